@@ -1,0 +1,178 @@
+"""Everything fastbk raises on purpose: one tree under `Error`.
+
+Each error answers what a caller has to know: what happened to the data (`outcome`), whether the same call may
+help later (`retryable`), and what each bookie said (`replicas`). The message ends with the next step. Nothing
+here imports anything, so that every layer may raise these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+Outcome = Literal["written", "not_written", "unknown"]
+
+
+class Error(Exception):
+    """Root of fastbk's errors.
+
+    Attributes:
+        code: Apache BookKeeper's client code where it has one for this case, else a number below -1000.
+        outcome: what is known about the data of the failed call: "written" (it is stored and will be read),
+            "not_written" (nothing of it will ever be read), "unknown" (it may be either: read before deciding).
+        retryable: whether the same call may succeed later without anybody repairing anything.
+        replicas: bookie id -> what that bookie answered or why it did not.
+        ledger_id, entry_id: what the call was about, None where that does not apply.
+    """
+
+    code: int = -999
+    default_outcome: Outcome = "not_written"
+    default_retryable: bool = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        ledger_id: int | None = None,
+        entry_id: int | None = None,
+        outcome: Outcome | None = None,
+        retryable: bool | None = None,
+        replicas: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.outcome: Outcome = self.default_outcome if outcome is None else outcome
+        self.retryable: bool = self.default_retryable if retryable is None else retryable
+        self.replicas: dict[str, str] = dict(replicas or {})
+
+    def __str__(self) -> str:
+        text = self.message or type(self).__name__
+        if self.replicas:
+            said = "; ".join(f"{bookie}: {reason}" for bookie, reason in self.replicas.items())
+            text = f"{text} [{said}]"
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.__dict__))
+
+    def copy(self) -> Error:
+        """Return a fresh instance that says the same: one exception object must not be raised to many callers."""
+        return _rebuild(type(self), self.message, self.__dict__)
+
+
+def _rebuild(kind: type[Error], message: str, state: dict[str, object]) -> Error:
+    error = kind.__new__(kind, message)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    error.replicas = dict(error.replicas)
+    return error
+
+
+class ConfigError(Error, ValueError):
+    """An argument or setting is out of its range; the message names it and the range."""
+
+    code = -14
+
+
+class BufferFull(Error):
+    """The writer's buffer has no room; nothing was sent. Await `ready()` and try again, or use `append`."""
+
+    code = -1001
+    default_retryable = True
+
+
+class ClientClosed(Error):
+    """The client or handle was closed (or belongs to the parent process of a fork). Open a new one."""
+
+    code = -19
+
+
+class LedgerFenced(Error):
+    """Another client is recovering or has closed this ledger; this writer is finished.
+
+    Go on in a new ledger; open this one to see which of the unknown entries were kept.
+    """
+
+    code = -101
+    default_outcome: Outcome = "unknown"
+
+
+class LedgerClosed(Error):
+    """The ledger is closed, or its writer was ended by an earlier failure: nothing can be appended."""
+
+    code = -11
+
+
+class NoSuchLedger(Error):
+    """The metadata store lists no such ledger."""
+
+    code = -7
+
+
+class NoSuchEntry(Error):
+    """Enough bookies said that they never acknowledged this entry, or it lies beyond what may be read."""
+
+    code = -13
+
+
+class DigestMismatch(Error):
+    """Every copy that could be read fails its digest: wrong digest type or password, or damaged copies."""
+
+    code = -5
+
+
+class Unauthorized(Error):
+    """The password is not the one the ledger was created with."""
+
+    code = -102
+
+
+class NotEnoughBookies(Error):
+    """Too few bookies are there or answer to do this. `replicas` says why each failed."""
+
+    code = -6
+    default_retryable = True
+
+
+class QuorumTimeout(Error):
+    """The deadline passed before enough bookies had answered."""
+
+    code = -23
+    default_outcome: Outcome = "unknown"
+    default_retryable = True
+
+
+class MetadataUnavailable(Error):
+    """The metadata store could not be asked in time."""
+
+    code = -9
+    default_outcome: Outcome = "unknown"
+    default_retryable = True
+
+
+class MetadataConflict(Error):
+    """Somebody else changed that record first: read it again and decide anew."""
+
+    code = -17
+
+
+class ProtocolError(Error):
+    """The other side sent something that the protocol does not allow; the connection was closed."""
+
+    code = -16
+    default_outcome: Outcome = "unknown"
+
+
+class StorageError(Error):
+    """A disk, file format or identity problem of a bookie."""
+
+    code = -1002
+
+
+class ReplicationConflict(StorageError):
+    """A bookie holds another payload under the id of an append: two writers wrote to one ledger."""
+
+    code = -1003
+    default_outcome: Outcome = "unknown"

@@ -1,0 +1,1 @@
+"""Values and arithmetic of the replication model: no I/O, no clock, no third-party library."""

@@ -1,0 +1,211 @@
+"""Ledger metadata: the value, its legal transitions, and Apache's bytes (version 3, the current one).
+
+    "BookieMetadataFormatVersion\\t3\\n" | varint size | protobuf message LedgerMetadataFormat
+
+Fields that this version does not know are kept and written back, so that a compare-and-set by an older client
+loses nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+
+from fastbk.errors import ConfigError, StorageError
+from fastbk.model import protobuf
+from fastbk.model.entry import DigestType
+from fastbk.model.ids import NO_ENTRY, BookieId, EntryId
+from fastbk.model.quorum import check_quorums
+
+_HEADER = b"BookieMetadataFormatVersion\t"
+FORMAT_VERSION = 3
+
+
+class LedgerState(enum.IntEnum):
+    """Where a ledger is in its life; the numbers of the bytes."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """The entries from `first_entry_id` up to the next fragment's first, and the bookies that hold them."""
+
+    first_entry_id: EntryId
+    ensemble: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetadata:
+    """What the metadata store holds about one ledger.
+
+    `last_entry_id` and `length` (bytes of data) count only when CLOSED; else they are -1 and 0. `creation_token`
+    is a random number that tells a creator whose answer got lost that the ledger is its own.
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry_id: EntryId = NO_ENTRY
+    length: int = 0
+    digest_type: DigestType | None = DigestType.CRC32C
+    password: bytes | None = field(default=b"", repr=False)
+    created_ms: int | None = None
+    custom: dict[str, bytes] = field(default_factory=dict)
+    creation_token: int = 0
+    unknown_fields: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if not self.fragments:
+            raise ConfigError("ledger metadata needs at least one fragment")
+        previous = -1
+        for fragment in self.fragments:
+            if len(fragment.ensemble) != self.ensemble_size:
+                raise ConfigError(
+                    f"fragment {fragment.first_entry_id} names {len(fragment.ensemble)} bookies,"
+                    f" the ensemble has {self.ensemble_size}"
+                )
+            if fragment.first_entry_id <= previous:
+                raise ConfigError("fragments must start at 0 or later and ascend")
+            previous = fragment.first_entry_id
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last entry is final."""
+        return self.state is LedgerState.CLOSED
+
+    def fragment_of(self, entry_id: EntryId) -> Fragment:
+        """Return the fragment that `entry_id` belongs to (entries before the first one: the first)."""
+        found = self.fragments[0]
+        for fragment in self.fragments:
+            if fragment.first_entry_id > entry_id:
+                break
+            found = fragment
+        return found
+
+    def closed(self, last_entry_id: EntryId, length: int) -> LedgerMetadata:
+        """Return the metadata after a close; CLOSED is final, so another end raises ConfigError."""
+        if self.is_closed and (self.last_entry_id, self.length) != (last_entry_id, length):
+            raise ConfigError("a closed ledger keeps its last entry and length")
+        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+
+    def to_bytes(self) -> bytes:
+        """Return Apache's bytes, version 3."""
+        message = _to_message(self)
+        return b"%b%d\n%b%b" % (_HEADER, FORMAT_VERSION, protobuf.varint(len(message)), message)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> LedgerMetadata:
+        """Return the value of `raw`; raise StorageError for anything but well-formed version 3 bytes."""
+        head, newline, body = raw.partition(b"\n")
+        if not newline or not head.startswith(_HEADER) or not head[len(_HEADER) :].isdigit():
+            raise StorageError("ledger metadata does not begin with its format's name and version")
+        version = int(head[len(_HEADER) :])
+        if version != FORMAT_VERSION:
+            raise StorageError(
+                f"ledger metadata is of format version {version}; this version reads {FORMAT_VERSION}"
+            )
+        try:
+            size, at = protobuf.read_varint(body, 0)
+            if at + size > len(body):
+                raise ValueError("the message is cut off")
+            return _from_message(body[at : at + size])
+        except (ValueError, ConfigError) as error:
+            raise StorageError(f"ledger metadata is damaged: {error}") from error
+
+
+def _to_message(metadata: LedgerMetadata) -> bytes:
+    out = bytearray()
+    protobuf.put_int(out, 1, metadata.write_quorum)
+    protobuf.put_int(out, 2, metadata.ensemble_size)
+    protobuf.put_int(out, 3, metadata.length)
+    protobuf.put_int(out, 4, metadata.last_entry_id)
+    protobuf.put_int(out, 5, metadata.state)
+    for fragment in metadata.fragments:
+        segment = bytearray()
+        for bookie_id in fragment.ensemble:
+            protobuf.put_bytes(segment, 1, bookie_id.encode())
+        protobuf.put_int(segment, 2, fragment.first_entry_id)
+        protobuf.put_bytes(out, 6, bytes(segment))
+    if metadata.digest_type is not None:
+        protobuf.put_int(out, 7, metadata.digest_type)
+    if metadata.password is not None:
+        protobuf.put_bytes(out, 8, metadata.password)
+    protobuf.put_int(out, 9, metadata.ack_quorum)
+    if metadata.created_ms is not None:
+        protobuf.put_int(out, 10, metadata.created_ms)
+    for key, value in metadata.custom.items():
+        pair = bytearray()
+        protobuf.put_bytes(pair, 1, key.encode())
+        protobuf.put_bytes(pair, 2, value)
+        protobuf.put_bytes(out, 11, bytes(pair))
+    protobuf.put_int(out, 12, metadata.creation_token)
+    return bytes(out) + metadata.unknown_fields
+
+
+def _from_message(message: bytes) -> LedgerMetadata:
+    numbers: dict[int, int] = {}
+    fragments: list[Fragment] = []
+    custom: dict[str, bytes] = {}
+    password: bytes | None = None
+    unknown = bytearray()
+    for one in protobuf.fields(message):
+        if one.number in (1, 2, 3, 4, 5, 7, 9, 10, 12):
+            numbers[one.number] = one.integer()
+        elif one.number == 6:
+            fragments.append(_fragment(one.content()))
+        elif one.number == 8:
+            password = one.content()
+        elif one.number == 11:
+            key, value = _pair(one.content())
+            custom[key] = value
+        else:
+            unknown += one.raw
+    for required in (1, 2, 3, 5):
+        if required not in numbers:
+            raise ValueError(f"field {required} is missing")
+    state = LedgerState(numbers[5])
+    closed = state is LedgerState.CLOSED
+    return LedgerMetadata(
+        write_quorum=numbers[1],
+        ensemble_size=numbers[2],
+        ack_quorum=numbers.get(9, numbers[1]),
+        fragments=tuple(sorted(fragments, key=lambda fragment: fragment.first_entry_id)),
+        state=state,
+        last_entry_id=numbers.get(4, NO_ENTRY) if closed else NO_ENTRY,
+        length=numbers[3] if closed else 0,
+        digest_type=DigestType(numbers[7]) if 7 in numbers else None,
+        password=password,
+        created_ms=numbers.get(10),
+        custom=custom,
+        creation_token=numbers.get(12, 0),
+        unknown_fields=bytes(unknown),
+    )
+
+
+def _fragment(message: bytes) -> Fragment:
+    ensemble: list[BookieId] = []
+    first: EntryId | None = None
+    for one in protobuf.fields(message):
+        if one.number == 1:
+            ensemble.append(one.content().decode())
+        elif one.number == 2:
+            first = one.integer()
+    if first is None:
+        raise ValueError("a fragment has no first entry")
+    return Fragment(first, tuple(ensemble))
+
+
+def _pair(message: bytes) -> tuple[str, bytes]:
+    key, value = "", b""
+    for one in protobuf.fields(message):
+        if one.number == 1:
+            key = one.content().decode()
+        elif one.number == 2:
+            value = one.content()
+    return key, value

@@ -1,0 +1,1 @@
+"""What can be seen of a running bookie: log lines, and the names of its counters."""

@@ -1,0 +1,112 @@
+"""Log lines of the bookie's processes: JSON in service, aligned text on a terminal; written to
+stderr.
+
+Control plane only: nothing that runs once per entry or per batch may log; that counts in shared
+memory (`fastbk.observe.names`). An event is a noun and a past participle (`journal.rolled`),
+everything else a typed key with its unit (`wait_us=180`). Role, number, bookie id and pid are bound
+once at the start of a process.
+
+Not the standard library's logging: its import costs more than all of this module's users need, in
+every child (A21). One line is one write, so lines of several processes on one pipe do not mix."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+"""error: someone must act; warning: it healed itself; info: changes of state; debug: off unless
+asked for.
+"""
+
+_LINE_BYTES_MAX = 16_384
+_bound: dict[str, object] = {}
+_style = "json"
+_level = LEVELS["info"]
+
+
+def configure(style: str | None = None, level: str | None = None) -> None:
+    """Choose how and what this process logs; called once at its start.
+
+    Args:
+        style: `json` or `text`; None: FASTBK_LOG_STYLE, else text on a terminal, JSON elsewhere.
+        level: one of LEVELS; None: FASTBK_LOG_LEVEL, else `info`. An unknown word is `info`.
+    """
+    global _style, _level
+    style = style or os.environ.get("FASTBK_LOG_STYLE") or ("text" if os.isatty(2) else "json")
+    level = level or os.environ.get("FASTBK_LOG_LEVEL") or "info"
+    _style = "text" if style == "text" else "json"
+    _level = LEVELS.get(level, LEVELS["info"])
+
+
+def bind(**values: object) -> None:
+    """Add these keys to every later line of this process."""
+    _bound.update(values)
+
+
+def debug(event: str, **values: object) -> None:
+    """Log what only a search for a fault needs."""
+    _write("debug", event, values)
+
+
+def info(event: str, **values: object) -> None:
+    """Log a change of state: a handful a minute."""
+    _write("info", event, values)
+
+
+def warning(event: str, **values: object) -> None:
+    """Log what went wrong and healed by itself."""
+    _write("warning", event, values)
+
+
+def error(event: str, **values: object) -> None:
+    """Log what someone has to act upon."""
+    _write("error", event, values)
+
+
+def json_line(level: str, event: str, values: dict[str, object], now_s: float) -> bytes:
+    """Return one line of the JSON style, its newline included."""
+    line = {"time": _utc(now_s), "level": level, "event": event, **_bound, **values}
+    return msgspec.json.encode(line, enc_hook=str) + b"\n"
+
+
+def text_line(level: str, event: str, values: dict[str, object], now_s: float) -> bytes:
+    """Return one line of the terminal style, its newline included."""
+    who = str(_bound.get("role", ""))
+    if "index" in _bound:
+        who += f"[{_bound['index']}]"
+    keys = " ".join(f"{name}={_text(value)}" for name, value in values.items())
+    clock = _utc(now_s)[11:23]
+    return f"{clock} {level:<7} {who:<12} {event:<24} {keys}".rstrip().encode() + b"\n"
+
+
+def _write(level: str, event: str, values: dict[str, object]) -> None:
+    if LEVELS[level] < _level:
+        return
+    make = text_line if _style == "text" else json_line
+    line = make(level, event, values, time.time())
+    if len(line) > _LINE_BYTES_MAX:
+        cut = {
+            "cut_bytes": len(line),
+            "start": line[: _LINE_BYTES_MAX // 4].decode("utf-8", "replace"),
+        }
+        line = make(level, event, cut, time.time())
+    try:
+        os.write(2, line)
+    except OSError:
+        pass  # nobody listens any more; the process has better things to do than to die of it
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    return text if text and " " not in text else f'"{text}"'
+
+
+def _utc(now_s: float) -> str:
+    whole = int(now_s)
+    return (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+        + f".{int((now_s - whole) * 1e6):06d}Z"
+    )

@@ -1,0 +1,201 @@
+"""What every counter, gauge and histogram of a bookie is called and means.
+
+Keyed by the names of `native/boundary/stats_names.h`, whose numbers say where each lies in its
+role's segment. A test keeps both lists the same. From these come the names at `/metrics`:
+`FBK_C_JOURNAL_BATCHES` is `fastbk_journal_batches_total`, a gauge has no `_total`, and a histogram
+carries its base unit (`fastbk_journal_commit_seconds`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+_ROLES = ("WORKER", "JOURNAL", "INDEX", "GC")
+_TIMES = {"_NS": 1e-9, "_US": 1e-6, "_MS": 1e-3}
+
+
+@dataclass(frozen=True)
+class Name:
+    """One metric.
+
+    Attributes:
+        slot_name: its constant, which names its slot in the segment.
+        role: whose segment it lies in.
+        kind: counters only rise while a process lives; gauges go both ways.
+        metric: its Prometheus name.
+        scale: what a stored value is multiplied with to be in the metric's unit.
+        text: its help.
+    """
+
+    slot_name: str
+    role: str
+    kind: Kind
+    metric: str
+    scale: float
+    text: str
+
+
+def describe(slot_name: str, text: str, *, is_gauge: bool = False) -> Name:
+    """Return the metric of a slot by the rules of this module. Raises ValueError for a name without
+    a role.
+    """
+    _, letter, role, rest = slot_name.split("_", 3)
+    if role not in _ROLES or letter not in ("C", "H"):
+        raise ValueError(f"{slot_name} is not FBK_C_<ROLE>_... or FBK_H_<ROLE>_...")
+    base, scale = rest, 1.0
+    for ending, factor in _TIMES.items():
+        if rest.endswith(ending):
+            base, scale = rest.removesuffix(ending) + "_SECONDS", factor
+    metric = f"fastbk_{role}_{base}".lower()
+    kind: Kind = "histogram" if letter == "H" else "gauge" if is_gauge else "counter"
+    if kind == "counter":
+        metric += "_total"
+    return Name(slot_name, role.lower(), kind, metric, scale, text)
+
+
+_COUNTERS: dict[str, str] = {
+    "FBK_C_WORKER_FRAMES": "Complete frames received.",
+    "FBK_C_WORKER_BYTES_RECEIVED": "Bytes received from clients.",
+    "FBK_C_WORKER_BYTES_SENT": "Bytes sent to clients.",
+    "FBK_C_WORKER_ADDS": "Adds put into the ring, each batch add as one.",
+    "FBK_C_WORKER_ADD_BATCHES": "Batch adds put into the ring.",
+    "FBK_C_WORKER_READS": "Read requests put into the request ring.",
+    "FBK_C_WORKER_FENCES": "Fencing reads put into the add ring.",
+    "FBK_C_WORKER_FORCES": "Forces put into the add ring.",
+    "FBK_C_WORKER_OTHER_REQUESTS": "Other requests that the index answers.",
+    "FBK_C_WORKER_ACKS": "Adds answered with OK.",
+    "FBK_C_WORKER_ANSWERS": "Requests answered, whatever the status.",
+    "FBK_C_WORKER_REPLIES": "Frames taken from the index's reply ring.",
+    "FBK_C_WORKER_REPLIES_STALE": "Replies whose connection was gone.",
+    "FBK_C_WORKER_CONNECTIONS_ACCEPTED": "Connections accepted.",
+    "FBK_C_WORKER_CONNECTIONS_REFUSED": "Connections closed at once because there were too many.",
+    "FBK_C_WORKER_BAD_MAGIC": "Connections that did not begin with the protocol's magic.",
+    "FBK_C_WORKER_BAD_LENGTH": "Frames with an impossible length; the connection is closed.",
+    "FBK_C_WORKER_BAD_FRAME": "Frames that the verifier refused; the connection is closed.",
+    "FBK_C_WORKER_BAD_FIRST": "Connections whose first request was not a hello.",
+    "FBK_C_WORKER_BAD_VERSION": "Hellos without a version in common.",
+    "FBK_C_WORKER_BAD_REQUEST": "Well-formed requests with a field out of its range.",
+    "FBK_C_WORKER_BAD_DIGEST": "Entries whose digest does not match; not stored.",
+    "FBK_C_WORKER_TOO_LARGE": "Frames above the limit.",
+    "FBK_C_WORKER_REFUSED_KEY": "Requests refused for a missing master key.",
+    "FBK_C_WORKER_REFUSED_READ_ONLY": "Adds refused because the bookie takes none now.",
+    "FBK_C_WORKER_REFUSED_UNSUPPORTED": "Requests of an unknown kind.",
+    "FBK_C_WORKER_HELLO_TIMEOUTS": "Connections closed because no hello came in time.",
+    "FBK_C_WORKER_FRAME_TIMEOUTS": "Connections closed because a frame did not complete in time.",
+    "FBK_C_WORKER_SLOW_READERS_CUT": "Connections cut because they did not read their replies.",
+    "FBK_C_WORKER_WAITS_CREDIT": "Times that a connection waited for room in the write cache.",
+    "FBK_C_WORKER_WAITS_RING": "Times that a connection waited for room in the add ring.",
+    "FBK_C_WORKER_WAITS_REQUEST_RING": "Times that a connection waited for room in the request ring.",
+    "FBK_C_WORKER_WAITS_PENDING": "Times that a connection waited because too many of its requests were unanswered.",
+    "FBK_C_WORKER_WAITS_OUTPUT": "Times that a connection waited because it does not read its replies.",
+    "FBK_C_WORKER_WAITS_MEMORY": "Times that a connection waited for memory for its frame.",
+    "FBK_C_WORKER_WAKES": "Times that the worker was woken by its bell.",
+    "FBK_C_WORKER_JOURNAL_BELLS": "Times that the worker woke the journal.",
+    "FBK_C_WORKER_INDEX_BELLS": "Times that the worker woke the index.",
+    "FBK_C_WORKER_COLD_REQUESTS": "Requests handled in Python: hello, info, ping.",
+    "FBK_C_JOURNAL_BATCHES": "Batches written and synced.",
+    "FBK_C_JOURNAL_BYTES": "Bytes written to journal files, padding included.",
+    "FBK_C_JOURNAL_PADDING_BYTES": "Bytes of them that fill blocks up.",
+    "FBK_C_JOURNAL_DESCRIPTORS": "Batch descriptors published, also of batches that wrote nothing.",
+    "FBK_C_JOURNAL_ADDS": "Adds taken from the rings, each batch add as one.",
+    "FBK_C_JOURNAL_ENTRIES": "Entries in them.",
+    "FBK_C_JOURNAL_CHECKS": "Adds left to the index to look at, because their id is not new.",
+    "FBK_C_JOURNAL_RECOVERY_ADDS": "Adds with the recovery flag.",
+    "FBK_C_JOURNAL_FENCES": "Ledgers fenced.",
+    "FBK_C_JOURNAL_FENCES_REPEATED": "Fences of a ledger that was fenced before; nothing is written.",
+    "FBK_C_JOURNAL_FORCES": "Forces ordered.",
+    "FBK_C_JOURNAL_REFUSED_FENCED": "Adds refused because the ledger is fenced.",
+    "FBK_C_JOURNAL_REFUSED_UNAUTHORIZED": "Requests refused for another master key.",
+    "FBK_C_JOURNAL_REFUSED_READ_ONLY": "Adds refused because the journal may not grow.",
+    "FBK_C_JOURNAL_REFUSED_LEDGERS": "Adds refused because there are too many ledgers.",
+    "FBK_C_JOURNAL_REFUSED_DELETED": "Adds refused because the ledger was deleted.",
+    "FBK_C_JOURNAL_REFUSED_BAD_REQUEST": "Records refused for a field that no client may send.",
+    "FBK_C_JOURNAL_STALLS": "Times that nothing could be taken because descriptors or exceptions were all in use.",
+    "FBK_C_JOURNAL_WORKER_BELLS": "Times that the journal woke a worker.",
+    "FBK_C_JOURNAL_INDEX_BELLS": "Times that the journal woke the index.",
+    "FBK_C_JOURNAL_ROLLS": "Changes to another file.",
+    "FBK_C_JOURNAL_FILES_RECYCLED": "Files used again.",
+    "FBK_C_JOURNAL_FILES_MADE": "Files written anew.",
+    "FBK_C_INDEX_BATCHES": "Batch descriptors taken in.",
+    "FBK_C_INDEX_ENTRIES": "Entries copied into the write cache.",
+    "FBK_C_INDEX_ENTRY_BYTES": "Bytes of them.",
+    "FBK_C_INDEX_SKIPPED": "Records that the journal had refused.",
+    "FBK_C_INDEX_DUPLICATES": "Entries that were stored before with the same data.",
+    "FBK_C_INDEX_CONFLICTS": "Entries that were stored before with other data; the stored one stays.",
+    "FBK_C_INDEX_CHECKS": "Adds that needed a look at what is stored.",
+    "FBK_C_INDEX_FENCES": "Fences answered.",
+    "FBK_C_INDEX_READS": "Single reads.",
+    "FBK_C_INDEX_READ_BATCHES": "Batch reads.",
+    "FBK_C_INDEX_READ_ENTRIES": "Entries sent in replies.",
+    "FBK_C_INDEX_READ_BYTES": "Bytes of them.",
+    "FBK_C_INDEX_CACHE_HITS": "Entries found in a write cache.",
+    "FBK_C_INDEX_RUN_HITS": "Entries found in a run that was in memory.",
+    "FBK_C_INDEX_DISK_JOBS": "Looks at the disk.",
+    "FBK_C_INDEX_NO_LEDGER": "Reads answered with: no such ledger.",
+    "FBK_C_INDEX_NO_ENTRY": "Reads answered with: no such entry.",
+    "FBK_C_INDEX_CANNOT_TELL": "Reads answered with: cannot tell.",
+    "FBK_C_INDEX_LAC_READS": "Reads of a LAC.",
+    "FBK_C_INDEX_LAC_WRITES": "Explicit LACs written.",
+    "FBK_C_INDEX_LISTS": "Listings of entries.",
+    "FBK_C_INDEX_WAITS": "Long polls that waited.",
+    "FBK_C_INDEX_WAITS_REFUSED": "Long polls refused because too many waited.",
+    "FBK_C_INDEX_WAITS_TIMED_OUT": "Long polls whose time was over.",
+    "FBK_C_INDEX_CANCELS": "Connections whose long polls were forgotten.",
+    "FBK_C_INDEX_REPLY_FULL": "Answers that waited for room in a reply ring.",
+    "FBK_C_INDEX_CACHE_FULL": "Batches that waited for a flush.",
+    "FBK_C_INDEX_SEALS": "Write caches sealed for a flush.",
+    "FBK_C_INDEX_FLUSHES": "Flushes finished.",
+    "FBK_C_INDEX_FLUSH_FAILURES": "Flushes that failed and will be tried again.",
+    "FBK_C_INDEX_MERGES": "Merges of locations files.",
+    "FBK_C_INDEX_DELETED_LEDGERS": "Ledgers deleted on gc's word.",
+    "FBK_C_INDEX_WORKER_BELLS": "Times that the index woke a worker.",
+    "FBK_C_INDEX_SLEEPS": "Times that the index slept.",
+    "FBK_C_INDEX_REPLAYED_BATCHES": "Batches read back from the journal at the start.",
+    "FBK_C_INDEX_REPLAYED_RECORDS": "Records read back from the journal at the start.",
+    "FBK_C_INDEX_UNEXPECTED": "Adds that the journal took for new although they were stored.",
+    "FBK_C_GC_CYCLES": "Looks for ledgers that metadata no longer lists.",
+    "FBK_C_GC_CYCLES_STOPPED": "Looks that ended by an error or a rule before anything was deleted.",
+    "FBK_C_GC_DELETED": "Ledgers deleted.",
+    "FBK_C_GC_KEPT": "Candidates that metadata listed after all.",
+    "FBK_C_GC_REFUSED": "Looks that would have deleted too much.",
+}
+
+_GAUGES: dict[str, str] = {
+    "FBK_C_WORKER_CONNECTIONS": "Connections open.",
+    "FBK_C_WORKER_INPUT_BYTES": "Memory held by frames that are not complete.",
+    "FBK_C_WORKER_PENDING": "Requests not answered yet.",
+    "FBK_C_JOURNAL_LEDGERS": "Ledgers known to the journal.",
+    "FBK_C_JOURNAL_LIMIT": "What is refused: 0 nothing, 1 normal adds, 2 whatever would have to be written.",
+    "FBK_C_JOURNAL_BEHIND_BYTES": "Bytes of journal files that replay would read.",
+    "FBK_C_INDEX_LEDGERS": "Ledgers stored here.",
+    "FBK_C_INDEX_WAITERS": "Long polls that wait.",
+    "FBK_C_INDEX_CACHE_BYTES": "Bytes in the write cache that is being filled.",
+    "FBK_C_INDEX_JOURNAL_BEHIND": "Journal bytes behind the mark, as far as taken in.",
+    "FBK_C_INDEX_MARK": "The log mark: the last batch in a finished flush.",
+    "FBK_C_INDEX_READS_ONLY": "1 while normal adds are refused.",
+    "FBK_C_INDEX_LIMBO": "1 when damage is on record: no is never said.",
+    "FBK_C_GC_CANDIDATES": "Local ledgers that metadata did not list last time.",
+    "FBK_C_GC_LEDGERS": "Local ledgers.",
+}
+
+_HISTOGRAMS: dict[str, str] = {
+    "FBK_H_WORKER_ADD_US": "From an add's last byte received to its answer.",
+    "FBK_H_WORKER_READ_US": "From a read's last byte received to its answer.",
+    "FBK_H_WORKER_RECEIVE_BYTES": "Bytes of one receive from a socket.",
+    "FBK_H_JOURNAL_COMMIT_NS": "From the submission of a batch to its durability.",
+    "FBK_H_JOURNAL_BATCH_BYTES": "Bytes of a batch.",
+    "FBK_H_JOURNAL_BATCH_RECORDS": "Records of a batch.",
+    "FBK_H_INDEX_INTAKE_NS": "From a batch's publication to its intake.",
+    "FBK_H_INDEX_READ_NS": "From a read's arrival at the worker to its answer by the index.",
+    "FBK_H_INDEX_FLUSH_NS": "Length of a flush.",
+}
+
+NAMES: list[Name] = [
+    *(describe(name, text) for name, text in _COUNTERS.items()),
+    *(describe(name, text, is_gauge=True) for name, text in _GAUGES.items()),
+    *(describe(name, text) for name, text in _HISTOGRAMS.items()),
+]
+"""All of them, each slot once."""

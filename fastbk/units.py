@@ -1,0 +1,62 @@
+"""Sizes and durations as people write them (`64MiB`, `200us`) and as the code has them."""
+
+from __future__ import annotations
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+SIZE_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1 << 40, "KB": 10**3, "MB": 10**6,
+              "GB": 10**9}  # fmt: skip
+"""Bytes in each unit. The decimal ones are as exact as the binary ones."""
+
+DURATION_UNITS = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6,
+                  "d": 86_400 * 10**6}  # fmt: skip
+"""Microseconds in each unit."""
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `text` names (`64MiB`). Raises ValueError with a sentence."""
+    return _parse(text, SIZE_UNITS, "a size", "64MiB")
+
+
+def parse_duration_us(text: str) -> int:
+    """Return the microseconds that `text` names (`200us`, `10min`). Raises ValueError."""
+    return _parse(text, DURATION_UNITS, "a duration", "200us")
+
+
+def format_size(size_bytes: int) -> str:
+    """Return `size_bytes` with the largest binary unit that keeps it readable (`1.5 GiB`)."""
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            return f"{size_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
+
+
+def format_duration_us(duration_us: float) -> str:
+    """Return `duration_us` with the unit that keeps it readable (`130 us`, `2.4 ms`, `1.5 s`)."""
+    if duration_us < 1000:
+        return f"{duration_us:.0f} us"
+    if duration_us < 1e6:
+        return f"{duration_us / 1e3:.1f} ms"
+    return f"{duration_us / 1e6:.1f} s"
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    stripped = text.strip()
+    number = stripped.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    unit = stripped[len(number) :]
+    factor = units.get(unit)
+    try:
+        amount = float(number)
+    except ValueError:
+        raise ValueError(f'"{text}" is not {what}: write it like "{example}"') from None
+    if factor is None:
+        known = ", ".join(units)
+        raise ValueError(f'"{text}" has no known unit: {what} ends in one of {known}')
+    value = amount * factor
+    if value != int(value) or value < 0:
+        raise ValueError(f'"{text}" is not a whole number of {next(iter(units))}, zero or more')
+    return int(value)
