@@ -1,0 +1,99 @@
+/* The index's steps: Python calls fbk_index_step in a loop and decides about flushes by what it returns. */
+
+struct fbk_index;
+struct fbk_store;
+struct fbk_flush_item;
+struct fbk_ledger_state;
+
+struct fbk_index_options {
+    uint32_t epoch;                  /* of all segments */
+    uint32_t worker_count;           /* 1..16 */
+    int32_t segment_fd;              /* own, writable */
+    int32_t journal_segment_fd;
+    int32_t worker_segment_fds[16];
+    int32_t bell_fd;                 /* own, non-blocking */
+    int32_t journal_bell_fd;
+    int32_t worker_bell_fds[16];
+    int32_t reader_fd;               /* eventfd that reader threads ring */
+    int32_t watched_fds[4];          /* others that end fbk_index_step when readable; -1 = none */
+    uint32_t frame_bytes_max;        /* longest frame in either direction */
+    uint64_t cache_bytes;            /* of each of the two write caches; a multiple of 4096 */
+    uint64_t cache_reserve_bytes;    /* of them not given to normal adds (A7) */
+    uint64_t flush_used_bytes;       /* FBK_INDEX_FLUSH when the active cache holds this much, */
+    uint64_t flush_journal_bytes;    /* or this much journal lies behind the mark, */
+    uint64_t flush_age_ns;           /* or something unflushed is this old */
+    uint64_t ledgers_max;
+    uint64_t parked_bytes_max;       /* copies waiting for a look at the disk (A5); one batch may go over */
+    uint32_t waiters_max;            /* long polls */
+    uint32_t requests_max;           /* requests waiting for a disk */
+    uint64_t seed;                   /* random */
+};
+
+/* NULL with *error.  Maps the segments; descriptors and store stay the caller's.  store may be NULL: nothing is on disk. */
+struct fbk_index *fbk_index_create(const struct fbk_index_options *options, struct fbk_store *store, int32_t *error);
+void fbk_index_destroy(struct fbk_index *index);
+
+/* Reasons that fbk_index_step returns, or-ed. */
+#define FBK_INDEX_WATCHED 1  /* a watched descriptor is readable */
+#define FBK_INDEX_FLUSH 2    /* a flush is due and none is under way */
+#define FBK_INDEX_FULL 4     /* the next batch does not fit: nothing is taken in until a flush ends */
+#define FBK_INDEX_IDLE 8     /* everything published is taken in and nothing waits for an answer that is due */
+
+/* Works and sleeps until there is a reason to return or about timeout_ms have passed.  Returns reasons,
+ * FBK_E_CORRUPT or FBK_E_PROTOCOL: a ring or descriptor that can't be: this process must exit, replay has the truth. */
+int32_t fbk_index_step(struct fbk_index *index, int32_t timeout_ms);
+
+struct fbk_index_status {
+    uint64_t taken_sequence;       /* last batch taken in */
+    uint64_t taken_order;          /* descriptors taken in */
+    uint64_t mark_sequence;
+    uint64_t journal_bytes_behind; /* written after the mark, as far as taken in */
+    uint64_t cache_bytes;          /* used in the active cache */
+    uint64_t cache_items;
+    uint64_t sealed_items;         /* 0 unless a flush is under way */
+    uint64_t dirty_states;
+    uint64_t ledgers;
+    uint64_t waiters;
+    uint64_t requests;             /* waiting for a disk */
+    uint64_t checks;               /* waiting for a look at the disk */
+    uint64_t parked_bytes;
+    uint32_t flushing;
+    uint32_t limbo;
+};
+void fbk_index_get_status(const struct fbk_index *index, struct fbk_index_status *status);
+
+/* ---- flushing.  Seal swaps the caches; -EBUSY while the last sealed one is not flushed. */
+int32_t fbk_index_seal(struct fbk_index *index);
+/* What was sealed, for the flush thread; any number of times until fbk_index_flushed.  Arrays sorted by (ledger, entry)
+ * and by ledger; valid until fbk_index_flushed.  *mark_sequence: the last batch contained completely. */
+int32_t fbk_index_sealed(struct fbk_index *index, const struct fbk_flush_item **items, uint64_t *item_count,
+                         const struct fbk_ledger_state **states, uint64_t *state_count, uint64_t *mark_sequence);
+/* The manifest names it: publishes the mark, frees the cache (it stays readable until it is filled again), grants credit. */
+void fbk_index_flushed(struct fbk_index *index);
+
+/* ---- start.  The mark that the manifest holds; limbo: damage is on record, so "no" is never said. */
+void fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t limbo);
+/* Takes the states of a locations file into the table, oldest file first. */
+int32_t fbk_index_load_states(struct fbk_index *index, uint64_t locations_file_id);
+/* Takes the records of a journal batch in.  Returns the bytes taken in: less than records_bytes when the cache is full (flush,
+ * then call again with the rest).  FBK_E_CORRUPT, FBK_E_FULL (ledgers_max). */
+int64_t fbk_index_replay(struct fbk_index *index, const uint8_t *records, uint64_t records_bytes, uint64_t sequence);
+/* All of the batch is in. */
+void fbk_index_replay_done(struct fbk_index *index, uint64_t sequence);
+/* Every known ledger is fenced and in limbo from now on (A10). */
+int32_t fbk_index_damage(struct fbk_index *index);
+/* All states into a memory file, one behind the other.  Returns their count. */
+int64_t fbk_index_write_states(struct fbk_index *index, int32_t states_fd);
+
+/* ---- gc.  Ids of undeleted ledgers from *cursor (0 at first) on; 0 at the end. */
+int32_t fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max);
+/* Marks ledgers deleted; returns how many were known and not deleted before. */
+int32_t fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s);
+/* Ids of deleted ledgers, ascending, up to ids_max; returns how many there are. */
+int64_t fbk_index_list_deleted(const struct fbk_index *index, int64_t *ledger_ids, int64_t ids_max);
+
+/* 1: normal adds are refused (disk nearly full). */
+void fbk_index_set_reads_only(struct fbk_index *index, uint32_t reads_only);
+/* For what Python counts and measures. */
+void fbk_index_count(struct fbk_index *index, uint32_t counter, uint64_t amount);
+void fbk_index_observe(struct fbk_index *index, uint32_t histogram, uint64_t value);

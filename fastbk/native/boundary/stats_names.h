@@ -1,0 +1,140 @@
+/* Slots of counters and histograms in a segment's stats, one list a role. fastbk/observe/names.py says what each
+ * one means; it reads the numbers from here. Counters: FBK_C_<ROLE>_..., below 96. Histograms: FBK_H_<ROLE>_...,
+ * below 10. A slot is never given to another meaning while processes of two builds could meet in one bookie. */
+
+/* WORKER */
+#define FBK_C_WORKER_FRAMES 0
+#define FBK_C_WORKER_BYTES_RECEIVED 1
+#define FBK_C_WORKER_BYTES_SENT 2
+#define FBK_C_WORKER_ADDS 3
+#define FBK_C_WORKER_ADD_BATCHES 4
+#define FBK_C_WORKER_READS 5
+#define FBK_C_WORKER_FENCES 6
+#define FBK_C_WORKER_FORCES 7
+#define FBK_C_WORKER_OTHER_REQUESTS 8
+#define FBK_C_WORKER_ACKS 9
+#define FBK_C_WORKER_ANSWERS 10
+#define FBK_C_WORKER_REPLIES 11
+#define FBK_C_WORKER_REPLIES_STALE 12
+#define FBK_C_WORKER_CONNECTIONS 13 /* gauge */
+#define FBK_C_WORKER_CONNECTIONS_ACCEPTED 14
+#define FBK_C_WORKER_CONNECTIONS_REFUSED 15
+#define FBK_C_WORKER_INPUT_BYTES 16 /* gauge */
+#define FBK_C_WORKER_PENDING 17 /* gauge */
+#define FBK_C_WORKER_BAD_MAGIC 18
+#define FBK_C_WORKER_BAD_LENGTH 19
+#define FBK_C_WORKER_BAD_FRAME 20
+#define FBK_C_WORKER_BAD_FIRST 21
+#define FBK_C_WORKER_BAD_VERSION 22
+#define FBK_C_WORKER_BAD_REQUEST 23
+#define FBK_C_WORKER_BAD_DIGEST 24
+#define FBK_C_WORKER_TOO_LARGE 25
+#define FBK_C_WORKER_REFUSED_KEY 26
+#define FBK_C_WORKER_REFUSED_READ_ONLY 27
+#define FBK_C_WORKER_REFUSED_UNSUPPORTED 28
+#define FBK_C_WORKER_HELLO_TIMEOUTS 29
+#define FBK_C_WORKER_FRAME_TIMEOUTS 30
+#define FBK_C_WORKER_SLOW_READERS_CUT 31
+#define FBK_C_WORKER_WAITS_CREDIT 32
+#define FBK_C_WORKER_WAITS_RING 33
+#define FBK_C_WORKER_WAITS_REQUEST_RING 34
+#define FBK_C_WORKER_WAITS_PENDING 35
+#define FBK_C_WORKER_WAITS_OUTPUT 36
+#define FBK_C_WORKER_WAITS_MEMORY 37
+#define FBK_C_WORKER_WAKES 38
+#define FBK_C_WORKER_JOURNAL_BELLS 39
+#define FBK_C_WORKER_INDEX_BELLS 40
+#define FBK_C_WORKER_COLD_REQUESTS 41
+#define FBK_H_WORKER_ADD_US 0 /* from received to answered */
+#define FBK_H_WORKER_READ_US 1
+#define FBK_H_WORKER_RECEIVE_BYTES 2
+
+/* JOURNAL */
+#define FBK_C_JOURNAL_BATCHES 0
+#define FBK_C_JOURNAL_BYTES 1
+#define FBK_C_JOURNAL_PADDING_BYTES 2
+#define FBK_C_JOURNAL_DESCRIPTORS 3
+#define FBK_C_JOURNAL_ADDS 4
+#define FBK_C_JOURNAL_ENTRIES 5
+#define FBK_C_JOURNAL_CHECKS 6
+#define FBK_C_JOURNAL_RECOVERY_ADDS 7
+#define FBK_C_JOURNAL_FENCES 8
+#define FBK_C_JOURNAL_FENCES_REPEATED 9
+#define FBK_C_JOURNAL_FORCES 10
+#define FBK_C_JOURNAL_REFUSED_FENCED 11
+#define FBK_C_JOURNAL_REFUSED_UNAUTHORIZED 12
+#define FBK_C_JOURNAL_REFUSED_READ_ONLY 13
+#define FBK_C_JOURNAL_REFUSED_LEDGERS 14
+#define FBK_C_JOURNAL_REFUSED_BAD_REQUEST 15
+#define FBK_C_JOURNAL_STALLS 16
+#define FBK_C_JOURNAL_WORKER_BELLS 17
+#define FBK_C_JOURNAL_INDEX_BELLS 18
+#define FBK_C_JOURNAL_ROLLS 19
+#define FBK_C_JOURNAL_LEDGERS 20 /* gauge */
+#define FBK_C_JOURNAL_LIMIT 21 /* gauge: FBK_JOURNAL_OPEN, ... */
+#define FBK_C_JOURNAL_BEHIND_BYTES 22 /* gauge: journal files not behind the mark */
+#define FBK_C_JOURNAL_FILES_RECYCLED 23
+#define FBK_C_JOURNAL_FILES_MADE 24
+#define FBK_C_JOURNAL_REFUSED_DELETED 25
+#define FBK_H_JOURNAL_COMMIT_NS 0
+#define FBK_H_JOURNAL_BATCH_BYTES 1
+#define FBK_H_JOURNAL_BATCH_RECORDS 2
+
+/* INDEX */
+#define FBK_C_INDEX_BATCHES 0            /* descriptors taken in */
+#define FBK_C_INDEX_ENTRIES 1            /* copied into the write cache */
+#define FBK_C_INDEX_ENTRY_BYTES 2
+#define FBK_C_INDEX_SKIPPED 3            /* records refused by the journal */
+#define FBK_C_INDEX_DUPLICATES 4         /* entries stored before, same data */
+#define FBK_C_INDEX_CONFLICTS 5          /* entries stored before with other data: the stored one stays */
+#define FBK_C_INDEX_CHECKS 6             /* adds that needed a look at what is stored */
+#define FBK_C_INDEX_FENCES 7
+#define FBK_C_INDEX_READS 8
+#define FBK_C_INDEX_READ_BATCHES 9
+#define FBK_C_INDEX_READ_ENTRIES 10      /* entries sent in replies */
+#define FBK_C_INDEX_READ_BYTES 11
+#define FBK_C_INDEX_CACHE_HITS 12        /* entries found in a write cache */
+#define FBK_C_INDEX_RUN_HITS 13          /* entries found in a run already read */
+#define FBK_C_INDEX_DISK_JOBS 14         /* looks at the disk */
+#define FBK_C_INDEX_NO_LEDGER 15
+#define FBK_C_INDEX_NO_ENTRY 16
+#define FBK_C_INDEX_CANNOT_TELL 17
+#define FBK_C_INDEX_LAC_READS 18
+#define FBK_C_INDEX_LAC_WRITES 19
+#define FBK_C_INDEX_LISTS 20
+#define FBK_C_INDEX_WAITS 21             /* long polls that waited */
+#define FBK_C_INDEX_WAITS_REFUSED 22     /* waiters_max reached */
+#define FBK_C_INDEX_WAITS_TIMED_OUT 23
+#define FBK_C_INDEX_CANCELS 24
+#define FBK_C_INDEX_REPLY_FULL 25        /* an answer had to wait for room in a reply ring */
+#define FBK_C_INDEX_CACHE_FULL 26        /* a batch had to wait for a flush */
+#define FBK_C_INDEX_SEALS 27
+#define FBK_C_INDEX_FLUSHES 28
+#define FBK_C_INDEX_FLUSH_FAILURES 29
+#define FBK_C_INDEX_MERGES 30
+#define FBK_C_INDEX_DELETED_LEDGERS 31
+#define FBK_C_INDEX_WORKER_BELLS 32
+#define FBK_C_INDEX_SLEEPS 33
+#define FBK_C_INDEX_LEDGERS 34           /* gauge */
+#define FBK_C_INDEX_WAITERS 35           /* gauge */
+#define FBK_C_INDEX_CACHE_BYTES 36       /* gauge: unflushed, in the cache being filled */
+#define FBK_C_INDEX_JOURNAL_BEHIND 37    /* gauge: journal bytes behind the mark, as far as taken in */
+#define FBK_C_INDEX_MARK 38              /* gauge: last batch in a finished flush */
+#define FBK_C_INDEX_READS_ONLY 39        /* gauge */
+#define FBK_C_INDEX_LIMBO 40             /* gauge: 1 = damage is on record */
+#define FBK_C_INDEX_REPLAYED_BATCHES 41
+#define FBK_C_INDEX_REPLAYED_RECORDS 42
+#define FBK_C_INDEX_UNEXPECTED 43        /* adds the journal took for new that were here already */
+#define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
+#define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
+#define FBK_H_INDEX_FLUSH_NS 2
+
+/* GC */
+#define FBK_C_GC_CYCLES 0
+#define FBK_C_GC_CYCLES_STOPPED 1        /* by an error or a rule, before anything was deleted */
+#define FBK_C_GC_CANDIDATES 2            /* gauge: local ledgers that metadata did not list last time */
+#define FBK_C_GC_DELETED 3
+#define FBK_C_GC_KEPT 4                  /* candidates that metadata listed after all */
+#define FBK_C_GC_REFUSED 5               /* cycles that would have deleted too much */
+#define FBK_C_GC_LEDGERS 6               /* gauge: local ledgers */
+

@@ -1,0 +1,124 @@
+/* The store: entry logs, locations files, reading and flushing them. Meanings: src/fbk_store.h. */
+struct fbk_io;
+struct fbk_store;
+struct fbk_flush;
+struct fbk_ledger_state;
+
+struct fbk_store_options {
+    const char *ledger_directory;
+    uint64_t read_cache_bytes;  /* memory for runs kept after a disk read, pinned ones included */
+    uint64_t block_cache_bytes; /* location blocks */
+    uint64_t incarnation;
+    uint32_t jobs_max;          /* submitted and not yet collected */
+    uint32_t pair;
+    uint32_t log_files_max;     /* entry logs kept open for reading */
+    uint32_t room_timeout_ms;   /* a read waits so long for pinned runs to be released, then TOO_MANY_REQUESTS */
+};
+
+struct fbk_flush_item {
+    int64_t ledger_id;
+    int64_t entry_id;
+    const uint8_t *data;
+    uint32_t size_bytes;
+    uint32_t crc; /* CRC32C of data, taken when the entry came in: a cache gone bad is found at read */
+};
+
+struct fbk_flush_options {
+    uint64_t log_id;           /* to append to */
+    uint64_t log_offset_bytes; /* 0 = create it */
+    uint64_t log_salt;
+    uint64_t locations_file_id;
+    uint64_t generation;
+    uint64_t created_s;
+};
+
+struct fbk_flush_result {
+    uint64_t log_end_bytes;  /* the log's durable length */
+    uint64_t run_bytes;      /* sum of the runs' sizes: live bytes */
+    uint64_t location_count;
+    uint64_t file_size_bytes; /* of the locations file */
+};
+
+struct fbk_merge_options {
+    uint64_t merged_file_id;
+    uint64_t created_s;
+    uint64_t forget_deleted_before_s; /* states deleted before this are left out; only when nothing older is outside the merge */
+};
+
+struct fbk_merge_result {
+    uint64_t location_count;
+    uint64_t dropped_count;
+    uint64_t file_size_bytes;
+    uint64_t first_generation;
+    uint64_t last_generation;
+};
+
+struct fbk_log_bytes {
+    uint64_t log_id;
+    uint64_t bytes;
+};
+
+struct fbk_store_result {
+    uint64_t ticket;
+    const struct fbk_run *run; /* pinned; NULL unless status is OK and it was a read */
+    int64_t found_entry_id;    /* read: the smallest id in range, -1 if none; list: where to go on, -1 = nothing more */
+    int64_t alone_through;     /* read of more than one id: ids from found_entry_id to this that are on disk all lie in `run`; else
+                                  -1.  Without it a reader of a ledger with gaps (striping) needs a job for every gap */
+    int32_t status;            /* FBK_S_OK, NO_ENTRY, CANNOT_TELL, or TOO_MANY_REQUESTS when no room came free in the read cache */
+    uint32_t range_count;      /* list: ranges filled in */
+};
+
+struct fbk_store_counts {
+    uint64_t lookups;
+    uint64_t run_reads;
+    uint64_t run_read_bytes;
+    uint64_t cache_hits;
+    uint64_t block_reads;
+    uint64_t block_hits;
+    uint64_t damaged_blocks;
+    uint64_t damaged_runs;
+    uint64_t damaged_entries;
+    uint64_t cannot_tell;
+    uint64_t cache_bytes;   /* in use now */
+    uint64_t pinned_bytes;
+    uint64_t jobs;          /* not yet collected */
+    uint64_t files;         /* in the searched set */
+    uint64_t index_bytes;   /* sparse indexes */
+};
+
+struct fbk_store *fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io, struct fbk_io *reader_io,
+                                   int32_t *error);
+void fbk_store_destroy(struct fbk_store *store);
+int32_t fbk_store_prepare_locations(struct fbk_store *store, uint64_t file_id);
+int32_t fbk_store_add_locations(struct fbk_store *store, uint64_t file_id);
+int32_t fbk_store_remove_locations(struct fbk_store *store, uint64_t file_id);
+void fbk_store_drop_prepared(struct fbk_store *store, uint64_t file_id);
+void fbk_store_forget_log(struct fbk_store *store, uint64_t log_id);
+int64_t fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states, uint64_t states_max);
+
+int32_t fbk_store_submit(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
+                         int64_t last_entry_id, int32_t read_ahead);
+int32_t fbk_store_submit_list(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
+                              int64_t *ranges, uint32_t range_count_max);
+int32_t fbk_store_collect(struct fbk_store *store, struct fbk_store_result *results, int32_t results_max);
+int32_t fbk_store_reader_run(struct fbk_store *store, int32_t event_fd);
+int32_t fbk_store_reader_step(struct fbk_store *store);
+void fbk_store_stop_readers(struct fbk_store *store);
+const struct fbk_run *fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id);
+void fbk_store_release(struct fbk_store *store, const struct fbk_run *run);
+const uint8_t *fbk_run_entry(const struct fbk_run *run, int64_t entry_id, uint32_t *size_bytes);
+void fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts);
+
+struct fbk_flush *fbk_flush_begin(struct fbk_store *store, const struct fbk_flush_options *options,
+                                  const struct fbk_flush_item *items, uint64_t item_count,
+                                  const struct fbk_ledger_state *states, uint64_t state_count, int32_t *error);
+int32_t fbk_flush_step(struct fbk_flush *flush, uint64_t bytes_max);
+int32_t fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result);
+void fbk_flush_abandon(struct fbk_flush *flush);
+
+int32_t fbk_merge_locations(struct fbk_store *store, const struct fbk_merge_options *options, const uint64_t *file_ids,
+                            uint32_t file_count, const int64_t *deleted, uint64_t deleted_count,
+                            struct fbk_merge_result *result);
+int64_t fbk_store_log_bytes(struct fbk_store *store, const uint64_t *file_ids, uint32_t file_count,
+                            struct fbk_log_bytes *pairs, uint64_t pairs_max);
+int64_t fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_log_bytes *pairs, uint64_t pairs_max);

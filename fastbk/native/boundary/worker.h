@@ -1,0 +1,93 @@
+/* The network worker: received bytes in, ring records and replies out. One call a received buffer, one a wake-up. All
+ * calls come from one thread. A connection is known by its slot (0..connections_max - 1) from fbk_worker_connect until
+ * fbk_worker_disconnect. */
+
+/* What Python has to do for a connection; the result of the calls that name one. */
+#define FBK_DO_PAUSE 1    /* stop reading it */
+#define FBK_DO_RESUME 2   /* read it again */
+#define FBK_DO_COLD 4     /* a request for Python waits: fbk_worker_cold, then fbk_worker_continue */
+#define FBK_DO_WRITE 8    /* replies did not fit into the socket: fbk_worker_take_output, hand them to the transport */
+#define FBK_DO_FINISH 16  /* the last frame is written: end the sending side, read on (it is thrown away) until the peer ends */
+#define FBK_DO_ABORT 32   /* close it at once */
+#define FBK_DO_BUFFER 64  /* receive its next bytes into fbk_worker_buffer, else into the shared buffer */
+#define FBK_DO_COLLECT 128 /* other connections have events: call fbk_worker_collect soon */
+#define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
+
+struct fbk_worker_options {
+    uint32_t worker;
+    uint32_t epoch;
+    int32_t segment_fd; /* own, writable; the descriptors stay the caller's and must stay open */
+    int32_t journal_segment_fd;
+    int32_t index_segment_fd;
+    int32_t bell_fd; /* own, non-blocking */
+    int32_t journal_bell_fd;
+    int32_t index_bell_fd;
+    uint32_t connections_max;
+    uint32_t pending_requests_max;
+    uint32_t frame_size_bytes_max;
+    uint32_t batch_entries_max;
+    uint32_t receive_size_bytes; /* of the shared receive buffer */
+    uint64_t partial_frames_bytes_max;
+    uint64_t reply_backlog_bytes_max;
+    uint32_t hello_timeout_ms;
+    uint32_t frame_timeout_ms;
+    uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY (A13) */
+};
+
+struct fbk_worker_event {
+    uint32_t connection;
+    uint32_t todo; /* FBK_DO_* */
+};
+
+struct fbk_worker;
+/* NULL with *error. */
+struct fbk_worker *fbk_worker_create(const struct fbk_worker_options *options, int32_t *error);
+void fbk_worker_destroy(struct fbk_worker *worker);
+
+/* The receive buffer that all connections share; valid as long as the worker. */
+uint8_t *fbk_worker_receive_buffer(struct fbk_worker *worker, uint32_t *size_bytes);
+
+/* Takes a connected, non-blocking socket (it stays the caller's; after fbk_worker_disconnect it is never used again).
+ * Returns its slot, or FBK_E_FULL. */
+int32_t fbk_worker_connect(struct fbk_worker *worker, int32_t fd);
+/* Returns 0 or FBK_DO_COLLECT. */
+int32_t fbk_worker_disconnect(struct fbk_worker *worker, uint32_t connection);
+
+/* size_bytes were received into the shared buffer, or into the connection's own after FBK_DO_BUFFER. Returns FBK_DO_* or
+ * < 0: FBK_E_POISONED, shared memory is broken, the process has to end. */
+int32_t fbk_worker_receive(struct fbk_worker *worker, uint32_t connection, uint32_t size_bytes);
+/* The rest of the frame that is being assembled. */
+uint8_t *fbk_worker_buffer(struct fbk_worker *worker, uint32_t connection, uint32_t *size_bytes);
+
+/* The frame that FBK_DO_COLD announced; valid until the next call that names the connection. */
+const uint8_t *fbk_worker_cold(struct fbk_worker *worker, uint32_t connection, uint32_t *size_bytes);
+/* That frame was answered; goes on with what came behind it. is_open: from now on (hello accepted) requests are taken. */
+int32_t fbk_worker_continue(struct fbk_worker *worker, uint32_t connection, int32_t is_open);
+/* Sends a whole frame encoded by Python. is_last: and then takes nothing more from this connection. */
+int32_t fbk_worker_send(struct fbk_worker *worker, uint32_t connection, const uint8_t *frame, uint32_t size_bytes,
+                        int32_t is_last);
+
+/* Moves the output that waits (at most size_bytes_max) to `to`; the transport has it from now on. Returns its bytes. */
+int64_t fbk_worker_take_output(struct fbk_worker *worker, uint32_t connection, uint8_t *to, uint64_t size_bytes_max);
+uint64_t fbk_worker_output_bytes(struct fbk_worker *worker, uint32_t connection);
+/* The transport has written all it was given. */
+int32_t fbk_worker_writable(struct fbk_worker *worker, uint32_t connection);
+
+/* The bell rang: takes in new batches and replies, answers, goes on with connections that waited. Returns the number of
+ * events (of fbk_worker_events), or < 0. FBK_WORKER_MORE is added when it should be called again without waiting. */
+#define FBK_WORKER_MORE 1048576
+int32_t fbk_worker_collect(struct fbk_worker *worker);
+const struct fbk_worker_event *fbk_worker_events(struct fbk_worker *worker);
+/* About once a second: deadlines. Returns the number of events. */
+int32_t fbk_worker_sweep(struct fbk_worker *worker);
+
+/* Takes no more requests. Returns the number of events (pauses). */
+int32_t fbk_worker_drain(struct fbk_worker *worker);
+/* The last call but for fbk_worker_destroy: tells the journal that nobody here looks at its batches any more. */
+void fbk_worker_leave(struct fbk_worker *worker);
+/* Requests that are under way, long polls not counted. */
+uint64_t fbk_worker_pending(struct fbk_worker *worker);
+/* Whether normal adds are refused: the index says so, or there is no journal. */
+int32_t fbk_worker_is_read_only(struct fbk_worker *worker);
+/* Counts into the worker's own segment: FBK_C_WORKER_*. */
+void fbk_worker_count(struct fbk_worker *worker, uint32_t counter, uint64_t amount);

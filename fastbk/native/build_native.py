@@ -1,0 +1,376 @@
+"""Builds the extension modules: boundary fragments -> cffi source -> objects -> `fastbk/native/_*.abi3.so`.
+
+The tables below say what belongs where: a new C file or boundary fragment is one line in them. `setup.py` uses
+`BuildNative` for wheels; `python -m fastbk.native.build_native` builds in place, recompiling only what changed.
+FASTBK_BUILD=release|debug|asan chooses the kind of build; objects of different kinds live in different folders.
+FASTBK_CLIENT_ONLY=1 leaves out what only a bookie needs, liburing with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cffi import FFI
+from setuptools import Distribution, Extension
+from setuptools.command.build_ext import build_ext
+
+from fastbk.native.build_stubs import stub_text
+
+NATIVE = Path(__file__).resolve().parent
+ROOT = NATIVE.parent.parent
+
+# C files that more than one extension needs. None of them may need liburing or Linux.
+COMMON_SOURCES = [
+    "fbk_checksum.c",
+    "fbk_digest.c",
+    "fbk_verify.c",
+    "fbk_wire_client.c",
+]
+
+WORKER_SOURCES = [
+    "fbk_wire.c",
+    "fbk_wire_read.c",
+    "fbk_worker.c",
+    "fbk_worker_receive.c",
+    "fbk_worker_take.c",
+    "fbk_worker_place.c",
+    "fbk_worker_input.c",
+    "fbk_worker_reply.c",
+    "fbk_worker_output.c",
+    "fbk_connections.c",
+]
+
+# Statically, so that a build runs where no liburing is installed; and its names stay inside, so that another
+# liburing in the process keeps its own.
+LIBURING = ["-l:liburing.a", "-Wl,--exclude-libs,ALL"]
+
+
+STORE_SOURCES = [
+    "fbk_store.c",
+    "fbk_readers.c",
+    "fbk_lookup.c",
+    "fbk_lookup_list.c",
+    "fbk_walk.c",
+    "fbk_run_fetch.c",
+    "fbk_read_cache.c",
+    "fbk_block_cache.c",
+    "fbk_locations.c",
+    "fbk_locations_write.c",
+    "fbk_merge.c",
+    "fbk_flush.c",
+    "fbk_entry_log.c",
+    "fbk_file_writer.c",
+]
+
+
+INDEX_SOURCES = [
+    "fbk_index.c",
+    "fbk_index_publish.c",
+    "fbk_index_take.c",
+    "fbk_index_check.c",
+    "fbk_index_reply.c",
+    "fbk_index_request.c",
+    "fbk_index_read.c",
+    "fbk_index_batch.c",
+    "fbk_index_list.c",
+    "fbk_index_wait.c",
+    "fbk_index_ledgers.c",
+    "fbk_index_replay.c",
+    "fbk_index_step.c",
+    "fbk_write_cache.c",
+]
+
+
+@dataclass(frozen=True)
+class NativeModule:
+    """One extension module: what Python may see of it and what it is made of."""
+
+    name: str
+    boundary: list[str]
+    sources: list[str]
+    libraries: list[str] = field(default_factory=list)
+    linux_only: bool = False
+
+
+MODULES = [
+    NativeModule(
+        name="_client",
+        boundary=[
+            "checksum.h",
+            "wire.h",
+            "status.h",
+            "client.h",
+        ],
+        sources=[
+            *COMMON_SOURCES,
+            "fbk_client.c",
+        ],
+    ),
+    NativeModule(
+        name="_bookie",
+        linux_only=True,
+        boundary=[
+            "checksum.h",
+            "base.h",
+            "stats_names.h",
+            "disk.h",
+            "fake_disk.h",
+            "journal.h",
+            "journal_scan.h",
+            "status.h",
+            "process.h",
+            "fault.h",
+            "store.h",
+            "index.h",
+            "wire.h",
+            "worker.h",
+        ],
+        sources=[
+            *COMMON_SOURCES,
+            "fbk_segment.c",
+            "fbk_segment_stats.c",
+            "fbk_ledgers.c",
+            "fbk_io_common.c",
+            "fbk_io_plain.c",
+            "fbk_io_uring.c",
+            "fbk_uring_queue.c",
+            "fbk_disk.c",
+            "fbk_io_fake.c",
+            "fbk_fake_control.c",
+            "fbk_fake_files.c",
+            "fbk_fake_judge.c",
+            "fbk_fake_names.c",
+            "fbk_fake_writes.c",
+            "fbk_process.c",
+            "fbk_fault.c",
+            "fbk_journal.c",
+            "fbk_journal_take.c",
+            "fbk_journal_commit.c",
+            "fbk_journal_publish.c",
+            "fbk_journal_prewrite.c",
+            "fbk_journal_scan.c",
+            "fbk_journal_format.c",
+            *STORE_SOURCES,
+            *WORKER_SOURCES,
+            *INDEX_SOURCES,
+        ],
+        libraries=LIBURING,
+    ),
+    NativeModule(
+        name="_bench",
+        linux_only=True,
+        boundary=[
+            "status.h",
+            "load.h",
+        ],
+        sources=[
+            *COMMON_SOURCES,
+            "fbk_load.c",
+            "fbk_probe.c",
+        ],
+    ),
+]
+
+COMMON_FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-g",
+]
+WARNING_FLAGS = [
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Wshadow",
+    "-Wvla",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wundef",
+]
+# No -O3, -march=native or link-time optimisation: CRC32C picks its hardware path at run time, and a wheel has
+# to run on a machine other than the one that built it.
+KIND_FLAGS = {
+    "release": ["-O2", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
+    "debug": ["-O0", "-DFBK_DEBUG"],
+    "asan": ["-O1", "-DFBK_DEBUG", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"],
+}
+KIND_LINK_FLAGS = {"release": [], "debug": [], "asan": ["-fsanitize=address,undefined"]}
+# cffi writes the glue; its warnings are not ours.
+GENERATED_FLAGS = ["-w"]
+
+
+def build_kind() -> str:
+    """Return FASTBK_BUILD, `release` unless set; refuse an unknown one."""
+    kind = os.environ.get("FASTBK_BUILD") or "release"
+    if kind not in KIND_FLAGS:
+        raise SystemExit(f"FASTBK_BUILD={kind}: must be one of {', '.join(KIND_FLAGS)}")
+    return kind
+
+
+def modules_here() -> list[NativeModule]:
+    """Return the modules that this platform can have, with FASTBK_CLIENT_ONLY=1 only those that need no liburing."""
+    bookie_too = sys.platform == "linux" and not os.environ.get("FASTBK_CLIENT_ONLY")
+    return [module for module in MODULES if bookie_too or not module.linux_only]
+
+
+def boundary_text(module: NativeModule) -> str:
+    """Return what cffi parses for `module`: its fragments in order."""
+    return "\n".join((NATIVE / "boundary" / name).read_text() for name in module.boundary)
+
+
+def ffi_of(module: NativeModule) -> FFI:
+    """Return the cffi builder of `module` with its boundary declared."""
+    ffi = FFI()
+    ffi.cdef(boundary_text(module))
+    includes = "".join(f'#include "boundary/{name}"\n' for name in module.boundary)
+    ffi.set_source(f"fastbk.native.{module.name}", "#include <stdint.h>\n#include <stddef.h>\n" + includes)
+    return ffi
+
+
+def extensions() -> list[Extension]:
+    """Return the setuptools extensions of this platform, for `setup.py`."""
+    return [
+        Extension(
+            f"fastbk.native.{module.name}",
+            sources=[f"fastbk/native/src/{name}" for name in module.sources],
+            extra_link_args=list(module.libraries),
+            py_limited_api=True,
+        )
+        for module in modules_here()
+    ]
+
+
+class BuildNative(build_ext):
+    """Compiles each C file on its own, and only when it or a header that it read has changed."""
+
+    def build_extensions(self) -> None:
+        """Build every module; one that does not compile leaves its older build in place and fails the end."""
+        failed = []
+        for extension in self.extensions:
+            try:
+                self.build_extension(extension)
+            except Exception as error:  # noqa: BLE001 - the others are still worth building
+                print(f"{extension.name}: {error}", file=sys.stderr)
+                failed.append(extension.name)
+        if failed:
+            raise SystemExit(f"not built: {', '.join(failed)}")
+
+    def build_extension(self, extension: Extension) -> None:
+        """Write the cffi source of `extension`, compile what changed, link and put it in place by a rename."""
+        kind = build_kind()
+        module = next(m for m in MODULES if extension.name == f"fastbk.native.{m.name}")
+        folder = Path(self.build_temp) / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        generated = folder / f"{module.name}.c"
+        ffi_of(module).emit_c_code(str(generated))
+
+        flags = [*COMMON_FLAGS, *KIND_FLAGS[kind]]
+        objects = [self.compile_one(generated, folder, [*flags, *GENERATED_FLAGS])]
+        for name in module.sources:
+            source = NATIVE / "src" / name
+            objects.append(self.compile_one(source, folder, [*flags, *WARNING_FLAGS]))
+
+        target = Path(self.get_ext_fullpath(extension.name))
+        flags = [*KIND_LINK_FLAGS[kind], *module.libraries]
+        linked = Path(self.build_temp) / f"{module.name}.linked"
+        # Times alone would keep a release build that is younger than the objects of the debug build asked for.
+        content = "\n".join([str(target), *flags, *map(str, objects)])
+        if (
+            target.exists()
+            and linked.exists()
+            and linked.read_text() == content
+            and all(target.stat().st_mtime_ns > o.stat().st_mtime_ns for o in objects)
+        ):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
+        self.compiler.link_shared_object(
+            [str(o) for o in objects],
+            str(fresh),
+            extra_postargs=flags,
+            target_lang="c",
+        )
+        # A process that has the old file mapped keeps it: never write into it.
+        fresh.replace(target)
+        linked.write_text(content)
+
+    def compile_one(self, source: Path, folder: Path, flags: list[str]) -> Path:
+        """Return the object of `source`, compiled if it is missing or older than anything it includes."""
+        target = folder / f"{source.stem}.o"
+        depends = folder / f"{source.stem}.d"
+        if is_fresh(target, depends, flags):
+            return target
+        include = self.compiler.include_dirs + self.include_dirs
+        command = [
+            *self.compiler.compiler_so,
+            *(f"-I{path}" for path in include),
+            f"-I{NATIVE}",
+            *flags,
+            "-MMD",
+            "-MF",
+            str(depends),
+            "-c",
+            str(source),
+            "-o",
+            str(target),
+        ]
+        started_ns = time.time_ns()
+        self.compiler.spawn(command)
+        # As old as what the compiler read: a file saved while it ran makes the object out of date.
+        os.utime(target, ns=(started_ns, started_ns))
+        (folder / f"{source.stem}.flags").write_text("\n".join(flags))
+        return target
+
+
+def is_fresh(target: Path, depends: Path, flags: list[str]) -> bool:
+    """Return whether `target` was made with `flags` and is newer than every file named in `depends`."""
+    noted = depends.with_suffix(".flags")
+    if not (target.exists() and depends.exists() and noted.exists()):
+        return False
+    if noted.read_text() != "\n".join(flags):
+        return False
+    made = target.stat().st_mtime_ns
+    names = re.split(r"\s+", depends.read_text().replace("\\\n", " ").partition(":")[2].strip())
+    return all(Path(name).exists() and Path(name).stat().st_mtime_ns < made for name in names)
+
+
+def write_stub(module: NativeModule) -> None:
+    """Write the type stub of `module` beside this file, if it says something new."""
+    target = NATIVE / f"{module.name}.pyi"
+    text = stub_text(ffi_of(module))
+    if not target.exists() or target.read_text() != text:
+        target.write_text(text)
+
+
+def main() -> None:
+    """Build every module of this platform in place, beside this file, and write the stubs of all modules."""
+    os.chdir(ROOT)
+    # Two builds at once would write each other's objects: the second waits, and finds nothing left to do.
+    Path("build").mkdir(exist_ok=True)
+    lock = os.open("build/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    for module in MODULES:
+        write_stub(module)
+    distribution = Distribution(
+        {
+            "name": "fastbk",
+            "packages": ["fastbk", "fastbk.native"],
+            "ext_modules": extensions(),
+            "cmdclass": {"build_ext": BuildNative},
+        }
+    )
+    command = distribution.get_command_obj("build_ext")
+    command.inplace = True
+    command.ensure_finalized()
+    command.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Typed face of the client's codec (`fbk_client.c`): encodes adds and requests, parses answers, checks entries.
+
+One call encodes a batch of adds; one call turns everything that a socket gave into a few events. All buffers are
+plain Python ones; nothing here does I/O or keeps state but `AnswerBuffer`, which owns a receive buffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from array import array
+from collections.abc import Sequence
+
+from fastbk.errors import ConfigError, ProtocolError
+from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, mac_key, master_key
+from fastbk.native._client import ffi, lib
+from fastbk.native.cdata import CData
+
+# A connection begins with these: 0xFB, our name, protocol family 1.
+MAGIC = b"\xfbfastbk\x01"
+# What the bookie's hello may raise or lower; the longest frame that is accepted before it came.
+FRAME_SIZE_BYTES_MAX = 5 * 1024 * 1024 + 4096
+
+# Kinds of answers: RequestBody's members in ResponseBody's order (protocol.fbs).
+STATUS_ONLY = 0
+HELLO_REPLY = 1
+READ_REPLY = 2
+READ_BATCH_REPLY = 3
+READ_LAC_REPLY = 4
+LIST_ENTRIES_REPLY = 5
+INFO_REPLY = 6
+ERROR_REPLY = 7
+
+FLAG_RECOVERY = 1
+FLAG_FENCE = 1
+FLAG_PIGGYBACK = 1
+
+_WORDS: int = lib.FBK_CLIENT_EVENT_WORDS
+_REQUEST_BYTES: int = lib.FBK_CLIENT_REQUEST_BYTES_MAX
+_EVENTS_A_CALL = 512
+_HEADER = struct.Struct(">qqqq")
+_ADD_OVERHEAD = {kind: int(lib.fbk_client_adds_size(kind, 0, 1)) for kind in DigestType}
+
+
+class LedgerCodec:
+    """Encodes and checks entries of one ledger. Safe to use from any thread."""
+
+    def __init__(
+        self, ledger_id: int, digest_type: DigestType, password: bytes = b"", flags: int = 0
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.digest_type = digest_type
+        self.master_key = master_key(password)
+        self.add_overhead_bytes = _ADD_OVERHEAD[digest_type]
+        self.data_offset = HEADER_BYTES + DIGEST_BYTES[digest_type]
+        self._mac = (
+            hmac.new(mac_key(password), digestmod=hashlib.sha1)
+            if digest_type is DigestType.HMAC
+            else None
+        )
+        self._ledger = ffi.new(
+            "struct fbk_client_ledger *",
+            {
+                "ledger_id": ledger_id,
+                "digest_type": int(digest_type),
+                "flags": flags,
+                "master_key": self.master_key,
+            },
+        )
+
+    def encode_adds(
+        self,
+        first_request_id: int,
+        first_entry_id: int,
+        lac: int,
+        length: int,
+        datas: Sequence[bytes],
+    ) -> tuple[bytearray, array[int], array[int]]:
+        """Return the frames of consecutive adds, where each begins (and the end), and the sizes of the data.
+
+        `lac` goes into each entry; `length` is the ledger's length before the first. Raises ConfigError when the
+        frames would be 2 GiB or more.
+        """
+        data = datas[0] if len(datas) == 1 else b"".join(datas)
+        sizes = array("I", map(len, datas))
+        offsets = array("I", bytes(4 * len(datas) + 4))
+        size_bytes = len(data) + len(datas) * self.add_overhead_bytes
+        frames = bytearray(size_bytes)
+        digests = ffi.NULL
+        if self._mac is not None:
+            digests = ffi.from_buffer("uint8_t[]", self._hmacs(first_entry_id, lac, length, datas))
+        written = lib.fbk_client_encode_adds(
+            self._ledger,
+            first_request_id,
+            first_entry_id,
+            lac,
+            length,
+            data,
+            ffi.from_buffer("uint32_t[]", sizes),
+            len(datas),
+            digests,
+            ffi.from_buffer("uint8_t[]", frames),
+            size_bytes,
+            ffi.from_buffer("uint32_t[]", offsets),
+        )
+        if written != size_bytes:
+            raise ConfigError(
+                f"{len(datas)} entries of {len(data)} bytes cannot be encoded at once"
+            )
+        return frames, offsets, sizes
+
+    def _hmac(self, header: bytes, data: bytes | memoryview) -> bytes:
+        assert self._mac is not None
+        mac = self._mac.copy()
+        mac.update(header)
+        mac.update(data)
+        return mac.digest()
+
+    def _hmacs(self, entry_id: int, lac: int, length: int, datas: Sequence[bytes]) -> bytes:
+        digests = []
+        for offset, data in enumerate(datas):
+            length += len(data)
+            header = _HEADER.pack(self.ledger_id, entry_id + offset, lac, length)
+            digests.append(self._hmac(header, data))
+        return b"".join(digests)
+
+    def check_entries(
+        self, entries: bytes, entry_sizes: bytes
+    ) -> list[tuple[int, int, memoryview]]:
+        """Return (entry id, LAC, data) of the entries in `entries` up to the first that is not whole.
+
+        `entry_sizes`: a little-endian u32 for each. Ids ascend and the ledger is this one; anything else ends it.
+        """
+        count = len(entry_sizes) // 4
+        if count == 0:
+            return []
+        found = array("q", bytes(32 * count))
+        good = lib.fbk_client_check_entries(
+            int(self.digest_type),
+            self.ledger_id,
+            entries,
+            len(entries),
+            entry_sizes,
+            count,
+            ffi.from_buffer("int64_t[]", found),
+        )
+        view = memoryview(entries)
+        words = found.tolist()
+        whole = []
+        for at in range(0, 4 * good, 4):
+            entry_id, lac, start, size = words[at : at + 4]
+            data = view[start : start + size]
+            if self._mac is not None:
+                begin = start - self.data_offset
+                digest = entries[begin + HEADER_BYTES : start]
+                if self._hmac(entries[begin : begin + HEADER_BYTES], data) != digest:
+                    break
+            whole.append((entry_id, lac, data))
+        return whole
+
+    def check_entry(self, entry: bytes) -> tuple[int, int, memoryview] | None:
+        """Return (entry id, LAC, data) of one entry, None when it is not whole."""
+        found = self.check_entries(entry, len(entry).to_bytes(4, "little"))
+        return found[0] if found else None
+
+
+class AnswerBuffer:
+    """Bytes as they come from one connection, and the answers in them.
+
+    Use: `free()` for where to receive into, `received(n)`, then `parse()` until it returns nothing. What `content`
+    returns are copies; the buffer is used again.
+    """
+
+    def __init__(self, size_bytes: int = 256 * 1024) -> None:
+        self.frame_size_bytes_max = FRAME_SIZE_BYTES_MAX
+        self._base_size = size_bytes
+        self._start = 0
+        self._end = 0
+        self._origin = 0
+        self._events = array("Q", bytes(8 * _WORDS * _EVENTS_A_CALL))
+        self._events_c = ffi.from_buffer("uint64_t[]", self._events)
+        self._counts = ffi.new("uint32_t[2]")
+        self._consumed = self._counts
+        self._wanted = self._counts + 1
+        self._view = memoryview(bytearray())
+        self._allocate(size_bytes)
+
+    def _allocate(self, size_bytes: int) -> None:
+        fresh = bytearray(size_bytes)
+        if self._end > self._start:
+            fresh[: self._end - self._start] = self._view[self._start : self._end]
+        self._buffer = fresh
+        self._view = memoryview(fresh)
+        self._bytes_c = ffi.from_buffer("uint8_t[]", fresh)
+        self._end -= self._start
+        self._start = 0
+
+    def free(self) -> memoryview:
+        """Return the part of the buffer to receive into; never empty."""
+        return self._view[self._end :]
+
+    def received(self, size_bytes: int) -> None:
+        """Take note that so many bytes were received into `free()`."""
+        self._end += size_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that were received elsewhere."""
+        while len(data) > len(self._buffer) - self._end:
+            self._allocate(2 * len(self._buffer))
+        self._view[self._end : self._end + len(data)] = data
+        self._end += len(data)
+
+    def parse(self) -> list[int]:
+        """Return the next events, `EVENT_WORDS` numbers each (see boundary/client.h); empty when there are no more.
+
+        Raises ProtocolError for anything that is no valid answer; the connection is then of no use.
+        """
+        if self._start == self._end:
+            self._make_room(0)
+            return []
+        count = lib.fbk_client_parse(
+            self._bytes_c + self._start,
+            self._end - self._start,
+            self.frame_size_bytes_max,
+            self._events_c,
+            _EVENTS_A_CALL,
+            self._consumed,
+            self._wanted,
+        )
+        if count < 0:
+            raise ProtocolError("the bookie sent something that is no valid answer")
+        if count:
+            self._origin = self._start
+            self._start += self._counts[0]
+            return self._events[: count * _WORDS].tolist()
+        self._make_room(self._counts[1])
+        return []
+
+    def _make_room(self, wanted: int) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > self._base_size and wanted == 0:
+                self._allocate(self._base_size)
+        elif wanted > len(self._buffer):
+            self._allocate(wanted)
+        elif self._start:
+            left = self._end - self._start
+            self._view[:left] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, left
+        elif self._end == len(self._buffer):
+            self._allocate(2 * len(self._buffer))
+
+    def content(self, place: int, unit_bytes: int = 1) -> bytes:
+        """Return the bytes that a word of an event of the last `parse` points to; b"" where there are none."""
+        start = self._origin + (place >> 32)
+        return bytes(self._view[start : start + (place & 0xFFFFFFFF) * unit_bytes])
+
+
+EVENT_WORDS = _WORDS
+
+
+def signed(word: int) -> int:
+    """Return a word of an event as the signed number that it stands for."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def put_hello(request_id: int, client_name: str) -> bytes:
+    """Return a Hello; the name is cut at 128 bytes."""
+    name = client_name.encode()[:128]
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES + len(name))
+    return _taken(out, lib.fbk_client_put_hello(out, request_id, name, len(name)))
+
+
+def put_read(
+    request_id: int, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b""
+) -> bytes:
+    """Return a Read; a fencing one needs the master key."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    size = lib.fbk_client_put_read(out, request_id, ledger_id, entry_id, flags, key or ffi.NULL)
+    return _taken(out, size)
+
+
+def put_read_batch(
+    request_id: int,
+    ledger_id: int,
+    first: int,
+    last: int,
+    entry_count_max: int,
+    size_bytes_max: int,
+) -> bytes:
+    """Return a ReadBatch of [first, last]."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    size = lib.fbk_client_put_read_batch(
+        out, request_id, ledger_id, first, last, entry_count_max, size_bytes_max
+    )
+    return _taken(out, size)
+
+
+def put_read_lac(
+    request_id: int, ledger_id: int, previous_lac: int, timeout_ms: int = 0, flags: int = 0
+) -> bytes:
+    """Return a ReadLac; timeout_ms > 0 makes it a long poll."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    size = lib.fbk_client_put_read_lac(out, request_id, ledger_id, previous_lac, timeout_ms, flags)
+    return _taken(out, size)
+
+
+def put_write_lac(request_id: int, ledger_id: int, lac: int, key: bytes, body: bytes) -> bytes:
+    """Return a WriteLac; `body` as `model.entry.make_lac_body` makes it."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES + len(body))
+    size = lib.fbk_client_put_write_lac(out, request_id, ledger_id, lac, key, body, len(body))
+    return _taken(out, size)
+
+
+def put_force(request_id: int, ledger_id: int) -> bytes:
+    """Return a Force."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    return _taken(out, lib.fbk_client_put_force(out, request_id, ledger_id))
+
+
+def put_list_entries(request_id: int, ledger_id: int, first: int, range_count_max: int) -> bytes:
+    """Return a ListEntries."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    return _taken(out, lib.fbk_client_put_list(out, request_id, ledger_id, first, range_count_max))
+
+
+def put_info(request_id: int) -> bytes:
+    """Return an Info."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    return _taken(out, lib.fbk_client_put_info(out, request_id))
+
+
+def put_ping(request_id: int) -> bytes:
+    """Return a Ping."""
+    out = ffi.new("uint8_t[]", _REQUEST_BYTES)
+    return _taken(out, lib.fbk_client_put_ping(out, request_id))
+
+
+def _taken(out: CData, size_bytes: int) -> bytes:
+    return bytes(ffi.buffer(out, size_bytes))

@@ -1,0 +1,259 @@
+"""The index's steps as typed Python: taking batches in, answering, handing caches to the flush thread.
+
+One `Index` a process, used by its main thread; only `sealed` may be called by the flush thread meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.native._bookie import ffi, lib
+from fastbk.native.ffi import check, error_of
+from fastbk.native.stats import SLOTS
+from fastbk.native.store import FlushItems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fastbk.native.cdata import CData
+    from fastbk.native.store import Store
+
+WATCHED = lib.FBK_INDEX_WATCHED
+FLUSH = lib.FBK_INDEX_FLUSH
+FULL = lib.FBK_INDEX_FULL
+IDLE = lib.FBK_INDEX_IDLE
+
+WATCHED_FDS_MAX = 4
+PAGE_IDS = 4096
+"""Ledger ids fetched by one call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """What `Index` needs; descriptors stay the caller's. Sizes in bytes.
+
+    Attributes:
+        worker_segment_fds, worker_bell_fds: by worker. bell_fd, reader_fd: eventfds, non-blocking.
+        watched_fds: up to four others whose being readable ends a step.
+        frame_bytes_max: longest frame in either direction.
+        cache_bytes: of each of the two write caches, a multiple of 4096.
+        cache_reserve_bytes: not given to normal adds, so that recovery adds have room (A7).
+        flush_...: a flush is due when the cache holds so much, so much journal lies behind the mark, or
+            something unflushed is that old.
+        parked_bytes_max: copies that wait for a look at the disk (A5).
+        waiters_max: long polls. requests_max: requests that wait for a disk.
+        seed: random; ids come from outside, and hash tables must not be at their mercy.
+    """
+
+    epoch: int
+    segment_fd: int
+    journal_segment_fd: int
+    worker_segment_fds: Sequence[int]
+    bell_fd: int
+    journal_bell_fd: int
+    worker_bell_fds: Sequence[int]
+    reader_fd: int
+    frame_bytes_max: int
+    cache_bytes: int
+    cache_reserve_bytes: int
+    flush_used_bytes: int
+    flush_journal_bytes: int
+    flush_age_ns: int
+    seed: int
+    watched_fds: Sequence[int] = ()
+    ledgers_max: int = 1_000_000
+    parked_bytes_max: int = 8 * 1024 * 1024
+    waiters_max: int = 65_536
+    requests_max: int = 1024
+
+
+@dataclass(frozen=True)
+class IndexStatus:
+    """A look at the index between two steps; see `struct fbk_index_status`."""
+
+    taken_sequence: int
+    taken_order: int
+    mark_sequence: int
+    journal_bytes_behind: int
+    cache_bytes: int
+    cache_items: int
+    sealed_items: int
+    dirty_states: int
+    ledgers: int
+    waiters: int
+    requests: int
+    checks: int
+    parked_bytes: int
+    flushing: int
+    limbo: int
+
+
+@dataclass(frozen=True)
+class SealedCache:
+    """What a flush has to write, sorted; its memory is valid until `Index.flushed`.
+
+    Attributes:
+        mark_sequence: the last batch contained completely: the mark once this is flushed (INV-A1).
+    """
+
+    items: FlushItems
+    mark_sequence: int
+
+
+class Index:
+    """Takes batches in and answers everything about stored entries."""
+
+    def __init__(self, options: IndexOptions, store: Store | None) -> None:
+        """Map all segments. Without a store nothing is on disk.
+
+        Raises OSError, LayoutError (a segment of another build or epoch).
+        """
+        self._handle: CData | None = None
+        worker_count = len(options.worker_segment_fds)
+        if (
+            len(options.worker_bell_fds) != worker_count
+            or len(options.watched_fds) > WATCHED_FDS_MAX
+        ):
+            raise ValueError(
+                "one bell for each worker's segment, and at most four watched descriptors"
+            )
+        raw = ffi.new("struct fbk_index_options *")
+        for name in IndexOptions.__dataclass_fields__:
+            if name not in ("worker_segment_fds", "worker_bell_fds", "watched_fds"):
+                setattr(raw, name, getattr(options, name))
+        raw.worker_count = worker_count
+        for worker, fd in enumerate(options.worker_segment_fds):
+            raw.worker_segment_fds[worker] = fd
+            raw.worker_bell_fds[worker] = options.worker_bell_fds[worker]
+        for n in range(WATCHED_FDS_MAX):
+            raw.watched_fds[n] = options.watched_fds[n] if n < len(options.watched_fds) else -1
+        error = ffi.new("int32_t *")
+        handle = lib.fbk_index_create(raw, store.handle if store else ffi.NULL, error)
+        if handle == ffi.NULL:
+            raise error_of(error[0], "start the index")
+        self._store = store  # C keeps its handle
+        self._handle = handle
+
+    @property
+    def handle(self) -> CData:
+        """The `struct fbk_index *`, for sibling modules only."""
+        if self._handle is None:
+            raise ValueError("this index was destroyed")
+        return self._handle
+
+    def step(self, timeout_ms: int) -> int:
+        """Take in, answer, publish, sleep; return reasons, or-ed of WATCHED, FLUSH, FULL, IDLE.
+
+        Returns early for WATCHED and FLUSH. Raises CorruptDataError or ProtocolError for a ring or
+        descriptor that can't be: exit, replay has the truth.
+        """
+        return check(lib.fbk_index_step(self.handle, timeout_ms), "index")
+
+    @property
+    def status(self) -> IndexStatus:
+        """How things stand."""
+        raw = ffi.new("struct fbk_index_status *")
+        lib.fbk_index_get_status(self.handle, raw)
+        return IndexStatus(
+            **{name: int(getattr(raw, name)) for name in IndexStatus.__dataclass_fields__}
+        )
+
+    def seal(self) -> None:
+        """Set the active cache and the changed states aside for a flush, and go on in the other cache.
+
+        Raises BlockingIOError-like OSError (EBUSY) while the last sealed cache is not flushed.
+        """
+        check(lib.fbk_index_seal(self.handle), "seal the write cache")
+
+    def sealed(self) -> SealedCache:
+        """Return what was sealed, sorting it at the first call; for the flush thread, as often as it likes."""
+        items = ffi.new("const struct fbk_flush_item **")
+        states = ffi.new("const struct fbk_ledger_state **")
+        counts = ffi.new("uint64_t[3]")
+        result = lib.fbk_index_sealed(
+            self.handle, items, counts + 0, states, counts + 1, counts + 2
+        )
+        check(result, "sort the write cache")
+        contents = FlushItems(items[0], int(counts[0]), states[0], int(counts[1]), self)
+        return SealedCache(contents, int(counts[2]))
+
+    def flushed(self) -> None:
+        """Say that the manifest names what was sealed: the mark moves, credit is given."""
+        lib.fbk_index_flushed(self.handle)
+
+    def set_mark(self, mark_sequence: int, *, is_damaged: bool) -> None:
+        """Set what the manifest says at start. With damage on record "no" is never said (INV-X1)."""
+        lib.fbk_index_set_mark(self.handle, mark_sequence, int(is_damaged))
+
+    def load_states(self, locations_file_id: int) -> None:
+        """Take the ledger states of a locations file in; files oldest first. Raises CorruptDataError."""
+        check(lib.fbk_index_load_states(self.handle, locations_file_id), "load ledger states")
+
+    def replay(self, records: bytes | memoryview, sequence: int) -> int:
+        """Take records of a journal batch in; return the bytes taken: less than all when the cache is full.
+
+        Then flush and call again with the rest; `replay_done` when all of the batch is in.
+        """
+        taken = lib.fbk_index_replay(
+            self.handle, ffi.from_buffer("uint8_t[]", records), len(records), sequence
+        )
+        return check(int(taken), "replay a batch")
+
+    def replay_done(self, sequence: int) -> None:
+        """Note that batch `sequence` is in completely."""
+        lib.fbk_index_replay_done(self.handle, sequence)
+
+    def damage(self) -> None:
+        """Fence every known ledger and put it in limbo: acknowledged data of any of them may be lost (A10)."""
+        check(lib.fbk_index_damage(self.handle), "mark ledgers damaged")
+
+    def write_states(self, states_fd: int) -> int:
+        """Write all ledger states into a memory file; return their count."""
+        return check(int(lib.fbk_index_write_states(self.handle, states_fd)), "write ledger states")
+
+    def list_ledgers(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
+        """Return ids of some ledgers that are not deleted, and the cursor to go on with; no ids: the end.
+
+        Args:
+            cursor: 0 at first. A ledger that comes in between two calls may hide others: a listing is
+                complete for nobody, which is all that gc needs (INV-G1).
+            count_max: most ids returned.
+        """
+        at = ffi.new("uint64_t *", cursor)
+        ids = ffi.new("int64_t[]", count_max)
+        count = lib.fbk_index_list_ledgers(self.handle, at, ids, count_max)
+        found: list[int] = ffi.unpack(ids, count) if count else []
+        return found, int(at[0])
+
+    def delete_ledgers(self, ledger_ids: Iterable[int], now_s: int) -> int:
+        """Mark ledgers deleted; return how many were known and not deleted before."""
+        ids = ffi.new("int64_t[]", list(ledger_ids))
+        return int(lib.fbk_index_delete_ledgers(self.handle, ids, len(ids), now_s))
+
+    def deleted_ledgers(self) -> list[int]:
+        """Return the ids of all deleted ledgers that are still known, ascending."""
+        none = ffi.new("int64_t[]", 1)
+        count = lib.fbk_index_list_deleted(self.handle, none, 0)
+        ids = ffi.new("int64_t[]", max(count, 1))
+        lib.fbk_index_list_deleted(self.handle, ids, count)
+        found: list[int] = ffi.unpack(ids, count) if count else []
+        return found
+
+    def set_reads_only(self, is_reads_only: bool) -> None:
+        """Make workers and journal refuse normal adds, or take them again."""
+        lib.fbk_index_set_reads_only(self.handle, int(is_reads_only))
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to one of the index's counters, by its name in `stats_names.h` (`FBK_C_INDEX_...`)."""
+        lib.fbk_index_count(self.handle, SLOTS[name], amount)
+
+    def observe(self, name: str, value: int) -> None:
+        """Add a value to one of the index's histograms (`FBK_H_INDEX_...`)."""
+        lib.fbk_index_observe(self.handle, SLOTS[name], value)
+
+    def destroy(self) -> None:
+        """Unmap everything. The flush thread and readers must be gone."""
+        if self._handle is not None:
+            lib.fbk_index_destroy(self._handle)
+            self._handle = None

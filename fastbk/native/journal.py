@@ -1,0 +1,280 @@
+"""The journal's steps as typed Python: the data path of the journal process, one call a batch."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.native._bookie import ffi, lib
+from fastbk.native.ffi import PoisonedError, check, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.native.cdata import CData
+    from fastbk.native.disk import Disk
+
+PUBLISHED = lib.FBK_JOURNAL_PUBLISHED
+BELL = lib.FBK_JOURNAL_BELL
+ROLL = lib.FBK_JOURNAL_ROLL
+NEARLY_FULL = lib.FBK_JOURNAL_NEARLY_FULL
+
+LIMIT_OPEN = lib.FBK_JOURNAL_OPEN
+LIMIT_NO_ADDS = lib.FBK_JOURNAL_NO_ADDS
+LIMIT_NO_WRITES = lib.FBK_JOURNAL_NO_WRITES
+
+
+POISONS = {
+    lib.FBK_POISON_RING: "a record in the ring of worker {worker} at {position} is none a worker writes",
+    lib.FBK_POISON_CURSOR: "a cursor of process {worker} says {position}, which can't be",
+    lib.FBK_POISON_WRITE: "a write to journal file {file_id} at {position} failed: {reason}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalOptions:
+    """What `Journal` needs; descriptors stay the caller's. Sizes in bytes.
+
+    Attributes:
+        worker_segment_fds, worker_bell_fds: by worker. bell_fd: the journal's own, blocking.
+        depth: batches in flight, at most the disk's `depth_max`.
+        quantum_bytes: taken from one ring before the next one's turn.
+        batch_bytes: a batch ends there, but holds at least one record of up to record_bytes_max.
+        second_batch_bytes: waiting bytes that start one more batch while one is in flight.
+        predecessor_...: where replay ended; all 0 in a new bookie.
+    """
+
+    epoch: int
+    segment_fd: int
+    index_segment_fd: int
+    worker_segment_fds: Sequence[int]
+    bell_fd: int
+    index_bell_fd: int
+    worker_bell_fds: Sequence[int]
+    bookie_id: str
+    incarnation: int
+    record_bytes_max: int
+    predecessor_file_id: int = 0
+    predecessor_sequence: int = 0
+    predecessor_crc: int = 0
+    next_record_sequence: int = 0
+    depth: int = 2
+    quantum_bytes: int = 64 * 1024
+    batch_bytes: int = 1024 * 1024
+    second_batch_bytes: int = 64 * 1024
+    block_size_bytes: int = 4096
+    ledgers_max: int = 1_000_000
+    pair: int = 0
+
+
+@dataclass(frozen=True)
+class JournalStatus:
+    """A look at the journal between two steps; see `struct fbk_journal_status`."""
+
+    file_id: int
+    offset_bytes: int
+    file_size_bytes: int
+    sequence: int
+    published_sequence: int
+    next_record_sequence: int
+    journal_bytes: int
+    mark_sequence: int
+    waiting_bytes: int
+    ledgers: int
+    last_crc: int
+    in_flight: int
+    limit: int
+
+
+class Journal:
+    """Takes records out of the rings and commits them. To be used by one thread."""
+
+    def __init__(self, disk: Disk, options: JournalOptions) -> None:
+        """Map all segments. Raises OSError, LayoutError (a segment of another build or epoch)."""
+        worker_count = len(options.worker_segment_fds)
+        if len(options.worker_bell_fds) != worker_count:
+            raise ValueError("one bell for each worker's segment")
+        if not 1 <= worker_count <= lib.FBK_JOURNAL_WORKERS_MAX:
+            raise ValueError(f"{worker_count} workers: must be 1..{lib.FBK_JOURNAL_WORKERS_MAX}")
+        c_options = ffi.new("struct fbk_journal_options *")
+        for name in (
+            "epoch", "segment_fd", "index_segment_fd", "bell_fd", "index_bell_fd", "depth", "quantum_bytes",
+            "batch_bytes", "record_bytes_max", "second_batch_bytes", "block_size_bytes", "ledgers_max",
+            "incarnation", "predecessor_file_id", "predecessor_sequence", "next_record_sequence",
+            "predecessor_crc", "pair",
+        ):  # fmt: skip
+            setattr(c_options, name, getattr(options, name))
+        c_options.worker_count = worker_count
+        for worker, fd in enumerate(options.worker_segment_fds):
+            c_options.worker_segment_fds[worker] = fd
+            c_options.worker_bell_fds[worker] = options.worker_bell_fds[worker]
+        bookie_id = options.bookie_id.encode()
+        if len(bookie_id) >= 128:
+            raise ValueError("the bookie's id is longer than 127 bytes")
+        ffi.memmove(c_options.bookie_id, bookie_id, len(bookie_id))
+        error = ffi.new("int32_t *")
+        handle = lib.fbk_journal_create(disk.handle, c_options, error)
+        if handle == ffi.NULL:
+            raise error_of(error[0], "start the journal")
+        self._disk = disk  # C keeps its handle
+        self._handle: CData | None = handle
+        self._status = ffi.new("struct fbk_journal_status *")
+
+    @property
+    def handle(self) -> CData:
+        """The `struct fbk_journal *`, for sibling modules only."""
+        if self._handle is None:
+            raise ValueError("this journal was destroyed")
+        return self._handle
+
+    def load_states(self, states_fd: int, count: int) -> None:
+        """Take `count` ledger states out of a memory file, before the first step.
+
+        Raises CorruptDataError, NativeFullError (more than ledgers_max).
+        """
+        check(lib.fbk_journal_load_states(self.handle, states_fd, count), "load ledger states")
+
+    def roll(self, file: int, file_id: int, salt: int, size_bytes: int) -> tuple[int | None, int]:
+        """Close the current file, if there is one, and go on in this one.
+
+        Waits for the disk. Returns the file handle left behind (None: there was none) and the last batch in
+        it. Raises BlockingIOError while a consumer is so far behind that the closing batch can't be published
+        (try again), PoisonedError.
+        """
+        c_file = ffi.new("struct fbk_journal_file *")
+        c_file.file, c_file.file_id, c_file.salt, c_file.size_bytes = (
+            file,
+            file_id,
+            salt,
+            size_bytes,
+        )
+        closed_sequence = ffi.new("uint64_t *")
+        left = lib.fbk_journal_roll(self.handle, c_file, closed_sequence)
+        if left < -1:
+            raise self._error(left, "go on in the next journal file")
+        # -1 is also -EPERM, which this call never returns.
+        return (None if left == -1 else left), int(closed_sequence[0])
+
+    def step(self, timeout_ms: int) -> int:
+        """Wait, complete, publish, take, submit; return what happened, or-ed of PUBLISHED, BELL, ROLL,
+        NEARLY_FULL; 0 when only the time passed. Raises PoisonedError: exit, publish nothing more.
+        """
+        reasons = lib.fbk_journal_step(self.handle, timeout_ms)
+        if reasons < 0:
+            raise self._error(reasons, "journal")
+        return reasons
+
+    def close(self) -> bool:
+        """Write the closing batch of a clean stop. False: records wait in a ring, step on first."""
+        result = lib.fbk_journal_close(self.handle)
+        if result == -errno.EAGAIN:
+            return False
+        if result < 0:
+            raise self._error(result, "close the journal")
+        return True
+
+    def set_limit(self, limit: int) -> None:
+        """Refuse normal adds (LIMIT_NO_ADDS), or all that has to be written (LIMIT_NO_WRITES), or nothing."""
+        lib.fbk_journal_set_limit(self.handle, limit)
+
+    def note_files(self, behind_bytes: int, recycled: int, made: int) -> None:
+        """Put what only Python knows into the counters."""
+        lib.fbk_journal_note_files(self.handle, behind_bytes, recycled, made)
+
+    @property
+    def status(self) -> JournalStatus:
+        """How things stand."""
+        raw = self._raw_status()
+        return JournalStatus(
+            **{name: int(getattr(raw, name)) for name in JournalStatus.__dataclass_fields__}
+        )
+
+    @property
+    def mark_sequence(self) -> int:
+        """The index's log mark: batches up to it are in finished flushes."""
+        return int(self._raw_status().mark_sequence)
+
+    def destroy(self) -> None:
+        """Unmap everything. Writes under way finish by themselves; nobody hears of them."""
+        if self._handle is not None:
+            lib.fbk_journal_destroy(self._handle)
+            self._handle = None
+
+    def _raw_status(self) -> CData:
+        lib.fbk_journal_get_status(self.handle, self._status)
+        status: CData = self._status
+        return status
+
+    def _error(self, result: int, what: str) -> Exception:
+        raw = self._raw_status()
+        if result != lib.FBK_E_POISONED or raw.poison not in POISONS:
+            return error_of(result, what)
+        reason = error_of(raw.error, "write") if raw.error else ""
+        return PoisonedError(
+            POISONS[raw.poison].format(
+                worker=raw.worker, position=raw.position, file_id=raw.file_id, reason=reason
+            )
+        )
+
+
+class Prewrite:
+    """A thread in C that makes the next file: renames an old one, or writes zeros, in pieces, at idle priority."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        path: str,
+        size_bytes: int,
+        *,
+        old_path: str | None = None,
+        piece_bytes: int = 1024 * 1024,
+        pause_us: int = 1000,
+    ) -> None:
+        """Start; `path` must not be there yet. Raises OSError when there is no thread to be had.
+
+        Args:
+            size_bytes: of the file.
+            old_path: renamed to `path`; None: a new file.
+        """
+        error = ffi.new("int32_t *")
+        handle = lib.fbk_prewrite_start(
+            disk.handle,
+            os.fsencode(directory),
+            os.fsencode(path),
+            ffi.NULL if old_path is None else os.fsencode(old_path),
+            size_bytes,
+            piece_bytes,
+            pause_us,
+            error,
+        )
+        if handle == ffi.NULL:
+            raise error_of(error[0], "start writing a journal file ahead")
+        self.path = path
+        self.size_bytes = size_bytes
+        self._disk = disk
+        self._handle: CData | None = handle
+
+    def is_done(self) -> bool:
+        """Return whether the file is there. Raises OSError when that failed."""
+        if self._handle is None:
+            return True
+        state = lib.fbk_prewrite_state(self._handle)
+        if state == -errno.EINPROGRESS:
+            return False
+        self.end()
+        check(state, "write a journal file ahead", self.path)
+        return True
+
+    def hurry(self) -> None:
+        """Make no more pauses."""
+        if self._handle is not None:
+            lib.fbk_prewrite_hurry(self._handle)
+
+    def end(self) -> None:
+        """Wait for the thread."""
+        if self._handle is not None:
+            lib.fbk_prewrite_end(self._handle)
+            self._handle = None

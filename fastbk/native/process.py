@@ -1,0 +1,18 @@
+"""The typed face of `fbk_process.c`: what a child asks of the kernel at its start."""
+
+from __future__ import annotations
+
+import os
+
+from fastbk.native._bookie import lib
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process (SIGKILL) as soon as the thread that started it ends.
+
+    Raises OSError. The caller has to look whether its parent was gone before (an ended control
+    socket).
+    """
+    result = lib.fbk_process_die_with_parent()
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))

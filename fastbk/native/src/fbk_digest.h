@@ -1,0 +1,32 @@
+/* Digests of Apache's entries: ledger 8 | entry 8 | lac 8 | length 8 | digest | data, where the digest covers the 32
+ * bytes before it and the data behind it.  CRC32: 8 bytes, big-endian, the upper half zero.  CRC32C: 4 bytes.  HMAC: 20
+ * bytes, keyed by the ledger's password: only its readers can check it.  DUMMY, NONE: nothing. */
+#ifndef FBK_DIGEST_H
+#define FBK_DIGEST_H
+
+#include "fbk_layout.h"
+
+#include "../boundary/wire.h"
+
+/* Bytes of the digest field; -1 for an unknown type. */
+static inline int32_t
+fbk_digest_bytes(uint32_t digest_type)
+{
+    switch (digest_type) {
+    case FBK_DIGEST_NONE: return 0;
+    case FBK_DIGEST_CRC32: return 8;
+    case FBK_DIGEST_HMAC: return 20;
+    case FBK_DIGEST_CRC32C: return 4;
+    case FBK_DIGEST_DUMMY: return 0;
+    default: return -1;
+    }
+}
+
+/* fbk_digest_check while copying: one pass over the data.  *crc: CRC32C of all the bytes as they now are at `to`. */
+int32_t fbk_digest_copy_check(uint32_t digest_type, uint8_t *to, const uint8_t *entry, uint32_t entry_bytes, uint32_t *crc);
+
+/* Copies `data` behind the header and digest field at `entry` (32 bytes of header are in place), fills the digest field,
+ * and returns the entry's bytes; FBK_E_PROTOCOL for HMAC and unknown types.  One pass over the data. */
+int64_t fbk_digest_put_data(uint32_t digest_type, uint8_t *entry, const uint8_t *data, uint32_t data_bytes);
+
+#endif

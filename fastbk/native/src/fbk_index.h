@@ -1,0 +1,365 @@
+/* The index: takes whole batches in, in the journal's order (INV-A1), and answers everything about stored entries.
+ *
+ *   fbk_index.c          create, ledger states in memory, seal and flushed
+ *   fbk_index_publish.c  credit, cursors, bells
+ *   fbk_index_take.c     descriptors -> write cache and ledger states; queues checks and fences
+ *   fbk_index_check.c    adds that need a look at what is stored (A5)
+ *   fbk_index_reply.c    room in the reply rings, frames into them
+ *   fbk_index_request.c  the request rings; requests that wait for a disk
+ *   fbk_index_read.c     Read, ReadLac, WriteLac, fences
+ *   fbk_index_batch.c    ReadBatch
+ *   fbk_index_list.c     ListEntries
+ *   fbk_index_wait.c     long polls
+ *   fbk_index_replay.c   journal batches at start
+ *   fbk_index_ledgers.c  states in and out, deletion
+ *   fbk_index_step.c     the loop: what happens when, and when to sleep (A8)
+ *
+ * One thread, but for fbk_index_sealed, which the flush thread calls.  Nothing here waits for a disk (A15). */
+#ifndef FBK_INDEX_H
+#define FBK_INDEX_H
+
+#include "fbk_ledgers.h"
+#include "fbk_record.h"
+#include "fbk_segment.h"
+#include "fbk_stats.h"
+#include "fbk_store.h"
+#include "fbk_write_cache.h"
+
+#include "../boundary/index.h"
+#include "../boundary/stats_names.h"
+
+#define FBK_INDEX_WATCHED_MAX 4u
+#define FBK_LAC_BODY_BYTES_MAX 104u
+#define FBK_NONE UINT32_MAX
+#define FBK_CHECKS_MAX 1024u  /* undecided; one batch may go over */
+#define FBK_FENCES_MAX 16384u /* unanswered; the same */
+
+/* To whom an answer goes. */
+struct fbk_asker {
+    uint64_t request_id;
+    uint64_t connection_id;
+    uint32_t worker;
+    uint32_t received_us;
+    uint32_t kind;
+    uint32_t reserved;
+};
+
+struct fbk_index_worker {
+    struct fbk_worker_segment *segment;
+    struct fbk_ring add_ring;
+    struct fbk_ring request_ring;
+    struct fbk_ring reply_ring;
+    uint64_t add_position;     /* taken in */
+    uint64_t add_published;    /* `indexed` as last published */
+    uint64_t add_sequence;     /* of the next record */
+    uint64_t cost_taken;       /* of normal adds: fbk_record_cost, as the worker counts */
+    uint64_t cost_granted;
+    uint64_t cost_published;
+    uint64_t request_position;
+    uint64_t request_sequence;
+    uint64_t request_published;
+    uint64_t reply_position;   /* encoded */
+    uint64_t reply_published;
+    uint64_t rung;             /* last ticket its bell was rung for */
+    int32_t bell_fd;
+    bool blocked;              /* its next request or answer waits for room or for a job */
+};
+
+/* A request that waits for a disk, or for room in the reply ring. */
+enum fbk_request_state {
+    FBK_REQUEST_FREE = 0,
+    FBK_REQUEST_READY,  /* to be run (again) */
+    FBK_REQUEST_DISK,   /* a job is under way */
+};
+struct fbk_index_request {
+    struct fbk_asker asker;
+    int64_t ledger_id;
+    int64_t first_entry_id;     /* READ, FENCE: the id, -1 = highest */
+    int64_t last_entry_id;
+    uint32_t entry_count_max;   /* READ_BATCH; LIST: ranges */
+    uint32_t size_bytes_max;
+    int64_t previous_lac;       /* READ_LAC */
+    uint32_t timeout_ms;        /* READ_LAC: 0 = answer now */
+    uint32_t flags;             /* READ_LAC: PIGGYBACK */
+    uint32_t state;
+    uint32_t next;              /* in the free list or the ready queue */
+    uint32_t generation;        /* of the slot: in the ticket */
+    uint32_t jobs;              /* made for this request */
+    uint32_t reserved;
+    /* what the disk said about [asked_entry_id, asked_last_entry_id] */
+    bool answered;
+    bool resolved;              /* READ_LAC: first_entry_id is the entry to carry */
+    int32_t disk_status;
+    int64_t asked_entry_id;
+    int64_t asked_last_entry_id;
+    int64_t found_entry_id;
+    int64_t alone_through;      /* ids in (found, this] that are on disk all lie in `run` */
+    const struct fbk_run *run;  /* pinned */
+    uint64_t resets;            /* index->resets when the job was made */
+    int64_t *ranges;            /* LIST */
+    uint32_t range_count;
+    uint32_t ranges_max;
+};
+
+/* A record of which some entry has to be compared with what is stored. */
+struct fbk_check {
+    struct fbk_asker asker;
+    struct fbk_record record;   /* copy; payload behind it in `payload` */
+    uint8_t *payload;
+    uint64_t payload_memory_bytes;
+    uint64_t batch_sequence;
+    uint32_t item;              /* of a batch add: the next to look at */
+    uint32_t offset_bytes;      /* of that item's entry in the payload */
+    uint64_t serial;            /* in the journal's order */
+    uint64_t resets;            /* index->resets when the job was made */
+    uint32_t next;
+    uint32_t generation;
+    uint32_t state;             /* FBK_CHECK_* */
+    uint32_t status;            /* verdict so far */
+    const struct fbk_run *run;
+    int64_t looked_entry_id;    /* id that disk_status is about; -1 = none */
+    int32_t disk_status;
+};
+enum fbk_check_state {
+    FBK_CHECK_FREE = 0,
+    FBK_CHECK_READY,
+    FBK_CHECK_DISK,
+    FBK_CHECK_DECIDED, /* waits for reply room */
+};
+
+struct fbk_fence {
+    struct fbk_asker asker;
+    int64_t ledger_id;
+    int64_t entry_id;
+};
+
+struct fbk_waiter {
+    struct fbk_asker asker;
+    int64_t ledger_id;
+    int64_t previous_lac;
+    uint64_t deadline_ns;
+    uint32_t flags;
+    uint32_t next;      /* in the bucket, or in the free list */
+    uint32_t previous;  /* in the bucket */
+    uint32_t heap_at;
+    bool used;
+    bool due;           /* out of bucket and heap: `next` is of the queue */
+    bool cancelled;
+};
+
+struct fbk_lac_body {
+    int64_t ledger_id; /* -1 = empty */
+    int64_t lac;
+    uint32_t size_bytes;
+    uint32_t age;
+    uint8_t bytes[FBK_LAC_BODY_BYTES_MAX];
+};
+
+/* What seal set aside for the flush thread. */
+struct fbk_sealed {
+    struct fbk_write_cache *cache; /* NULL: no flush under way */
+    struct fbk_flush_item *items;  /* sorted; made by fbk_index_sealed */
+    uint64_t items_memory_bytes;
+    struct fbk_ledger_state *states;
+    uint64_t states_memory_bytes;
+    uint64_t state_count;
+    uint64_t mark_sequence;
+    uint64_t journal_bytes;
+    bool sorted;
+};
+
+struct fbk_index {
+    struct fbk_index_options options;
+    struct fbk_store *store;
+    struct fbk_index_segment *segment;
+    struct fbk_journal_segment *journal;
+    struct fbk_index_worker workers[FBK_WORKERS_MAX];
+    struct fbk_ledgers ledgers;
+    struct fbk_ledger_state *last_ledger; /* found last; forgotten at every fbk_ledgers_add */
+
+    struct fbk_write_cache caches[2];
+    struct fbk_write_cache *active;
+    struct fbk_write_cache *other;        /* sealed, or flushed and still readable */
+    struct fbk_sealed sealed;
+    uint64_t resets;                      /* times a readable cache was emptied */
+    uint64_t oldest_ns;                   /* of what is unflushed in active cache and states; 0 = nothing */
+
+    /* ledgers whose state changed since the last seal: state->reserved == seal_number */
+    int64_t *dirty;
+    uint64_t dirty_count;
+    uint64_t dirty_memory_bytes;
+    uint32_t seal_number;
+    bool dirty_lost;             /* no memory for the list: look through the table */
+    bool limbo;
+
+    uint64_t order;              /* descriptors taken in */
+    uint64_t order_published;
+    uint64_t exceptions;         /* consumed */
+    uint64_t taken_sequence;     /* batch of the last descriptor taken in */
+    uint64_t batch_sequence;     /* of what is being taken in */
+    uint64_t mark_sequence;
+    uint64_t journal_bytes;      /* at the last descriptor taken in */
+    uint64_t mark_journal_bytes;
+    uint64_t journal_rung;
+    bool full;                   /* the next batch does not fit into the cache */
+    uint32_t quiet_rounds;       /* since something was taken in */
+
+    struct fbk_index_request *requests;
+    uint32_t request_free;       /* list */
+    uint32_t ready_first, ready_last;
+    uint32_t request_count;
+    uint32_t list_count;         /* of these, those with room for ranges */
+
+    struct fbk_check *checks;
+    uint64_t checks_memory_bytes;
+    uint32_t check_slots;
+    uint32_t check_free;
+    uint32_t check_count;
+    uint64_t check_serial;
+    bool checks_ready;           /* some can be gone on with */
+    uint64_t parked_bytes;
+
+    struct fbk_fence *fences;    /* a queue: [fence_first, fence_last) mod fence_slots */
+    uint64_t fence_slots;
+    uint64_t fence_first, fence_last;
+
+    struct fbk_waiter *waiters;
+    uint32_t *waiter_buckets;
+    uint32_t waiter_bucket_mask;
+    uint32_t waiter_free;        /* list of those used before */
+    uint32_t waiters_used;       /* slots ever used */
+    uint32_t waiter_count;
+    uint32_t *waiter_heap;       /* by deadline; of those not due */
+    uint32_t waiter_heap_count;
+    uint32_t due_first, due_last;
+
+    struct fbk_lac_body *lac_bodies;
+    uint32_t lac_age;
+
+    uint8_t *scratch;            /* fbk_index_scratch */
+    uint64_t scratch_bytes;
+};
+
+/* ------------------------------------------------------------------ fbk_index.c */
+/* The state of a ledger, NULL if unknown; and the same, made when unknown (NULL: ledgers_max). */
+struct fbk_ledger_state *fbk_index_ledger(struct fbk_index *index, int64_t ledger_id);
+struct fbk_ledger_state *fbk_index_ledger_make(struct fbk_index *index, int64_t ledger_id);
+/* To be called before a state is changed. */
+void fbk_index_touch(struct fbk_index *index, struct fbk_ledger_state *state);
+/* In the active cache, then in the other. */
+const struct fbk_cache_item *fbk_index_cached(const struct fbk_index *index, int64_t ledger_id, int64_t entry_id);
+/* Memory until the next call, for one step's use; NULL without memory. */
+uint8_t *fbk_index_scratch(struct fbk_index *index, uint64_t size_bytes);
+/* Takes note of an entry that was just committed to the active cache: highest id, LAC. */
+void fbk_index_noted(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id, int64_t lac);
+/* ------------------------------------------------------------------ fbk_index_publish.c */
+void fbk_index_grant_credit(struct fbk_index *index);
+/* Cursors out, bells where needed. */
+void fbk_index_publish(struct fbk_index *index);
+
+/* ------------------------------------------------------------------ fbk_index_ledgers.c */
+/* As it goes to disk: `reserved` cleared, checksum set. */
+void fbk_index_state_seal(struct fbk_ledger_state *state);
+
+/* ------------------------------------------------------------------ fbk_index_take.c */
+/* Takes descriptors below order `through`, until bytes_max are exceeded or there is no room: in the cache (sets index->full)
+ * or for answers to checks and fences.  1: stopped by bytes_max; 0; < 0: broken. */
+int32_t fbk_index_take(struct fbk_index *index, uint64_t through, uint64_t bytes_max);
+
+/* ------------------------------------------------------------------ fbk_index_check.c */
+/* Parks a record (verified, its payload's items not yet) and queues it. */
+int32_t fbk_index_check_add(struct fbk_index *index, const struct fbk_record *record, const uint8_t *payload, uint32_t worker);
+/* Goes on with everything that can go on. */
+int32_t fbk_index_checks_run(struct fbk_index *index);
+void fbk_index_check_disk(struct fbk_index *index, uint32_t slot, uint32_t generation, const struct fbk_store_result *result);
+/* Smallest batch sequence among undecided checks, UINT64_MAX if none. */
+uint64_t fbk_index_checks_oldest(const struct fbk_index *index);
+/* Is there an undecided normal add to the ledger?  Behind a fence the journal lets none through, so all of them lie before
+ * it in the order, and it must see them before it is answered (INV-F1). */
+bool fbk_index_checks_hold_fence(const struct fbk_index *index, int64_t ledger_id);
+/* Same length field and data?  Digests and LACs may differ (A5). */
+bool fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint8_t digest_type);
+void fbk_index_checks_free(struct fbk_index *index);
+
+/* ------------------------------------------------------------------ fbk_index_reply.c */
+/* Where to encode a frame of up to frame_bytes; NULL when the worker's reply ring has no room now. */
+uint8_t *fbk_index_reply_begin(struct fbk_index *index, uint32_t worker, uint64_t frame_bytes);
+void fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status);
+/* A frame without a body.  False: no room. */
+bool fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, uint32_t status);
+
+/* ------------------------------------------------------------------ fbk_index_request.c */
+int32_t fbk_index_requests_init(struct fbk_index *index);
+void fbk_index_requests_free(struct fbk_index *index);
+/* NULL: all slots are taken.  A slot is given back, or run (which gives it back or keeps it). */
+struct fbk_index_request *fbk_index_request_take(struct fbk_index *index);
+void fbk_index_request_give_back(struct fbk_index *index, struct fbk_index_request *request);
+/* Runs it the first time.  False: there is no room for the answer or no job to be had now; nothing happened, and the slot
+ * is given back.  True: it is answered, or will be. */
+bool fbk_index_request_start(struct fbk_index *index, struct fbk_index_request *request);
+/* Takes requests out of all request rings; `written` is where to stop in each.  1: some are left, 0, < 0: broken. */
+int32_t fbk_index_requests_take(struct fbk_index *index, const uint64_t *written);
+/* Runs again what is ready, and starts the reads of fences. */
+void fbk_index_requests_run(struct fbk_index *index);
+/* Collects finished jobs. */
+void fbk_index_collect(struct fbk_index *index);
+/* Asks the disk for the smallest id in [first, last].  FBK_RAN_DISK or FBK_RAN_LATER. */
+int32_t fbk_index_request_disk(struct fbk_index *index, struct fbk_index_request *request, int64_t first_entry_id,
+                               int64_t last_entry_id, bool read_ahead);
+int32_t fbk_index_request_disk_list(struct fbk_index *index, struct fbk_index_request *request);
+/* Whether the disk's answer is still good; if not it is forgotten. */
+bool fbk_index_request_answered(struct fbk_index *index, struct fbk_index_request *request);
+void fbk_index_request_forget(struct fbk_index *index, struct fbk_index_request *request);
+
+#define FBK_TICKET_CHECK (1ull << 63)
+static inline uint64_t
+fbk_ticket(uint32_t slot, uint32_t generation, uint64_t kind)
+{
+    return kind | ((uint64_t)(generation & 0x7fffffffu) << 32) | slot;
+}
+
+/* ------------------------------------------------------------------ operations: what became of a request */
+#define FBK_RAN_DONE 0    /* answered, or waiting as a long poll */
+#define FBK_RAN_DISK 1    /* a job is under way */
+#define FBK_RAN_LATER 2   /* no room, or no job to be had: run it again */
+int32_t fbk_index_run_read(struct fbk_index *index, struct fbk_index_request *request);
+int32_t fbk_index_run_read_batch(struct fbk_index *index, struct fbk_index_request *request);
+int32_t fbk_index_run_list(struct fbk_index *index, struct fbk_index_request *request);
+int32_t fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *request);
+/* False: no room for the answer, nothing happened. */
+bool fbk_index_write_lac(struct fbk_index *index, const struct fbk_asker *asker, const struct fbk_record *record,
+                         const uint8_t *body);
+/* An entry somewhere in memory. */
+struct fbk_found {
+    const uint8_t *data;
+    uint32_t size_bytes;
+    uint32_t status;           /* FBK_S_OK, or why there is no entry */
+    const struct fbk_run *run; /* pinned for it: release after use; NULL = nothing to release */
+};
+/* Looks for one entry: caches, runs in memory, the disk's answer; else asks the disk.  FBK_RAN_DONE: *found says it. */
+int32_t fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const struct fbk_ledger_state *state,
+                       int64_t entry_id, struct fbk_found *found);
+/* Is the ledger known and not deleted? */
+static inline bool
+fbk_index_is_here(const struct fbk_ledger_state *state)
+{
+    return state && !(state->flags & FBK_LEDGER_DELETED);
+}
+/* `no` (NO_LEDGER, NO_ENTRY), or CANNOT_TELL where that may not be said (INV-X1).  state may be NULL. */
+uint32_t fbk_index_no(const struct fbk_index *index, const struct fbk_ledger_state *state, uint32_t no);
+bool fbk_index_fence_later(struct fbk_index *index, const struct fbk_record *record, uint32_t worker);
+
+/* ------------------------------------------------------------------ fbk_index_wait.c */
+int32_t fbk_index_waiters_init(struct fbk_index *index);
+void fbk_index_waiters_free(struct fbk_index *index);
+/* False: waiters_max. */
+bool fbk_index_wait(struct fbk_index *index, const struct fbk_index_request *request);
+/* The LAC of the ledger grew, or it was fenced or deleted. */
+void fbk_index_wake(struct fbk_index *index, const struct fbk_ledger_state *state);
+void fbk_index_cancel(struct fbk_index *index, uint32_t worker, uint64_t connection_id);
+/* Answers those that are due as far as there is room. */
+void fbk_index_waiters_run(struct fbk_index *index, uint64_t now_ns);
+/* Of the next waiter's deadline; UINT64_MAX if none. */
+uint64_t fbk_index_waiters_deadline(const struct fbk_index *index);
+
+#endif

@@ -1,0 +1,66 @@
+/* Answers: encoded straight into the worker's reply ring, whose room is looked at first (A16). */
+#include "fbk_index.h"
+
+#include "fbk_wire.h"
+
+uint8_t *
+fbk_index_reply_begin(struct fbk_index *index, uint32_t w, uint64_t frame_bytes)
+{
+    struct fbk_index_worker *worker = &index->workers[w];
+    uint64_t needed = sizeof(struct fbk_reply) + fbk_round_up(frame_bytes, 8);
+    uint64_t consumed = fbk_cursor_load(&worker->segment->reply_consumed);
+    uint64_t waiting = worker->reply_position - consumed;
+    /* A cursor that can't be: as good as a ring that stays full; the worker is broken and its supervisor sees it. */
+    if (FBK_UNLIKELY(waiting > worker->reply_ring.size_bytes || worker->reply_ring.size_bytes - waiting < needed)) {
+        worker->blocked = true;
+        fbk_count(&index->segment->stats, FBK_C_INDEX_REPLY_FULL, 1);
+        return NULL;
+    }
+    return fbk_ring_at(&worker->reply_ring, worker->reply_position) + sizeof(struct fbk_reply);
+}
+
+static bool
+is_read(uint32_t kind)
+{
+    return kind == FBK_KIND_READ || kind == FBK_KIND_READ_BATCH || kind == FBK_KIND_FENCE;
+}
+
+void
+fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status)
+{
+    struct fbk_index_worker *worker = &index->workers[asker->worker];
+    uint8_t *at = fbk_ring_at(&worker->reply_ring, worker->reply_position);
+    const struct fbk_reply reply = {
+        .size_bytes = (uint32_t)(sizeof reply + fbk_round_up(frame_bytes, 8)),
+        .frame_bytes = frame_bytes,
+        .connection_id = asker->connection_id,
+        .epoch = index->options.epoch,
+        .kind = asker->kind,
+        .received_us = asker->received_us,
+        .status = status,
+    };
+    memcpy(at, &reply, sizeof reply);
+    memset(at + sizeof reply + frame_bytes, 0, reply.size_bytes - sizeof reply - frame_bytes);
+    worker->reply_position += reply.size_bytes;
+    struct fbk_stats *stats = &index->segment->stats;
+    if (status == FBK_S_NO_LEDGER)
+        fbk_count(stats, FBK_C_INDEX_NO_LEDGER, 1);
+    else if (status == FBK_S_NO_ENTRY)
+        fbk_count(stats, FBK_C_INDEX_NO_ENTRY, 1);
+    else if (status == FBK_S_CANNOT_TELL)
+        fbk_count(stats, FBK_C_INDEX_CANNOT_TELL, 1);
+    if (is_read(asker->kind)) {
+        uint32_t now_us = (uint32_t)(fbk_now_ns() / 1000);
+        fbk_observe_many(stats, FBK_H_INDEX_READ_NS, (uint64_t)(now_us - asker->received_us) * 1000, 1);
+    }
+}
+
+bool
+fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, uint32_t status)
+{
+    uint8_t *at = fbk_index_reply_begin(index, asker->worker, FBK_WIRE_STATUS_BYTES_MAX);
+    if (!at)
+        return false;
+    fbk_index_reply_end(index, asker, fbk_wire_put_status(at, asker->request_id, status), status);
+    return true;
+}

@@ -1,0 +1,228 @@
+/* Which ids of a ledger are on disk, as ranges.  Files are walked side by side in key order; a run without gaps is
+ * told by its location alone, only others are read. */
+#include <stdlib.h>
+
+#include "fbk_entry_log.h"
+#include "fbk_store_parts.h"
+
+#define RUNS_A_JOB_MAX 65536u /* then the answer says where to go on */
+#define SPANS_A_JOB_MAX 65536u /* the same: a striped ledger's run has up to 128 gaps; four times the ranges of a reply */
+
+struct span {
+    int64_t first;
+    int64_t last;
+};
+
+struct spans {
+    struct span *spans;
+    uint64_t count;
+    uint64_t room;
+};
+
+struct listing {
+    struct fbk_store *store;
+    int64_t ledger_id;
+    int64_t first;
+    struct fbk_walk *walks; /* one a file */
+    int64_t *blocks;        /* position of each file's next location */
+    int32_t *indexes;
+    uint32_t file_count;
+    struct spans spans;
+    int32_t error;
+};
+
+static int32_t
+add_span(struct spans *spans, int64_t first, int64_t last)
+{
+    const int64_t before = spans->count > 0 ? spans->spans[spans->count - 1].last : -1;
+    if (spans->count > 0 && before < first && before + 1 == first) { /* last < first: no overflow */
+        spans->spans[spans->count - 1].last = last;
+        return 0;
+    }
+    if (spans->count == spans->room) {
+        uint64_t room = spans->room ? spans->room * 2 : 1024;
+        struct span *more = realloc(spans->spans, room * sizeof *more);
+        if (!more)
+            return -ENOMEM;
+        spans->spans = more;
+        spans->room = room;
+    }
+    spans->spans[spans->count++] = (struct span){first, last};
+    return 0;
+}
+
+static int32_t
+add_run(struct listing *listing, const struct fbk_location *location)
+{
+    int64_t from = location->first_entry_id < listing->first ? listing->first : location->first_entry_id;
+    if (location->last_entry_id < from)
+        return 0;
+    if (location->last_entry_id - location->first_entry_id + 1 == location->entry_count)
+        return add_span(&listing->spans, from, location->last_entry_id);
+    struct fbk_cached_run *run;
+    int32_t result = fbk_run_fetch(listing->store, location, true, &run);
+    if (result < 0)
+        return result;
+    const struct fbk_run_item *items = fbk_run_items(&run->run);
+    for (uint32_t i = fbk_run_lower_bound(&run->run, from); i < run->run.entry_count && result >= 0; i++)
+        result = add_span(&listing->spans, items[i].entry_id, items[i].entry_id);
+    fbk_run_let_go(listing->store, run);
+    return result;
+}
+
+/* The next location of file i, NULL at the ledger's end. */
+static const struct fbk_location *
+peek(struct listing *listing, uint32_t i, int32_t *error)
+{
+    struct fbk_walk *walk = &listing->walks[i];
+    const struct fbk_locations_file *file = walk->file;
+    for (;;) {
+        int64_t block = listing->blocks[i];
+        if (block >= (int64_t)file->header.location_blocks)
+            return NULL;
+        if (!file->damaged[block] && file->keys[block].ledger_id > listing->ledger_id)
+            return NULL;
+        if (fbk_walk_load(walk, (uint64_t)block) < 0) {
+            *error = FBK_E_CORRUPT;
+            return NULL;
+        }
+        if (listing->indexes[i] < walk->count) {
+            const struct fbk_location *location = &walk->locations[listing->indexes[i]];
+            if (location->ledger_id < listing->ledger_id) {
+                listing->indexes[i] = fbk_walk_upper_bound(walk, listing->ledger_id, -1);
+                continue;
+            }
+            return location->ledger_id == listing->ledger_id ? location : NULL;
+        }
+        listing->blocks[i]++;
+        listing->indexes[i] = 0;
+    }
+}
+
+/* Puts each file's position at the first location that can matter.  Runs span less than FBK_RUN_SPAN_MAX ids, so one
+ * that begins earlier than that can't reach `first`. */
+static void
+place(struct listing *listing)
+{
+    int64_t from = listing->first < FBK_RUN_SPAN_MAX ? -1 : listing->first - FBK_RUN_SPAN_MAX;
+    for (uint32_t i = 0; i < listing->file_count; i++) {
+        int64_t block = fbk_walk_block_of(listing->walks[i].file, listing->ledger_id, from);
+        /* Repeated keys stand for damaged blocks and for equal locations: begin before them. */
+        while (block > 0 && fbk_location_compare(listing->walks[i].file->keys[block].ledger_id,
+                                                 listing->walks[i].file->keys[block].first_entry_id,
+                                                 listing->walks[i].file->keys[block - 1].ledger_id,
+                                                 listing->walks[i].file->keys[block - 1].first_entry_id) == 0)
+            block--;
+        listing->blocks[i] = block < 0 ? 0 : block;
+        listing->indexes[i] = 0;
+    }
+}
+
+static int
+compare_spans(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* Sorts and joins.  Spans that begin at or behind `complete_below` are left out unless it is -1 (all is known). */
+static uint32_t
+put_ranges(struct spans *spans, int64_t complete_below, int64_t *ranges, uint32_t count_max, int64_t *go_on)
+{
+    uint32_t count = 0;
+    *go_on = complete_below;
+    if (spans->count > 1)
+        qsort(spans->spans, spans->count, sizeof *spans->spans, compare_spans);
+    for (uint64_t i = 0; i < spans->count; i++) {
+        struct span span = spans->spans[i];
+        if (complete_below >= 0) {
+            if (span.first >= complete_below)
+                break;
+            if (span.last >= complete_below)
+                span.last = complete_below - 1;
+        }
+        if (count > 0 && span.first <= ranges[2 * count - 1]) {
+            if (span.last > ranges[2 * count - 1])
+                ranges[2 * count - 1] = span.last;
+        } else if (count > 0 && span.first == ranges[2 * count - 1] + 1) {
+            ranges[2 * count - 1] = span.last;
+        } else if (count == count_max) {
+            *go_on = span.first;
+            break;
+        } else {
+            ranges[2 * count] = span.first;
+            ranges[2 * count + 1] = span.last;
+            count++;
+        }
+    }
+    return count;
+}
+
+/* Adds runs in the order of their first ids; *complete_below: what is known is all there is below it, -1 = everything. */
+static int32_t
+gather(struct listing *listing, int64_t *complete_below)
+{
+    *complete_below = -1;
+    for (uint64_t runs = 0;; runs++) {
+        const struct fbk_location *least = NULL;
+        uint32_t from = 0;
+        for (uint32_t i = 0; i < listing->file_count; i++) {
+            int32_t error = 0;
+            const struct fbk_location *location = peek(listing, i, &error);
+            if (error < 0)
+                return error;
+            if (location && (!least || location->first_entry_id < least->first_entry_id)) {
+                least = location;
+                from = i;
+            }
+        }
+        if (!least)
+            return 0;
+        bool is_enough = runs >= RUNS_A_JOB_MAX || listing->spans.count >= SPANS_A_JOB_MAX;
+        if (is_enough && least->first_entry_id > listing->first) {
+            *complete_below = least->first_entry_id;
+            return 0;
+        }
+        int32_t result = add_run(listing, least);
+        if (result < 0)
+            return result;
+        listing->indexes[from]++;
+    }
+}
+
+void
+fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result)
+{
+    struct fbk_file_set *set = fbk_file_set_take(store);
+    struct listing listing = {
+        .store = store,
+        .ledger_id = job->ledger_id,
+        .first = job->first_entry_id < 0 ? 0 : job->first_entry_id,
+        .walks = calloc(set->count + 1, sizeof(struct fbk_walk)),
+        .blocks = calloc(set->count + 1, sizeof(int64_t)),
+        .indexes = calloc(set->count + 1, sizeof(int32_t)),
+    };
+    int32_t error = listing.walks && listing.blocks && listing.indexes ? 0 : -ENOMEM;
+    for (uint32_t i = 0; i < set->count && error >= 0; i++) {
+        if (set->files[i]->damaged_whole)
+            error = FBK_E_CORRUPT;
+        else
+            fbk_walk_begin(&listing.walks[listing.file_count++], store, set->files[i]);
+    }
+    *result = (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
+    int64_t complete_below = -1;
+    if (error >= 0) {
+        place(&listing);
+        error = gather(&listing, &complete_below);
+    }
+    if (error >= 0)
+        result->range_count =
+            put_ranges(&listing.spans, complete_below, job->ranges, job->range_count_max, &result->found_entry_id);
+    else
+        result->status = error == FBK_E_FULL ? FBK_S_TOO_MANY_REQUESTS : FBK_S_CANNOT_TELL;
+    free(listing.spans.spans);
+    free(listing.walks);
+    free(listing.blocks);
+    free(listing.indexes);
+    fbk_file_set_unref(store, set);
+}

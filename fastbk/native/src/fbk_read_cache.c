@@ -1,0 +1,297 @@
+/* Runs read from disk, in memory: bounded bytes, pinned ones included; the least recently used unpinned one goes. */
+#include "fbk_segment.h"
+#include "fbk_store_parts.h"
+
+/* Buffer sizes: 1..8 pages, then four steps an octave, so that a buffer can serve again for another run. */
+static uint64_t
+size_of_class(uint32_t class)
+{
+    if (class < 8)
+        return (class + 1) * (uint64_t)FBK_PAGE_BYTES;
+    uint32_t octave = (class - 8) / 4;
+    uint32_t step = (class - 8) % 4 + 1;
+    return (((uint64_t)8 << octave) + ((uint64_t)step << (octave + 1))) * FBK_PAGE_BYTES;
+}
+
+static uint32_t
+class_of(uint64_t size_bytes)
+{
+    uint32_t class = 0;
+    while (size_of_class(class) < size_bytes)
+        class++;
+    FBK_ASSERT(class < FBK_BUFFER_CLASSES);
+    return class;
+}
+
+static uint64_t
+bucket_of(const struct fbk_read_cache *cache, int64_t ledger_id, int64_t window)
+{
+    uint64_t hash = ((uint64_t)ledger_id * 0x9e3779b97f4a7c15ull) ^ ((uint64_t)window * 0xc2b2ae3d27d4eb4full);
+    return (hash ^ hash >> 31) & (cache->bucket_count - 1);
+}
+
+int32_t
+fbk_read_cache_init(struct fbk_read_cache *cache, uint64_t bytes_max)
+{
+    memset(cache, 0, sizeof *cache);
+    cache->bytes_max = bytes_max;
+    cache->bucket_count = 256;
+    while (cache->bucket_count < bytes_max / FBK_PAGE_BYTES)
+        cache->bucket_count *= 2;
+    cache->buckets = calloc(cache->bucket_count, sizeof *cache->buckets);
+    return cache->buckets ? 0 : -ENOMEM;
+}
+
+static void
+unlist(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    if (run->newer)
+        run->newer->older = run->older;
+    else
+        cache->newest = run->older;
+    if (run->older)
+        run->older->newer = run->newer;
+    else
+        cache->oldest = run->newer;
+    for (uint32_t i = 0; i < run->link_count; i++) {
+        struct fbk_run_link *link = &run->links[i];
+        struct fbk_run_link **at = &cache->buckets[bucket_of(cache, run->run.ledger_id, link->window)];
+        while (*at != link)
+            at = &(*at)->next;
+        *at = link->next;
+    }
+    run->listed = false;
+}
+
+static void
+list_newest(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    run->newer = NULL;
+    run->older = cache->newest;
+    if (cache->newest)
+        cache->newest->newer = run;
+    else
+        cache->oldest = run;
+    cache->newest = run;
+}
+
+static void
+drop(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    if (run->listed)
+        unlist(cache, run);
+    fbk_read_cache_give_buffer(cache, run->buffer, run->buffer_bytes);
+    free(run);
+}
+
+static void
+release_memory(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes)
+{
+    cache->bytes -= buffer_bytes;
+    fbk_memory_give_back(buffer, buffer_bytes);
+}
+
+void
+fbk_read_cache_free(struct fbk_read_cache *cache)
+{
+    while (cache->oldest) {
+        FBK_ASSERT(cache->oldest->pins == 0);
+        drop(cache, cache->oldest);
+    }
+    for (uint32_t class = 0; class < FBK_BUFFER_CLASSES; class++) {
+        while (cache->free[class]) {
+            struct fbk_free_buffer *buffer = cache->free[class];
+            cache->free[class] = buffer->next;
+            release_memory(cache, (uint8_t *)buffer, size_of_class(class));
+        }
+    }
+    FBK_ASSERT(cache->bytes == 0 || cache->buckets == NULL);
+    free(cache->buckets);
+    cache->buckets = NULL;
+}
+
+/* Gives one free buffer of any class back; false if there is none. */
+static bool
+release_one_free(struct fbk_read_cache *cache)
+{
+    for (uint32_t class = FBK_BUFFER_CLASSES; class-- > 0;) {
+        struct fbk_free_buffer *buffer = cache->free[class];
+        if (!buffer)
+            continue;
+        cache->free[class] = buffer->next;
+        release_memory(cache, (uint8_t *)buffer, size_of_class(class));
+        return true;
+    }
+    return false;
+}
+
+static bool
+evict_one(struct fbk_read_cache *cache)
+{
+    for (struct fbk_cached_run *run = cache->oldest; run; run = run->newer) {
+        if (run->pins == 0) {
+            drop(cache, run);
+            return true;
+        }
+    }
+    return false;
+}
+
+uint8_t *
+fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, uint64_t *buffer_bytes)
+{
+    uint32_t class = class_of(size_bytes);
+    *buffer_bytes = size_of_class(class);
+    /* One run at least is always let in, however large: else it could never be read. */
+    if (cache->pinned_bytes > 0 && cache->pinned_bytes + *buffer_bytes > cache->bytes_max)
+        return NULL;
+    for (;;) {
+        struct fbk_free_buffer *buffer = cache->free[class];
+        if (buffer) {
+            cache->free[class] = buffer->next;
+            cache->pinned_bytes += *buffer_bytes;
+            return (uint8_t *)buffer;
+        }
+        if (cache->bytes + *buffer_bytes <= cache->bytes_max)
+            break;
+        if (!release_one_free(cache) && !evict_one(cache))
+            break;
+    }
+    uint8_t *fresh = fbk_memory_take(*buffer_bytes);
+    if (!fresh)
+        return NULL;
+    cache->bytes += *buffer_bytes;
+    cache->pinned_bytes += *buffer_bytes;
+    return fresh;
+}
+
+void
+fbk_read_cache_give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes)
+{
+    uint32_t class = class_of(buffer_bytes);
+    FBK_ASSERT(size_of_class(class) == buffer_bytes);
+    if (cache->bytes > cache->bytes_max) {
+        release_memory(cache, buffer, buffer_bytes);
+        return;
+    }
+    struct fbk_free_buffer *free_buffer = (struct fbk_free_buffer *)(void *)buffer;
+    free_buffer->next = cache->free[class];
+    cache->free[class] = free_buffer;
+}
+
+struct fbk_cached_run *
+fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location, uint8_t *buffer,
+                      uint64_t buffer_bytes, const uint8_t *run_bytes)
+{
+    int64_t window = location->first_entry_id >> FBK_RUN_WINDOW_SHIFT;
+    int64_t last_window = location->last_entry_id >> FBK_RUN_WINDOW_SHIFT;
+    uint64_t window_count = (uint64_t)(last_window - window) + 1;
+    FBK_ASSERT(window_count <= FBK_RUN_WINDOWS_MAX);
+    struct fbk_cached_run *run = calloc(1, sizeof *run + window_count * sizeof(struct fbk_run_link));
+    if (!run)
+        return NULL;
+    run->run = (struct fbk_run){
+        .bytes = run_bytes,
+        .size_bytes = location->size_bytes,
+        .entry_count = location->entry_count,
+        .ledger_id = location->ledger_id,
+        .first_entry_id = location->first_entry_id,
+        .last_entry_id = location->last_entry_id,
+    };
+    run->buffer = buffer;
+    run->buffer_bytes = buffer_bytes;
+    run->log_id = location->log_id;
+    run->offset_bytes = location->offset_bytes;
+    run->pins = 1; /* its bytes are in pinned_bytes since the buffer was taken */
+    run->listed = true;
+    for (; window <= last_window; window++) {
+        struct fbk_run_link *link = &run->links[run->link_count++];
+        struct fbk_run_link **bucket = &cache->buckets[bucket_of(cache, location->ledger_id, window)];
+        *link = (struct fbk_run_link){.next = *bucket, .run = run, .window = window};
+        *bucket = link;
+    }
+    list_newest(cache, run);
+    return run;
+}
+
+static void
+touch(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    if (cache->newest == run)
+        return;
+    if (run->newer)
+        run->newer->older = run->older;
+    if (run->older)
+        run->older->newer = run->newer;
+    else
+        cache->oldest = run->newer;
+    list_newest(cache, run);
+}
+
+struct fbk_cached_run *
+fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id)
+{
+    if (entry_id < 0)
+        return NULL;
+    int64_t window = entry_id >> FBK_RUN_WINDOW_SHIFT;
+    struct fbk_run_link *link = cache->buckets[bucket_of(cache, ledger_id, window)];
+    for (; link; link = link->next) {
+        struct fbk_cached_run *run = link->run;
+        if (link->window == window && run->run.ledger_id == ledger_id && fbk_run_find(&run->run, entry_id)) {
+            touch(cache, run);
+            return run;
+        }
+    }
+    return NULL;
+}
+
+struct fbk_cached_run *
+fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_location *location)
+{
+    int64_t window = location->first_entry_id >> FBK_RUN_WINDOW_SHIFT;
+    struct fbk_run_link *link = cache->buckets[bucket_of(cache, location->ledger_id, window)];
+    for (; link; link = link->next) {
+        struct fbk_cached_run *run = link->run;
+        if (run->log_id == location->log_id && run->offset_bytes == location->offset_bytes &&
+            run->run.ledger_id == location->ledger_id && run->run.first_entry_id == location->first_entry_id &&
+            run->run.last_entry_id == location->last_entry_id && run->run.size_bytes == location->size_bytes &&
+            run->run.entry_count == location->entry_count) {
+            touch(cache, run);
+            return run;
+        }
+    }
+    return NULL;
+}
+
+void
+fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    if (run->pins++ == 0)
+        cache->pinned_bytes += run->buffer_bytes;
+}
+
+void
+fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    FBK_ASSERT(run->pins > 0);
+    if (--run->pins > 0)
+        return;
+    cache->pinned_bytes -= run->buffer_bytes;
+    if (!run->listed || cache->bytes > cache->bytes_max)
+        drop(cache, run);
+}
+
+void
+fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id)
+{
+    struct fbk_cached_run *next;
+    for (struct fbk_cached_run *run = cache->oldest; run; run = next) {
+        next = run->newer;
+        if (run->log_id != log_id)
+            continue;
+        if (run->pins == 0)
+            drop(cache, run);
+        else
+            unlist(cache, run);
+    }
+}

@@ -1,0 +1,377 @@
+/* The store's life and the searched set. */
+#include "fbk_store_parts.h"
+
+#include "fbk_segment.h"
+
+int32_t
+fbk_store_path(const struct fbk_store *store, char *path, const char *folder, uint64_t id, const char *ending)
+{
+    int length = ending ? snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s/%016llx.%s", store->directory, folder,
+                                   (unsigned long long)id, ending)
+                        : snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s", store->directory, folder);
+    return length < 0 || (uint32_t)length >= FBK_STORE_PATH_BYTES ? -ENAMETOOLONG : 0;
+}
+
+int32_t
+fbk_store_read_all(struct fbk_io *io, int32_t handle, void *data, uint64_t size_bytes, uint64_t offset_bytes)
+{
+    if (size_bytes > INT32_MAX)
+        return -EINVAL;
+    int32_t result = io->operations->read(io, handle, data, (uint32_t)size_bytes, offset_bytes);
+    if (result < 0)
+        return result;
+    return (uint64_t)result == size_bytes ? 0 : -ENODATA;
+}
+
+static int32_t
+init_locks(struct fbk_store *store)
+{
+    pthread_condattr_t attributes;
+    int result = pthread_mutex_init(&store->mutex, NULL);
+    if (result == 0)
+        result = pthread_condattr_init(&attributes);
+    if (result == 0) {
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        result = pthread_cond_init(&store->work, &attributes);
+        if (result == 0)
+            result = pthread_cond_init(&store->room, &attributes);
+        pthread_condattr_destroy(&attributes);
+    }
+    return -result;
+}
+
+static int32_t
+init_parts(struct fbk_store *store)
+{
+    const struct fbk_store_options *options = &store->options;
+    store->jobs = calloc(options->jobs_max, sizeof *store->jobs);
+    store->results = calloc(options->jobs_max, sizeof *store->results);
+    store->logs = calloc(options->log_files_max, sizeof *store->logs);
+    store->set = calloc(1, sizeof *store->set);
+    if (!store->jobs || !store->results || !store->logs || !store->set)
+        return -ENOMEM;
+    store->set->references = 1;
+    for (uint32_t i = 0; i < options->log_files_max; i++)
+        store->logs[i].handle = -1;
+    int32_t result = fbk_block_cache_init(&store->block_cache, options->block_cache_bytes);
+    if (result >= 0)
+        result = fbk_read_cache_init(&store->read_cache, options->read_cache_bytes);
+    if (result >= 0)
+        result = fbk_file_writer_init(&store->writer, store->io);
+    return result;
+}
+
+struct fbk_store *
+fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io, struct fbk_io *reader_io, int32_t *error)
+{
+    struct fbk_store *store = calloc(1, sizeof *store);
+    if (!store) {
+        *error = -ENOMEM;
+        return NULL;
+    }
+    store->options = *options;
+    store->io = io;
+    store->reader_io = reader_io;
+    if (store->options.jobs_max == 0)
+        store->options.jobs_max = 1;
+    if (store->options.log_files_max == 0)
+        store->options.log_files_max = 1;
+    int length = snprintf(store->directory, sizeof store->directory, "%s", options->ledger_directory);
+    store->options.ledger_directory = store->directory;
+    *error = length < 0 || (size_t)length >= sizeof store->directory - 64 ? -ENAMETOOLONG : init_locks(store);
+    if (*error < 0) {
+        free(store);
+        return NULL;
+    }
+    *error = init_parts(store);
+    if (*error < 0) {
+        fbk_store_destroy(store);
+        return NULL;
+    }
+    return store;
+}
+
+void
+fbk_store_destroy(struct fbk_store *store)
+{
+    FBK_ASSERT(!store->writing);
+    /* Finished jobs that nobody collected still pin their runs. */
+    struct fbk_store_result result;
+    while (store->results && fbk_store_collect(store, &result, 1) == 1) {
+        if (result.run)
+            fbk_store_release(store, result.run);
+    }
+    while (store->prepared_count > 0)
+        fbk_locations_unref(store, store->prepared[--store->prepared_count]);
+    if (store->set)
+        fbk_file_set_unref(store, store->set);
+    fbk_open_logs_close(store);
+    fbk_read_cache_free(&store->read_cache);
+    fbk_block_cache_free(&store->block_cache);
+    fbk_file_writer_free(&store->writer);
+    free(store->logs);
+    free(store->jobs);
+    free(store->results);
+    pthread_cond_destroy(&store->work);
+    pthread_cond_destroy(&store->room);
+    pthread_mutex_destroy(&store->mutex);
+    free(store);
+}
+
+/* ---------------------------------------------------------------- the searched set */
+
+struct fbk_file_set *
+fbk_file_set_take(struct fbk_store *store)
+{
+    fbk_store_lock(store);
+    struct fbk_file_set *set = store->set;
+    set->references++;
+    fbk_store_unlock(store);
+    return set;
+}
+
+void
+fbk_file_set_unref(struct fbk_store *store, struct fbk_file_set *set)
+{
+    fbk_store_lock(store);
+    FBK_ASSERT(set->references > 0);
+    bool last = --set->references == 0;
+    fbk_store_unlock(store);
+    if (!last)
+        return;
+    for (uint32_t i = 0; i < set->count; i++)
+        fbk_locations_unref(store, set->files[i]);
+    free(set);
+}
+
+static int32_t
+prepared_index(const struct fbk_store *store, uint64_t file_id)
+{
+    for (uint32_t i = 0; i < store->prepared_count; i++) {
+        if (store->prepared[i]->file_id == file_id)
+            return (int32_t)i;
+    }
+    return -1;
+}
+
+static bool
+is_damaged(const struct fbk_locations_file *file)
+{
+    return file->damaged_whole || file->damaged_blocks > 0 || file->damaged_state_blocks > 0;
+}
+
+struct fbk_locations_file *
+fbk_locations_take(struct fbk_store *store, uint64_t file_id)
+{
+    struct fbk_locations_file *found = NULL;
+    fbk_store_lock(store);
+    int32_t at = prepared_index(store, file_id);
+    if (at >= 0)
+        found = store->prepared[at];
+    for (uint32_t i = 0; i < store->set->count && !found; i++) {
+        if (store->set->files[i]->file_id == file_id)
+            found = store->set->files[i];
+    }
+    if (found)
+        found->references++;
+    fbk_store_unlock(store);
+    return found;
+}
+
+int32_t
+fbk_store_prepare_locations(struct fbk_store *store, uint64_t file_id)
+{
+    struct fbk_locations_file *file = fbk_locations_take(store, file_id);
+    if (file) {
+        int32_t damaged = is_damaged(file);
+        fbk_locations_unref(store, file);
+        return damaged;
+    }
+    int32_t result = fbk_locations_load(store, file_id, &file);
+    if (result < 0)
+        return result;
+    fbk_store_lock(store);
+    bool room = store->prepared_count < FBK_STORE_FILES_MAX;
+    if (room)
+        store->prepared[store->prepared_count++] = file;
+    if (room && is_damaged(file))
+        store->counts.damaged_blocks += file->damaged_whole ? 1 : file->damaged_blocks + file->damaged_state_blocks;
+    fbk_store_unlock(store);
+    if (!room) {
+        fbk_locations_unref(store, file);
+        return FBK_E_FULL;
+    }
+    return result;
+}
+
+void
+fbk_store_drop_prepared(struct fbk_store *store, uint64_t file_id)
+{
+    struct fbk_locations_file *file = NULL;
+    fbk_store_lock(store);
+    int32_t at = prepared_index(store, file_id);
+    if (at >= 0) {
+        file = store->prepared[at];
+        store->prepared[at] = store->prepared[--store->prepared_count];
+    }
+    fbk_store_unlock(store);
+    if (file)
+        fbk_locations_unref(store, file);
+}
+
+/* Puts `set` in place of the current one. */
+static void
+swap_set(struct fbk_store *store, struct fbk_file_set *set)
+{
+    fbk_store_lock(store);
+    struct fbk_file_set *old = store->set;
+    store->set = set;
+    store->counts.files = set->count;
+    store->counts.index_bytes = 0;
+    for (uint32_t i = 0; i < set->count; i++)
+        store->counts.index_bytes += set->files[i]->index_bytes;
+    fbk_store_unlock(store);
+    fbk_file_set_unref(store, old);
+}
+
+/* Only the main loop changes the set, so it can be read here without the mutex; a file's references can't. */
+static struct fbk_file_set *
+copy_set(struct fbk_store *store, const struct fbk_locations_file *without, struct fbk_locations_file *with)
+{
+    const struct fbk_file_set *old = store->set;
+    struct fbk_file_set *set = malloc(sizeof *set + (old->count + 1) * sizeof set->files[0]);
+    if (!set)
+        return NULL;
+    set->references = 1;
+    set->count = 0;
+    fbk_store_lock(store);
+    for (uint32_t i = 0; i <= old->count; i++) {
+        /* A file whose header is lost has generation 0: the order of what is damaged does not matter. */
+        if (with && (i == old->count || with->header.last_generation >= old->files[i]->header.last_generation)) {
+            with->references++;
+            set->files[set->count++] = with;
+            with = NULL;
+        }
+        if (i < old->count && old->files[i] != without) {
+            old->files[i]->references++;
+            set->files[set->count++] = old->files[i];
+        }
+    }
+    fbk_store_unlock(store);
+    return set;
+}
+
+int32_t
+fbk_store_add_locations(struct fbk_store *store, uint64_t file_id)
+{
+    int32_t result = fbk_store_prepare_locations(store, file_id);
+    if (result < 0)
+        return result;
+    for (uint32_t i = 0; i < store->set->count; i++) {
+        if (store->set->files[i]->file_id == file_id)
+            return -EEXIST;
+    }
+    if (store->set->count == FBK_STORE_FILES_MAX)
+        return FBK_E_FULL;
+    struct fbk_locations_file *file = fbk_locations_take(store, file_id);
+    FBK_ASSERT(file != NULL);
+    struct fbk_file_set *set = copy_set(store, NULL, file);
+    if (set) {
+        swap_set(store, set);
+        fbk_store_drop_prepared(store, file_id);
+    }
+    fbk_locations_unref(store, file);
+    return set ? result : -ENOMEM;
+}
+
+int32_t
+fbk_store_remove_locations(struct fbk_store *store, uint64_t file_id)
+{
+    for (uint32_t i = 0; i < store->set->count; i++) {
+        if (store->set->files[i]->file_id != file_id)
+            continue;
+        struct fbk_file_set *set = copy_set(store, store->set->files[i], NULL);
+        if (!set)
+            return -ENOMEM;
+        swap_set(store, set);
+        return 0;
+    }
+    return -ENOENT;
+}
+
+/* ---------------------------------------------------------------- states */
+
+int64_t
+fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
+                      void (*take)(void *context, const struct fbk_ledger_state *state), void *context)
+{
+    struct fbk_ledger_state states[FBK_STATES_PER_BLOCK];
+    struct fbk_locations_file *file = fbk_locations_take(store, file_id);
+    if (!file)
+        return -ENOENT;
+    int64_t total = 0;
+    bool damaged = file->damaged_whole;
+    for (uint64_t block = 0; block < file->header.state_blocks; block++) {
+        int32_t count = fbk_locations_state_block(store, file, block, states);
+        damaged = damaged || count < 0;
+        for (int32_t i = 0; i < count; i++)
+            take(context, &states[i]);
+        total += count > 0 ? count : 0;
+    }
+    fbk_locations_unref(store, file);
+    return damaged ? FBK_E_CORRUPT : total;
+}
+
+struct state_copy {
+    uint8_t *to;
+    uint64_t count;
+    uint64_t count_max;
+};
+
+static void
+copy_state(void *context, const struct fbk_ledger_state *state)
+{
+    struct state_copy *copy = context;
+    if (copy->count < copy->count_max)
+        memcpy(copy->to + copy->count * sizeof *state, state, sizeof *state);
+    copy->count++;
+}
+
+int64_t
+fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states, uint64_t states_max)
+{
+    struct state_copy copy = {.to = states, .count_max = states_max};
+    return fbk_store_load_states(store, file_id, copy_state, &copy);
+}
+
+/* ---------------------------------------------------------------- what the main loop calls a read */
+
+const struct fbk_run *
+fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
+{
+    fbk_store_lock(store);
+    struct fbk_cached_run *run = fbk_read_cache_find(&store->read_cache, ledger_id, entry_id);
+    if (run) {
+        fbk_read_cache_pin(&store->read_cache, run);
+        store->counts.cache_hits++;
+    }
+    fbk_store_unlock(store);
+    return run ? &run->run : NULL;
+}
+
+void
+fbk_store_release(struct fbk_store *store, const struct fbk_run *run)
+{
+    fbk_run_let_go(store, (struct fbk_cached_run *)(uintptr_t)run);
+}
+
+void
+fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts)
+{
+    fbk_store_lock(store);
+    *counts = store->counts;
+    counts->cache_bytes = store->read_cache.bytes;
+    counts->pinned_bytes = store->read_cache.pinned_bytes;
+    counts->jobs = store->jobs_under_way;
+    fbk_store_unlock(store);
+}

@@ -1,0 +1,76 @@
+/* What is flushed: entry logs and locations files, and finding entries in them.
+ *
+ * Threads (all inside the index process): the main loop looks up and submits jobs; the flush thread writes
+ * new files; reader threads read disks.  The main loop never waits for a disk (A15).  Locks are plain
+ * mutexes inside this process, held for memory work only.
+ *
+ * Structs and prototypes: ../boundary/store.h.  What they promise:
+ *
+ * fbk_store_create: `io` writes and belongs to the flush thread alone (an io_uring with one issuer); everything
+ *   is read through `reader_io` (plain, or the same fake), from any thread.  NULL with *error.
+ *
+ * The searched set
+ * fbk_store_prepare_locations: flush thread, or anyone at start: opens a locations file, reads it through, checks
+ *   every checksum, builds the sparse index (one key a block).  0, or 1 = loaded, but a part is damaged: what lies
+ *   there answers CANNOT_TELL from now on; < 0 = not loaded (TOO_NEW, no memory).
+ * fbk_store_add_locations: main loop: puts a prepared file into the set, newest (highest last_generation)
+ *   first; memory work only.  Not prepared before: prepares it first (at start).  Same results.
+ * fbk_store_remove_locations: takes it out again; jobs under way still finish with it.  -ENOENT if it is not there.
+ * fbk_store_forget_log: a log is gone from the manifest: close it, drop its cached runs.
+ * fbk_store_load_states / _copy_states: the ledger states in a prepared or added file.  FBK_E_CORRUPT when a part is
+ *   damaged: fences may be missing, so the caller must not go on as if nothing were.
+ *
+ * Reading
+ * fbk_store_submit: asks the readers for the run holding the smallest id in [first, last] on disk. FBK_E_FULL when
+ *   jobs_max are under way. `read_ahead`: the following run of that ledger is fetched into the cache too.
+ * fbk_store_submit_list: ids a ledger holds on disk as ascending (first, last) ranges from first_entry_id on.
+ * fbk_store_collect: finished jobs, at most results_max; call again until fewer come.
+ * fbk_store_reader_run: a reader thread's whole life: from a Python thread (the interpreter lock is released);
+ *   rings event_fd for each finished job; returns when fbk_store_stop_readers was called.
+ * fbk_store_reader_step: does one waiting job in this thread; 1, or 0 when there is none (tests, fuzzing).
+ * NO_ENTRY is said only when every file whose range covers the id was read whole and said no (INV-X1).
+ *
+ * Flushing: one flush at a time, in the flush thread.  Items are sorted by (ledger, entry), unique, and stay untouched
+ * until fbk_flush_end or fbk_flush_abandon, one of which must be called; both free the flush.
+ * fbk_flush_step: writes up to about bytes_max; 1 = more to do, 0 = all runs written, < 0 = failed (then only abandon).
+ * fbk_flush_end: syncs the log, writes and syncs the locations file and both directories.
+ * fbk_merge_locations: merges prepared or added files (ascending generations) into one, drops locations of ledgers in `deleted`
+ *   (sorted); of each ledger the newest state stays.  A damaged input is not merged (FBK_E_CORRUPT).
+ * fbk_store_log_bytes: bytes of runs per entry log that the given prepared or added files name (live bytes),
+ *   pairs sorted by log id; -E2BIG when there are more than pairs_max. _ledger_bytes: those of one ledger. */
+#ifndef FBK_STORE_H
+#define FBK_STORE_H
+
+#include "fbk_io.h"
+#include "fbk_layout.h"
+
+#include "../boundary/store.h"
+
+/* A run in memory, pinned until released. */
+struct fbk_run {
+    const uint8_t *bytes; /* fbk_run_header, items, entries; every checksum verified */
+    uint32_t size_bytes;
+    uint32_t entry_count;
+    int64_t ledger_id;
+    int64_t first_entry_id;
+    int64_t last_entry_id;
+};
+
+/* Items of a pinned run: binary search; NULL if absent or if the entry's checksum was wrong (then a job for that
+ * id answers CANNOT_TELL). Items of damaged entries have size_bytes 0. */
+const struct fbk_run_item *fbk_run_find(const struct fbk_run *run, int64_t entry_id);
+static inline const struct fbk_run_item *
+fbk_run_items(const struct fbk_run *run)
+{
+    return (const struct fbk_run_item *)(const void *)(run->bytes + sizeof(struct fbk_run_header));
+}
+
+/* fbk_store_cached: a pinned run that holds entry_id if it is already in the read cache, else NULL (which says
+ * nothing). */
+
+/* Walks the states of a prepared or added file; returns their count or FBK_E_CORRUPT (after giving all that are
+ * whole). */
+int64_t fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
+                              void (*take)(void *context, const struct fbk_ledger_state *state), void *context);
+
+#endif

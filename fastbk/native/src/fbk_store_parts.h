@@ -1,0 +1,280 @@
+/* What the parts of the store share: the store itself, the searched set, caches and jobs.  Everything in it is
+ * guarded by `mutex` unless said otherwise; the mutex is held for memory work only, never over a disk call. */
+#ifndef FBK_STORE_PARTS_H
+#define FBK_STORE_PARTS_H
+
+#include <pthread.h>
+
+#include "fbk_file_writer.h"
+#include "fbk_store.h"
+
+#define FBK_STORE_PATH_BYTES 1024u
+#define FBK_STORE_FILES_MAX 512u /* locations files in the searched set */
+
+/* ---------------------------------------------------------------- locations files and the searched set */
+
+struct fbk_sparse_key {
+    int64_t ledger_id;
+    int64_t first_entry_id;
+};
+
+/* Immutable once prepared, but for the reference count. */
+struct fbk_locations_file {
+    uint64_t file_id;
+    struct fbk_locations_header header;
+    int32_t handle;
+    uint32_t references;
+    uint32_t damaged_blocks;
+    uint32_t damaged_state_blocks;
+    bool damaged_whole;           /* not even its header could be read: it may hold anything */
+    struct fbk_sparse_key *keys;  /* of each location block; a damaged one repeats the key before it */
+    uint8_t *damaged;             /* one byte a location block */
+    uint64_t index_bytes;
+};
+
+/* A set never changes; the store swaps in a new one.  Readers keep a reference while they look. */
+struct fbk_file_set {
+    uint32_t references;
+    uint32_t count;
+    struct fbk_locations_file *files[]; /* newest first */
+};
+
+/* ---------------------------------------------------------------- caches */
+
+struct fbk_cached_block {
+    struct fbk_cached_block *next_in_bucket;
+    struct fbk_cached_block *newer, *older;
+    uint64_t file_id;
+    uint64_t block;
+    uint8_t *bytes;
+};
+
+struct fbk_block_cache {
+    struct fbk_cached_block *blocks;
+    uint8_t *memory;
+    struct fbk_cached_block **buckets;
+    uint64_t block_count;
+    uint64_t blocks_used;
+    uint64_t bucket_count;
+    struct fbk_cached_block *newest, *oldest;
+};
+
+/* A run is found by (ledger, id / 256): it stands in the bucket of every such window it touches. */
+#define FBK_RUN_WINDOW_SHIFT 8u
+#define FBK_RUN_WINDOWS_MAX (FBK_RUN_SPAN_MAX / 256u + 1u)
+
+struct fbk_cached_run;
+struct fbk_run_link {
+    struct fbk_run_link *next;
+    struct fbk_cached_run *run;
+    int64_t window;
+};
+
+struct fbk_cached_run {
+    struct fbk_run run; /* first: what is handed out is this struct */
+    uint8_t *buffer;
+    uint64_t buffer_bytes;
+    uint64_t log_id;
+    uint64_t offset_bytes;
+    struct fbk_cached_run *newer, *older;
+    uint32_t pins;
+    bool listed; /* in buckets and LRU; else it only waits for its last release */
+    uint32_t link_count;
+    struct fbk_run_link links[];
+};
+
+#define FBK_BUFFER_CLASSES 64u
+struct fbk_free_buffer {
+    struct fbk_free_buffer *next;
+};
+
+struct fbk_read_cache {
+    struct fbk_run_link **buckets;
+    uint64_t bucket_count;
+    struct fbk_cached_run *newest, *oldest;
+    struct fbk_free_buffer *free[FBK_BUFFER_CLASSES];
+    uint64_t bytes_max;
+    uint64_t bytes;        /* of all buffers, free ones included */
+    uint64_t pinned_bytes; /* of buffers that can't be evicted now */
+};
+
+/* ---------------------------------------------------------------- entry logs open for reading */
+
+struct fbk_open_log {
+    uint64_t log_id;
+    int32_t handle; /* -1 = slot is free */
+    uint32_t pins;
+    bool has_salt;
+    bool forgotten; /* close at the last unpin */
+    uint64_t salt;
+    uint64_t used;
+};
+
+/* ---------------------------------------------------------------- jobs */
+
+enum fbk_job_kind {
+    FBK_JOB_READ = 1,
+    FBK_JOB_LIST = 2,
+};
+
+struct fbk_job {
+    uint64_t ticket;
+    int64_t ledger_id;
+    int64_t first_entry_id;
+    int64_t last_entry_id;
+    int64_t *ranges;
+    uint32_t range_count_max;
+    enum fbk_job_kind kind;
+    bool read_ahead;
+};
+
+struct fbk_fetch { /* a run being read: others who want it wait for it */
+    uint64_t log_id;
+    uint64_t offset_bytes;
+    struct fbk_fetch *next;
+};
+
+struct fbk_store {
+    struct fbk_store_options options;
+    char directory[FBK_STORE_PATH_BYTES];
+    struct fbk_io *io;        /* flush thread only */
+    struct fbk_io *reader_io; /* any thread */
+    struct fbk_file_writer writer; /* flush thread only */
+    bool writing;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t work; /* a job waits, or stop */
+    pthread_cond_t room; /* a pin was released, a fetch ended */
+    bool stopping;
+
+    struct fbk_file_set *set;
+    struct fbk_locations_file *prepared[FBK_STORE_FILES_MAX];
+    uint32_t prepared_count;
+
+    struct fbk_block_cache block_cache;
+    struct fbk_read_cache read_cache;
+    struct fbk_open_log *logs;
+    uint64_t log_clock;
+    struct fbk_fetch *fetches;
+
+    struct fbk_job *jobs; /* ring of jobs_max */
+    uint64_t jobs_in, jobs_out;
+    struct fbk_store_result *results; /* ring of jobs_max */
+    uint64_t results_in, results_out;
+    uint32_t jobs_under_way;
+
+    struct fbk_store_counts counts;
+};
+
+static inline void
+fbk_store_lock(struct fbk_store *store)
+{
+    FBK_ASSERT(pthread_mutex_lock(&store->mutex) == 0);
+}
+static inline void
+fbk_store_unlock(struct fbk_store *store)
+{
+    FBK_ASSERT(pthread_mutex_unlock(&store->mutex) == 0);
+}
+
+/* -ENAMETOOLONG if it does not fit. */
+int32_t fbk_store_path(const struct fbk_store *store, char *path, const char *folder, uint64_t id, const char *ending);
+/* Reads exactly size_bytes, -ENODATA at a shorter file. */
+int32_t fbk_store_read_all(struct fbk_io *io, int32_t handle, void *data, uint64_t size_bytes, uint64_t offset_bytes);
+
+/* ---- fbk_locations.c */
+/* Opens and reads a whole file.  *file gets one reference. 0, 1 (damaged) or < 0. */
+int32_t fbk_locations_load(struct fbk_store *store, uint64_t file_id, struct fbk_locations_file **file);
+/* A prepared or added file by id, with a reference; NULL if unknown. */
+struct fbk_locations_file *fbk_locations_take(struct fbk_store *store, uint64_t file_id);
+void fbk_locations_unref(struct fbk_store *store, struct fbk_locations_file *file); /* takes the mutex itself */
+/* One location block, checked, copied to `out` (63 of them): their count, or < 0 when it can't be had.  once: it is
+ * not kept in the cache. */
+int32_t fbk_locations_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block, bool once,
+                            struct fbk_location *out);
+/* The same for a state block. */
+int32_t fbk_locations_state_block(struct fbk_store *store, const struct fbk_locations_file *file, uint64_t block,
+                                  struct fbk_ledger_state *out);
+static inline int
+fbk_location_compare(int64_t ledger_a, int64_t entry_a, int64_t ledger_b, int64_t entry_b)
+{
+    if (ledger_a != ledger_b)
+        return ledger_a < ledger_b ? -1 : 1;
+    return entry_a < entry_b ? -1 : entry_a > entry_b;
+}
+
+/* ---- fbk_locations_write.c */
+struct fbk_locations_writer {
+    struct fbk_store *store;
+    struct fbk_file_writer *writer;
+    struct fbk_locations_header header;
+    char path[FBK_STORE_PATH_BYTES];
+    int32_t handle;
+    int32_t error;
+    uint32_t in_block;
+    bool in_states;
+    int64_t ledger_id; /* of the last location */
+    int64_t last_entry_id_max;
+    uint8_t block[FBK_LOCATIONS_BLOCK_BYTES];
+};
+/* Creates the file.  All locations in order, then all states in order, then end (or abandon). */
+int32_t fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, uint64_t file_id,
+                                  uint64_t first_generation, uint64_t last_generation, uint64_t created_s);
+void fbk_locations_write_location(struct fbk_locations_writer *to, const struct fbk_location *location);
+void fbk_locations_write_state(struct fbk_locations_writer *to, const struct fbk_ledger_state *state);
+/* Header, sync, close, sync of the directory.  *file_size_bytes. */
+int32_t fbk_locations_write_end(struct fbk_locations_writer *to, uint64_t *file_size_bytes);
+void fbk_locations_write_abandon(struct fbk_locations_writer *to);
+
+/* ---- fbk_block_cache.c: called with the mutex held */
+int32_t fbk_block_cache_init(struct fbk_block_cache *cache, uint64_t bytes_max);
+void fbk_block_cache_free(struct fbk_block_cache *cache);
+const uint8_t *fbk_block_cache_find(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block);
+void fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block, const uint8_t *bytes);
+
+/* ---- fbk_read_cache.c: called with the mutex held */
+int32_t fbk_read_cache_init(struct fbk_read_cache *cache, uint64_t bytes_max);
+void fbk_read_cache_free(struct fbk_read_cache *cache);
+/* A buffer of at least size_bytes, page aligned; its size in *buffer_bytes.  NULL: too much is pinned now. */
+uint8_t *fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, uint64_t *buffer_bytes);
+void fbk_read_cache_give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes);
+/* Takes over the buffer (pinned once). NULL: no memory, the buffer stays the caller's. */
+struct fbk_cached_run *fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location,
+                                             uint8_t *buffer, uint64_t buffer_bytes, const uint8_t *run_bytes);
+struct fbk_cached_run *fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id);
+struct fbk_cached_run *fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_location *location);
+void fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
+void fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
+void fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id);
+
+/* ---- fbk_run_fetch.c: takes the mutex itself */
+/* The run at a location, pinned: from the cache or from disk.  0, FBK_E_CORRUPT, FBK_E_FULL (no room), -errno. */
+int32_t fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, bool may_wait,
+                      struct fbk_cached_run **run);
+void fbk_run_let_go(struct fbk_store *store, struct fbk_cached_run *run);
+void fbk_open_logs_close(struct fbk_store *store);
+
+/* ---- fbk_lookup.c: no mutex held */
+struct fbk_file_set *fbk_file_set_take(struct fbk_store *store);
+void fbk_file_set_unref(struct fbk_store *store, struct fbk_file_set *set);
+void fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
+/* Brings the run behind last_entry_id into the cache, if there is room. */
+void fbk_lookup_read_ahead(struct fbk_store *store, int64_t ledger_id, int64_t last_entry_id);
+void fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
+struct fbk_walk {
+    struct fbk_store *store;
+    const struct fbk_locations_file *file;
+    uint64_t block;
+    int32_t count; /* of the loaded block; < 0: it is damaged */
+    bool loaded;
+    bool once; /* set for walks that read everything: merges must not push out what readers need */
+    struct fbk_location locations[FBK_LOCATIONS_PER_BLOCK];
+};
+void fbk_walk_begin(struct fbk_walk *walk, struct fbk_store *store, const struct fbk_locations_file *file);
+int32_t fbk_walk_load(struct fbk_walk *walk, uint64_t block);
+/* The last block whose key is <= (ledger, entry); -1 if none. */
+int64_t fbk_walk_block_of(const struct fbk_locations_file *file, int64_t ledger_id, int64_t entry_id);
+/* In the loaded block: how many locations have a key <= (ledger, entry). */
+int32_t fbk_walk_upper_bound(const struct fbk_walk *walk, int64_t ledger_id, int64_t entry_id);
+
+#endif

@@ -1,0 +1,235 @@
+/* A network worker's state: connections, its two rings, what it has placed in them and not yet answered.
+ *
+ * One thread.  Everything that waits has a bound: slots, input bytes (INV-B1), output bytes, placed records, ring bytes.
+ * Cursors of others are checked when read; a value that cannot be is FBK_E_POISONED, never an assert. */
+#ifndef FBK_WORKER_H
+#define FBK_WORKER_H
+
+#include "fbk_ring.h"
+#include "fbk_stats.h"
+#include "fbk_wire.h"
+
+#include "../boundary/stats_names.h"
+#include "../boundary/worker.h"
+
+#define FBK_NO_CONNECTION 0xffffffffu
+#define FBK_PLACED_MAX 65536u         /* records in the add ring that are not answered; a power of two */
+#define FBK_PLACED_RESERVE 4096u      /* of these for fences, barriers and recovery adds (INV-R3) */
+#define FBK_SMALL_FRAME_BYTES 65536u  /* larger ones are received into a buffer of their own */
+#define FBK_COLD_FRAME_BYTES_MAX 16384u
+#define FBK_OUTPUT_BLOCK_BYTES 65536u
+#define FBK_OUTPUT_BLOCKS_KEPT 32u
+#define FBK_DIRECT_SEND_BYTES_MIN 16384u
+#define FBK_LINGER_US 2000000u        /* a refused connection may read its last frame for so long */
+
+enum fbk_connection_state {
+    FBK_CONNECTION_FREE,
+    FBK_CONNECTION_MAGIC,
+    FBK_CONNECTION_HELLO,
+    FBK_CONNECTION_OPEN,
+    FBK_CONNECTION_DISCARD, /* its last frame is on its way; what it sends is thrown away */
+    FBK_CONNECTION_GONE,    /* disconnected; its CANCEL still needs room in the request ring */
+};
+
+/* Why a connection's input waits. */
+#define FBK_BLOCKED_ADD 1u      /* credit or room in the add ring */
+#define FBK_BLOCKED_REQUEST 2u  /* room in the request ring */
+#define FBK_BLOCKED_PENDING 4u  /* too many unanswered requests */
+#define FBK_BLOCKED_OUTPUT 8u   /* it does not read its replies */
+#define FBK_BLOCKED_BUDGET 16u  /* a large frame waits for memory */
+#define FBK_BLOCKED_COLD 32u    /* Python has its request */
+#define FBK_BLOCKED_DRAIN 64u
+
+/* A connection stands in at most one line. */
+enum fbk_line {
+    FBK_LINE_NONE,
+    FBK_LINE_ADD,
+    FBK_LINE_REQUEST,
+    FBK_LINE_BUDGET,
+    FBK_LINE_READY,
+    FBK_LINE_CANCEL,
+    FBK_LINE_COUNT,
+};
+
+struct fbk_connection {
+    int32_t fd;
+    uint32_t generation;  /* rises with each use of the slot, never used again */
+    uint8_t state;
+    uint8_t blocked;      /* FBK_BLOCKED_* */
+    uint8_t line;
+    bool is_paused;       /* as Python was told */
+    bool is_busy;         /* the transport still has bytes: nothing is sent past it */
+    bool is_dirty;        /* in worker->dirty */
+    bool is_own_buffer;   /* input is a large frame that is received in place */
+    uint8_t padding;
+    uint32_t next, previous; /* in its line */
+    uint32_t pending;     /* unanswered requests */
+    uint32_t polls;       /* of these, long polls */
+    uint32_t input_from, input_used, input_size_bytes;
+    uint32_t frame_bytes; /* of the frame that is being assembled; 0 = its length is not known yet */
+    uint32_t output_used, output_size_bytes;
+    uint32_t todo;        /* events to report */
+    uint32_t deadline_us; /* low bits of the clock; counts only with has_deadline */
+    bool has_deadline;
+    uint8_t padding2[3];
+    uint64_t handed_bytes; /* to the transport, which is busy with them */
+    uint8_t *input;
+    uint8_t *output;
+};
+_Static_assert(sizeof(struct fbk_connection) <= 200, "connections are many");
+
+/* What was placed into the add ring, in its order: all that an ack needs, without touching the ring again. */
+struct fbk_placed {
+    uint64_t request_id;
+    uint32_t slot;
+    uint32_t generation;
+    uint32_t received_us;
+    uint32_t size_bytes;
+    uint32_t kind;
+    uint32_t reserved;
+};
+
+struct fbk_line_ends {
+    uint32_t first, last;
+    uint32_t count;
+};
+
+struct fbk_worker {
+    struct fbk_worker_options options;
+    struct fbk_worker_segment *segment;
+    const struct fbk_journal_segment *journal;
+    const struct fbk_index_segment *index;
+    struct fbk_ring add_ring;
+    struct fbk_ring request_ring;
+    struct fbk_ring reply_ring;
+    struct fbk_stats *stats;
+
+    /* The add ring: positions in bytes, private copies of what is published. */
+    uint64_t written, published_written, replied, indexed;
+    uint64_t cost_written, cost_granted;
+    uint64_t add_sequence;
+    uint64_t request_written, published_request_written, request_consumed, request_sequence;
+    uint64_t reply_consumed;
+    uint64_t descriptors_consumed, exceptions_consumed;
+    uint64_t journal_rung, index_rung;
+    uint64_t reads_only; /* as it was when connections last had their turn */
+    bool is_starved, is_draining, is_poisoned;
+
+    struct fbk_placed *placed;
+    uint32_t placed_first, placed_count; /* first is reduced by the mask only when used */
+
+    struct fbk_connection *connections;
+    uint32_t *free_slots; /* a circle: the slot that has rested longest comes first */
+    uint32_t free_first, free_count;
+    uint32_t slots_used; /* slots ever used: what a sweep walks */
+    uint32_t connection_count;
+    struct fbk_line_ends lines[FBK_LINE_COUNT];
+    const struct fbk_connection *serving; /* whose turn it is: it was first in its line */
+    uint64_t pending, polls;
+
+    uint32_t *dirty;
+    uint32_t dirty_count;
+    struct fbk_worker_event *events;
+    uint32_t event_count;
+
+    uint8_t *receive_memory; /* FBK_SMALL_FRAME_BYTES of room for what a connection had before, then the buffer */
+    const struct fbk_connection *over_budget; /* whose frame may take more than is left */
+    uint64_t input_bytes;    /* of all connections' inputs, against partial_frames_bytes_max */
+    uint8_t *output_blocks[FBK_OUTPUT_BLOCKS_KEPT];
+    uint32_t output_block_count;
+    uint32_t now_us;
+};
+
+static inline uint64_t
+fbk_connection_id(uint32_t slot, uint32_t generation)
+{
+    return (uint64_t)generation << 32 | slot;
+}
+
+static inline void
+fbk_worker_note(struct fbk_worker *worker, uint32_t counter)
+{
+    fbk_count(worker->stats, counter, 1);
+}
+
+/* ---- fbk_connections.c */
+struct fbk_connection *fbk_connection_at(struct fbk_worker *worker, uint32_t slot);
+uint32_t fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection *connection);
+void fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, enum fbk_line line, bool in_front);
+void fbk_line_leave(struct fbk_worker *worker, struct fbk_connection *connection);
+struct fbk_connection *fbk_line_first(struct fbk_worker *worker, enum fbk_line line);
+/* A deadline so long from now. */
+void fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us);
+/* Connections with output or events. */
+void fbk_connection_mark(struct fbk_worker *worker, struct fbk_connection *connection);
+void fbk_connection_todo(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t todo);
+/* Its events, the change between paused and reading among them; they are Python's from now on. */
+uint32_t fbk_connection_take_todo(struct fbk_connection *connection);
+/* Sends the output of all marked connections. */
+void fbk_dirty_flush(struct fbk_worker *worker);
+/* Keeps those marked that have events; returns their number. */
+uint32_t fbk_dirty_prune(struct fbk_worker *worker);
+/* Turns the events of all marked connections into worker->events. */
+void fbk_dirty_report(struct fbk_worker *worker);
+void fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
+/* Takes one reason away; when none is left the connection joins the line of those that go on. */
+void fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
+void fbk_cancel_serve(struct fbk_worker *worker);
+
+/* ---- fbk_worker_input.c */
+/* Keeps the bytes behind the last frame that was taken. `data` may lie in the connection's own input. */
+void fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
+void fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
+void fbk_input_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+/* Free memory for frames: those that wait for it, in order. */
+void fbk_budget_serve(struct fbk_worker *worker);
+
+/* ---- fbk_worker_output.c */
+/* Room for size_bytes at the end of the output, to be filled at once; NULL when it is not to get any more. */
+uint8_t *fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
+void fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);
+void fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t size_bytes);
+/* Sends what waits, if the transport is empty. */
+void fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection);
+void fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+
+/* ---- fbk_worker_receive.c */
+/* Goes on with the bytes a connection had to keep.  True when at least one frame was taken. */
+bool fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection);
+/* The last frame for this connection: its status goes out with request id `request_id`, then nothing more is taken. */
+void fbk_connection_refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);
+
+/* ---- fbk_worker_take.c */
+enum fbk_taken {
+    FBK_TAKEN,          /* placed or answered */
+    FBK_TAKEN_WAIT_ADD, /* no credit or no room: try again later */
+    FBK_TAKEN_WAIT_REQUEST,
+    FBK_TAKEN_COLD,     /* for Python */
+};
+enum fbk_taken fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request);
+
+/* ---- fbk_worker_place.c */
+/* Whether a record of this size may go into the add ring now; normal adds need credit for its cost, too. */
+bool fbk_get_add_room(struct fbk_worker *worker, bool is_normal, uint64_t size_bytes, uint64_t cost);
+/* A record's header, but for its payload. */
+void fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, const struct fbk_connection *connection,
+                      const struct fbk_request *request, uint8_t kind);
+/* There is room; the payload lies behind `written` in the add ring already. */
+enum fbk_taken fbk_place_add(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_record *record);
+enum fbk_taken fbk_place_request(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_record *record,
+                                 const void *payload, uint32_t payload_bytes);
+bool fbk_worker_place_cancel(struct fbk_worker *worker, uint64_t connection_id);
+/* Moves the cursors that others see and rings their bells. */
+void fbk_worker_publish(struct fbk_worker *worker);
+/* Reads indexed, credit and the request ring's cursor again; false: poisoned.  *moved says whether any of them moved. */
+bool fbk_worker_refresh(struct fbk_worker *worker, bool *moved);
+
+/* ---- fbk_worker.c */
+/* Tells the index whether connections wait for room; true when room may have come before it could know. */
+bool fbk_worker_starves(struct fbk_worker *worker);
+
+/* ---- fbk_worker_reply.c */
+/* All batches and replies that are there.  False: poisoned. */
+bool fbk_worker_answer(struct fbk_worker *worker);
+
+#endif

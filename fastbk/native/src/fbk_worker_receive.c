@@ -1,0 +1,287 @@
+/* Received bytes: split into frames, read, placed.  What is left (part of a frame, or frames that have to wait) is kept
+ * by the connection, and lies in front of what it receives next. */
+#include "fbk_worker.h"
+
+#include "fbk_schema.h"
+
+static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 0x01};
+
+/* The smallest valid flatbuffer is longer; the length itself is not counted. */
+#define FRAME_LENGTH_MIN 8u
+
+void
+fbk_connection_refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+{
+    fbk_output_status(worker, connection, request_id, status);
+    connection->state = FBK_CONNECTION_DISCARD;
+    fbk_connection_todo(worker, connection, FBK_DO_FINISH);
+    fbk_connection_deadline(worker, connection, FBK_LINGER_US);
+}
+
+/* Bytes of the magic that were there and right; 0 when more are needed; -1 when it is not our protocol. */
+static int32_t
+take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+{
+    uint32_t have = size_bytes < sizeof magic ? size_bytes : (uint32_t)sizeof magic;
+    if (memcmp(data, magic, have) != 0) {
+        /* Another protocol would not understand our error either. */
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_MAGIC);
+        connection->state = FBK_CONNECTION_DISCARD;
+        fbk_connection_todo(worker, connection, FBK_DO_ABORT);
+        return -1;
+    }
+    if (have < sizeof magic)
+        return 0;
+    connection->state = FBK_CONNECTION_HELLO;
+    return (int32_t)have;
+}
+
+/* Whether a frame may have this length; refuses the connection if not. */
+static bool
+check_length(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t length)
+{
+    uint32_t most = connection->state == FBK_CONNECTION_OPEN ? worker->options.frame_size_bytes_max : FBK_COLD_FRAME_BYTES_MAX;
+    if (length < FRAME_LENGTH_MIN) {
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_LENGTH);
+        fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
+        return false;
+    }
+    if (length > most - 4) {
+        fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
+        fbk_connection_refuse(worker, connection, 0, FBK_S_TOO_LARGE);
+        return false;
+    }
+    return true;
+}
+
+/* One frame of a good length.  True: it is done with; false: it waits (the connection is blocked now). */
+static bool
+take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+{
+    if (connection->pending >= worker->options.pending_requests_max) {
+        fbk_worker_note(worker, FBK_C_WORKER_WAITS_PENDING);
+        fbk_connection_block(worker, connection, FBK_BLOCKED_PENDING);
+        return false;
+    }
+    struct fbk_request request;
+    if (fbk_wire_read_request(frame, frame_bytes, &request) != 0) {
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME);
+        fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
+        return true;
+    }
+    enum fbk_taken taken = FBK_TAKEN_COLD;
+    if (connection->state == FBK_CONNECTION_OPEN) {
+        taken = fbk_worker_take(worker, connection, &request);
+    } else if (request.body_type != FBK_REQUEST_BODY_HELLO) {
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_FIRST);
+        fbk_connection_refuse(worker, connection, request.request_id, FBK_S_BAD_REQUEST);
+        return true;
+    }
+    switch (taken) {
+    case FBK_TAKEN_WAIT_ADD:
+        fbk_connection_block(worker, connection, FBK_BLOCKED_ADD);
+        return false;
+    case FBK_TAKEN_WAIT_REQUEST:
+        fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST);
+        return false;
+    case FBK_TAKEN_COLD:
+        if (frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
+            fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
+            fbk_connection_refuse(worker, connection, request.request_id, FBK_S_TOO_LARGE);
+            return true;
+        }
+        /* It stays in front of the connection's input until Python has answered it. */
+        fbk_worker_note(worker, FBK_C_WORKER_COLD_REQUESTS);
+        fbk_connection_block(worker, connection, FBK_BLOCKED_COLD);
+        fbk_connection_todo(worker, connection, FBK_DO_COLD);
+        return false;
+    case FBK_TAKEN:
+        break;
+    }
+    return true;
+}
+
+/* Takes whole frames from `data` until one has to wait or is not complete.  Returns the bytes that are done with. */
+static uint32_t
+take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+{
+    uint32_t taken = 0;
+    uint64_t frames = 0;
+    if (connection->state == FBK_CONNECTION_MAGIC && size_bytes > 0) {
+        int32_t have = take_magic(worker, connection, data, size_bytes);
+        taken = have > 0 ? (uint32_t)have : 0;
+    }
+    connection->frame_bytes = 0;
+    while (connection->blocked == 0 && size_bytes - taken >= 4 &&
+           (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO)) {
+        uint32_t length = fbk_load_u32(data + taken);
+        if (!check_length(worker, connection, length))
+            break;
+        if (size_bytes - taken - 4 < length) {
+            connection->frame_bytes = 4 + length;
+            break;
+        }
+        if (!take_frame(worker, connection, data + taken, 4 + length))
+            break;
+        taken += 4 + length;
+        frames++;
+    }
+    fbk_count(worker->stats, FBK_C_WORKER_FRAMES, frames);
+    return connection->state == FBK_CONNECTION_DISCARD ? size_bytes : taken;
+}
+
+/* After frames were taken: keep the rest, set the deadline that belongs to it. */
+static void
+settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes, uint32_t taken)
+{
+    fbk_input_keep(worker, connection, data + taken, size_bytes - taken);
+    if (connection->state != FBK_CONNECTION_OPEN)
+        return; /* until hello the one deadline from the beginning counts */
+    if (connection->input_used == connection->input_from || connection->blocked != 0)
+        connection->has_deadline = false; /* nothing is owed, or it is we who let it wait */
+    else if (taken > 0 || !connection->has_deadline)
+        fbk_connection_deadline(worker, connection, worker->options.frame_timeout_ms * 1000u);
+}
+
+bool
+fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    uint8_t *data = connection->input + connection->input_from;
+    uint32_t size_bytes = connection->input_used - connection->input_from;
+    uint32_t taken = 0;
+    if (connection->blocked == 0 && size_bytes > 0) {
+        taken = take_frames(worker, connection, data, size_bytes);
+        settle(worker, connection, data, size_bytes, taken);
+    }
+    return taken > 0;
+}
+
+/* The end of a call that names a connection: all that was placed is shown, all that was answered is sent, and its own
+ * events are returned. */
+static int32_t
+finish(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    fbk_worker_publish(worker);
+    fbk_dirty_flush(worker);
+    fbk_budget_serve(worker);
+    uint32_t todo = fbk_connection_take_todo(connection);
+    if (fbk_dirty_prune(worker) > 0 || fbk_worker_starves(worker) || worker->lines[FBK_LINE_READY].count > 0)
+        todo |= FBK_DO_COLLECT;
+    if (worker->input_bytes > worker->options.partial_frames_bytes_max / 2)
+        todo |= FBK_DO_TIGHT;
+    return worker->is_poisoned ? FBK_E_POISONED : (int32_t)todo;
+}
+
+int32_t
+fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    fbk_count(worker->stats, FBK_C_WORKER_BYTES_RECEIVED, size_bytes);
+    if (connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE)
+        return 0;
+    fbk_observe_many(worker->stats, FBK_H_WORKER_RECEIVE_BYTES, size_bytes, 1);
+    if (connection->is_own_buffer) {
+        FBK_ASSERT(size_bytes <= connection->frame_bytes - connection->input_used);
+        connection->input_used += size_bytes;
+        if (connection->input_used == connection->frame_bytes) {
+            connection->is_own_buffer = false;
+            fbk_worker_go_on(worker, connection);
+        }
+        return finish(worker, connection);
+    }
+    uint8_t *data = worker->receive_memory + FBK_SMALL_FRAME_BYTES;
+    uint32_t before = connection->input_used - connection->input_from;
+    FBK_ASSERT(size_bytes <= worker->options.receive_size_bytes);
+    if (connection->blocked != 0 || before > FBK_SMALL_FRAME_BYTES) {
+        /* Bytes that were on their way when it was paused. */
+        fbk_input_append(worker, connection, data, size_bytes);
+        return finish(worker, connection);
+    }
+    if (before > 0) {
+        data -= before;
+        memcpy(data, connection->input + connection->input_from, before);
+    }
+    uint32_t taken = take_frames(worker, connection, data, before + size_bytes);
+    settle(worker, connection, data, before + size_bytes, taken);
+    return finish(worker, connection);
+}
+
+/* The bytes of the cold frame in front of the input. */
+static uint32_t
+cold_bytes(const struct fbk_connection *connection)
+{
+    bool is_there = (connection->blocked & FBK_BLOCKED_COLD) != 0 && connection->input != NULL;
+    return is_there ? 4 + fbk_load_u32(connection->input + connection->input_from) : 0;
+}
+
+int32_t
+fbk_worker_continue(struct fbk_worker *worker, uint32_t slot, int32_t is_open)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    if (is_open && connection->state == FBK_CONNECTION_HELLO) {
+        connection->state = FBK_CONNECTION_OPEN;
+        connection->has_deadline = false;
+    }
+    connection->input_from += cold_bytes(connection);
+    connection->blocked &= (uint8_t)~FBK_BLOCKED_COLD;
+    fbk_count(worker->stats, FBK_C_WORKER_FRAMES, 1);
+    if (connection->input_from == connection->input_used)
+        fbk_input_drop(worker, connection);
+    else
+        fbk_worker_go_on(worker, connection);
+    return finish(worker, connection);
+}
+
+int32_t
+fbk_worker_send(struct fbk_worker *worker, uint32_t slot, const uint8_t *frame, uint32_t size_bytes, int32_t is_last)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    fbk_output_frame(worker, connection, frame, size_bytes);
+    if (is_last && connection->state != FBK_CONNECTION_DISCARD) {
+        connection->state = FBK_CONNECTION_DISCARD;
+        connection->blocked = 0;
+        fbk_line_leave(worker, connection);
+        fbk_input_drop(worker, connection);
+        fbk_connection_todo(worker, connection, FBK_DO_FINISH);
+        fbk_connection_deadline(worker, connection, FBK_LINGER_US);
+    }
+    return finish(worker, connection);
+}
+
+int32_t
+fbk_worker_writable(struct fbk_worker *worker, uint32_t slot)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    connection->is_busy = false;
+    connection->handed_bytes = 0;
+    fbk_output_flush(worker, connection);
+    if (connection->output_used == 0 && (connection->blocked & FBK_BLOCKED_OUTPUT)) {
+        connection->blocked &= (uint8_t)~FBK_BLOCKED_OUTPUT;
+        fbk_worker_go_on(worker, connection);
+    }
+    return finish(worker, connection);
+}
+
+const uint8_t *
+fbk_worker_cold(struct fbk_worker *worker, uint32_t slot, uint32_t *size_bytes)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    *size_bytes = cold_bytes(connection);
+    return connection->input + connection->input_from;
+}
+
+uint8_t *
+fbk_worker_buffer(struct fbk_worker *worker, uint32_t slot, uint32_t *size_bytes)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    if (!connection->is_own_buffer) {
+        *size_bytes = 0;
+        return NULL;
+    }
+    *size_bytes = connection->frame_bytes - connection->input_used;
+    return connection->input + connection->input_used;
+}

@@ -1,0 +1,446 @@
+"""The typed face of the store (`src/fbk_store.h`): entry logs and locations files, and reading what is in them.
+
+Used in the index process by three kinds of threads: the main loop (`add`, `remove`, and in C submit and collect),
+the flush thread (`prepare`, `begin_flush`, `merge`, counting bytes), and reader threads, which spend their lives in
+`reader_run`. Every call lets go of the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.native._bookie import ffi, lib
+from fastbk.native.checksum import crc32c
+from fastbk.native.ffi import check, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fastbk.native.cdata import CData
+    from fastbk.native.disk import Disk
+
+LOGS_MAX_START = 1024
+STATE = struct.Struct("<qqqQI20sQII")
+FENCED, LIMBO, DELETED, HAS_KEY = 1, 2, 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """What is known of a ledger beside its entries; -1 = none yet. `deleted_s`: wall clock, 0 = not deleted."""
+
+    ledger_id: int
+    highest_entry_id: int = -1
+    lac: int = -1
+    changed_sequence: int = 0
+    flags: int = 0
+    master_key: bytes = bytes(20)
+    deleted_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Bounds of a store, bytes and counts (`boundary/store.h`)."""
+
+    incarnation: int
+    read_cache_bytes: int = 16 << 20
+    block_cache_bytes: int = 8 << 20
+    jobs_max: int = 1024
+    pair: int = 0
+    log_files_max: int = 256
+    room_timeout_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FlushOptions:
+    """Where one flush goes; `log_offset_bytes` 0 makes a new log."""
+
+    log_id: int
+    log_offset_bytes: int
+    log_salt: int
+    locations_file_id: int
+    generation: int
+    created_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What a finished flush put on disk, all of it synced. `log_end_bytes`: the log's durable length."""
+
+    log_end_bytes: int
+    run_bytes: int
+    location_count: int
+    file_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge made of its inputs."""
+
+    location_count: int
+    dropped_count: int
+    file_size_bytes: int
+    first_generation: int
+    last_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Answer to one lookup. status: a wire status; entry: None unless status is 0."""
+
+    status: int
+    entry_id: int
+    entry: bytes | None
+    alone_through: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListResult:
+    """Answer to one listing: ranges of ids, first and last; `go_on` is where the next listing begins, -1 = all done."""
+
+    status: int
+    ranges: tuple[tuple[int, int], ...]
+    go_on: int
+
+
+class FlushItems:
+    """Sorted entries and sorted ledger states to be flushed, in memory that outlives this object's use."""
+
+    def __init__(
+        self, items: CData, item_count: int, states: CData, state_count: int, keep: object = None
+    ) -> None:
+        """Take pointers to `fbk_flush_item` and `fbk_ledger_state`; `keep` is held as long as this is."""
+        self._items = items
+        self._states = states
+        self._keep = keep
+        self.item_count = item_count
+        self.state_count = state_count
+
+    @classmethod
+    def from_entries(
+        cls, entries: Iterable[tuple[int, int, bytes]], states: Iterable[LedgerState] = ()
+    ) -> FlushItems:
+        """Copy (ledger id, entry id, bytes) and states, in any order; for tools and tests."""
+        ordered = sorted(entries, key=lambda entry: entry[:2])
+        items = ffi.new("struct fbk_flush_item[]", len(ordered) + 1)
+        buffers = []
+        for item, (ledger_id, entry_id, data) in zip(items, ordered, strict=False):
+            buffer = ffi.new("uint8_t[]", data)
+            buffers.append(buffer)
+            item.ledger_id, item.entry_id = ledger_id, entry_id
+            item.data, item.size_bytes, item.crc = buffer, len(data), crc32c(data)
+        packed = b"".join(map(pack_state, sorted(states, key=lambda state: state.ledger_id)))
+        memory = ffi.new("uint8_t[]", packed + b"\0")
+        pointer = ffi.cast("struct fbk_ledger_state *", memory)
+        return cls(
+            items, len(ordered), pointer, len(packed) // STATE.size, (items, buffers, memory)
+        )
+
+    @property
+    def handles(self) -> tuple[CData, int, CData, int]:
+        """Items, their count, states, their count: for this module only."""
+        return self._items, self.item_count, self._states, self.state_count
+
+
+class Flush:
+    """A flush under way. `end` or `abandon` ends it; one at a time, in one thread."""
+
+    def __init__(self, store: Store, options: FlushOptions, items: FlushItems) -> None:
+        """Open the log. Raises OSError."""
+        native = ffi.new("struct fbk_flush_options *")
+        native.log_id = options.log_id
+        native.log_offset_bytes = options.log_offset_bytes
+        native.log_salt = options.log_salt
+        native.locations_file_id = options.locations_file_id
+        native.generation = options.generation
+        native.created_s = options.created_s
+        error = ffi.new("int32_t *")
+        flush = lib.fbk_flush_begin(store.handle, native, *items.handles, error)
+        if flush == ffi.NULL:
+            raise error_of(error[0], "begin a flush")
+        self._flush: CData | None = flush
+        self._items = items
+
+    def step(self, bytes_max: int) -> bool:
+        """Write up to about `bytes_max`; return whether there is more. Raises OSError: then abandon."""
+        return check(lib.fbk_flush_step(self._alive(), bytes_max), "write an entry log") > 0
+
+    def end(self) -> FlushResult:
+        """Sync the log, write and sync the locations file and both directories. Raises OSError; ended either way."""
+        result = ffi.new("struct fbk_flush_result *")
+        flush, self._flush = self._alive(), None
+        check(lib.fbk_flush_end(flush, result), "end a flush")
+        return FlushResult(
+            result.log_end_bytes, result.run_bytes, result.location_count, result.file_size_bytes
+        )
+
+    def abandon(self) -> None:
+        """Give up; what was written is garbage that no manifest names. Harmless when it ended already."""
+        if self._flush is not None:
+            lib.fbk_flush_abandon(self._flush)
+            self._flush = None
+
+    def _alive(self) -> CData:
+        if self._flush is None:
+            raise ValueError("this flush has ended")
+        return self._flush
+
+
+class Store:
+    """The searched set of locations files with its caches, jobs and readers."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        disk: Disk,
+        reader_disk: Disk,
+        options: StoreOptions,
+    ) -> None:
+        """Make an empty set over a ledger directory.
+
+        Args:
+            directory: holds `logs` and `locations`.
+            disk: for the flush thread alone; must live longer than this.
+            reader_disk: for reading from any thread: plain, or a fake one; must live longer than this.
+            options: bounds.
+        """
+        self._name = ffi.new("char[]", os.fsencode(directory))
+        native = ffi.new("struct fbk_store_options *")
+        native.ledger_directory = self._name
+        native.read_cache_bytes = options.read_cache_bytes
+        native.block_cache_bytes = options.block_cache_bytes
+        native.incarnation = options.incarnation
+        native.jobs_max = options.jobs_max
+        native.pair = options.pair
+        native.log_files_max = options.log_files_max
+        native.room_timeout_ms = options.room_timeout_ms
+        error = ffi.new("int32_t *")
+        store = lib.fbk_store_create(native, disk.handle, reader_disk.handle, error)
+        if store == ffi.NULL:
+            raise error_of(error[0], "make a store", os.fsdecode(directory))
+        self._store: CData | None = store
+        self._disks = (disk, reader_disk)
+
+    @property
+    def handle(self) -> CData:
+        """The `struct fbk_store *`, for sibling modules in `fastbk.native` only. Valid until `destroy`."""
+        if self._store is None:
+            raise ValueError("this store was destroyed")
+        return self._store
+
+    def destroy(self) -> None:
+        """Free everything. Readers have returned, no run is pinned, no flush is under way."""
+        if self._store is not None:
+            lib.fbk_store_destroy(self._store)
+            self._store = None
+
+    # ---- the searched set
+
+    def prepare(self, file_id: int) -> bool:
+        """Read a locations file through, for a later `add`; any thread.
+
+        Returns whether a part is damaged: what lies there answers "cannot tell". Raises FormatTooNewError.
+        """
+        return check(lib.fbk_store_prepare_locations(self.handle, file_id), "load locations") > 0
+
+    def drop_prepared(self, file_id: int) -> None:
+        """Forget a prepared file that will not be added."""
+        lib.fbk_store_drop_prepared(self.handle, file_id)
+
+    def add(self, file_id: int) -> bool:
+        """Search this file too, from now on; only memory work if it was prepared. Main loop. Returns like `prepare`."""
+        return check(lib.fbk_store_add_locations(self.handle, file_id), "add locations") > 0
+
+    def remove(self, file_id: int) -> None:
+        """Search this file no more; jobs under way finish with it. Main loop."""
+        check(lib.fbk_store_remove_locations(self.handle, file_id), "remove locations")
+
+    def forget_log(self, log_id: int) -> None:
+        """Close a log that is about to be deleted, drop its cached runs."""
+        lib.fbk_store_forget_log(self.handle, log_id)
+
+    def states(self, file_id: int) -> list[LedgerState]:
+        """Return the ledger states in a prepared or added file. Raises CorruptDataError if some are lost."""
+        count = check(lib.fbk_store_copy_states(self.handle, file_id, ffi.NULL, 0), "read states")
+        memory = ffi.new("uint8_t[]", count * STATE.size + 1)
+        check(lib.fbk_store_copy_states(self.handle, file_id, memory, count), "read states")
+        return [unpack_state(raw) for raw in _chunks(ffi.buffer(memory, count * STATE.size)[:])]
+
+    # ---- reading; the index's C submits and collects itself, these are for tools and tests
+
+    def read(
+        self, ledger_id: int, first: int, last: int, *, read_ahead: bool = False
+    ) -> ReadResult:
+        """Look up the smallest id in [first, last], in this thread. No reader threads may run."""
+        result = self._answer(
+            lib.fbk_store_submit(self.handle, 0, ledger_id, first, last, read_ahead)
+        )
+        if result.run == ffi.NULL:
+            return ReadResult(result.status, result.found_entry_id, None, result.alone_through)
+        size = ffi.new("uint32_t *")
+        data = lib.fbk_run_entry(result.run, result.found_entry_id, size)
+        entry = bytes(ffi.buffer(data, size[0])[:])
+        lib.fbk_store_release(self.handle, result.run)
+        return ReadResult(result.status, result.found_entry_id, entry, result.alone_through)
+
+    def list(self, ledger_id: int, first: int = 0, count_max: int = 1024) -> ListResult:
+        """List a ledger's ids on disk from `first` on, in this thread. No reader threads may run."""
+        ranges = ffi.new("int64_t[]", 2 * count_max)
+        status = lib.fbk_store_submit_list(self.handle, 0, ledger_id, first, ranges, count_max)
+        result = self._answer(status)
+        pairs = ((ranges[2 * i], ranges[2 * i + 1]) for i in range(result.range_count))
+        return ListResult(result.status, tuple(pairs), result.found_entry_id)
+
+    def _answer(self, submitted: int) -> CData:
+        check(submitted, "submit a read")
+        result: CData = ffi.new("struct fbk_store_result *")
+        lib.fbk_store_reader_step(self.handle)
+        if lib.fbk_store_collect(self.handle, result, 1) != 1:
+            raise RuntimeError("a reader thread took the job")
+        return result
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """Return an entry if its run is in the read cache."""
+        run = lib.fbk_store_cached(self.handle, ledger_id, entry_id)
+        if run == ffi.NULL:
+            return None
+        size = ffi.new("uint32_t *")
+        entry = bytes(ffi.buffer(lib.fbk_run_entry(run, entry_id, size), size[0])[:])
+        lib.fbk_store_release(self.handle, run)
+        return entry
+
+    def reader_run(self, event_fd: int) -> None:
+        """Serve jobs until `stop_readers`: a reader thread's whole life. Rings `event_fd` for each finished one."""
+        check(lib.fbk_store_reader_run(self.handle, event_fd), "run a reader")
+
+    def reader_step(self) -> bool:
+        """Do one waiting job in this thread; return whether there was one. For replay's sake and tests."""
+        return bool(lib.fbk_store_reader_step(self.handle))
+
+    def stop_readers(self) -> None:
+        """Make every `reader_run` return; nothing can be submitted from now on."""
+        lib.fbk_store_stop_readers(self.handle)
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters of `struct fbk_store_counts` by name."""
+        counts = ffi.new("struct fbk_store_counts *")
+        lib.fbk_store_counts_get(self.handle, counts)
+        return {name: int(getattr(counts, name)) for name in COUNT_NAMES}
+
+    # ---- the flush thread
+
+    def begin_flush(self, options: FlushOptions, items: FlushItems) -> Flush:
+        """Begin a flush. Raises OSError; FileExistsError when an id was used before."""
+        return Flush(self, options, items)
+
+    def merge(
+        self,
+        file_ids: Sequence[int],
+        merged_file_id: int,
+        created_s: int,
+        deleted: Iterable[int] = (),
+        forget_deleted_before_s: int = 0,
+    ) -> MergeResult:
+        """Merge prepared or added files, in ascending generations, into a new synced file.
+
+        Locations of ledgers in `deleted` are dropped. States of ledgers deleted before
+        `forget_deleted_before_s` are dropped; only allowed when no older file stays outside. Raises
+        CorruptDataError when an input is damaged, OSError.
+        """
+        options = ffi.new("struct fbk_merge_options *")
+        options.merged_file_id = merged_file_id
+        options.created_s = created_s
+        options.forget_deleted_before_s = forget_deleted_before_s
+        gone = sorted(set(deleted))
+        result = ffi.new("struct fbk_merge_result *")
+        status = lib.fbk_merge_locations(
+            self.handle,
+            options,
+            ffi.new("uint64_t[]", list(file_ids)),
+            len(file_ids),
+            ffi.new("int64_t[]", [*gone, 0]),
+            len(gone),
+            result,
+        )
+        check(status, "merge locations")
+        return MergeResult(
+            result.location_count,
+            result.dropped_count,
+            result.file_size_bytes,
+            result.first_generation,
+            result.last_generation,
+        )
+
+    def log_bytes(self, file_ids: Sequence[int]) -> dict[int, int]:
+        """Return log id -> bytes of the runs that these prepared or added files name."""
+        ids = ffi.new("uint64_t[]", [*file_ids, 0])
+        return self._pairs(
+            lambda pairs, room: lib.fbk_store_log_bytes(
+                self.handle, ids, len(file_ids), pairs, room
+            )
+        )
+
+    def ledger_bytes(self, ledger_id: int) -> dict[int, int]:
+        """Return log id -> bytes of the runs of one ledger."""
+        return self._pairs(
+            lambda pairs, room: lib.fbk_store_ledger_bytes(self.handle, ledger_id, pairs, room)
+        )
+
+    def _pairs(self, count: Callable[[CData, int], int]) -> dict[int, int]:
+        room = LOGS_MAX_START
+        while True:
+            pairs = ffi.new("struct fbk_log_bytes[]", room)
+            found = count(pairs, room)
+            if found != -errno.E2BIG:
+                break
+            room *= 4
+        check(found, "count live bytes")
+        return {int(pairs[i].log_id): int(pairs[i].bytes) for i in range(found)}
+
+
+COUNT_NAMES = (
+    "lookups",
+    "run_reads",
+    "run_read_bytes",
+    "cache_hits",
+    "block_reads",
+    "block_hits",
+    "damaged_blocks",
+    "damaged_runs",
+    "damaged_entries",
+    "cannot_tell",
+    "cache_bytes",
+    "pinned_bytes",
+    "jobs",
+    "files",
+    "index_bytes",
+)
+
+
+def pack_state(state: LedgerState) -> bytes:
+    """Return the 72 bytes of a state as they lie in files and shared memory."""
+    front = STATE.pack(
+        state.ledger_id,
+        state.highest_entry_id,
+        state.lac,
+        state.changed_sequence,
+        state.flags,
+        state.master_key,
+        state.deleted_s,
+        0,
+        0,
+    )[:-4]
+    return front + crc32c(front).to_bytes(4, "little")
+
+
+def unpack_state(raw: bytes) -> LedgerState:
+    """Return the state in 72 bytes whose checksum was verified."""
+    ledger, highest, lac, sequence, flags, key, deleted_s, _, _ = STATE.unpack(raw)
+    return LedgerState(ledger, highest, lac, sequence, flags, key, deleted_s)
+
+
+def _chunks(raw: bytes) -> list[bytes]:
+    return [raw[at : at + STATE.size] for at in range(0, len(raw), STATE.size)]

@@ -1,0 +1,38 @@
+"""Verification of frames and digests of entries, for code off the hot path."""
+
+from __future__ import annotations
+
+from fastbk.native._client import ffi, lib
+
+DIGEST_NONE = lib.FBK_DIGEST_NONE
+DIGEST_CRC32 = lib.FBK_DIGEST_CRC32
+DIGEST_HMAC = lib.FBK_DIGEST_HMAC
+DIGEST_CRC32C = lib.FBK_DIGEST_CRC32C
+DIGEST_DUMMY = lib.FBK_DIGEST_DUMMY
+
+
+def is_request(frame: bytes) -> bool:
+    """Return whether `frame`, with its length, is a valid flatbuffer with root Request."""
+    return bool(lib.fbk_verify(frame, len(frame), lib.FBK_VERIFY_REQUEST))
+
+
+def is_response(frame: bytes) -> bool:
+    """Return whether `frame`, with its length, is a valid flatbuffer with root Response."""
+    return bool(lib.fbk_verify(frame, len(frame), lib.FBK_VERIFY_RESPONSE))
+
+
+def check_digest(digest_type: int, entry: bytes) -> int:
+    """Return the status (FBK_S_OK, BAD_DIGEST, BAD_REQUEST) of an entry's digest; HMAC is not looked at."""
+    return lib.fbk_digest_check(digest_type, entry, len(entry))
+
+
+def with_digest(digest_type: int, header: bytes, data: bytes) -> bytes:
+    """Return the entry of a 32-byte header and data, with its digest. Raises ValueError for HMAC."""
+    size_bytes = {DIGEST_NONE: 0, DIGEST_CRC32: 8, DIGEST_CRC32C: 4, DIGEST_DUMMY: 0}.get(
+        digest_type
+    )
+    if size_bytes is None or len(header) != 32:
+        raise ValueError(f"digest type {digest_type} or a header of {len(header)} bytes")
+    entry = bytearray(header + bytes(size_bytes) + data)
+    lib.fbk_digest_put(digest_type, ffi.from_buffer("uint8_t[]", entry), len(entry))
+    return bytes(entry)

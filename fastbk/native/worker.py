@@ -1,0 +1,193 @@
+"""The network worker's C, typed: one call a received buffer, one a wake-up.
+
+Used by one thread, the event loop of a worker process. A connection is its slot, a small number, from `connect` until
+`disconnect`. What has to be done for it comes back as bits (`PAUSE` ...), from the calls that name it and, for
+connections that were waiting, from `collect`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.native._bookie import ffi, lib
+from fastbk.native.ffi import NativeFullError, PoisonedError, check, error_of
+
+if TYPE_CHECKING:
+    from fastbk.native.cdata import CData
+
+PAUSE = lib.FBK_DO_PAUSE
+RESUME = lib.FBK_DO_RESUME
+COLD = lib.FBK_DO_COLD
+WRITE = lib.FBK_DO_WRITE
+FINISH = lib.FBK_DO_FINISH
+ABORT = lib.FBK_DO_ABORT
+BUFFER = lib.FBK_DO_BUFFER
+COLLECT = lib.FBK_DO_COLLECT
+TIGHT = lib.FBK_DO_TIGHT
+
+CONNECTIONS_REFUSED = lib.FBK_C_WORKER_CONNECTIONS_REFUSED
+BAD_VERSION = lib.FBK_C_WORKER_BAD_VERSION
+
+TIGHT_RECEIVE_BYTES = 8192
+"""What a connection may receive at once while the memory for waiting input is half used."""
+
+Event = tuple[int, int]
+"""A slot and its bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """What `Worker` needs. Descriptors stay the caller's and must stay open. Bounds as in `WorkerSettings`."""
+
+    worker: int
+    epoch: int
+    segment_fd: int
+    journal_segment_fd: int
+    index_segment_fd: int
+    bell_fd: int
+    journal_bell_fd: int
+    index_bell_fd: int
+    frame_size_bytes_max: int
+    batch_entries_max: int
+    connections_max: int
+    pending_requests_max: int
+    partial_frames_bytes_max: int
+    reply_backlog_bytes_max: int
+    hello_timeout_ms: int = 10_000
+    frame_timeout_ms: int = 30_000
+    receive_size_bytes: int = 256 * 1024
+    is_reads_only: bool = False
+    """There is no journal: adds, fences and forces are refused with READ_ONLY (A13)."""
+
+
+class Worker:
+    """Connections' bytes in, ring records and replies out."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        """Map the three segments. Raises OSError, LayoutError (another build or epoch)."""
+        c_options = ffi.new("struct fbk_worker_options *")
+        for name, value in vars(options).items():
+            setattr(c_options, name, value)
+        error = ffi.new("int32_t *")
+        handle = lib.fbk_worker_create(c_options, error)
+        if handle == ffi.NULL:
+            raise error_of(error[0], "start the worker")
+        self._handle: CData | None = handle
+        self._size = ffi.new("uint32_t *")
+        pointer = lib.fbk_worker_receive_buffer(handle, self._size)
+        shared = memoryview(ffi.buffer(pointer, self._size[0]))
+        self._full = shared
+        self._tight = shared[:TIGHT_RECEIVE_BYTES]
+        self.receive_buffer = shared
+        """Where every connection without a buffer of its own receives."""
+
+    @property
+    def handle(self) -> CData:
+        """The C worker, for sibling modules in `fastbk.native` only."""
+        if self._handle is None:
+            raise ValueError("this worker was closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Unmap everything; a second time does nothing. The receive buffer must not be used any more."""
+        if self._handle is not None:
+            lib.fbk_worker_destroy(self._handle)
+            self._handle = None
+
+    def connect(self, fd: int) -> int | None:
+        """Return a slot for a connected, non-blocking socket; None when all are taken."""
+        try:
+            return check(lib.fbk_worker_connect(self.handle, fd), "take a connection")
+        except NativeFullError:
+            return None
+
+    def disconnect(self, slot: int) -> int:
+        """Forget a connection; return bits. Its socket is not touched again; must come before that is closed."""
+        return lib.fbk_worker_disconnect(self.handle, slot)
+
+    def receive(self, slot: int, size_bytes: int) -> int:
+        """Take what was received; return bits. Raises PoisonedError: shared memory is broken."""
+        todo = lib.fbk_worker_receive(self.handle, slot, size_bytes)
+        if todo < 0:
+            raise _error_of(todo, "receive")
+        self.receive_buffer = self._tight if todo & TIGHT else self._full
+        return todo
+
+    def own_buffer(self, slot: int) -> memoryview:
+        """Return where a connection with BUFFER receives the rest of its frame; good for one receive."""
+        pointer = lib.fbk_worker_buffer(self.handle, slot, self._size)
+        return memoryview(ffi.buffer(pointer, self._size[0]))
+
+    def cold_frame(self, slot: int) -> bytes:
+        """Return the frame that COLD announced."""
+        pointer = lib.fbk_worker_cold(self.handle, slot, self._size)
+        return bytes(ffi.buffer(pointer, self._size[0]))
+
+    def proceed(self, slot: int, *, is_open: bool = True) -> int:
+        """Go on after a COLD frame was answered; return bits. `is_open`: its hello was accepted."""
+        return check(lib.fbk_worker_continue(self.handle, slot, is_open), "continue")
+
+    def send(self, slot: int, frame: bytes, *, is_last: bool = False) -> int:
+        """Send a frame; return bits. `is_last`: nothing more is taken from that connection."""
+        return check(lib.fbk_worker_send(self.handle, slot, frame, len(frame), is_last), "send")
+
+    def take_output(self, slot: int) -> bytearray:
+        """Return the replies that WRITE announced; the caller hands them to the transport."""
+        size_bytes = lib.fbk_worker_output_bytes(self.handle, slot)
+        output = bytearray(size_bytes)
+        lib.fbk_worker_take_output(
+            self.handle, slot, ffi.from_buffer("uint8_t[]", output), size_bytes
+        )
+        return output
+
+    def writable(self, slot: int) -> int:
+        """Say that the transport has written all it was given; return bits."""
+        return check(lib.fbk_worker_writable(self.handle, slot), "go on writing")
+
+    def collect(self) -> tuple[list[Event], bool]:
+        """Answer all that is durable and all that the index answered.
+
+        Return events, and whether to call again without waiting for the bell. Raises PoisonedError."""
+        result = lib.fbk_worker_collect(self.handle)
+        if result < 0:
+            raise _error_of(result, "collect")
+        return self._events(result % lib.FBK_WORKER_MORE), result >= lib.FBK_WORKER_MORE
+
+    def sweep(self) -> list[Event]:
+        """Look at deadlines; about once a second."""
+        return self._events(check(lib.fbk_worker_sweep(self.handle), "sweep"))
+
+    def drain(self) -> list[Event]:
+        """Take no more requests, of no connection."""
+        return self._events(check(lib.fbk_worker_drain(self.handle), "drain"))
+
+    def leave(self) -> None:
+        """Tell the journal not to wait for this worker any more; nothing but `close` may follow."""
+        lib.fbk_worker_leave(self.handle)
+
+    @property
+    def pending(self) -> int:
+        """Requests under way, long polls not counted."""
+        return lib.fbk_worker_pending(self.handle)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether normal adds are refused: the index says so, or there is no journal."""
+        return lib.fbk_worker_is_read_only(self.handle) != 0
+
+    def count(self, counter: int, amount: int = 1) -> None:
+        """Count what only Python sees: one of this module's counters."""
+        lib.fbk_worker_count(self.handle, counter, amount)
+
+    def _events(self, count: int) -> list[Event]:
+        if not count:
+            return []
+        events = lib.fbk_worker_events(self.handle)
+        return [(events[i].connection, events[i].todo) for i in range(count)]
+
+
+def _error_of(status: int, what: str) -> Exception:
+    if status == lib.FBK_E_POISONED:
+        return PoisonedError(f"{what}: what journal or index left in shared memory can't be")
+    return error_of(status, what)
