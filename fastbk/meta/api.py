@@ -1,0 +1,184 @@
+"""What fastbk asks of a metadata store. Three kinds of records: ledgers, identities and registrations of bookies.
+
+A store is plain blocking calls, usable from any thread; the asyncio client calls it in a thread of its own.
+Everything changes by compare-and-set on the version that was read (INV-M1): a conflict means read again and
+decide anew. A call that fails with MetadataUnavailable may have taken effect: re-read before trying again.
+
+Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after `close`, or in a forked child).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fastbk.errors import MetadataConflict
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+
+# Endpoints of bookies that speak fastbk's own protocol; Apache's is "bookie-rpc".
+FASTBK_PROTOCOL = "fastbk"
+LIST_PAGE_COUNT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedLedger:
+    """Metadata as it was read, and the version that an update of it has to name."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address of a bookie."""
+
+    host: str
+    port: int
+    protocol: str = FASTBK_PROTOCOL
+    name: str = "bookie"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieService:
+    """How to reach a bookie. `incarnation` changes when its data was lost."""
+
+    bookie_id: BookieId
+    incarnation: int
+    endpoints: tuple[Endpoint, ...]
+    properties: dict[str, str] = field(default_factory=dict)
+
+    def endpoint(self, protocol: str = FASTBK_PROTOCOL) -> Endpoint | None:
+        """Return the first endpoint that speaks `protocol`."""
+        return next((one for one in self.endpoints if one.protocol == protocol), None)
+
+
+@dataclass(frozen=True, slots=True)
+class BookieRegistration:
+    """A bookie that is alive: its lease has not run out. Read-only ones take no normal adds."""
+
+    service: BookieService
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryIdentity:
+    """What `identity.json` of one directory says: `role` is "journal" or "ledger", the id is hex."""
+
+    directory_id: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookieIdentity:
+    """Which data a bookie id stands for: compared with its directories at every start (INV-D1)."""
+
+    bookie_id: BookieId
+    incarnation: int
+    directories: tuple[DirectoryIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedIdentity:
+    """An identity as it was read, and the version that a change of it has to name."""
+
+    identity: BookieIdentity
+    version: int
+
+
+def deleted_before(ledger_id: LedgerId) -> MetadataConflict:
+    """Return what `create_ledger` raises for the id of a ledger that was deleted."""
+    return MetadataConflict(
+        f"ledger {ledger_id} was deleted: choose another id", ledger_id=ledger_id
+    )
+
+
+class Watch(Protocol):
+    """A subscription. Its callback runs in a thread of the store's and must only hand over."""
+
+    def close(self) -> None:
+        """End it; the callback may run once more if it was about to."""
+
+
+class Lease(Protocol):
+    """A bookie's registration while it is held."""
+
+    renew_interval_s: float
+    """Call `renew` at least this often; a lease that is not renewed for about three times as long runs out."""
+
+    def renew(self) -> None:
+        """Stay registered. Raises MetadataConflict when another holder took the bookie id."""
+
+    def set_writable(self, writable: bool) -> None:
+        """Say whether normal adds are taken; also renews."""
+
+    def close(self) -> None:
+        """Deregister; nothing happens if the lease is another's by now. A second call does nothing."""
+
+
+class MetadataStore(Protocol):
+    """A metadata store; see the module's text for what holds for all calls."""
+
+    uri: str
+
+    def instance_id(self) -> str:
+        """Return the id of this cluster, drawn when the store was first opened."""
+
+    def next_ledger_id(self) -> LedgerId:
+        """Return an id that no caller got before and no deleted ledger had."""
+
+    def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
+        """Store a new ledger and return its version; MetadataConflict if that id is taken or was, by a ledger deleted.
+
+        Bookies may still hold entries of a deleted ledger, or remember for days that it is to be freed. So a store
+        never forgets a deleted id.
+        """
+
+    def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
+        """Return the ledger's metadata; NoSuchLedger if there is none."""
+
+    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
+        """Replace the metadata if it still has `version`; return the new version. MetadataConflict, NoSuchLedger."""
+
+    def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
+        """Remove the ledger (if it still has `version`); bookies free its data later. NoSuchLedger."""
+
+    def list_ledgers(
+        self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT
+    ) -> list[LedgerId]:
+        """Return up to `count_max` ids above `after`, ascending; fewer only at the end.
+
+        Going on with the last id of each page, a ledger that exists all the time is in one of them: an id missing
+        from a whole listing was deleted, or created after the listing began (take your own set first).
+        """
+
+    def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]) -> Watch:
+        """Call `callback(ledger_id)` after each change or deletion from now on; changes may be told as one."""
+
+    def register_bookie(self, service: BookieService, *, writable: bool) -> Lease:
+        """Announce a bookie. A live lease of another incarnation: MetadataConflict; of the same one: taken over.
+
+        The holder of an incarnation holds its directories' locks, so there is never a second one alive.
+        """
+
+    def list_bookies(self) -> list[BookieRegistration]:
+        """Return the bookies that are alive, by id."""
+
+    def watch_bookies(self, callback: Callable[[], None]) -> Watch:
+        """Call `callback()` after bookies came, went or changed between writable and read-only."""
+
+    def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
+        """Return what is known of that bookie's data, None if nothing."""
+
+    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
+        """Store an identity: `version` None = it must be new, else the version read. Returns the new version."""
+
+    def delete_identity(self, bookie_id: BookieId, version: int) -> None:
+        """Forget a bookie's identity if it still has `version`; MetadataConflict."""
+
+    def list_identities(self) -> list[BookieIdentity]:
+        """Return all identities, by bookie id."""
+
+    def close(self) -> None:
+        """Release everything; leases that are still held run out. A second call does nothing."""

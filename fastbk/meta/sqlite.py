@@ -1,0 +1,350 @@
+"""The metadata store of one machine: a sqlite file that several processes share.
+
+WAL mode with synchronous=FULL: a call that returned survives a power cut, and readers never wait for a writer.
+Leases are compared by the machine's own monotonic clock, which all its processes share; after a reboot (another
+boot id) every lease has run out. Watches are served by one thread that looks at sqlite's change counter.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from fastbk.errors import (
+    MetadataConflict,
+    NoSuchLedger,
+)
+from fastbk.meta.api import (
+    LIST_PAGE_COUNT,
+    BookieIdentity,
+    BookieRegistration,
+    BookieService,
+    DirectoryIdentity,
+    Endpoint,
+    VersionedIdentity,
+    VersionedLedger,
+    deleted_before,
+)
+from fastbk.meta.sqlite_file import SqliteFile
+from fastbk.meta.watching import Watcher, WatchHandle
+from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
+from fastbk.model.ledger import LedgerMetadata
+
+LEASE_S = 10.0
+WATCH_INTERVAL_S = 0.1
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+class SqliteStore:
+    """A `MetadataStore` in the file at `path` (made when it is not there). See `fastbk.meta.api`."""
+
+    def __init__(self, path: str, timeout_s: float = 10.0, lease_s: float = LEASE_S) -> None:
+        self.uri = f"sqlite:{path}"
+        self._lease_s = lease_s
+        self._boot_id = _boot_id()
+        self._file = SqliteFile(path, timeout_s)
+        self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
+
+    # --- ledgers -----------------------------------------------------------------------------------------------
+
+    def instance_id(self) -> str:
+        """Return the cluster's id."""
+        with self._file.reading() as db:
+            return str(db.execute("SELECT instance_id FROM cluster").fetchone()[0])
+
+    def next_ledger_id(self) -> LedgerId:
+        """Draw the next ledger id."""
+        with self._file.transaction() as db:
+            (ledger_id,) = db.execute("SELECT next_ledger_id FROM cluster").fetchone()
+            db.execute("UPDATE cluster SET next_ledger_id = ?", (ledger_id + 1,))
+            return int(ledger_id)
+
+    def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
+        """Store a new ledger; its version is 0."""
+        check_ledger_id(ledger_id)
+        with self._file.transaction() as db:
+            if db.execute(
+                "SELECT 1 FROM deleted_ledgers WHERE ledger_id = ?", (ledger_id,)
+            ).fetchone():
+                raise deleted_before(ledger_id)
+            try:
+                db.execute("INSERT INTO ledgers VALUES (?, 0, ?)", (ledger_id, metadata.to_bytes()))
+            except sqlite3.IntegrityError:
+                raise MetadataConflict(
+                    f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id
+                ) from None
+            # A chosen id must not be drawn later; the largest possible one leaves no room for drawing behind it.
+            if ledger_id < 2**62:
+                db.execute(
+                    "UPDATE cluster SET next_ledger_id = max(next_ledger_id, ?)", (ledger_id + 1,)
+                )
+            return 0
+
+    def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
+        """Return a ledger's metadata and version."""
+        with self._file.reading() as db:
+            row = db.execute(
+                "SELECT metadata, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
+            ).fetchone()
+        if row is None:
+            raise _no_such_ledger(ledger_id)
+        return VersionedLedger(LedgerMetadata.from_bytes(row[0]), row[1])
+
+    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
+        """Compare-and-set on `version` (INV-M1)."""
+        with self._file.transaction() as db:
+            changed = db.execute(
+                "UPDATE ledgers SET metadata = ?, version = version + 1 WHERE ledger_id = ? AND version = ?",
+                (metadata.to_bytes(), ledger_id, version),
+            ).rowcount
+            if changed != 1:
+                raise self._changed(db, ledger_id)
+            return version + 1
+
+    def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
+        """Remove a ledger."""
+        with self._file.transaction() as db:
+            deleted = db.execute(
+                "DELETE FROM ledgers WHERE ledger_id = ? AND (? IS NULL OR version = ?)",
+                (ledger_id, version, version),
+            ).rowcount
+            if deleted != 1:
+                raise self._changed(db, ledger_id)
+            db.execute("INSERT INTO deleted_ledgers VALUES (?)", (ledger_id,))
+
+    @staticmethod
+    def _changed(db: sqlite3.Connection, ledger_id: LedgerId) -> MetadataConflict | NoSuchLedger:
+        found = db.execute("SELECT 1 FROM ledgers WHERE ledger_id = ?", (ledger_id,)).fetchone()
+        if found is None:
+            return _no_such_ledger(ledger_id)
+        return MetadataConflict(
+            f"ledger {ledger_id} was changed by somebody else: read it again", ledger_id=ledger_id
+        )
+
+    def list_ledgers(
+        self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT
+    ) -> list[LedgerId]:
+        """Return one page of ids."""
+        with self._file.reading() as db:
+            rows = db.execute(
+                "SELECT ledger_id FROM ledgers WHERE ledger_id > ? ORDER BY ledger_id LIMIT ?",
+                (after, count_max),
+            ).fetchall()
+        return [row[0] for row in rows]
+
+    # --- bookies -----------------------------------------------------------------------------------------------
+
+    def register_bookie(self, service: BookieService, *, writable: bool) -> SqliteLease:
+        """Announce a bookie, taking over a lease of the same incarnation."""
+        check_bookie_id(service.bookie_id)
+        session = uuid.uuid4().hex
+        with self._file.transaction() as db:
+            row = db.execute(
+                "SELECT incarnation, boot_id, expires_s FROM bookies WHERE bookie_id = ?",
+                (service.bookie_id,),
+            ).fetchone()
+            if (
+                row is not None
+                and self._alive(row[1], row[2])
+                and row[0] != str(service.incarnation)
+            ):
+                raise MetadataConflict(
+                    f"bookie id {service.bookie_id} is registered with other data (incarnation {row[0]});"
+                    f" stop that bookie, or wait {self._lease_s:g} s after it died"
+                )
+            db.execute(
+                "INSERT OR REPLACE INTO bookies VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    service.bookie_id,
+                    session,
+                    str(service.incarnation),
+                    json.dumps(asdict(service)),
+                    writable,
+                    self._boot_id,
+                    time.monotonic() + self._lease_s,
+                ),
+            )
+            self._bookies_changed(db)
+        return SqliteLease(self, service.bookie_id, session, self._lease_s / 3)
+
+    def _alive(self, boot_id: str, expires_s: float) -> bool:
+        return boot_id == self._boot_id and expires_s > time.monotonic()
+
+    def renew_lease(self, bookie_id: BookieId, session: str, writable: bool | None) -> None:
+        """Push a lease's end; used by `SqliteLease`."""
+        with self._file.transaction() as db:
+            row = db.execute(
+                "SELECT session, writable FROM bookies WHERE bookie_id = ?", (bookie_id,)
+            ).fetchone()
+            if row is None or row[0] != session:
+                raise MetadataConflict(
+                    f"another process holds the registration of bookie {bookie_id}"
+                )
+            db.execute(
+                "UPDATE bookies SET expires_s = ?, writable = coalesce(?, writable) WHERE bookie_id = ?",
+                (time.monotonic() + self._lease_s, writable, bookie_id),
+            )
+            if writable is not None and bool(row[1]) != writable:
+                self._bookies_changed(db)
+
+    def end_lease(self, bookie_id: BookieId, session: str) -> None:
+        """Deregister if the lease is still `session`'s; used by `SqliteLease`."""
+        with self._file.transaction() as db:
+            ended = db.execute(
+                "DELETE FROM bookies WHERE bookie_id = ? AND session = ?", (bookie_id, session)
+            ).rowcount
+            if ended:
+                self._bookies_changed(db)
+
+    @staticmethod
+    def _bookies_changed(db: sqlite3.Connection) -> None:
+        db.execute("UPDATE cluster SET bookies_version = bookies_version + 1")
+
+    def list_bookies(self) -> list[BookieRegistration]:
+        """Return the live bookies."""
+        with self._file.reading() as db:
+            rows = db.execute(
+                "SELECT service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
+            ).fetchall()
+        return [
+            BookieRegistration(_service(json.loads(service)), bool(writable))
+            for service, writable, boot_id, expires_s in rows
+            if self._alive(boot_id, expires_s)
+        ]
+
+    # --- identities --------------------------------------------------------------------------------------------
+
+    def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
+        """Return a bookie's identity."""
+        with self._file.reading() as db:
+            row = db.execute(
+                "SELECT identity, version FROM identities WHERE bookie_id = ?", (bookie_id,)
+            ).fetchone()
+        return None if row is None else VersionedIdentity(_identity(json.loads(row[0])), row[1])
+
+    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
+        """Create or compare-and-set an identity."""
+        check_bookie_id(identity.bookie_id)
+        text = json.dumps(asdict(identity))
+        with self._file.transaction() as db:
+            if version is None:
+                try:
+                    db.execute(
+                        "INSERT INTO identities VALUES (?, 0, ?)", (identity.bookie_id, text)
+                    )
+                except sqlite3.IntegrityError:
+                    raise _identity_conflict(identity.bookie_id) from None
+                return 0
+            changed = db.execute(
+                "UPDATE identities SET identity = ?, version = version + 1 WHERE bookie_id = ? AND version = ?",
+                (text, identity.bookie_id, version),
+            ).rowcount
+            if changed != 1:
+                raise _identity_conflict(identity.bookie_id)
+            return version + 1
+
+    def delete_identity(self, bookie_id: BookieId, version: int) -> None:
+        """Forget an identity."""
+        with self._file.transaction() as db:
+            deleted = db.execute(
+                "DELETE FROM identities WHERE bookie_id = ? AND version = ?", (bookie_id, version)
+            ).rowcount
+            if deleted != 1:
+                raise _identity_conflict(bookie_id)
+
+    def list_identities(self) -> list[BookieIdentity]:
+        """Return all identities."""
+        with self._file.reading() as db:
+            rows = db.execute("SELECT identity FROM identities ORDER BY bookie_id").fetchall()
+        return [_identity(json.loads(row[0])) for row in rows]
+
+    # --- watches -----------------------------------------------------------------------------------------------
+
+    def watch_ledger(
+        self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
+    ) -> WatchHandle:
+        """Tell of changes of one ledger."""
+        return self._watcher.add(ledger_id, lambda: callback(ledger_id))
+
+    def watch_bookies(self, callback: Callable[[], None]) -> WatchHandle:
+        """Tell of changes of the set of live bookies; a lease that runs out is one."""
+        return self._watcher.add(None, callback)
+
+    def _look(self, subjects: list[LedgerId | None]) -> dict[LedgerId | None, object]:
+        seen: dict[LedgerId | None, object] = {}
+        for subject in subjects:
+            if subject is None:
+                seen[None] = [(one.service, one.writable) for one in self.list_bookies()]
+            else:
+                with self._file.reading() as db:
+                    seen[subject] = db.execute(
+                        "SELECT version FROM ledgers WHERE ledger_id = ?", (subject,)
+                    ).fetchone()
+        return seen
+
+    # --- connection --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the file."""
+        self._watcher.close()
+        self._file.close()
+
+
+class SqliteLease:
+    """The registration of one bookie."""
+
+    def __init__(
+        self, store: SqliteStore, bookie_id: BookieId, session: str, renew_interval_s: float
+    ) -> None:
+        self.renew_interval_s = renew_interval_s
+        self._store = store
+        self._bookie_id = bookie_id
+        self._session = session
+        self._closed = False
+
+    def renew(self) -> None:
+        """Push the end of the lease."""
+        self._store.renew_lease(self._bookie_id, self._session, None)
+
+    def set_writable(self, writable: bool) -> None:
+        """Say whether normal adds are taken."""
+        self._store.renew_lease(self._bookie_id, self._session, writable)
+
+    def close(self) -> None:
+        """Deregister."""
+        if not self._closed:
+            self._closed = True
+            self._store.end_lease(self._bookie_id, self._session)
+
+
+def _no_such_ledger(ledger_id: LedgerId) -> NoSuchLedger:
+    return NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+
+
+def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
+    return MetadataConflict(
+        f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
+    )
+
+
+def _service(record: dict[str, object]) -> BookieService:
+    fields = dict(record)
+    endpoints = tuple(Endpoint(**one) for one in fields.pop("endpoints"))  # type: ignore[attr-defined]
+    return BookieService(**fields, endpoints=endpoints)  # type: ignore[arg-type]
+
+
+def _identity(record: dict[str, object]) -> BookieIdentity:
+    fields = dict(record)
+    directories = tuple(DirectoryIdentity(**one) for one in fields.pop("directories"))  # type: ignore[attr-defined]
+    return BookieIdentity(**fields, directories=directories)  # type: ignore[arg-type]

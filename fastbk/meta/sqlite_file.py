@@ -1,0 +1,157 @@
+"""The sqlite file behind `SqliteStore`: opening, format, transactions, errors. One connection, used in turn.
+
+WAL mode with synchronous=FULL: a transaction that returned survives a power cut, and readers never wait for a writer.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastbk.errors import ClientClosed, MetadataUnavailable, StorageError
+
+FORMAT = 2
+"""2 remembers deleted ledgers. A file of format 1 is made so when it is opened; what was deleted before is unknown."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS cluster (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    instance_id TEXT NOT NULL,
+    next_ledger_id INTEGER NOT NULL,
+    bookies_version INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS ledgers (
+    ledger_id INTEGER PRIMARY KEY,
+    version INTEGER NOT NULL,
+    metadata BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS deleted_ledgers (
+    ledger_id INTEGER PRIMARY KEY
+);
+CREATE TABLE IF NOT EXISTS identities (
+    bookie_id TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    identity TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS bookies (
+    bookie_id TEXT PRIMARY KEY,
+    session TEXT NOT NULL,
+    incarnation TEXT NOT NULL,
+    service TEXT NOT NULL,
+    writable INTEGER NOT NULL,
+    boot_id TEXT NOT NULL,
+    expires_s REAL NOT NULL
+);
+"""
+
+
+class SqliteFile:
+    """The file at `path`, made when it is not there. Safe to use from any thread."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = self._connect()
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self._path,
+                timeout=self._timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except sqlite3.Error as error:
+            raise MetadataUnavailable(
+                f"{self._path}: {error}; does its directory exist and may it be written?",
+                outcome="not_written",
+            ) from error
+        return connection
+
+    def _prepare(self) -> None:
+        with self._errors():
+            connection = self._open_connection()
+            # Two processes may open a new file at once: sqlite does not wait for this lock by itself.
+            deadline = time.monotonic() + self._timeout_s
+            while True:
+                try:
+                    connection.execute("PRAGMA journal_mode=WAL")
+                    break
+                except sqlite3.OperationalError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.005)
+            connection.execute("PRAGMA synchronous=FULL")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT:
+                raise StorageError(
+                    f"{self._path} has format {version}; this version knows {FORMAT}: use a newer fastbk"
+                )
+            if version == FORMAT:
+                return
+            with self.transaction() as db:
+                for statement in _SCHEMA.split(";\n"):
+                    db.execute(statement)
+                db.execute(
+                    "INSERT OR IGNORE INTO cluster VALUES (1, ?, 0, 0)", (str(uuid.uuid4()),)
+                )
+                db.execute(f"PRAGMA user_version={FORMAT}")
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if self._pid != os.getpid():
+            raise ClientClosed(
+                "this metadata store was opened before a fork: open it again in the child"
+            )
+        if self._connection is None:
+            raise ClientClosed("this metadata store is closed")
+        return self._connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise MetadataUnavailable(
+                f"{self._path}: {error}; is the file readable and is there room on its disk?"
+            ) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for reading."""
+        with self._lock, self._errors():
+            yield self._open_connection()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for one transaction, committed at the end unless there was an exception."""
+        with self._lock, self._errors():
+            db = self._open_connection()
+            # IMMEDIATE: takes the write lock first, so that what is read below is what is changed.
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            # In a forked child the parent's connection is left alone: closing it would drop the parent's locks.
+            if connection is not None and self._pid == os.getpid():
+                connection.close()

@@ -1,0 +1,99 @@
+"""Watches for stores that cannot push: a thread that compares what it sees with what it saw."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from fastbk.errors import Error
+from fastbk.model.ids import LedgerId
+
+Subject = LedgerId | None  # None: the set of bookies
+_log = logging.getLogger("fastbk.meta")
+
+
+class WatchHandle:
+    """One subscription of a `Watcher`."""
+
+    def __init__(self, watcher: Watcher, subject: Subject, callback: Callable[[], None]) -> None:
+        self.subject = subject
+        self.callback = callback
+        self._watcher = watcher
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._watcher.remove(self)
+
+
+class Watcher:
+    """Calls back when `look` gives another answer than before; its thread lives while there are watches.
+
+    `look(subjects)` returns anything comparable for each subject; it runs in the watcher's thread, and once in
+    the caller's when a watch is added, so that no change after `add` returned is missed.
+    """
+
+    def __init__(
+        self, look: Callable[[list[Subject]], dict[Subject, object]], interval_s: float
+    ) -> None:
+        self._look = look
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._handles: list[WatchHandle] = []
+        self._seen: dict[Subject, object] = {}
+        self._stop: threading.Event | None = None
+
+    def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
+        """Subscribe `callback` to changes of `subject`."""
+        handle = WatchHandle(self, subject, callback)
+        now = self._look([subject])
+        with self._lock:
+            # A watch that is there already may still have to tell of an older state: leave what it saw.
+            self._seen.setdefault(subject, now[subject])
+            self._handles.append(handle)
+            if self._stop is None:
+                self._stop = threading.Event()
+                threading.Thread(
+                    target=self._run, args=(self._stop,), name="fastbk-watch", daemon=True
+                ).start()
+        return handle
+
+    def remove(self, handle: WatchHandle) -> None:
+        """End a subscription; the last one ends the thread."""
+        with self._lock:
+            if handle in self._handles:
+                self._handles.remove(handle)
+            if all(other.subject != handle.subject for other in self._handles):
+                self._seen.pop(handle.subject, None)
+            if not self._handles and self._stop is not None:
+                self._stop.set()
+                self._stop = None
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        with self._lock:
+            handles = list(self._handles)
+        for handle in handles:
+            self.remove(handle)
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._interval_s):
+            with self._lock:
+                subjects = list(self._seen)
+            try:
+                now = self._look(subjects)
+            except Error as error:
+                # The store is away or closed; what changed meanwhile is told when it is back.
+                _log.debug("watch: %s", error)
+                continue
+            for handle in self._changed(now):
+                handle.callback()
+
+    def _changed(self, now: dict[Subject, object]) -> list[WatchHandle]:
+        changed = []
+        with self._lock:
+            for subject, value in now.items():
+                if subject in self._seen and self._seen[subject] != value:
+                    self._seen[subject] = value
+                    changed += [one for one in self._handles if one.subject == subject]
+        return changed

@@ -1,0 +1,60 @@
+"""The audit log of a ledger directory: every deletion of data, with its reason, before it happens.
+
+One JSON object a line. Only appended to; a line that was cut short by a crash is closed by a line's end before
+the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.storage.directories import AUDIT_NAME
+
+if TYPE_CHECKING:
+    from fastbk.native.disk import Disk
+
+
+class AuditLog:
+    """`audit.log` of one directory. One thread of one process."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = f"{directory}/{AUDIT_NAME}"
+
+    def append(self, *events: dict[str, object]) -> None:
+        """Add one line an event, durably. Raises OSError: then what they announce must not be done."""
+        if not events:
+            return
+        try:
+            file = self._disk.open(self._path)
+            is_new = False
+        except FileNotFoundError:
+            file = self._disk.open(self._path, create=True)
+            is_new = True
+        try:
+            size = self._disk.size(file)
+            cut = size > 0 and self._disk.read(file, 1, size - 1) != b"\n"
+            lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+            self._disk.write_all(file, b"\n" + lines if cut else lines, size)
+            self._disk.sync(file)
+        finally:
+            self._disk.close(file)
+        if is_new:
+            self._disk.sync_directory(self._directory)
+
+    def read(self) -> list[dict[str, object]]:
+        """Return all whole lines."""
+        try:
+            raw = self._disk.read_file(self._path)
+        except FileNotFoundError:
+            return []
+        events = []
+        for line in raw.split(b"\n"):
+            try:
+                events.append(msgspec.json.decode(line, type=dict[str, object]))
+            except msgspec.MsgspecError:
+                continue
+        return events

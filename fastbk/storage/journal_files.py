@@ -1,0 +1,320 @@
+"""Which files of a journal directory are replayed, up to where, and what is missing.
+
+Names, listing and the order of files; `fastbk.storage.journal_pool` makes and recycles them. The formats are in
+README.md beside this file. Everything here looks only at headers; batches are read by
+`fastbk.native.journal.JournalScan`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastbk.errors import StorageError
+from fastbk.native.journal_scan import NO_END, JournalEnd, JournalHeader, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fastbk.native.disk import Disk
+
+NAME = re.compile(r"^([0-9a-f]{16})\.journal$")
+
+
+def name_of(file_id: int) -> str:
+    """Return the name of journal file `file_id` (1..2⁶⁴−1)."""
+    return f"{file_id:016x}.journal"
+
+
+def id_of(name: str) -> int | None:
+    """Return the id in a journal file's name, None for other names."""
+    match = NAME.match(name)
+    return int(match.group(1), 16) if match else None
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file in the directory: the id of its name and what its header says.
+
+    A header with a lower id than the name is that of a file renamed for re-use and not used since.
+    """
+
+    file_id: int
+    path: str
+    header: JournalHeader
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it was ever written to under this name."""
+        return self.header.state == "valid" and self.header.file_id == self.file_id
+
+
+def find_files(disk: Disk, directory: str, *, lock: bool = True) -> list[FoundFile]:
+    """Return all journal files in `directory` with their headers, by rising id.
+
+    With `lock` each one is waited for until no dead writer can change it any more (A11).
+    Raises OSError, TimeoutError, FormatTooNewError.
+    """
+    found = []
+    for name in disk.list(directory):
+        file_id = id_of(name)
+        if file_id is None:
+            continue
+        path = os.path.join(directory, name)
+        found.append(FoundFile(file_id, path, read_header(disk, path, lock=lock)))
+    return sorted(found, key=lambda file: file.file_id)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Batches that were acknowledged, or may have been, and can't be read.
+
+    Attributes:
+        reason: for people. file_id: where they were. first_sequence: the first of them.
+        last_sequence: the last of them, 0 = unknown.
+    """
+
+    reason: str
+    file_id: int
+    first_sequence: int
+    last_sequence: int = 0
+
+    def message(self) -> dict[str, object]:
+        """Return it for the `replayed` message and the manifest."""
+        return {
+            "reason": self.reason,
+            "file_id": self.file_id,
+            "first_sequence": self.first_sequence,
+            "last_sequence": self.last_sequence,
+        }
+
+
+@dataclass(frozen=True)
+class ReplayFile:
+    """A file to replay. `end_sequence`: the last batch that counts; NO_END where no successor says so."""
+
+    file_id: int
+    path: str
+    end_sequence: int
+
+
+@dataclass(frozen=True)
+class OldFile:
+    """A file of earlier starts: may be recycled when the mark is at `last_sequence` (INV-J3)."""
+
+    file_id: int
+    path: str
+    last_sequence: int
+    size_bytes: int
+
+    def message(self) -> dict[str, int]:
+        """Return it for the `replayed` message."""
+        return {
+            "file_id": self.file_id,
+            "last_sequence": self.last_sequence,
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass
+class ReplayPlan:
+    """What to do with a journal directory at start.
+
+    Attributes:
+        mark_sequence: batches up to it are in finished flushes.
+        files: to be read, in this order.
+        behind: used files that hold nothing above the mark.
+        unused: names without content that counts: to be taken for new files.
+        damage: found by looking at headers alone.
+        next_file_id: above every id ever seen here.
+    """
+
+    mark_sequence: int
+    files: list[ReplayFile] = field(default_factory=list)
+    behind: list[OldFile] = field(default_factory=list)
+    unused: list[OldFile] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    next_file_id: int = 1
+    sizes: dict[int, int] = field(default_factory=dict)
+    last_used: JournalHeader | None = None
+
+
+def plan_replay(found: Sequence[FoundFile], mark_sequence: int, incarnation: int) -> ReplayPlan:
+    """Order the files, bound each by its successor's header (INV-J4), find what is missing.
+
+    Raises StorageError when a file belongs to another bookie's or an earlier incarnation's journal.
+    """
+    plan = ReplayPlan(mark_sequence)
+    used = []
+    for file in sorted(found, key=lambda each: each.file_id):
+        plan.next_file_id = max(plan.next_file_id, file.file_id + 1)
+        plan.sizes[file.file_id] = file.header.size_bytes
+        if file.is_used:
+            if file.header.incarnation != incarnation:
+                raise StorageError(
+                    f"{file.path} belongs to incarnation {file.header.incarnation:016x}, not to"
+                    f" {incarnation:016x}: put the right journal directory back"
+                )
+            used.append(file)
+        elif file.header.state == "valid" and file.header.file_id > file.file_id:
+            raise StorageError(
+                f"{file.path} holds journal file {file.header.file_id}: it was renamed by hand"
+            )
+        elif file.header.state != "damaged":
+            plan.unused.append(OldFile(file.file_id, file.path, 0, file.header.size_bytes))
+    damaged = [file for file in found if file.header.state == "damaged"]
+    _check_beginning(plan, used, damaged)
+    for at, file in enumerate(used):
+        _plan_file(plan, file, used[at + 1] if at + 1 < len(used) else None, damaged)
+    _plan_damaged(plan, used, damaged)
+    plan.last_used = used[-1].header if used else None
+    return plan
+
+
+def _check_beginning(plan: ReplayPlan, used: list[FoundFile], damaged: list[FoundFile]) -> None:
+    """The oldest file has to begin at the mark or before it."""
+    if used:
+        first = used[0].header
+        if first.predecessor_sequence > plan.mark_sequence and not _between(
+            damaged, 0, used[0].file_id
+        ):
+            plan.damage.append(
+                Damage(
+                    f"the journal file before {used[0].file_id} is missing",
+                    first.predecessor_file_id,
+                    plan.mark_sequence + 1,
+                    first.predecessor_sequence,
+                )
+            )
+    elif plan.mark_sequence > 0 and not damaged:
+        # The last file that was written to is never recycled before the next one's header is durable.
+        plan.damage.append(Damage("there is no journal file", 0, plan.mark_sequence + 1))
+
+
+def _between(files: Iterable[FoundFile], low: int, high: int) -> list[FoundFile]:
+    return [file for file in files if low < file.file_id < high]
+
+
+def _plan_file(
+    plan: ReplayPlan, file: FoundFile, successor: FoundFile | None, damaged: list[FoundFile]
+) -> None:
+    if successor is None:
+        plan.files.append(ReplayFile(file.file_id, file.path, NO_END))
+        return
+    end = successor.header.predecessor_sequence
+    is_next = successor.header.predecessor_file_id == file.file_id
+    if end <= plan.mark_sequence:
+        plan.behind.append(OldFile(file.file_id, file.path, end, file.header.size_bytes))
+        return
+    plan.files.append(ReplayFile(file.file_id, file.path, end if is_next else NO_END))
+    if not is_next and not _between(damaged, file.file_id, successor.file_id):
+        plan.damage.append(
+            Damage(
+                f"the journal file between {file.file_id} and {successor.file_id} is missing",
+                successor.header.predecessor_file_id,
+                max(file.header.first_sequence, plan.mark_sequence + 1),
+                end,
+            )
+        )
+
+
+def _plan_damaged(plan: ReplayPlan, used: list[FoundFile], damaged: list[FoundFile]) -> None:
+    """A file whose header is lost holds batches up to its successor's predecessor."""
+    for file in damaged:
+        after = next((each.header for each in used if each.file_id > file.file_id), None)
+        before = [each.header.first_sequence for each in used if each.file_id < file.file_id]
+        if after is not None and after.predecessor_sequence <= plan.mark_sequence:
+            plan.behind.append(
+                OldFile(file.file_id, file.path, after.predecessor_sequence, file.header.size_bytes)
+            )
+            continue
+        first = max(before[-1] if before else 1, plan.mark_sequence + 1)
+        last = after.predecessor_sequence if after is not None else 0
+        plan.damage.append(
+            Damage(
+                f"both headers of journal file {file.file_id} are damaged",
+                file.file_id,
+                first,
+                last,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class ReplayEnd:
+    """Where replay ended: what the next file's header names, and what may be recycled later."""
+
+    next_file_id: int
+    predecessor_file_id: int
+    predecessor_sequence: int
+    predecessor_crc: int
+    next_record_sequence: int
+    old_files: list[OldFile]
+    damage: list[Damage]
+
+    def message(self) -> dict[str, object]:
+        """Return these fields of the `replayed` message."""
+        return {
+            "next_file_id": self.next_file_id,
+            "predecessor_file_id": self.predecessor_file_id,
+            "predecessor_sequence": self.predecessor_sequence,
+            "predecessor_crc": self.predecessor_crc,
+            "next_record_sequence": self.next_record_sequence,
+            "old_files": [file.message() for file in self.old_files],
+            "damage": [damage.message() for damage in self.damage],
+        }
+
+
+def conclude_replay(plan: ReplayPlan, ends: Sequence[JournalEnd]) -> ReplayEnd:
+    """Return where replay ended; `ends` are those of the scans of `plan.files`, in their order.
+
+    No sequence is given twice: what follows begins behind the mark and behind everything that any header
+    names, even where files are damaged or missing.
+    """
+    damage = list(plan.damage)
+    old_files = [*plan.unused, *plan.behind]
+    sequence, crc, record_sequence = 0, 0, 0
+    for file, end in zip(plan.files, ends, strict=True):
+        if end.kind == "damage":
+            damage.append(_damage_of(file, end, plan.mark_sequence))
+        if end.last_sequence >= sequence:
+            sequence, crc = end.last_sequence, end.last_crc
+        record_sequence = max(record_sequence, end.next_record_sequence)
+        last = end.last_sequence if file.end_sequence == NO_END else file.end_sequence
+        last = max(last, end.later_sequence)
+        old_files.append(OldFile(file.file_id, file.path, last, plan.sizes[file.file_id]))
+        if last > sequence:
+            sequence, crc = last, 0
+    highest = max([plan.mark_sequence, *(each.last_sequence for each in damage)])
+    if highest > sequence:
+        sequence, crc = highest, 0
+    last_used = plan.last_used
+    return ReplayEnd(
+        next_file_id=plan.next_file_id,
+        predecessor_file_id=last_used.file_id if last_used is not None else 0,
+        predecessor_sequence=sequence,
+        predecessor_crc=crc,
+        next_record_sequence=record_sequence,
+        old_files=sorted(old_files, key=lambda each: each.file_id),
+        damage=damage,
+    )
+
+
+def _damage_of(file: ReplayFile, end: JournalEnd, mark_sequence: int) -> Damage:
+    first = max(end.last_sequence, mark_sequence) + 1
+    if end.read_error:
+        reason = f"journal file {file.file_id} can't be read: {os.strerror(-end.read_error)}"
+    elif end.later_sequence:
+        reason = (
+            f"batch {first} of journal file {file.file_id} is damaged: batch {end.later_sequence} behind it"
+            f" says that {end.later_acked_through} was acknowledged"
+        )
+    else:
+        reason = (
+            f"journal file {file.file_id} ends at batch {end.last_sequence}, its successor says"
+            f" {file.end_sequence}"
+        )
+    last = 0 if file.end_sequence == NO_END else file.end_sequence
+    return Damage(reason, file.file_id, first, max(last, end.later_sequence))

@@ -1,0 +1,228 @@
+"""The manifest: which files of a ledger directory count, and up to where the journal is contained in them.
+
+Two slots, `manifest.0` and `manifest.1`. A commit overwrites the slot of the lower generation and syncs it: that is
+the only commit point of a flush (INV-X3). Then the same bytes go to the other slot, before anything is unlinked or
+the journal is told: from then on losing either slot loses nothing. Written by the index (its flush thread), and
+once by the supervisor when a directory is born.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.errors import StorageError
+from fastbk.invariant import check
+from fastbk.native.checksum import crc32c
+from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.kill_points import kill_point
+
+if TYPE_CHECKING:
+    from fastbk.native.disk import Disk
+
+MAGIC = b"FBKMNFST"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQQI24s")
+HEADER_BYTES = HEADER.size + 4
+BLOCK_BYTES = 4096
+BODY_BYTES_MAX = 64 << 20
+SLOTS = ("manifest.0", "manifest.1")
+
+
+class LocationsEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A locations file that counts; generations are those of the flushes merged in it."""
+
+    file_id: int
+    first_generation: int
+    last_generation: int
+    size_bytes: int
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry log that counts, up to `durable_bytes`; `live_bytes`: of the runs that locations name."""
+
+    log_id: int
+    salt: int
+    durable_bytes: int
+    live_bytes: int
+    sealed: bool
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Acknowledged data that was found to be gone (A10): the bookie says "cannot tell" for good."""
+
+    what: str
+    file_id: int
+    first_sequence: int
+    last_sequence: int
+    found_s: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One generation. `mark`: the last journal batch contained in the files named here, 0 = none."""
+
+    generation: int
+    mark: int = 0
+    next_file_id: int = 1
+    next_log_id: int = 1
+    locations: tuple[LocationsEntry, ...] = ()
+    logs: tuple[LogEntry, ...] = ()
+    damage: tuple[Damage, ...] = ()
+    clean: bool = False
+    pairs: int = 1
+
+
+class ManifestMissing(StorageError):
+    """Neither slot is there: this directory was never one of a bookie, or its files were removed."""
+
+
+class ManifestLost(StorageError):
+    """No slot holds a valid manifest, so nobody knows which files count. The bookie must not start empty."""
+
+
+class CommitInDoubt(StorageError):
+    """A manifest's write or sync failed: after a restart it may count or not. What it names must stay."""
+
+    default_outcome = "unknown"
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the bytes of a slot: header, JSON body, zeros up to a block."""
+    body = msgspec.json.encode(manifest)
+    front = HEADER.pack(MAGIC, VERSION, 0, manifest.generation, len(body), crc32c(body), bytes(24))
+    used = front + crc32c(front).to_bytes(4, "little") + body
+    return used + bytes(-len(used) % BLOCK_BYTES)
+
+
+def decode(raw: bytes, name: str = "manifest") -> Manifest:
+    """Return the manifest in a slot's bytes. Raises CorruptDataError, FormatTooNewError."""
+    if len(raw) < HEADER_BYTES:
+        raise CorruptDataError(f"{name}: shorter than a header")
+    front, stored_crc = raw[: HEADER.size], raw[HEADER.size : HEADER_BYTES]
+    magic, version, _, generation, body_bytes, body_crc, _ = HEADER.unpack(front)
+    if magic != MAGIC or int.from_bytes(stored_crc, "little") != crc32c(front):
+        raise CorruptDataError(f"{name}: damaged header")
+    if version != VERSION:
+        raise FormatTooNewError(
+            f"{name} has format {version}, this fastbk knows {VERSION}: start the version that wrote it"
+        )
+    if body_bytes > min(BODY_BYTES_MAX, len(raw) - HEADER_BYTES):
+        raise CorruptDataError(f"{name}: cut short")
+    body = raw[HEADER_BYTES : HEADER_BYTES + body_bytes]
+    if crc32c(body) != body_crc:
+        raise CorruptDataError(f"{name}: damaged body")
+    try:
+        manifest = msgspec.json.decode(body, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise CorruptDataError(f"{name}: {error}") from None
+    if manifest.generation != generation:
+        raise CorruptDataError(
+            f"{name}: generation {manifest.generation} under a header of {generation}"
+        )
+    return manifest
+
+
+class ManifestSlots:
+    """The two slots of one ledger directory. One thread."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._generations = [-1, -1]
+        """Of the valid content of each slot; -1 = missing, damaged, or in doubt."""
+        self._present = [False, False]
+        self._attempted = -1
+        self.complaints: list[str] = []
+        """What was wrong with a slot at `load`, for the log; a torn one is ordinary after a crash."""
+
+    def load(self) -> Manifest:
+        """Return the valid manifest of the higher generation.
+
+        Raises ManifestMissing, ManifestLost, FormatTooNewError (even if the other slot is older and
+        readable: going back would lose data), OSError.
+        """
+        best: Manifest | None = None
+        for slot, name in enumerate(SLOTS):
+            path = f"{self._directory}/{name}"
+            try:
+                raw = self._disk.read_file(path)
+            except FileNotFoundError:
+                self.complaints.append(f"{path}: missing")
+                continue
+            except OSError as error:
+                self._present[slot] = True
+                self.complaints.append(f"{path}: {error}")
+                continue
+            self._present[slot] = True
+            try:
+                found = decode(raw, path)
+            except CorruptDataError as error:
+                self.complaints.append(str(error))
+                continue
+            self._generations[slot] = found.generation
+            if best is None or found.generation > best.generation:
+                best = found
+        if best is not None:
+            self._attempted = best.generation
+            return best
+        if not any(self._present):
+            raise ManifestMissing(f"{self._directory} holds no manifest")
+        raise ManifestLost(
+            f"no readable manifest in {self._directory} ({'; '.join(self.complaints)}): which files count is"
+            " unknown, so nothing is served from here; restore one of the two files, or replace this bookie"
+        )
+
+    def next_generation(self) -> int:
+        """Return a generation that no slot can hold yet, not even after a commit in doubt."""
+        return self._attempted + 1
+
+    def commit(self, manifest: Manifest) -> bool:
+        """Make `manifest` the one that counts, in both slots; return whether the second was written, too.
+
+        False: it counts, but losing that one slot would lose it; the next commit begins with the other.
+        Raises CommitInDoubt when the first slot failed: after a restart either manifest may count.
+        """
+        check(
+            manifest.generation > self._attempted,
+            "INV-X3 a generation is never written twice with different content",
+        )
+        raw = encode(manifest)
+        first = 0 if self._generations[0] <= self._generations[1] else 1
+        self._attempted = manifest.generation
+        # Whatever happens to it now, this slot no longer holds the old generation for sure.
+        self._generations[first] = -1
+        kill_point("index.manifest_before_commit")
+        try:
+            self._write(first, raw)
+        except OSError as error:
+            raise CommitInDoubt(f"{SLOTS[first]} in {self._directory}: {error}") from error
+        kill_point("index.manifest_before_mirror")
+        self._generations[first] = manifest.generation
+        self._generations[1 - first] = -1
+        try:
+            self._write(1 - first, raw)
+        except OSError as error:
+            self.complaints.append(f"{SLOTS[1 - first]} in {self._directory}: {error}")
+            return False
+        self._generations[1 - first] = manifest.generation
+        kill_point("index.manifest_after_mirror")
+        return True
+
+    def _write(self, slot: int, raw: bytes) -> None:
+        path = f"{self._directory}/{SLOTS[slot]}"
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            file = self._disk.open(path, create=True)
+            self._present[slot] = False
+        try:
+            self._disk.write_all(file, raw)
+            kill_point("index.manifest_before_sync")
+            self._disk.sync(file)
+        finally:
+            self._disk.close(file)
+        if not self._present[slot]:
+            self._disk.sync_directory(self._directory)
+            self._present[slot] = True

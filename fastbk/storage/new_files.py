@@ -1,0 +1,110 @@
+"""Files on their way into a manifest or out of every one: their ids, and what may be unlinked when (INV-X2).
+
+An id is used once, whatever became of its file. A file that no durable manifest names is unlinked; one that a
+manifest names which may or may not count after a restart waits for the next commit.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastbk.native.kill_points import kill_point
+from fastbk.storage import entry_log_files, locations_files
+from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.manifest import LogEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fastbk.native.disk import Disk
+    from fastbk.native.store import Store
+    from fastbk.storage.manifest import Manifest
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The files made by a try that is not committed yet; `file_id` -1: no locations file."""
+
+    generation: int
+    file_id: int = -1
+    paths: list[str] = field(default_factory=list)
+    is_prepared: bool = False
+
+
+class NewFiles:
+    """Of one ledger directory; the flush thread's."""
+
+    def __init__(self, disk: Disk, directory: str, manifest: Manifest) -> None:
+        """Note what an earlier life left behind: its names stay taken until a commit of this life, ids go on behind."""
+        self.next_log_id = manifest.next_log_id
+        self.next_file_id = manifest.next_file_id
+        self._disk = disk
+        self._directory = directory
+        self._waiting: list[str] = []
+        """Paths to be unlinked after the next commit."""
+        logs = {log.log_id for log in manifest.logs}
+        files = {entry.file_id for entry in manifest.locations}
+        for name in disk.list(f"{directory}/{entry_log_files.FOLDER}"):
+            log_id = entry_log_files.log_id_of(name)
+            if log_id is not None and log_id not in logs:
+                self.next_log_id = max(self.next_log_id, log_id + 1)
+                self._waiting.append(log_path(directory, log_id))
+        for name in disk.list(f"{directory}/{locations_files.FOLDER}"):
+            file_id = locations_files.locations_id_of(name)
+            if file_id is not None and file_id not in files:
+                self.next_file_id = max(self.next_file_id, file_id + 1)
+                self._waiting.append(locations_path(directory, file_id))
+
+    def attempt(self, generation: int) -> Attempt:
+        """Return a try that makes a locations file."""
+        file_id = self.next_file_id
+        self.next_file_id += 1
+        return Attempt(generation, file_id, [locations_path(self._directory, file_id)])
+
+    def new_log(self, attempt: Attempt, salt: int) -> LogEntry:
+        """Return an entry log that `attempt` makes."""
+        log_id = self.next_log_id
+        self.next_log_id += 1
+        attempt.paths.append(log_path(self._directory, log_id))
+        return LogEntry(log_id=log_id, salt=salt, durable_bytes=0, live_bytes=0, sealed=False)
+
+    def abandon(self, store: Store, attempt: Attempt) -> None:
+        """Before the commit: no manifest can name these files, and a full disk needs the room."""
+        if attempt.is_prepared:
+            store.drop_prepared(attempt.file_id)
+        self.unlink(attempt.paths)
+
+    def doubt(self, store: Store, attempt: Attempt) -> None:
+        """After a commit of unknown outcome: the files stay until a later commit."""
+        if attempt.is_prepared:
+            store.drop_prepared(attempt.file_id)
+        self._waiting += attempt.paths
+
+    def take_waiting(self) -> list[str]:
+        """After a commit: return what may be unlinked now."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def unlink(self, paths: Iterable[str]) -> list[str]:
+        """Remove files, durably; return complaints. What fails waits for the next commit."""
+        complaints = []
+        folders = set()
+        for path in paths:
+            folders.add(os.path.dirname(path))
+            kill_point("index.before_unlink")
+            try:
+                self._disk.unlink(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                complaints.append(f"{path}: {error}")
+                self._waiting.append(path)
+        kill_point("index.after_unlink")
+        for folder in folders:
+            try:
+                self._disk.sync_directory(folder)
+            except OSError as error:
+                complaints.append(f"{folder}: {error}")
+        return complaints
