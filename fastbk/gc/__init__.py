@@ -1,0 +1,1 @@
+"""The gc process: which ledgers here does metadata no longer list?"""

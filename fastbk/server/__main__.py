@@ -1,0 +1,53 @@
+"""`python -m fastbk.server --config FILE`: the supervisor of one bookie, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from fastbk import config
+from fastbk.errors import ConfigError, Error
+from fastbk.native.kill_points import arm_from_environment
+from fastbk.observe import logs
+from fastbk.server.config import BookieConfig
+from fastbk.server.supervisor import Supervisor
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a bookie until SIGTERM, SIGINT or the lifeline's end; return 0, 1 (failed) or 2
+    (configuration).
+    """
+    parser = argparse.ArgumentParser(prog="fastbk bookie", description="Run one bookie.")
+    parser.add_argument("--config", required=True, type=Path, help="its TOML file")
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    return serve(options.config, options.lifeline)
+
+
+def serve(path: Path, lifeline_descriptor: int | None = None) -> int:
+    """Run the bookie that the file at `path` describes; errors are one line on stderr."""
+    arm_from_environment()
+    logs.configure()
+    logs.bind(role="supervisor")
+    lifeline = None if lifeline_descriptor is None else socket.socket(fileno=lifeline_descriptor)
+    try:
+        supervisor = Supervisor(config.load(path, BookieConfig), lifeline)
+        return asyncio.run(supervisor.run())
+    except (Error, OSError) as error:
+        if lifeline is not None:
+            message = msgspec.json.encode({"type": "failed", "reason": str(error)})
+            try:
+                lifeline.send(message)
+            except OSError:
+                pass
+        logs.error("bookie.failed", reason=str(error))
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Prometheus text of a bookie: exact values, read from the segments of its processes when asked
+for.
+
+Counters of several workers are added up: one series a bookie (a dashboard that sums quantiles or
+counters by bookie must not count twice). Counters begin anew with each boot, as Prometheus expects
+of a restart.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import fastbk
+from fastbk.native.segment import Segment
+from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
+from fastbk.observe.names import NAMES, Name
+from fastbk.server.lifecycle import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fastbk.server.lifecycle import Lifecycle, RestartBudget
+    from fastbk.server.topology import Process
+
+_OCTAVES = range(4, 64)
+_BOUNDS_MAX = 20
+"""Buckets shown of one histogram, a power of two apart: every bound is one of the stored ones, so
+the counts are exact."""
+
+_STATE_VALUES = {State.WRITABLE: 1, State.READ_ONLY: 0}
+
+
+class Metrics:
+    """What `/metrics` answers."""
+
+    def __init__(self, life: Lifecycle, budget: RestartBudget) -> None:
+        self._life = life
+        self._budget = budget
+        self._began_s = time.time()
+        self._stats: dict[str, list[Stats]] = {}
+
+    def attach(self, segments: dict[Process, int]) -> None:
+        """Read from these segments from now on; their descriptors stay the caller's."""
+        self.detach()
+        for process, descriptor in segments.items():
+            mapped = Stats(Segment(descriptor, process.role))
+            self._stats.setdefault(process.role, []).append(mapped)
+
+    def detach(self) -> None:
+        """Let go of the segments: only the supervisor's own metrics are left."""
+        for stats in self._stats.values():
+            for one in stats:
+                one.segment.close()
+        self._stats.clear()
+
+    def value(self, slot_name: str) -> int:
+        """Return a counter or gauge, added up over the processes of its role; 0 when none runs."""
+        role = slot_name.split("_")[2].lower()
+        return sum(stats.counters()[SLOTS[slot_name]] for stats in self._stats.get(role, []))
+
+    def reads_only(self) -> bool:
+        """Whether the index or the journal refuses normal adds now."""
+        return any(self.value(name) for name in _REFUSING if name in SLOTS)
+
+    def text(self) -> str:
+        """Return all metrics in Prometheus' text format, version 0.0.4."""
+        lines: list[str] = []
+        self._own(lines)
+        counters = {
+            role: [sum(values) for values in zip(*(one.counters() for one in stats), strict=True)]
+            for role, stats in self._stats.items()
+        }
+        for name in NAMES:
+            slot = SLOTS.get(name.slot_name)
+            if slot is None or name.role not in counters:
+                continue
+            if name.kind == "histogram":
+                found = [stats.histogram(slot) for stats in self._stats[name.role]]
+                lines += _histogram_lines(name, _added(found))
+            else:
+                lines += _lines(name.metric, name.kind, name.text, counters[name.role][slot])
+        return "\n".join(lines) + "\n"
+
+    def _own(self, lines: list[str]) -> None:
+        state = self._life.state
+        lines += _lines(
+            "fastbk_build_info", "gauge", "The version that runs.", 1,
+            f'{{version="{fastbk.__version__}"}}',
+        )  # fmt: skip
+        lines += _lines(
+            "bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.",
+            _STATE_VALUES.get(state, -1),
+        )  # fmt: skip
+        lines += _lines(
+            "fastbk_supervisor_restarts_total", "counter",
+            "Boots that ended because a child died.", self._budget.total,
+        )  # fmt: skip
+        lines += _lines(
+            "fastbk_supervisor_reads_only", "gauge",
+            "1 after a crash loop: only reads are served until a restart by hand.",
+            int(bool(self._life.crash_loop)),
+        )  # fmt: skip
+        lines += _lines(
+            "fastbk_supervisor_start_time_seconds", "gauge",
+            "When the supervisor started, seconds since 1970.", round(self._began_s, 3),
+        )  # fmt: skip
+        lines += _lines(
+            "fastbk_supervisor_state_seconds", "gauge", "How long the bookie has been in its state.",
+            round(time.monotonic() - self._life.since_s, 3), f'{{state="{state.value}"}}',
+        )  # fmt: skip
+
+
+_REFUSING = ("FBK_C_JOURNAL_LIMIT", "FBK_C_INDEX_READS_ONLY")
+
+
+def _lines(metric: str, kind: str, text: str, value: float, labels: str = "") -> list[str]:
+    return [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric}{labels} {value}"]
+
+
+def _added(histograms: Iterable[Histogram]) -> Histogram:
+    """Return the histogram of all values of several ones."""
+    many = list(histograms)
+    return Histogram(
+        sum(one.count for one in many),
+        sum(one.sum for one in many),
+        max(one.max for one in many),
+        [sum(times) for times in zip(*(one.buckets for one in many), strict=True)],
+    )
+
+
+def _histogram_lines(name: Name, histogram: Histogram) -> list[str]:
+    lines = [f"# HELP {name.metric} {name.text}", f"# TYPE {name.metric} histogram"]
+    for bound, below in cumulative(histogram, name.scale):
+        lines.append(f'{name.metric}_bucket{{le="{_number(bound * name.scale)}"}} {below}')
+    # Of the buckets, not the counter beside them: both were read while the owner went on.
+    count = sum(histogram.buckets)
+    lines.append(f'{name.metric}_bucket{{le="+Inf"}} {count}')
+    lines.append(f"{name.metric}_sum {_number(histogram.sum * name.scale)}")
+    lines.append(f"{name.metric}_count {count}")
+    return lines
+
+
+def cumulative(histogram: Histogram, scale: float) -> list[tuple[int, int]]:
+    """Return (bound, values below it) for a fixed set of bounds, each a power of two of the stored
+    unit.
+
+    Fixed by the unit, not by what was seen: a series must not come and go. Times are shown from
+    about 16 us to 8 s, other values from 16 on. A stored time is cut to whole units, so below the
+    bound and up to it are the same.
+    """
+    first = 4
+    if scale < 1.0:
+        while (1 << first) * scale < 15e-6:
+            first += 1
+    bounds = [1 << octave for octave in range(first, min(64, first + _BOUNDS_MAX))]
+    found: list[tuple[int, int]] = []
+    below = 0
+    position = 0
+    for bound in bounds:
+        while position < len(histogram.buckets) and bucket_from(position) < bound:
+            below += histogram.buckets[position]
+            position += 1
+        found.append((bound, below))
+    return found
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.9g}"

@@ -1,0 +1,167 @@
+"""What every process of a bookie but the supervisor does first, and how it talks to the supervisor.
+
+A child is started as `python -m <module> <control descriptor>`: spawned, never forked from a
+running interpreter. The control socket is a SOCK_SEQPACKET pair, one JSON object a message
+("Control messages" in ARCHITECTURE.md). A child's life: `hello` (imported, waiting), `configure`
+(only its own configuration and descriptors), its work, its end. Two ropes tie it to the supervisor,
+so that a SIGKILL of that one leaves no orphan: a parent-death signal, and the end of the control
+socket, at which `receive` raises SupervisorGone.
+
+SIGINT and SIGTERM are ignored here: a terminal sends them to the whole group, but only the
+supervisor decides."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from fastbk.native.kill_points import arm_from_environment
+from fastbk.native.process import die_with_parent
+from fastbk.observe import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MESSAGE_BYTES_MAX = 1 << 17
+"""Longest control message: fits a socket's buffer under the default limits of any user."""
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_SUPERVISOR_GONE = 3
+
+CONFIGURE_TIMEOUT_S = 300.0
+"""Longest wait for `configure`: a worker waits for replay before it. Then the child gives up."""
+
+
+class SupervisorGone(Exception):
+    """The control socket has ended: nobody is left to work for. The child exits at once with code
+    3.
+    """
+
+
+class Child:
+    """A child's view of itself after `configure`.
+
+    Attributes:
+        role: `worker`, `journal`, `index` or `gc`.
+        index: which of that role, from 0.
+        epoch: of all segments of this start, never used twice.
+        config: this role's own part, to be converted to its struct in `fastbk.server.config`.
+        fds: descriptors by name (`fastbk.server.topology`); this process owns them.
+        control: the socket, non-blocking; may be watched for reading by the child's own loop.
+    """
+
+    def __init__(self, control: socket.socket, role: str) -> None:
+        self.control = control
+        self.role = role
+        self.index = 0
+        self.epoch = 0
+        self.config: dict[str, Any] = {}
+        self.fds: dict[str, int] = {}
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message; waits while the socket is full. Raises SupervisorGone when the other
+        end is closed.
+        """
+        data = msgspec.json.encode(message)
+        while True:
+            try:
+                self.control.send(data)
+                return
+            except BlockingIOError:
+                select.select([], [self.control], [])
+            except (BrokenPipeError, ConnectionError) as error:
+                raise SupervisorGone from error
+
+    def receive(self, timeout_s: float | None = 0) -> dict[str, Any] | None:
+        """Return the next message, or None when there is none within `timeout_s` (None: wait for
+        ever).
+
+        Raises SupervisorGone at the end of the socket.
+        """
+        if timeout_s is None or timeout_s > 0:
+            poll = select.poll()
+            poll.register(self.control, select.POLLIN)
+            if not poll.poll(None if timeout_s is None else timeout_s * 1e3):
+                return None
+        try:
+            data = self.control.recv(MESSAGE_BYTES_MAX)
+        except BlockingIOError:
+            return None
+        except ConnectionError as error:
+            raise SupervisorGone from error
+        if not data:
+            raise SupervisorGone
+        message: dict[str, Any] = msgspec.json.decode(data, type=dict)
+        return message
+
+
+def enlarge(control: socket.socket) -> None:
+    """Make room for several messages in the sending buffer, as far as the system's limit allows."""
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MESSAGE_BYTES_MAX)
+
+
+def start(role: str) -> Child:
+    """Tie this process to its supervisor, report `hello`, and return once it is configured.
+
+    Called once, after all imports: what exists by then is frozen out of the garbage collector's
+    sight. Raises SupervisorGone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    die_with_parent()
+    arm_from_environment()
+    logs.configure()
+    logs.bind(role=role, pid=os.getpid())
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.setblocking(False)
+    enlarge(control)
+    child = Child(control, role)
+    gc.collect()
+    gc.freeze()
+    child.send({"type": "hello", "role": role, "pid": os.getpid()})
+    message = child.receive(CONFIGURE_TIMEOUT_S)
+    if message is None or message.get("type") != "configure":
+        raise SupervisorGone
+    child.index = int(message["index"])
+    child.epoch = int(message["epoch"])
+    child.config = message["config"]
+    child.fds = message["descriptors"]
+    for descriptor in child.fds.values():
+        os.set_inheritable(descriptor, False)
+    logs.bind(index=child.index, **message.get("log", {}))
+    return child
+
+
+def run(role: str, main: Callable[[Child], None]) -> NoReturn:
+    """Run a child's whole life; does not return. `main` returns when it is drained.
+
+    An exception is reported as `failed` with its reason, so that the supervisor can say why, and
+    ends the process with code 1. Shared memory and sockets go with the process: no clean-up is
+    needed, nor attempted."""
+    child: Child | None = None
+    try:
+        child = start(role)
+        main(child)
+        code = EXIT_DONE
+    except SupervisorGone:
+        code = EXIT_SUPERVISOR_GONE
+    except BaseException as error:  # noqa: BLE001 - the end of this process is the handling
+        code = EXIT_FAILED
+        reason = f"{type(error).__name__}: {error}"
+        logs.error("process.failed", reason=reason, trace=traceback.format_exc(limit=-12))
+        try:
+            if child is not None:
+                child.send({"type": "failed", "reason": reason[:4096]})
+        except SupervisorGone:
+            code = EXIT_SUPERVISOR_GONE
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,376 @@
+"""What a bookie can be told: one struct a section of the TOML file, and one struct a process.
+
+`BookieConfig` is the file. `JournalConfig`, `IndexConfig`, `WorkerConfig` and `GcConfig` are what
+the supervisor hands to each child: its own settings and the facts it needs, never the whole. A
+setting is added by one field in a `...Settings` struct: its unit is in its name, its range in its
+type, and the file's key is the name without the unit (`fastbk.config.key_of`). Read once at start;
+a change needs a restart.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from fastbk.errors import ConfigError
+from fastbk.server import topology
+from fastbk.units import GIB, KIB, MIB, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COLD_FRAME_BYTES = 16 * KIB
+"""Hellos and their like are answered from a buffer of this size."""
+RECORD_BYTES_MAX = 31 * MIB
+"""A journal's batch is at most 64 MiB: two of the largest records, and headers."""
+TIMEOUT_MS_MAX = 1_000_000
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Size = Annotated[int, msgspec.Meta(ge=4 * KIB, le=1 << 50)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
+
+
+class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [bookie]: who it is and where it listens."""
+
+    listen: str = "127.0.0.1:3181"
+    """Address and port; port 0 takes a free one (the id then needs to be given)."""
+
+    id: str = ""
+    """Its name in metadata, for good: ledgers name it. Empty: `listen`."""
+
+    advertised: str = ""
+    """The host that clients are told. Empty: that of `listen`."""
+
+    workers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
+    """Network processes. 0: one on up to four cores, a quarter of the cores above."""
+
+    allow_unauthenticated_remote: bool = False
+    """There is no authentication yet: only with this set does a bookie listen beyond loopback."""
+
+    restarts_max: Count = 10
+    """So many deaths of children within `restarts_window` end in a bookie that only serves reads,
+    without journal and gc, until it is restarted by hand (A13).
+    """
+
+    restarts_window_s: Count = 60
+    drain_timeout_ms: Milliseconds = 10_000
+    """Longest clean stop on SIGTERM; what is not done by then is killed, and replayed at the next
+    start.
+    """
+
+    start_timeout_ms: Milliseconds = 300_000
+    """Longest replay before the start counts as failed."""
+
+    memory_total_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Start-up refuses settings whose sum (`fastbk.server.topology.memory_table`) is above this.
+    0: 300 MiB, and 100 MiB more for each worker above one."""
+
+
+class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [metadata]."""
+
+    uri: str = ""
+    """`sqlite:/absolute/path`; several processes of one machine may share it."""
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [http]: /metrics, /livez, /readyz."""
+
+    listen: str = "127.0.0.1:0"
+    """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [limits]: bounds that several processes must agree on (INV-B1)."""
+
+    frame_size_bytes_max: Size = 5 * MIB + 4 * KIB
+    """Longest frame in either direction, its length field included. Rings must hold several (A9,
+    A16).
+    """
+
+    batch_entries_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
+    """Entries in one AddBatch."""
+
+    ledgers_max: Count = 1_000_000
+    """Ledgers a bookie may hold; about 200 bytes of memory each, in journal and index together."""
+
+    add_ring_size_bytes: Size = 32 * MIB
+    """Each worker's ring to journal and index: at least three of the largest frames (A9)."""
+
+    request_ring_size_bytes: Size = 4 * MIB
+    reply_ring_size_bytes: Size = 16 * MIB
+    """Each worker's ring of encoded replies: at least two of the largest (A16)."""
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [network]: each worker's bounds."""
+
+    connections_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
+    """Above it a new connection is closed at once and counted."""
+
+    pending_requests_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 16_384
+    """Unanswered requests of one connection; the bookie then stops reading it."""
+
+    partial_frames_bytes_max: Size = 64 * MIB
+    """All frames that are not complete yet, over all connections of a worker (A9)."""
+
+    reply_backlog_bytes_max: Size = 8 * MIB
+    """Replies that one connection does not read; beyond it the connection is cut (A16)."""
+
+    hello_timeout_ms: Milliseconds = 10_000
+    """From accept to a complete hello."""
+
+    frame_timeout_ms: Milliseconds = 30_000
+    """From a frame's first byte to its last."""
+
+
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [journal]."""
+
+    directory: str = ""
+    """Where journal files lie; a disk of its own is worth it. Made if missing."""
+
+    backend: Annotated[str, msgspec.Meta(pattern="^(auto|io_uring|plain)$")] = "auto"
+    """How disks are written: `auto` chooses by a probe with real writes (A14)."""
+
+    limit_bytes: Annotated[int, msgspec.Meta(ge=32 * MIB)] = 512 * MIB
+    """Most journal behind the mark (A13): bounds replay time; beyond it only fences and recovery
+    adds.
+    """
+
+    first_file_size_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
+    """The first file's size: small, since it is written with zeros before the bookie is ready."""
+
+    file_size_bytes: Annotated[int, msgspec.Meta(ge=16 * MIB, le=4 * GIB)] = 128 * MIB
+    """Later files' size, zeroed ahead or recycled."""
+
+    batch_size_bytes_max: Size = 1 * MIB
+    """A batch is written once it holds this much; at least one record, whatever its size."""
+
+    second_batch_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 64 * KIB
+    """A second batch is submitted behind the one under way once this much waits."""
+
+
+class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [ledgers]: what the index process keeps and caches."""
+
+    directory: str = ""
+    """Where entry logs and locations lie. Made if missing."""
+
+    write_cache_size_bytes: Size = 48 * MIB
+    """Of one of the two write caches: one fills while the other is flushed."""
+
+    read_cache_size_bytes: Size = 16 * MIB
+    block_cache_size_bytes: Size = 8 * MIB
+    entry_log_size_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 1 * GIB
+    """An entry log is appended to until it holds this much; it is deleted only as a whole."""
+
+    readers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    """Threads that read disks; also the most reads a disk sees at once."""
+
+    read_jobs_max: Annotated[int, msgspec.Meta(ge=16, le=65_536)] = 1024
+    """Reads that wait for a disk or a thread; above it TOO_MANY_REQUESTS."""
+
+    waiters_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 65_536
+    """Long polls that wait for a LAC."""
+
+    flush_interval_ms: Milliseconds = 60_000
+    """A cache that is never full is flushed after this long, so that a restart replays little."""
+
+    free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 512 * MIB
+    """Below this much free space normal adds are refused; room for replay's flush (A13)."""
+
+
+class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [gc]."""
+
+    interval_ms: Milliseconds = 60_000
+    """Between two looks for ledgers that metadata no longer lists."""
+
+    delete_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
+    """At most this share of the ledgers here is deleted in one cycle: more is likelier the wrong
+    metadata store than the truth. 1.0 allows everything.
+    """
+
+    unchecked_ledgers_max: Annotated[int, msgspec.Meta(ge=0)] = 20
+    """With no more ledgers than this the share does not matter."""
+
+
+class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file. Only the supervisor sees it."""
+
+    bookie: BookieSettings = msgspec.field(default_factory=BookieSettings)
+    metadata: MetadataSettings = msgspec.field(default_factory=MetadataSettings)
+    http: HttpSettings = msgspec.field(default_factory=HttpSettings)
+    limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
+    network: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
+    journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
+    ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
+    gc: GcSettings = msgspec.field(default_factory=GcSettings)
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the index found in the journal at start; its `replayed` message without the type."""
+
+    next_file_id: int
+    predecessor_file_id: int
+    predecessor_sequence: int
+    predecessor_crc: int
+    next_record_sequence: int
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    states: int = 0
+    old_files: list[dict[str, int]] = msgspec.field(default_factory=list)
+    damage: list[Any] = msgspec.field(default_factory=list)
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker gets. `host` and `port` are the listener's; the number of the worker is
+    `Child.index`.
+    """
+
+    bookie_id: str
+    incarnation: int
+    host: str
+    port: int
+    ledger_directory: str
+    """Only for the disk figures of Info."""
+    limits: LimitSettings
+    settings: WorkerSettings
+    drain_timeout_ms: int
+    write_cache_size_bytes: int
+    reads_only_reason: str = ""
+    """Not empty: there is no journal, and whatever would have to be written is refused (A13)."""
+
+
+class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a journal process gets; `replayed` comes from its index."""
+
+    bookie_id: str
+    incarnation: int
+    pair: int
+    worker_count: int
+    limits: LimitSettings
+    settings: JournalSettings
+    replayed: Replayed
+
+
+class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an index process gets; of the journal only where to replay and when to flush."""
+
+    bookie_id: str
+    incarnation: int
+    pair: int
+    worker_count: int
+    limits: LimitSettings
+    settings: LedgerSettings
+    journal_directory: str
+    journal_limit_bytes: int
+
+
+class GcConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gc process gets."""
+
+    bookie_id: str
+    metadata_uri: str
+    ledger_directory: str
+    settings: GcSettings
+
+
+def check(config: BookieConfig) -> None:
+    """Refuse what no single field can see is wrong. Raises ConfigError with the first problem."""
+    for problem in _problems(config):
+        raise ConfigError(problem)
+
+
+def split_address(text: str, where: str) -> tuple[str, int]:
+    """Return host and port of `host:port` or `[v6]:port`. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535 or not host:
+        raise ConfigError(f'{where}: "{text}" is not host:port')
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether no other machine can reach `host`. A name but localhost counts as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _problems(config: BookieConfig) -> Iterator[str]:
+    for section, name in (("journal", "directory"), ("ledgers", "directory"), ("metadata", "uri")):
+        if not getattr(getattr(config, section), name):
+            yield f"[{section}] {name} is missing: the bookie needs it"
+    if config.journal.directory == config.ledgers.directory:
+        yield "[journal] directory and [ledgers] directory must be different ones"
+    host, port = split_address(config.bookie.listen, "[bookie] listen")
+    if not is_loopback(host) and not config.bookie.allow_unauthenticated_remote:
+        yield (
+            f"[bookie] listen = {config.bookie.listen} is reachable from other machines and"
+            " there is no authentication yet: listen on 127.0.0.1, or set"
+            " allow_unauthenticated_remote = true"
+        )
+    if not port and not config.bookie.id:
+        yield "[bookie] listen has port 0: give the bookie an id, which must not change"
+    if len(config.bookie.id.encode()) > 127:
+        yield "[bookie] id is longer than 127 bytes"
+    if config.http.listen:
+        http_host, _ = split_address(config.http.listen, "[http] listen")
+        if not is_loopback(http_host) and not config.bookie.allow_unauthenticated_remote:
+            yield (
+                f"[http] listen = {config.http.listen} is reachable from other machines: listen on"
+                " 127.0.0.1, or set [bookie] allow_unauthenticated_remote = true"
+            )
+    limits = config.limits
+    rings = (("add_ring_size", limits.add_ring_size_bytes, 3),
+             ("reply_ring_size", limits.reply_ring_size_bytes, 2),
+             ("request_ring_size", limits.request_ring_size_bytes, 0))  # fmt: skip
+    for name, size_bytes, frames in rings:
+        if size_bytes & (size_bytes - 1):
+            yield f"[limits] {name} must be a power of two"
+        if size_bytes < frames * limits.frame_size_bytes_max:
+            yield f"[limits] {name} must hold {frames} frames of frame_size_max"
+    if config.journal.file_size_bytes * 2 > config.journal.limit_bytes:
+        yield "[journal] limit must hold at least two files of file_size"
+    yield from _too_small(config)
+    needed_bytes, total_bytes = topology.memory_bytes(config), topology.memory_total_bytes(config)
+    if needed_bytes > total_bytes:
+        yield (
+            f"the memory settings add up to {format_size(needed_bytes)}, above"
+            f" [bookie] memory_total = {format_size(total_bytes)}: shrink caches and rings or raise it"
+        )
+
+
+def _too_small(config: BookieConfig) -> Iterator[str]:
+    """What has to hold several of something else; below that C would refuse to start."""
+    frame_bytes, batch_bytes = config.limits.frame_size_bytes_max, config.journal.batch_size_bytes_max
+    if not COLD_FRAME_BYTES <= frame_bytes <= RECORD_BYTES_MAX:
+        yield "[limits] frame_size_max must be 16KiB to 31MiB"
+    if batch_bytes > RECORD_BYTES_MAX:
+        yield "[journal] batch_size_max must be at most 31MiB"
+    sizes = (
+        ("[journal] first_file_size", config.journal.first_file_size_bytes, 4),
+        ("[journal] file_size", config.journal.file_size_bytes, 4),
+        ("[network] partial_frames_max", config.network.partial_frames_bytes_max, 2),
+        ("[network] reply_backlog_max", config.network.reply_backlog_bytes_max, 1),
+        # A batch of the smallest entries takes 9/4 of its bytes there, and is taken in whole.
+        ("[ledgers] write_cache_size", config.ledgers.write_cache_size_bytes, 3),
+    )
+    for name, size_bytes, times in sizes:
+        if size_bytes < times * frame_bytes:
+            yield f"{name} must hold {times} frames of [limits] frame_size_max"
+        if size_bytes < times * batch_bytes and not name.startswith("[network]"):
+            yield f"{name} must hold {times} batches of [journal] batch_size_max"
+    if config.network.reply_backlog_bytes_max >= GIB:
+        yield "[network] reply_backlog_max must be below 1GiB"
+    for name in ("hello_timeout_ms", "frame_timeout_ms"):
+        if getattr(config.network, name) > TIMEOUT_MS_MAX:
+            yield f"[network] {name.removesuffix('_ms')} must be at most 1000s"

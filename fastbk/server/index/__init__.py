@@ -1,0 +1,1 @@
+"""The index process: takes batches in, answers reads, flushes."""

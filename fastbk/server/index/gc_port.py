@@ -1,0 +1,122 @@
+"""The index's end of the socket to gc: which ledgers are here, and which of them are to go.
+
+The messages are those of `fastbk.server.gc_messages`. Nothing here waits: an answer for which the socket has no
+room is kept, the only one, and no further request is read until it has left.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.server.gc_messages import (
+    IDS_A_MESSAGE,
+    LOGS_A_MESSAGE,
+    MESSAGE_BYTES_MAX,
+    Request,
+    TooLong,
+    send,
+)
+
+if TYPE_CHECKING:
+    from fastbk.native.index import Index
+    from fastbk.server.index.flush import Flusher
+    from fastbk.storage.checkpoint import Checkpoint
+
+MESSAGES_A_LOOK = 4
+PAGED = ("list_ledgers", "usage")
+"""What may be asked again for less: it changes nothing."""
+
+
+class GcPort:
+    """Answers gc. gc may die and come again with the whole bookie only, so the end of the socket is no event."""
+
+    def __init__(self, fd: int, index: Index, flusher: Flusher, checkpoint: Checkpoint) -> None:
+        """Take the descriptor of the socket over."""
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(False)
+        self._index = index
+        self._flusher = flusher
+        self._checkpoint = checkpoint
+        self._ids_a_message = IDS_A_MESSAGE
+        self._logs_a_message = LOGS_A_MESSAGE
+        self._unsent: dict[str, object] | None = None
+        self.is_open = True
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether an answer waits for room in the socket: look again soon, nothing becomes readable by it."""
+        return self._unsent is not None
+
+    def look(self) -> None:
+        """Answer what has come, a few messages at most."""
+        for _ in range(MESSAGES_A_LOOK):
+            if self._unsent is not None and not self._send(self._unsent):
+                return
+            if not self.is_open:
+                return
+            try:
+                data = self._socket.recv(MESSAGE_BYTES_MAX)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if not data:
+                self.is_open = False
+                return
+            self._answer(msgspec.json.decode(data, type=Request))
+
+    def close(self) -> None:
+        """Close our end."""
+        self._socket.close()
+
+    def _answer(self, request: Request) -> None:
+        while True:
+            try:
+                self._send({**self._reply_to(request), "number": request.number})
+            except TooLong:
+                if request.type not in PAGED or self._ids_a_message == 1:
+                    return  # a socket that takes nothing: gc gives the cycle up
+                # A page is asked for by its cursor: the shorter one leaves nothing out.
+                self._ids_a_message = max(1, self._ids_a_message // 2)
+                self._logs_a_message = max(1, self._logs_a_message // 2)
+            else:
+                return
+
+    def _reply_to(self, request: Request) -> dict[str, object]:
+        if request.type == "list_ledgers":
+            ids, cursor = self._index.list_ledgers(request.cursor, self._ids_a_message)
+            return {"type": "ledgers", "ids": ids, "cursor": cursor}
+        if request.type == "delete_ledgers":
+            count = self._flusher.delete_ledgers(request.ids, request.reason)
+            return {"type": "deleted", "count": count}
+        if request.type == "usage":
+            return self._usage(request.cursor)
+        return {"type": "unknown", "request": request.type}
+
+    def _usage(self, cursor: int) -> dict[str, object]:
+        every = sorted(self._checkpoint.manifest.logs, key=lambda log: log.log_id)
+        logs = [log for log in every if log.log_id >= cursor][: self._logs_a_message]
+        return {
+            "type": "usage",
+            "logs": [
+                {"log_id": log.log_id, "bytes": log.durable_bytes, "live_bytes": log.live_bytes}
+                for log in logs
+            ],
+            "cursor": logs[-1].log_id + 1 if logs else cursor,
+        }
+
+    def _send(self, reply: dict[str, object]) -> bool:
+        """Return whether it left; else it is kept. Raises TooLong."""
+        self._unsent = None
+        try:
+            send(self._socket, reply)
+        except BlockingIOError:
+            # Answers that gc no longer waits for lie there: it reads them away before it asks again.
+            self._unsent = reply
+            return False
+        except ConnectionError:
+            self.is_open = False
+        return True

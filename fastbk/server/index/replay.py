@@ -1,0 +1,173 @@
+"""Replay: what the journal holds behind the mark goes into the index, and is flushed before anybody hears of it (A12).
+
+Everything here may be cut off at any point and begun again (F10): batches are taken in idempotently, and only a
+checkpoint moves the mark. Afterwards all old journal files lie behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.native.ffi import CorruptDataError
+from fastbk.native.journal_scan import JournalEnd, JournalScan
+from fastbk.native.kill_points import kill_point
+from fastbk.storage.journal_files import (
+    ReplayEnd,
+    ReplayFile,
+    conclude_replay,
+    find_files,
+    plan_replay,
+)
+from fastbk.storage.manifest import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.native.disk import Disk
+    from fastbk.native.index import Index
+    from fastbk.native.journal_scan import JournalBatch
+    from fastbk.server.index.flush import Flusher
+    from fastbk.storage.manifest import Manifest
+
+READ_ATTEMPTS_MAX = 3
+LOST_STATES = "ledger states in locations file {file_id} are damaged"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What replay found. `lost_states`: fences may have been forgotten; normal adds must be refused for good."""
+
+    end: ReplayEnd
+    batches: int
+    records: int
+    bytes: int
+    is_damaged: bool
+    lost_states: bool
+
+    def message(self, states: int) -> dict[str, object]:
+        """Return the `replayed` message; `states`: how many were handed over."""
+        return {
+            "type": "replayed",
+            **self.end.message(),
+            "batches": self.batches,
+            "records": self.records,
+            "bytes": self.bytes,
+            "states": states,
+        }
+
+
+def load_states(index: Index, manifest: Manifest) -> list[Damage]:
+    """Take all ledger states of a manifest's files in, oldest first; return what is damaged."""
+    damage = []
+    now_s = int(time.time())
+    for entry in manifest.locations:
+        try:
+            index.load_states(entry.file_id)
+        except CorruptDataError:
+            what = LOST_STATES.format(file_id=entry.file_id)
+            damage.append(
+                Damage(what=what, file_id=0, first_sequence=0, last_sequence=0, found_s=now_s)
+            )
+    return damage
+
+
+def replay(
+    index: Index,
+    flusher: Flusher,
+    manifest: Manifest,
+    disk: Disk,
+    directory: str,
+    incarnation: int,
+) -> Replayed:
+    """Take in everything behind the manifest's mark, and flush it.
+
+    Args:
+        index: its store has loaded the manifest's files.
+        manifest: as loaded.
+        disk: of the journal directory.
+
+    Raises StorageError (a foreign journal), CorruptDataError, OSError, CheckpointFailed: the bookie can't
+    start, and nothing is lost by that.
+    """
+    index.set_mark(manifest.mark, is_damaged=bool(manifest.damage))
+    lost = load_states(index, manifest)
+    plan = plan_replay(find_files(disk, directory), manifest.mark, incarnation)
+    ends = [
+        _replay_file(index, flusher, disk, file, plan.mark_sequence, incarnation)
+        for file in plan.files
+    ]
+    end = conclude_replay(plan, ends)
+    known = {damage.what for damage in manifest.damage}
+    damage = [each for each in [*lost, *_found(end)] if each.what not in known]
+    if lost or damage:
+        index.damage()
+    # Nothing that any header named is ever given to another batch: the mark goes to the end of all.
+    index.replay_done(end.predecessor_sequence)
+    kill_point("index.replay_before_flush")
+    flusher.flush_now(damage=damage)
+    return Replayed(
+        end=end,
+        batches=sum(each.batches for each in ends),
+        records=sum(each.records for each in ends),
+        bytes=sum(each.bytes for each in ends),
+        is_damaged=bool(lost or damage or manifest.damage),
+        lost_states=bool(lost),
+    )
+
+
+def _replay_file(
+    index: Index,
+    flusher: Flusher,
+    disk: Disk,
+    file: ReplayFile,
+    mark_sequence: int,
+    incarnation: int,
+) -> JournalEnd:
+    """Take all batches of one file in that count. A disk that fails to read gets more than one chance before that
+    is taken for damage: damage is remembered for good.
+    """
+    for attempt in range(READ_ATTEMPTS_MAX):
+        with JournalScan(
+            disk,
+            file.path,
+            file.file_id,
+            incarnation,
+            mark_sequence=mark_sequence,
+            end_sequence=file.end_sequence,
+            lock=True,
+        ) as scan:
+            for batch in scan:
+                take(index, flusher, batch)
+            end = scan.end
+        if not end.read_error or attempt == READ_ATTEMPTS_MAX - 1:
+            break
+    return end
+
+
+def take(index: Index, flusher: Flusher, batch: JournalBatch) -> None:
+    """Take one batch in, flushing whenever the cache is full (the mark stays before this batch meanwhile)."""
+    records = memoryview(batch.content)
+    while True:
+        taken = index.replay(records, batch.sequence)
+        if taken == len(records):
+            break
+        records = records[taken:]
+        flusher.flush_now()
+    index.replay_done(batch.sequence)
+    kill_point("index.replay_batch")
+
+
+def _found(end: ReplayEnd) -> Sequence[Damage]:
+    now_s = int(time.time())
+    return [
+        Damage(
+            what=damage.reason,
+            file_id=damage.file_id,
+            first_sequence=damage.first_sequence,
+            last_sequence=damage.last_sequence,
+            found_s=now_s,
+        )
+        for damage in end.damage
+    ]

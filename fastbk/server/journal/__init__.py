@@ -1,0 +1,1 @@
+"""The journal process: one order for everything a bookie stores."""

@@ -1,0 +1,239 @@
+"""The journal process: a loop of one C call a batch, and the change from file to file.
+
+C takes, decides, commits and publishes (`fastbk.native.journal`); here is decided which file comes next, what
+is refused when the journal may not grow (A13), and when to stop.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.native.disk import Disk
+from fastbk.native.journal import (
+    BELL,
+    LIMIT_NO_ADDS,
+    LIMIT_NO_WRITES,
+    LIMIT_OPEN,
+    NEARLY_FULL,
+    ROLL,
+    Journal,
+    JournalOptions,
+)
+from fastbk.native.journal_scan import RECORD_HEADER_BYTES
+from fastbk.native.kill_points import kill_point
+from fastbk.observe import logs
+from fastbk.server.child import Child, run
+from fastbk.server.config import JournalConfig
+from fastbk.storage.journal_files import OldFile, name_of
+from fastbk.storage.journal_pool import JournalPool
+
+if TYPE_CHECKING:
+    from fastbk.server.config import Replayed
+
+DEPTH = 2
+STEP_TIMEOUT_MS = 100
+WAITING_STEP_TIMEOUT_MS = 2
+"""While a file is being made, or the limit is reached: nobody rings when that changes."""
+LAG_PAUSE_S = 0.001
+LOOK_INTERVAL_NS = 10_000_000
+"""Between two looks at the control socket and the mark, under load."""
+
+
+def record_bytes_max(frame_size_bytes_max: int) -> int:
+    """Return the largest record that a frame of that size can become."""
+    return (frame_size_bytes_max + RECORD_HEADER_BYTES + 7) // 8 * 8
+
+
+def depth_of(disk: Disk) -> int:
+    """Return how many batches may be under way: one where writes go through the page cache.
+
+    An error of writing a page back is told once a file, to whichever sync asks first. With two under way the second's
+    could take the first's error, and the first would look durable (INV-J1).
+    """
+    return 1 if disk.sync_mode.startswith("write+") else min(DEPTH, disk.depth_max)
+
+
+def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalOptions:
+    """Return what C needs, from configuration and descriptors."""
+    replayed = config.replayed
+    workers = range(config.worker_count)
+    return JournalOptions(
+        epoch=child.epoch,
+        segment_fd=child.fds["segment"],
+        index_segment_fd=child.fds["index_segment"],
+        worker_segment_fds=[child.fds[f"worker_segment.{w}"] for w in workers],
+        bell_fd=child.fds["bell"],
+        index_bell_fd=child.fds["index_bell"],
+        worker_bell_fds=[child.fds[f"worker_bell.{w}"] for w in workers],
+        bookie_id=config.bookie_id,
+        incarnation=config.incarnation,
+        pair=config.pair,
+        record_bytes_max=record_bytes_max(config.limits.frame_size_bytes_max),
+        predecessor_file_id=replayed.predecessor_file_id,
+        predecessor_sequence=replayed.predecessor_sequence,
+        predecessor_crc=replayed.predecessor_crc,
+        next_record_sequence=replayed.next_record_sequence,
+        depth=depth_of(disk),
+        batch_bytes=config.settings.batch_size_bytes_max,
+        second_batch_bytes=max(config.settings.second_batch_bytes_min, 1),
+        block_size_bytes=disk.block_size_bytes,
+        ledgers_max=config.limits.ledgers_max,
+    )
+
+
+def old_files(replayed: Replayed, directory: str) -> list[OldFile]:
+    """Return the files of earlier starts that the index found."""
+    return [
+        OldFile(
+            file["file_id"],
+            f"{directory}/{name_of(file['file_id'])}",
+            file["last_sequence"],
+            file["size_bytes"],
+        )
+        for file in replayed.old_files
+    ]
+
+
+class JournalLoop:
+    """Steps, and what Python does between them."""
+
+    def __init__(self, journal: Journal, pool: JournalPool, limit_bytes: int) -> None:
+        self.journal = journal
+        self.pool = pool
+        self.limit_bytes = limit_bytes
+        self.limit = LIMIT_OPEN
+        self._wants_file = False
+
+    def step(self) -> int:
+        """One step, and a new file when it asks for one. Returns the step's reasons.
+
+        Raises PoisonedError and OSError: publish nothing more, exit.
+        """
+        is_waiting = self._wants_file or self.limit != LIMIT_OPEN
+        reasons = self.journal.step(WAITING_STEP_TIMEOUT_MS if is_waiting else STEP_TIMEOUT_MS)
+        if reasons & ROLL:
+            self.roll()
+        elif reasons & NEARLY_FULL:
+            self.pool.hurry()
+        return reasons
+
+    def roll(self) -> None:
+        """Go on in the next file, if the limit allows one (A13), else refuse.
+
+        The last file within the limit is left by normal adds; one more is the room of fences and recovery
+        adds. When that is full too, all that would have to be written is refused.
+        """
+        self.pool.update(self.journal.mark_sequence)
+        behind_bytes = self.pool.behind_bytes + self.pool.next_size_bytes
+        if behind_bytes > self.limit_bytes + self.pool.file_size_bytes:
+            self._set_limit(LIMIT_NO_WRITES)
+            return
+        file = self.pool.take()
+        if file is None:
+            self._set_limit(
+                LIMIT_NO_WRITES
+            )  # the disk is full: reads go on, and fences of fenced ledgers
+            return
+        try:
+            _, closed_sequence = self.journal.roll(
+                file.file, file.file_id, file.salt, file.size_bytes
+            )
+        except BlockingIOError:
+            # A consumer of descriptors lags and was rung: the next step asks again.
+            self.pool.give_back(file)
+            time.sleep(LAG_PAUSE_S)
+            return
+        kill_point("journal.roll_after_switch")
+        self.pool.used(file, closed_sequence)
+        self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
+        self.look_at_files()
+
+    def look_at_files(self) -> None:
+        """Recycle behind the mark, have the next file made, open or close the journal to adds."""
+        self.pool.update(self.journal.mark_sequence)
+        self._wants_file = not self.pool.has_ready
+        behind_bytes = self.pool.behind_bytes
+        if self.limit == LIMIT_NO_ADDS and behind_bytes <= self.limit_bytes:
+            self._set_limit(LIMIT_OPEN)
+        if self.limit == LIMIT_NO_WRITES and self.pool.has_ready:
+            next_bytes = behind_bytes + self.pool.next_size_bytes
+            if next_bytes <= self.limit_bytes:
+                self._set_limit(LIMIT_OPEN)
+            elif next_bytes <= self.limit_bytes + self.pool.file_size_bytes:
+                self._set_limit(LIMIT_NO_ADDS)
+        self.journal.note_files(behind_bytes, self.pool.recycled, self.pool.made)
+
+    def drain(self) -> None:
+        """Take all that is in the rings (nobody writes there any more) and close the journal."""
+        while not self.journal.close():
+            self.step()
+
+    def _set_limit(self, limit: int) -> None:
+        if limit == self.limit:
+            return
+        self.limit = limit
+        self.journal.set_limit(limit)
+        names = {LIMIT_OPEN: "open", LIMIT_NO_ADDS: "no adds", LIMIT_NO_WRITES: "no writes"}
+        logs.warning(
+            "journal.limit",
+            limit=names[limit],
+            behind_bytes=self.pool.behind_bytes,
+            limit_bytes=self.limit_bytes,
+        )
+
+
+def serve(child: Child, loop: JournalLoop) -> None:
+    """Step until the supervisor asks to drain."""
+    next_look_ns = 0
+    while True:
+        reasons = loop.step()
+        now_ns = time.monotonic_ns()
+        if now_ns >= next_look_ns:
+            next_look_ns = now_ns + LOOK_INTERVAL_NS
+            loop.look_at_files()
+        elif not reasons & BELL:
+            continue
+        message = child.receive()
+        if message is not None and message.get("type") == "drain":
+            loop.drain()
+            return
+
+
+def main(child: Child) -> None:
+    """The journal's life after `configure`."""
+    config = msgspec.convert(child.config, JournalConfig)
+    settings = config.settings
+    disk = Disk(settings.directory, settings.backend)
+    journal = Journal(disk, journal_options(child, config, disk))
+    journal.load_states(child.fds["states"], config.replayed.states)
+    pool = JournalPool(
+        disk,
+        settings.directory,
+        next_file_id=config.replayed.next_file_id,
+        file_size_bytes=settings.file_size_bytes,
+        first_file_size_bytes=settings.first_file_size_bytes,
+        limit_bytes=settings.limit_bytes,
+        old_files=old_files(config.replayed, settings.directory),
+    )
+    if disk.fallback_reason:
+        logs.warning("journal.io_uring_refused", reason=disk.fallback_reason, backend=disk.name)
+    loop = JournalLoop(journal, pool, settings.limit_bytes)
+    loop.roll()
+    logs.info(
+        "journal.ready", backend=disk.name, sync_mode=disk.sync_mode, file_id=journal.status.file_id
+    )
+    kill_point("journal.before_ready")
+    child.send({"type": "ready", "backend": disk.name, "sync_mode": disk.sync_mode})
+    serve(child, loop)
+    status = journal.status
+    child.send(
+        {"type": "drained", "sequence": status.published_sequence, "bytes": status.journal_bytes}
+    )
+    pool.close()
+
+
+if __name__ == "__main__":
+    run("journal", main)

@@ -1,0 +1,111 @@
+"""Answers to the requests that Python answers: hello and info. A few a connection, none an entry."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from fastbk import __version__
+from fastbk.native.worker import BAD_VERSION
+from fastbk.wire.messages import (
+    VERSION_MAX,
+    VERSION_MIN,
+    ColdRequest,
+    ErrorReply,
+    Hello,
+    HelloReply,
+    InfoReply,
+    decode_cold_request,
+    encode_reply,
+)
+
+STATUS_OK = 0
+STATUS_UNSUPPORTED = 2
+STATUS_TOO_MANY_REQUESTS = 25
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fastbk.native.worker import Worker
+    from fastbk.server.config import WorkerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A frame to send. `is_last`: the connection is refused with it; `is_open`: its hello is accepted."""
+
+    frame: bytes
+    is_last: bool = False
+    is_open: bool = True
+
+
+class Handlers:
+    """Knows what a hello and an info reply say."""
+
+    def __init__(self, config: WorkerConfig, worker: Worker) -> None:
+        self._config = config
+        self._worker = worker
+        self._started_ns = time.monotonic_ns()
+
+    def answer(self, frame: bytes) -> Answer:
+        """Return the answer to a verified cold request."""
+        request = decode_cold_request(frame)
+        if request.hello is None:
+            return Answer(encode_reply(request.request_id, STATUS_OK, self._info()))
+        return self._hello(request, request.hello)
+
+    def too_many_connections(self) -> bytes:
+        """Return what a client hears for whom there is no slot."""
+        reason = f"this bookie has {self._config.settings.connections_max} connections already: try again later"
+        return encode_reply(0, STATUS_TOO_MANY_REQUESTS, ErrorReply(message=reason))
+
+    def _hello(self, request: ColdRequest, hello: Hello) -> Answer:
+        version = min(hello.version_max, VERSION_MAX)
+        reason = ""
+        if version < max(hello.version_min, VERSION_MIN):
+            reason = (
+                f"this bookie speaks versions {VERSION_MIN} to {VERSION_MAX} of the protocol, the client"
+                f" {hello.version_min} to {hello.version_max}"
+            )
+        elif hello.auth_method:
+            reason = (
+                f'this bookie has no authentication: method "{hello.auth_method}" is not to be had'
+            )
+        if reason:
+            self._worker.count(BAD_VERSION)
+            error = ErrorReply(message=reason, version_min=VERSION_MIN, version_max=VERSION_MAX)
+            frame = encode_reply(request.request_id, STATUS_UNSUPPORTED, error)
+            return Answer(frame, is_last=True, is_open=False)
+        reply = HelloReply(
+            version=version,
+            frame_size_bytes_max=self._config.limits.frame_size_bytes_max,
+            batch_entry_count_max=self._config.limits.batch_entries_max,
+            pending_requests_max=self._config.settings.pending_requests_max,
+            incarnation=self._config.incarnation,
+            bookie_id=self._config.bookie_id,
+            software=f"fastbk {__version__}",
+        )
+        return Answer(encode_reply(request.request_id, STATUS_OK, reply))
+
+    def _info(self) -> InfoReply:
+        is_read_only = self._worker.is_read_only
+        try:
+            disk = os.statvfs(self._config.ledger_directory)
+            total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        except OSError:
+            total_bytes = free_bytes = 0
+        return InfoReply(
+            software=f"fastbk {__version__}",
+            bookie_id=self._config.bookie_id,
+            incarnation=self._config.incarnation,
+            writable=not is_read_only,
+            reason=self._why_read_only() if is_read_only else "",
+            disk_total_bytes=total_bytes,
+            disk_free_bytes=free_bytes,
+            uptime_ms=(time.monotonic_ns() - self._started_ns) // 1_000_000,
+        )
+
+    def _why_read_only(self) -> str:
+        if self._config.reads_only_reason:
+            return f"reads only: {self._config.reads_only_reason}"
+        return "the index takes no normal adds: disk or limits"

@@ -1,0 +1,143 @@
+"""A worker's event loop side: the listener, the bell, the timer, and the end.
+
+`Network` owns the connections by slot. The bell (an eventfd that journal and index ring) leads to one C call that
+answers everything; the timer, once a second, looks at deadlines and at what a lost wake-up may have left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fastbk.observe import logs
+from fastbk.server.network.connection import Connection
+from fastbk.server.network.handlers import Handlers
+
+if TYPE_CHECKING:
+    import socket
+
+    from fastbk.native.worker import Event, Worker
+    from fastbk.server.config import WorkerConfig
+
+SWEEP_INTERVAL_S = 1.0
+BACKLOG = 1024
+CLOSE_TIMEOUT_S = 1.0
+"""How long the last replies may take to leave once everything is answered."""
+
+
+class Network:
+    """Serves one listener until drained."""
+
+    def __init__(
+        self, worker: Worker, config: WorkerConfig, bell_fd: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.worker = worker
+        self.loop = loop
+        self.handlers = Handlers(config, worker)
+        self.connections: dict[int, Connection] = {}
+        self._bell_fd = bell_fd
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_collect_due = False
+        self._failure: asyncio.Future[None] = loop.create_future()
+        self._drained: asyncio.Future[None] | None = None
+        self._all_gone: asyncio.Future[None] | None = None
+
+    async def start(self, listener: socket.socket) -> int:
+        """Listen; return the port (0 for a unix socket)."""
+        self.loop.set_exception_handler(self._on_exception)
+        self.loop.add_reader(self._bell_fd, self._on_bell)
+        self._on_bell()  # from here on the others know that this worker sleeps
+        self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), sock=listener, backlog=BACKLOG
+        )
+        address = listener.getsockname()
+        return int(address[1]) if isinstance(address, tuple) else 0
+
+    async def failed(self) -> None:
+        """Return never; raise what makes this worker useless."""
+        await asyncio.shield(self._failure)
+
+    def fail(self, error: BaseException) -> None:
+        """Have `failed` raise `error`."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def drain(self, timeout_s: float) -> int:
+        """Stop accepting and reading, answer what is under way, close. Return the requests left unanswered."""
+        if self._server is not None:
+            self._server.close()
+        self._act(self.worker.drain())
+        self._drained = self.loop.create_future()
+        self._on_bell()
+        try:
+            await asyncio.wait_for(self._drained, timeout_s)
+        except TimeoutError:
+            pass
+        left = self.worker.pending
+        for connection in list(self.connections.values()):
+            connection.close()
+        if self.connections:
+            self._all_gone = self.loop.create_future()
+            try:
+                await asyncio.wait_for(self._all_gone, CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                pass
+        return left
+
+    def stop(self) -> None:
+        """Leave the loop; the worker's memory may be unmapped after this."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.loop.remove_reader(self._bell_fd)
+        for connection in list(self.connections.values()):
+            connection.abort()
+
+    def collect_soon(self) -> None:
+        """Collect once in the next turn of the loop."""
+        if not self._is_collect_due:
+            self._is_collect_due = True
+            self.loop.call_soon(self._collect_later)
+
+    def connection_is_gone(self) -> None:
+        """A connection was closed."""
+        if not self.connections and self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
+        self._look_at_drain()
+
+    def _collect_later(self) -> None:
+        self._is_collect_due = False
+        self._on_bell()
+
+    def _on_bell(self) -> None:
+        events, is_more = self.worker.collect()
+        if events:
+            self._act(events)
+        if is_more:
+            self.collect_soon()
+        self._look_at_drain()
+
+    def _on_timer(self) -> None:
+        self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
+        self._act(self.worker.sweep())
+        self._on_bell()
+
+    def _act(self, events: list[Event]) -> None:
+        for slot, todo in events:
+            connection = self.connections.get(slot)
+            if connection is not None:
+                connection.act(todo)
+
+    def _look_at_drain(self) -> None:
+        if self._drained is not None and not self._drained.done() and self.worker.pending == 0:
+            self._drained.set_result(None)
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError):  # a client's trouble: its connection is closed by the loop
+            logs.debug("connection.broken", reason=str(error))
+        elif isinstance(error, BaseException):
+            self.fail(error)
+        else:
+            logs.warning("loop.complained", message=str(context.get("message")))

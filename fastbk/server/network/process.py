@@ -1,0 +1,99 @@
+"""A network worker's life: configured, listening, drained. `python -m fastbk.server.network.process FD`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import msgspec
+import uvloop
+
+from fastbk.native.worker import Worker, WorkerOptions
+from fastbk.observe import logs
+from fastbk.server.child import Child, SupervisorGone, run
+from fastbk.server.config import WorkerConfig
+from fastbk.server.network.admission import allow_descriptors
+from fastbk.server.network.network import Network
+
+DRAIN_TIMEOUT_S_MAX = 5.0
+
+
+def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
+    """Return what C needs, from configuration and descriptors."""
+    settings = config.settings
+    connections_max = allow_descriptors(settings.connections_max)
+    if connections_max < settings.connections_max:
+        logs.warning(
+            "worker.connections_limited", connections_max=connections_max, by="RLIMIT_NOFILE"
+        )
+    return WorkerOptions(
+        worker=child.index,
+        epoch=child.epoch,
+        segment_fd=child.fds["segment"],
+        journal_segment_fd=child.fds["journal_segment"],
+        index_segment_fd=child.fds["index_segment"],
+        bell_fd=child.fds["bell"],
+        journal_bell_fd=child.fds["journal_bell"],
+        index_bell_fd=child.fds["index_bell"],
+        frame_size_bytes_max=config.limits.frame_size_bytes_max,
+        batch_entries_max=config.limits.batch_entries_max,
+        connections_max=connections_max,
+        pending_requests_max=settings.pending_requests_max,
+        partial_frames_bytes_max=settings.partial_frames_bytes_max,
+        reply_backlog_bytes_max=settings.reply_backlog_bytes_max,
+        hello_timeout_ms=settings.hello_timeout_ms,
+        frame_timeout_ms=settings.frame_timeout_ms,
+        is_reads_only=bool(config.reads_only_reason),
+    )
+
+
+async def until_drain(child: Child, network: Network) -> None:
+    """Return when the supervisor says `drain`. Raises SupervisorGone, or what makes the worker useless."""
+    loop = network.loop
+    told: asyncio.Future[None] = loop.create_future()
+
+    def on_control() -> None:
+        try:
+            message = child.receive()
+            while message is not None:
+                if message.get("type") == "drain" and not told.done():
+                    told.set_result(None)
+                message = child.receive()
+        except SupervisorGone as error:
+            network.fail(error)
+
+    loop.add_reader(child.control.fileno(), on_control)
+    failed = asyncio.ensure_future(network.failed())
+    await asyncio.wait([told, failed], return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        failed.result()
+    failed.cancel()
+
+
+async def serve(child: Child) -> None:
+    """Serve until drained."""
+    config = msgspec.convert(child.config, WorkerConfig)
+    worker = Worker(worker_options(child, config))
+    network = Network(worker, config, child.fds["bell"], asyncio.get_running_loop())
+    port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
+    os.close(child.fds["listener"])
+    child.send({"type": "ready", "port": port})
+    logs.info("worker.ready", port=port)
+    await until_drain(child, network)
+    left = await network.drain(min(config.drain_timeout_ms / 1000, DRAIN_TIMEOUT_S_MAX))
+    network.stop()
+    # Others may still have much under way: the journal must not run out of room over what nobody reads here.
+    worker.leave()
+    logs.info("worker.drained", requests_unanswered=left)
+    child.send({"type": "drained"})
+
+
+def main(child: Child) -> None:
+    """Run the worker's loop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(child))
+
+
+if __name__ == "__main__":
+    run("worker", main)

@@ -1,0 +1,165 @@
+"""The bookie's place in metadata: announced while it serves, kept alive, taken back when it stops.
+
+Metadata calls block, so they run in one thread of their own, in order; the supervisor's loop never
+waits for a store. An outage of metadata costs readiness, not service: clients that know the bookie
+go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from fastbk.errors import Error, MetadataConflict
+from fastbk.meta import open_store
+from fastbk.meta.api import BookieService, Endpoint
+from fastbk.model.ids import BookieId
+from fastbk.observe import logs
+from fastbk.server.identity import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.meta.api import Lease, MetadataStore
+    from fastbk.server.config import BookieConfig
+
+T = TypeVar("T")
+
+_RETRY_S = 0.5
+
+
+class Membership:
+    """Keeps metadata in agreement with what this bookie is and whether it takes writes."""
+
+    def __init__(
+        self, config: BookieConfig, service: Endpoint, on_problem: Callable[[str | None], None]
+    ) -> None:
+        """`on_problem` gets a reason while metadata does not know of us, None when it does again."""
+        self._config = config
+        self._endpoint = service
+        self._on_problem = on_problem
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+        self._store: MetadataStore | None = None
+        self._service: BookieService | None = None
+        self._lease: Lease | None = None
+        self._writable = False
+        self._has_changed = False
+        self._has_problem = False
+        self._turn = asyncio.Lock()
+        """The lease is changed by one at a time: a renewal of an old one must not undo a new one."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def join(self, bookie_id: str) -> BookieService:
+        """Open the store and check that directories and metadata agree on who we are (INV-D1).
+
+        Done once, with the directories locked; later calls return the same. Raises Error.
+        """
+        if self._service is None:
+            self._service = await self._call(lambda: self._join(bookie_id))
+        return self._service
+
+    async def announce(self, *, writable: bool, properties: dict[str, str] | None = None) -> None:
+        """Register, or change what is registered; returns once metadata said yes.
+
+        Raises Error the first time. Later an outage of metadata does not keep the bookie from
+        serving: it is a problem that is told of, and tried again until it is over.
+
+        `properties` are told to whoever lists bookies; other ones than before mean a new lease.
+        """
+        assert self._service is not None
+        async with self._turn:
+            if properties is not None and properties != self._service.properties:
+                self._service = replace(self._service, properties=properties)
+                self._lease = None  # taken over by the same incarnation's new one
+            self._writable = writable
+            self._has_changed = True
+            try:
+                await self._apply()
+            except Error as error:
+                if self._task is None:
+                    raise
+                self._problem(error)
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep())
+
+    def mark_not_writable(self) -> None:
+        """Have metadata say that we take no adds, soon; an outage leaves that to the lease's end."""
+        lease, self._writable = self._lease, False
+        if lease is not None:
+            self._thread.submit(lambda: _quietly(lambda: lease.set_writable(False)))
+
+    async def withdraw(self) -> None:
+        """Deregister, so that clients choose others; an outage leaves it to the lease to run out."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await self._call(lambda: _quietly(lease.close))
+
+    async def close(self) -> None:
+        """Withdraw, close the store and end the thread."""
+        await self.withdraw()
+        store, self._store = self._store, None
+        if store is not None:
+            await self._call(store.close)
+        self._thread.shutdown(wait=False)
+
+    def _join(self, bookie_id: str) -> BookieService:
+        self._store = open_store(self._config.metadata.uri)
+        incarnation = settle(self._config, self._store, bookie_id)
+        return BookieService(BookieId(bookie_id), incarnation, (self._endpoint,))
+
+    async def _keep(self) -> None:
+        while True:
+            pause_s = _RETRY_S
+            if self._lease is not None and not self._has_changed:
+                # Half of what is allowed: a late wake-up must not cost the lease.
+                pause_s = self._lease.renew_interval_s / 2
+            await asyncio.sleep(pause_s)
+            async with self._turn:
+                try:
+                    if self._lease is None or self._has_changed:
+                        await self._apply()
+                    else:
+                        await self._call(self._lease.renew)
+                except Error as error:
+                    if isinstance(error, MetadataConflict):
+                        self._lease = None  # run out, or taken: announce anew
+                    self._problem(error)
+                    continue
+            if self._has_problem:
+                logs.info("registration.recovered")
+                self._has_problem = False
+            self._on_problem(None)
+
+    async def _apply(self) -> None:
+        service, writable, lease, store = self._service, self._writable, self._lease, self._store
+        assert service is not None
+        assert store is not None
+        if lease is None:
+            self._lease = await self._call(
+                lambda: store.register_bookie(service, writable=writable)
+            )
+        else:
+            await self._call(lambda: lease.set_writable(writable))
+        self._has_changed = False
+
+    def _problem(self, error: Error) -> None:
+        if not self._has_problem:
+            logs.warning("registration.lost", reason=str(error))
+            self._has_problem = True
+        self._on_problem(f"metadata does not answer or does not know us: {error}")
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+
+def _quietly(function: Callable[[], None]) -> None:
+    try:
+        function()
+    except Error as error:
+        logs.warning("registration.left_behind", reason=str(error))

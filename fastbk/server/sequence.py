@@ -1,0 +1,249 @@
+"""The order in which a boot's children start and stop.
+
+Start: all are spawned at once and report `hello` when imported. The index gets its configuration
+first and replays; its `replayed` goes on to the journal, which opens a new file and is `ready`;
+then the index is told to `start`, and only then do the workers listen. Stop: workers, journal,
+index, gc, each role drained when the one before it is gone. A boot that serves reads only has no
+journal and no gc: the index starts as soon as it has replayed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.native.kill_points import kill_point
+from fastbk.observe import logs
+from fastbk.server import topology
+from fastbk.server.config import (
+    GcConfig,
+    IndexConfig,
+    JournalConfig,
+    Replayed,
+    WorkerConfig,
+)
+from fastbk.server.topology import INDEX, JOURNAL
+from fastbk.server.watch import Exited, Message, Stop
+
+if TYPE_CHECKING:
+    from fastbk.server.config import BookieConfig
+    from fastbk.server.spawn import Boot
+    from fastbk.server.watch import Watch
+
+
+class ChildDied(Exception):
+    """A child ended that should not have: this boot is over."""
+
+    def __init__(self, process: topology.Process, reason: str) -> None:
+        super().__init__(f"{process.name}: {reason}")
+        self.process = process
+
+
+class StopAsked(Exception):
+    """The bookie was asked to stop while it started."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configurations of the children are made of, beside the settings."""
+
+    bookie_id: str
+    incarnation: int
+    host: str
+    port: int
+    reads_only_reason: str = ""
+    """Not empty: a boot without journal and gc (A13)."""
+
+
+class Sequence:
+    """Leads one boot through its life."""
+
+    def __init__(self, boot: Boot, watch: Watch, config: BookieConfig, facts: Facts) -> None:
+        self._boot = boot
+        self._watch = watch
+        self._config = config
+        self._facts = facts
+        self._greeted: set[topology.Process] = set()
+        self._ready: set[topology.Process] = set()
+        self._failed: dict[topology.Process, str] = {}
+        self.replayed: Replayed | None = None
+        self.properties: dict[str, str] = {}
+        """What clients and tools may want to know of this boot, for metadata."""
+
+    async def start(self) -> Replayed:
+        """Return when every child is ready, with what replay found.
+
+        Raises ChildDied, StopAsked.
+        """
+        deadline_s = time.monotonic() + self._config.bookie.start_timeout_ms / 1e3
+        while len(self._ready) < len(self._boot.children):
+            message = await self._message(deadline_s)
+            self._on_start_message(message)
+        assert self.replayed is not None
+        return self.replayed
+
+    async def serve(self) -> Stop:
+        """Return when the bookie is asked to stop. Raises ChildDied."""
+        while True:
+            event = await self._watch.next()
+            if isinstance(event, Stop):
+                return event
+            if isinstance(event, Exited):
+                kill_point("supervisor.child_died")
+                raise ChildDied(event.process, self._why(event))
+            self._note(event)
+
+    async def drain(self, timeout_ms: int | None = None) -> bool:
+        """Stop every child in order; return whether all were done in time (None: as configured)."""
+        if timeout_ms is None:
+            timeout_ms = self._config.bookie.drain_timeout_ms
+        deadline_s = time.monotonic() + timeout_ms / 1e3
+        for role in topology.DRAIN_ORDER:
+            asked = [process for process in self._boot.children if process.role == role]
+            waiting = set(asked)
+            for process in asked:
+                self._boot.children[process].send({"type": "drain"})
+                self._boot.ring(process)
+            while waiting:
+                try:
+                    event = await self._watch.next(max(0.0, deadline_s - time.monotonic()))
+                except TimeoutError:
+                    names = [process.name for process in waiting]
+                    logs.warning("drain.timed_out", waiting_for=names)
+                    return False
+                if isinstance(event, Message):
+                    self._note(event)
+                elif isinstance(event, Exited):
+                    if event.process not in waiting or event.code != 0:
+                        logs.warning(
+                            "drain.failed", process=event.process.name, reason=self._why(event)
+                        )
+                        return False
+                    waiting.discard(event.process)
+        return True
+
+    async def _message(self, deadline_s: float) -> Message:
+        try:
+            event = await self._watch.next(max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError:
+            late = [p for p in self._boot.children if p not in self._ready]
+            names = ", ".join(process.name for process in late)
+            raise ChildDied(late[0], f"not ready in time (waiting for {names})") from None
+        if isinstance(event, Stop):
+            raise StopAsked(event.reason)
+        if isinstance(event, Exited):
+            raise ChildDied(event.process, self._why(event))
+        return event
+
+    def _on_start_message(self, message: Message) -> None:
+        process, kind = message.process, message.body.get("type")
+        if kind == "hello":
+            self._greeted.add(process)
+            if process.role == "index":
+                self._configure(process, self._index_config())
+            elif process.role == "gc":
+                self._configure(process, self._gc_config())
+        elif kind == "replayed" and process == INDEX:
+            self.replayed = msgspec.convert(message.body, Replayed)
+            if JOURNAL not in self._boot.children:
+                self._start_index()
+        elif kind == "ready":
+            self._ready.add(process)
+            if process == JOURNAL:
+                for name in ("backend", "sync_mode"):
+                    self.properties[f"journal_{name}"] = str(message.body.get(name, ""))
+                self._start_index()
+        else:
+            self._note(message)
+        self._configure_what_can_be(process)
+
+    def _configure_what_can_be(self, news_from: topology.Process) -> None:
+        """Configure the journal once replay is done, and the workers once journal and index are
+        ready.
+        """
+        if self.replayed and JOURNAL in self._greeted and news_from in (INDEX, JOURNAL):
+            self._greeted.discard(JOURNAL)
+            self._configure(JOURNAL, self._journal_config(self.replayed))
+        if {JOURNAL, INDEX} & self._boot.children.keys() <= self._ready:
+            # In the order of the children: that of a set changes from boot to boot.
+            for process in [p for p in self._boot.children if p.role == "worker"]:
+                if process not in self._greeted:
+                    continue
+                self._greeted.discard(process)
+                self._configure(process, self._worker_config())
+
+    def _start_index(self) -> None:
+        self._boot.children[INDEX].send({"type": "start"})
+        self._boot.ring(INDEX)
+
+    def _configure(self, process: topology.Process, config: msgspec.Struct) -> None:
+        child = self._boot.children[process]
+        child.send(
+            {
+                "type": "configure",
+                "role": process.role,
+                "index": process.index,
+                "epoch": self._boot.epoch,
+                "config": msgspec.to_builtins(config),
+                "descriptors": child.descriptors,
+                "log": {"bookie_id": self._facts.bookie_id},
+            }
+        )
+
+    def _note(self, message: Message) -> None:
+        if message.body.get("type") == "failed":
+            self._failed[message.process] = str(message.body.get("reason"))
+
+    def _why(self, event: Exited) -> str:
+        """Return the reason that a child gave, else how it ended."""
+        if event.process in self._failed:
+            return self._failed[event.process]
+        if event.code < 0:
+            return f"killed by signal {-event.code}"
+        return f"ended with code {event.code}"
+
+    def _worker_config(self) -> WorkerConfig:
+        return WorkerConfig(
+            bookie_id=self._facts.bookie_id,
+            incarnation=self._facts.incarnation,
+            host=self._facts.host,
+            port=self._facts.port,
+            ledger_directory=self._config.ledgers.directory,
+            limits=self._config.limits,
+            settings=self._config.network,
+            drain_timeout_ms=self._config.bookie.drain_timeout_ms,
+            write_cache_size_bytes=self._config.ledgers.write_cache_size_bytes,
+            reads_only_reason=self._facts.reads_only_reason,
+        )
+
+    def _journal_config(self, replayed: Replayed) -> JournalConfig:
+        return JournalConfig(
+            bookie_id=self._facts.bookie_id,
+            incarnation=self._facts.incarnation,
+            pair=0,
+            worker_count=self._boot.worker_count,
+            limits=self._config.limits,
+            settings=self._config.journal,
+            replayed=replayed,
+        )
+
+    def _index_config(self) -> IndexConfig:
+        return IndexConfig(
+            bookie_id=self._facts.bookie_id,
+            incarnation=self._facts.incarnation,
+            pair=0,
+            worker_count=self._boot.worker_count,
+            limits=self._config.limits,
+            settings=self._config.ledgers,
+            journal_directory=self._config.journal.directory,
+            journal_limit_bytes=self._config.journal.limit_bytes,
+        )
+
+    def _gc_config(self) -> GcConfig:
+        return GcConfig(
+            bookie_id=self._facts.bookie_id,
+            metadata_uri=self._config.metadata.uri,
+            ledger_directory=self._config.ledgers.directory,
+            settings=self._config.gc,
+        )

@@ -1,0 +1,316 @@
+"""The bookie's supervisor: owns configuration, directories, identity, port and registration; no
+data path.
+
+It starts all children at once under a fresh epoch, leads them to readiness (`sequence`), watches
+them, and ends them. A child that dies takes the rest with it: what they shared is thrown away, what
+was acknowledged is on disk, and the next boot replays it. A crash loop ends in a boot without journal
+and gc that serves reads only, until somebody restarts the bookie (A13); when that fails too, in a
+failed bookie with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fastbk.errors import Error, StorageError
+from fastbk.meta.api import Endpoint
+from fastbk.native.kill_points import kill_point
+from fastbk.observe import logs
+from fastbk.server import config as config_module
+from fastbk.server.admin.http import AdminServer
+from fastbk.server.admin.metrics import Metrics
+from fastbk.server.config import split_address
+from fastbk.server.directories import lock_all
+from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.registration import Membership
+from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
+from fastbk.server.spawn import Boot, PortGuard
+from fastbk.server.watch import Watch
+
+if TYPE_CHECKING:
+    import socket
+
+    from fastbk.server.config import BookieConfig, Replayed
+
+READ_ONLY_POLL_S = 0.5
+
+PROPERTY_CHARACTERS_MAX = 500
+READS_ONLY_NEXT = (
+    "only reads are served from now on, without a journal: find out from the lines above why children"
+    " died, repair that, and restart the bookie; it takes writes again then"
+)
+
+ORPHAN_DRAIN_MS = 3_000
+"""A clean stop when whoever started us is gone: a successor may wait for the directories already."""
+
+
+class Supervisor:
+    """One bookie's life, from locked directories to the last child's end."""
+
+    def __init__(self, config: BookieConfig, lifeline: socket.socket | None = None) -> None:
+        """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end
+        stops us.
+        """
+        config_module.check(config)
+        self._config = config
+        self._lifeline = lifeline
+        self._life = Lifecycle(time.monotonic())
+        budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
+        self._restarts = Restarts(budget)
+        self._metrics = Metrics(self._life, budget)
+        self._stop_reason: str | None = None
+        self._stop_asked = asyncio.Event()
+        self._watch: Watch | None = None
+        self._boot: Boot | None = None
+        self._epoch = 0
+        self._is_orphan = False
+        self._remove_at_end: list[str] = []
+
+    async def run(self) -> int:
+        """Serve until asked to stop; return the exit code. Raises Error for what only a person can
+        mend.
+        """
+        host, port = split_address(self._config.bookie.listen, "[bookie] listen")
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        if self._lifeline is not None:
+            self._lifeline.setblocking(False)
+            loop.add_reader(self._lifeline, self._lifeline_readable)
+        async with contextlib.AsyncExitStack() as stack:
+            journal, ledgers = self._config.journal.directory, self._config.ledgers.directory
+            locks = await asyncio.to_thread(lock_all, [journal, ledgers])
+            for lock in locks:
+                stack.callback(lock.close)
+            self._locks = {"journal": locks[0].descriptor, "ledgers": locks[-1].descriptor}
+            try:
+                self._guard = PortGuard(host, port)
+            except OSError as error:
+                raise StorageError(
+                    f"cannot listen on {host}:{port}: {error.strerror}: stop what has that port, or"
+                    " choose another by [bookie] listen"
+                ) from error
+            stack.callback(self._guard.close)
+            self._bookie_id = self._config.bookie.id or f"{host}:{self._guard.port}"
+            logs.bind(bookie_id=self._bookie_id)
+            endpoint = Endpoint(self._config.bookie.advertised or host, self._guard.port)
+            self._membership = Membership(
+                self._config, endpoint, lambda reason: self._life.note("metadata", reason)
+            )
+            stack.push_async_callback(self._membership.close)
+            self._admin = await self._open_admin(stack)
+            return await self._boots()
+
+    def stop(self, reason: str) -> None:
+        """Begin to drain; asked a second time, kill at once (acknowledged data is safe either way)."""
+        if self._stop_reason is not None:
+            if self._boot is not None:
+                logs.warning("bookie.killed", reason=reason)
+                for child in self._boot.children.values():
+                    child.kill()
+            return
+        self._stop_reason = reason
+        self._stop_asked.set()
+        if self._watch is not None:
+            self._watch.stop(reason)
+
+    async def _boots(self) -> int:
+        """Boot until asked to stop. Raises Error for what only a person can mend."""
+        while self._stop_reason is None:
+            try:
+                await self._one_boot()
+            except ChildDied as error:
+                was_serving = self._life.state in (State.WRITABLE, State.READ_ONLY)
+                self._life.go(State.STARTING, str(error), time.monotonic())
+                self._membership.mark_not_writable()
+                kill_point("supervisor.before_restart")
+                pause_s = self._what_next(error, was_serving=was_serving)
+                self._tell({"type": "down", "reason": str(error)})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._stop_asked.wait()
+            except StopAsked:
+                pass
+        logs.info("bookie.stopped", reason=self._stop_reason)
+        return 0
+
+    async def _one_boot(self) -> None:
+        """Start, serve and drain once. Raises ChildDied, StopAsked, Error."""
+        began_s = time.monotonic()
+        self._epoch = max(self._epoch + 1, int(time.time()))
+        reads_only = self._restarts.reads_only_reason
+        self._boot = boot = Boot(
+            self._config, self._guard, self._locks, self._epoch, is_reads_only=bool(reads_only)
+        )
+        self._watch = watch = Watch(boot)
+        kill_point("supervisor.after_spawn")
+        self._tell({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
+        try:
+            # The children import meanwhile; what they say waits in the queue.
+            service = await self._membership.join(self._bookie_id)
+            facts = Facts(
+                bookie_id=self._bookie_id,
+                incarnation=service.incarnation,
+                host=self._guard.host,
+                port=self._guard.port,
+                reads_only_reason=reads_only,
+            )
+            self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
+            sequence = Sequence(boot, watch, self._config, facts)
+            if self._stop_reason is not None:
+                raise StopAsked
+            kill_point("supervisor.before_start")
+            replayed = await sequence.start()
+            self._metrics.attach({process: boot.segments[process] for process in boot.children})
+            kill_point("supervisor.before_ready")
+            properties = sequence.properties
+            if reads_only:
+                properties = {"reads_only": reads_only[:PROPERTY_CHARACTERS_MAX]}
+            await self._membership.announce(writable=not reads_only, properties=properties)
+            kill_point("supervisor.after_announce")
+            state = State.READ_ONLY if reads_only else State.WRITABLE
+            self._life.go(state, reads_only or "serving", time.monotonic())
+            self._say_ready(sequence, replayed, time.monotonic() - began_s)
+            await self._serve(sequence)
+        finally:
+            self._metrics.detach()
+            watch.close()
+            self._watch = self._boot = None
+            await asyncio.to_thread(boot.close)
+
+    def _say_ready(self, sequence: Sequence, replayed: Replayed, seconds: float) -> None:
+        http_port = self._admin.port if self._admin else None
+        logs.info(
+            "bookie.started",
+            port=self._guard.port,
+            http_port=http_port,
+            seconds=round(seconds, 3),
+            replayed_batches=replayed.batches,
+            replayed_bytes=replayed.bytes,
+            damage=len(replayed.damage),
+            **sequence.properties,
+        )
+        self._tell(
+            {
+                "type": "ready",
+                "bookie_id": self._bookie_id,
+                "host": self._guard.host,
+                "port": self._guard.port,
+                "http_port": http_port,
+                "epoch": self._epoch,
+                "seconds": round(seconds, 3),
+                "pids": self.pids(),
+                "reads_only": self._restarts.reads_only_reason,
+            }
+        )
+
+    async def _serve(self, sequence: Sequence) -> None:
+        """Serve until asked to stop, then drain. Raises ChildDied."""
+        follower = asyncio.create_task(self._follow_read_only())
+        try:
+            stop = await sequence.serve()
+        finally:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+        self._life.go(State.DRAINING, stop.reason, time.monotonic())
+        logs.info("bookie.draining", reason=stop.reason)
+        # Both at once: nobody has to wait for metadata to stop.
+        timeout_ms = self._config.bookie.drain_timeout_ms
+        if self._is_orphan:
+            timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS)
+        clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
+        reason = "drained" if clean else "drain was cut short"
+        self._life.go(State.STOPPED, reason, time.monotonic())
+
+    async def _follow_read_only(self) -> None:
+        """Tell metadata and `/readyz` when journal or index begin or end refusing normal adds."""
+        while not self._restarts.reads_only_reason:  # else: nothing that could change
+            await asyncio.sleep(READ_ONLY_POLL_S)
+            refused = self._metrics.reads_only()
+            state = State.READ_ONLY if refused else State.WRITABLE
+            if state is self._life.state:
+                continue
+            reason = "a disk is full or a limit is reached" if refused else "serving"
+            logs.warning("bookie.became_" + state.value, reason=reason)
+            self._life.go(state, reason, time.monotonic())
+            try:
+                await self._membership.announce(writable=not refused)
+            except Error as error:
+                self._life.note("metadata", str(error))
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids by the names of `fastbk.server.topology`, the supervisor's
+        included.
+        """
+        found = {"supervisor": os.getpid()}
+        if self._boot is not None:
+            found.update({p.name: child.pid for p, child in self._boot.children.items()})
+        return found
+
+    def _what_next(self, error: ChildDied, *, was_serving: bool) -> float:
+        """Return the pause before the next boot in seconds. Raises StorageError: there is none."""
+        restarts = self._restarts
+        earlier = restarts.reads_only_reason
+        reason = (
+            f"children died {self._config.bookie.restarts_max} times within"
+            f" {self._config.bookie.restarts_window_s} s, the last one: {error}"
+        )
+        pause_s = restarts.died(
+            error.process.role, reason, was_serving=was_serving, now_s=time.monotonic()
+        )
+        logs.error("bookie.broke_down", reason=str(error), restarts=restarts.budget.total)
+        if pause_s is None:
+            reason = f"serving reads only failed too: {error}; before that {earlier}"
+            self._life.go(State.FAILED, reason, time.monotonic())
+            raise StorageError(reason) from error
+        if restarts.reads_only_reason and not earlier:
+            self._life.crash_loop = reason
+            logs.error("bookie.reads_only", reason=reason, next=READS_ONLY_NEXT)
+        return pause_s
+
+    async def _open_admin(self, stack: contextlib.AsyncExitStack) -> AdminServer | None:
+        if not self._config.http.listen:
+            return None
+        host, port = split_address(self._config.http.listen, "[http] listen")
+        admin = AdminServer(self._life, self._metrics)
+        try:
+            await admin.open(host, port)
+        except OSError as error:
+            raise StorageError(
+                f"cannot listen on {host}:{port} for HTTP: {error.strerror}: choose another by"
+                " [http] listen"
+            ) from error
+        stack.push_async_callback(admin.close)
+        return admin
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._lifeline is not None:
+            with contextlib.suppress(OSError):
+                self._lifeline.send(msgspec.json.encode(message))
+
+    def _lifeline_readable(self) -> None:
+        assert self._lifeline is not None
+        try:
+            data = self._lifeline.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            message = msgspec.json.decode(data, type=dict)
+            if message.get("type") == "remove_at_end":
+                self._remove_at_end.append(str(message["path"]))
+            return
+        asyncio.get_running_loop().remove_reader(self._lifeline)
+        self._is_orphan = True
+        for path in self._remove_at_end:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self.stop("whoever started this bookie is gone")
