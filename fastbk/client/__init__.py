@@ -1,0 +1,23 @@
+"""The asyncio client. Import names from here or from `fastbk`."""
+
+from __future__ import annotations
+
+from fastbk.client.client import Client, LedgerInfo, connect
+from fastbk.client.config import UNLIMITED_S, ClientConfig
+from fastbk.client.entries import Batch, Entry
+from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.client.writer_stats import WriterStats
+
+__all__ = [
+    "UNLIMITED_S",
+    "Batch",
+    "Client",
+    "ClientConfig",
+    "Entry",
+    "LedgerInfo",
+    "LedgerReader",
+    "LedgerWriter",
+    "WriterStats",
+    "connect",
+]

@@ -1,0 +1,279 @@
+"""The client's connections: two for each bookie, one for adds and one for reads and fences, made when needed.
+
+Adds may be held back by the bookie for want of credit; reads and fences on the second connection never wait behind
+them. A channel that somebody subscribed to comes back by itself, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from fastbk.client.config import ClientConfig
+from fastbk.client.connection import AddListener, Answer, Connection, open_connection
+from fastbk.errors import ClientClosed, Error, NotEnoughBookies
+from fastbk.meta.api import BookieRegistration
+from fastbk.model.ids import BookieId
+
+_REFRESH_S = 1.0
+
+
+class ChannelListener(Protocol):
+    """A writer's view of the channels it sends adds through."""
+
+    def channel_ready(self, bookie_id: BookieId) -> None:
+        """The bookie can be written to."""
+
+    def channel_lost(self, bookie_id: BookieId, reason: str) -> None:
+        """It cannot be, or could not be reached again; what was sent may or may not have arrived."""
+
+    def channel_drained(self, bookie_id: BookieId) -> None:
+        """The bookie reads again after it had fallen behind."""
+
+
+class Channel:
+    """One connection to one bookie that is made again when it is lost and somebody wants it."""
+
+    def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
+        self.bookie_id = bookie_id
+        self.connection: Connection | None = None
+        self.reconnects = 0
+        self._pool = pool
+        self._listeners: list[ChannelListener] = []
+        self._task: asyncio.Task[Connection] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._tries = 0
+        self._was_missed = False
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether adds may be written now."""
+        connection = self.connection
+        return connection is not None and not connection.is_paused
+
+    def write(self, frames: bytes | bytearray | memoryview) -> None:
+        """Send frames on the open connection."""
+        if self.connection is not None:
+            self.connection.write(frames)
+
+    def subscribe(self, listener: ChannelListener) -> None:
+        """Keep the channel up and tell `listener` about it; it is told at once if the channel is up."""
+        self._listeners.append(listener)
+        if self.connection is not None:
+            listener.channel_ready(self.bookie_id)
+        elif self._task is None and self._retry is None:
+            self._start()
+
+    def unsubscribe(self, listener: ChannelListener) -> None:
+        """Stop telling `listener`; a channel that nobody subscribes to is not made again."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+        if not self._listeners and self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    async def open(self, timeout_s: float) -> Connection:
+        """Return the connection, made if necessary. Raises an Error with the reason."""
+        if self.connection is not None:
+            return self.connection
+        if self._task is None:
+            self._start()
+        assert self._task is not None
+        # Several callers wait for one attempt, and it goes on when one of them gives up.
+        done, _ = await asyncio.wait([self._task], timeout=timeout_s)
+        if not done:
+            raise NotEnoughBookies(
+                f"bookie {self.bookie_id} was not reached within {timeout_s:.3g} s"
+            )
+        (task,) = done
+        if task.cancelled():
+            raise ClientClosed("the client was closed")
+        return task.result()
+
+    def _start(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._task = asyncio.get_running_loop().create_task(
+            self._connect(), name=f"fastbk connect {self.bookie_id}"
+        )
+        self._task.add_done_callback(self._connected)
+
+    async def _connect(self) -> Connection:
+        pool = self._pool
+        host, port = await pool.address(self.bookie_id, fresh=self._tries > 0 or self._was_missed)
+        return await open_connection(
+            host,
+            port,
+            bookie_id=self.bookie_id,
+            client_name=pool.config.client_name,
+            timeout_s=pool.config.connect_timeout,
+            slots=pool.slots,
+            on_lost=self._lost,
+            on_drained=self._drained,
+        )
+
+    def _connected(self, task: asyncio.Task[Connection]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            connection = task.result()
+            reason = self._pool.check_incarnation(self.bookie_id, connection)
+            if reason is None and connection.is_open:
+                self._tries = 0
+                self._was_missed = False
+                self.connection = connection
+                for listener in list(self._listeners):
+                    listener.channel_ready(self.bookie_id)
+                return
+            reason = reason or "the connection was lost at once"
+            connection.abort(reason)
+        elif isinstance(error, Error):
+            reason = str(error)
+        else:
+            self._pool.report(error)
+            reason = repr(error)
+        self._was_missed = True  # it may listen elsewhere by now
+        self._give_notice(reason)
+
+    def _lost(self, reason: str) -> None:
+        # Also called for connections that never said hello, or lost their place: their tasks report that.
+        if self.connection is not None and not self.connection.is_open:
+            self.connection = None
+            self.reconnects += 1
+            self._give_notice(reason)
+
+    def _give_notice(self, reason: str) -> None:
+        for listener in list(self._listeners):
+            listener.channel_lost(self.bookie_id, reason)
+        if self._listeners and not self._pool.is_closed and self._task is None:
+            config = self._pool.config
+            wait_s = min(config.backoff_max, config.backoff_min * 2 ** min(self._tries, 20))
+            self._tries += 1
+            self._retry = asyncio.get_running_loop().call_later(
+                wait_s * random.uniform(0.75, 1.25), self._start
+            )
+
+    def _drained(self) -> None:
+        for listener in list(self._listeners):
+            listener.channel_drained(self.bookie_id)
+
+    async def close(self, timeout_s: float) -> None:
+        """Send what was written and close; cut after `timeout_s`."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        connection = self.connection
+        if connection is not None:
+            connection.close()
+            done, _ = await asyncio.wait([connection.closed], timeout=timeout_s)
+            if not done:
+                connection.abort("the client closed the connection")
+                await connection.closed
+
+
+class Peer:
+    """A bookie as the client sees it."""
+
+    def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
+        self.bookie_id = bookie_id
+        self.adds = Channel(pool, bookie_id)
+        self.reads = Channel(pool, bookie_id)
+        self._pool = pool
+
+    async def request(self, build: Callable[[int], bytes], timeout_s: float) -> Answer:
+        """Send a request other than an add and return its answer; `build(request_id)` encodes it."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        connection = self.reads.connection
+        if connection is None:
+            connection = await self.reads.open(timeout_s)
+        request_id = self._pool.next_request_id()
+        return await connection.request(
+            request_id, build(request_id), max(0.001, end_s - loop.time())
+        )
+
+
+class BookiePool:
+    """All peers of one client, and what the metadata store says about where they are."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        list_bookies: Callable[[], Awaitable[list[BookieRegistration]]],
+        report: Callable[[BaseException], None],
+    ) -> None:
+        self.config = config
+        self.slots: dict[int, AddListener] = {}
+        self.report = report
+        self.is_closed = False
+        self._list_bookies = list_bookies
+        self._peers: dict[BookieId, Peer] = {}
+        self._known: dict[BookieId, BookieRegistration] = {}
+        self._known_s = -1e9
+        self._incarnations: dict[BookieId, int] = {}
+        self._request_id = 0
+        self._slot = 0
+
+    def peer(self, bookie_id: BookieId) -> Peer:
+        """Return the peer of that id; no I/O."""
+        found = self._peers.get(bookie_id)
+        if found is None:
+            found = self._peers[bookie_id] = Peer(self, bookie_id)
+        return found
+
+    def next_request_id(self) -> int:
+        """Return an id for a request other than an add; 0 is never used."""
+        # Ids come around after 10^12 requests; those that are pending are younger than their deadlines.
+        self._request_id = self._request_id % ((1 << 40) - 2) + 1
+        return self._request_id
+
+    def new_slot(self, listener: AddListener) -> int:
+        """Return a slot for the adds of one writer: the upper bits of their request ids."""
+        self._slot += 1
+        self.slots[self._slot] = listener
+        return self._slot
+
+    async def bookies(self) -> list[BookieRegistration]:
+        """Return the bookies that are registered now."""
+        found = await self._list_bookies()
+        self._known.update({one.service.bookie_id: one for one in found})
+        self._known_s = asyncio.get_running_loop().time()
+        return found
+
+    async def address(self, bookie_id: BookieId, *, fresh: bool) -> tuple[str, int]:
+        """Return where the bookie listens; the last known place when it is not registered now."""
+        now_s = asyncio.get_running_loop().time()
+        if bookie_id not in self._known:
+            await self.bookies()
+        elif fresh and now_s - self._known_s > _REFRESH_S:
+            # Without metadata the last known place is still worth a try.
+            with contextlib.suppress(Error):
+                await self.bookies()
+        known = self._known.get(bookie_id)
+        endpoint = known.service.endpoint() if known is not None else None
+        if endpoint is None:
+            raise NotEnoughBookies(f"bookie {bookie_id} is not registered")
+        return endpoint.host, endpoint.port
+
+    def check_incarnation(self, bookie_id: BookieId, connection: Connection) -> str | None:
+        """Return why the bookie may not be used: its data is not what this client knew."""
+        assert connection.hello is not None
+        seen = self._incarnations.setdefault(bookie_id, connection.hello.incarnation)
+        if seen != connection.hello.incarnation:
+            return "it came back without its data (another incarnation)"
+        return None
+
+    async def close(self, timeout_s: float) -> None:
+        """Close all connections."""
+        self.is_closed = True
+        channels = [one for peer in self._peers.values() for one in (peer.adds, peer.reads)]
+        await asyncio.gather(*(one.close(timeout_s) for one in channels))

@@ -1,0 +1,75 @@
+"""Settings of a client. Times are seconds, sizes bytes; every default is finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from fastbk.errors import ConfigError
+
+UNLIMITED_S = 1e9
+"""An explicit "no deadline" for `timeout=`: 31 years. Infinity is refused, event loops cannot count to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What `connect(uri, **options)` takes. `timeout=` of a call goes before the default here."""
+
+    client_name: str = "fastbk"
+    """Named to bookies, for their logs."""
+    connect_timeout: float = 10.0
+    """Reaching a bookie, magic and hello included."""
+    append_timeout: float = 10.0
+    """An add that waits longer for its quorum ends its writer: nothing behind it is acknowledged."""
+    read_timeout: float = 10.0
+    """A read of one range or batch, over all replicas; while these are only away or busy it asks them again."""
+    close_timeout: float = 10.0
+    """Closing a writer or the client: flush, metadata, connections."""
+    metadata_timeout: float = 10.0
+    """One call of the metadata store."""
+    entries_in_flight_max: int = 10_000
+    """Admitted and not yet acknowledged, for each writer; `append` waits and `append_nowait` raises beyond it."""
+    bytes_in_flight_max: int = 32 * 1024 * 1024
+    """The same in bytes of data. One entry larger than that is admitted alone."""
+    held_bytes_max: int = 32 * 1024 * 1024
+    """Acknowledged entries that a missing bookie still lacks are held for it up to this, for each writer."""
+    read_batch_bytes: int = 1024 * 1024
+    """Wanted size of one answer to a read."""
+    read_batch_entries: int = 2_000
+    """Most entries in one answer to a read."""
+    prefetch_batches: int = 4
+    """Answers that an iterating reader may have ready."""
+    explicit_lac_interval: float = 0.02
+    """A writer that falls idle tells bookies its LAC after this, so that readers see the last entries. 0 = never."""
+    laggard_wait: float = 1.0
+    """How long `close` waits for reachable bookies beyond the ack quorum."""
+    backoff_min: float = 0.02
+    backoff_max: float = 1.0
+    """Between tries to reach a bookie; doubled each time, with jitter."""
+    poll_interval: float = 1.0
+    """How long a tailing reader waits at one bookie before it asks another and looks at the metadata."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name == "client_name":
+                continue
+            low = (
+                0
+                if one.name in ("explicit_lac_interval", "laggard_wait", "held_bytes_max")
+                else 1e-9
+            )
+            if not low <= value <= 1e15:
+                raise ConfigError(f"{one.name}={value!r}: must be above 0 and finite")
+
+
+def config_of(options: dict[str, object]) -> ClientConfig:
+    """Return the configuration of `options`; an unknown name is refused with the nearest one."""
+    known = [one.name for one in fields(ClientConfig)]
+    for name in options:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"unknown option {name!r}{hint}")
+    return ClientConfig(**options)  # type: ignore[arg-type]

@@ -1,0 +1,265 @@
+"""One connection to a bookie on an asyncio loop (plain or uvloop): hello, framing, matching answers to requests.
+
+Requests are told apart by their ids, so an abandoned answer is dropped by its id and can never reach another caller.
+Ids of adds carry the writer's slot in their upper bits (one encoded frame serves all bookies); all other
+requests have ids of slot 0, counted for the whole client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from fastbk.client.statuses import Status, status_name
+from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
+from fastbk.native import client_codec as codec
+from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
+from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
+
+SLOT_SHIFT = 40
+SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1
+HELLO_REQUEST_ID = SEQUENCE_MAX
+# Bytes that may wait in a transport before its writers pause.
+WRITE_BUFFER_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer to a request other than an add. Bytes are b"" where the answer has none."""
+
+    status: int
+    kind: int
+    entry_id: int
+    lac: int
+    fenced: bool
+    entries: bytes
+    extra: bytes
+    """ReadBatchReply: sizes, ReadLacReply: LAC body, ListEntriesReply: ranges."""
+    frame: bytes
+    """Hello, info and error answers as they came."""
+
+
+# Bytes of one unit of an event's word 6.
+_EXTRA_UNIT = {codec.READ_BATCH_REPLY: 4, codec.LIST_ENTRIES_REPLY: 16}
+_COLD = (codec.HELLO_REPLY, codec.INFO_REPLY, codec.ERROR_REPLY)
+
+
+def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
+    """Return the answer that the event at `words[at:]` describes."""
+    head = words[at]
+    kind = head & 0xFFFF
+    return Answer(
+        status=(head >> 16) & 0xFFFF,
+        kind=kind,
+        entry_id=codec.signed(words[at + 3]),
+        lac=codec.signed(words[at + 4]),
+        fenced=bool(head >> 32),
+        entries=answers.content(words[at + 5]) if words[at + 5] else b"",
+        extra=answers.content(words[at + 6], _EXTRA_UNIT.get(kind, 1)) if words[at + 6] else b"",
+        frame=answers.content(words[at + 7]) if kind in _COLD else b"",
+    )
+
+
+class AddListener(Protocol):
+    """Who is told about answers to adds of one slot."""
+
+    def add_answered(self, bookie_id: str, first_sequence: int, count: int, status: int) -> None:
+        """Adds [first, first + count) of this slot were answered with `status` by that bookie."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection after `open_connection`; `on_lost(reason)` is called once when it ends."""
+
+    def __init__(
+        self,
+        slots: dict[int, AddListener],
+        on_lost: Callable[[str], None],
+        on_drained: Callable[[], None],
+    ) -> None:
+        self.hello: HelloReply | None = None
+        self.bookie_id = ""
+        self.is_paused = False
+        self.is_open = False
+        self.answers_dropped = 0
+        self._slots = slots
+        self._on_lost = on_lost
+        self._on_drained = on_drained
+        self._answers = AnswerBuffer()
+        self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._reason = "the connection was closed"
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    # --- called by the loop ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport and say who we are."""
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to receive into."""
+        return self._answers.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in what was received: one call of C, then a few events."""
+        answers = self._answers
+        answers.received(nbytes)
+        try:
+            while words := answers.parse():
+                for at in range(0, len(words), EVENT_WORDS):
+                    self._take(words, at)
+        except ProtocolError as error:
+            self.abort(str(error))
+
+    def _take(self, words: list[int], at: int) -> None:
+        request_id = words[at + 1]
+        slot = request_id >> SLOT_SHIFT
+        if slot:
+            listener = self._slots.get(slot)
+            if listener is not None:
+                status = (words[at] >> 16) & 0xFFFF
+                listener.add_answered(
+                    self.bookie_id, request_id & SEQUENCE_MAX, words[at + 2], status
+                )
+            return
+        if request_id == 0 and words[at] & 0xFFFF in (codec.STATUS_ONLY, codec.ERROR_REPLY):
+            self._complaint(answer_of(words, at, self._answers))
+            return
+        answer: Answer | None = None
+        for one in range(request_id, request_id + words[at + 2]):
+            future = self._pending.pop(one, None)
+            if future is None or future.done():
+                self.answers_dropped += 1
+                continue
+            if answer is None:
+                answer = answer_of(words, at, self._answers)
+            future.set_result(answer)
+
+    def _complaint(self, answer: Answer) -> None:
+        """The bookie could not make sense of a frame: it will close, and this is why."""
+        text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
+        self.abort(f"the bookie refused a frame: {status_name(answer.status)} {text}".strip())
+
+    def pause_writing(self) -> None:
+        """Stop taking adds: the bookie does not read fast enough."""
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.is_paused = False
+        self._on_drained()
+
+    def eof_received(self) -> bool:
+        """Let the transport close itself."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is pending and tell the owner."""
+        self.is_open = False
+        self._transport = None
+        if exc is not None:
+            self._reason = f"the connection was lost: {exc}"
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(NotEnoughBookies(self._reason))
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._on_lost(self._reason)
+
+    # --- called by the client ----------------------------------------------------------------------------------
+
+    def write(self, frames: bytes | bytearray | memoryview) -> None:
+        """Send whole frames; they must not be changed afterwards. Nothing happens once the connection is lost."""
+        if self._transport is not None:
+            self._transport.write(frames)
+
+    async def request(self, request_id: int, frame: bytes, timeout_s: float) -> Answer:
+        """Send one request and return its answer.
+
+        Raises NotEnoughBookies when the connection is lost, QuorumTimeout at the deadline. A cancelled request's
+        answer is dropped when it comes.
+        """
+        if self._transport is None:
+            raise NotEnoughBookies(self._reason)
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._pending[request_id] = future
+        self._transport.write(frame)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise QuorumTimeout(f"no answer within {timeout_s:.3g} s") from None
+        finally:
+            self._pending.pop(request_id, None)
+
+    def abort(self, reason: str) -> None:
+        """Close at once; `on_lost` follows."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close after what was written has left."""
+        self._reason = "the client closed the connection"
+        if self._transport is not None:
+            self._transport.close()
+
+    async def say_hello(self, client_name: str, timeout_s: float) -> HelloReply:
+        """Begin the protocol: magic, hello, and the bookie's limits."""
+        self.write(codec.MAGIC)
+        frame = codec.put_hello(HELLO_REQUEST_ID, client_name)
+        answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
+        if answer.kind != codec.HELLO_REPLY or answer.status != Status.OK:
+            text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
+            raise ProtocolError(
+                f"the bookie refused the hello: {status_name(answer.status)} {text}".strip()
+            )
+        self.hello = decode_hello_reply(answer.frame)
+        self._answers.frame_size_bytes_max = max(self.hello.frame_size_bytes_max, 4096)
+        return self.hello
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    *,
+    bookie_id: str,
+    client_name: str,
+    timeout_s: float,
+    slots: dict[int, AddListener],
+    on_lost: Callable[[str], None],
+    on_drained: Callable[[], None],
+) -> Connection:
+    """Connect and say hello. Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    connection = Connection(slots, on_lost, on_drained)
+    connection.bookie_id = bookie_id
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, host, port)
+    except TimeoutError:
+        raise QuorumTimeout(f"{host}:{port} did not answer within {timeout_s:g} s") from None
+    except OSError as error:
+        raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from None
+    try:
+        hello = await connection.say_hello(
+            client_name, max(0.001, timeout_s - (loop.time() - started))
+        )
+        if hello.bookie_id != bookie_id:
+            raise ProtocolError(f"{host}:{port} is bookie {hello.bookie_id!r}, not {bookie_id!r}")
+    except BaseException as error:
+        reason = str(error) if isinstance(error, Error) else "the hello was given up"
+        connection.abort(reason)
+        with contextlib.suppress(asyncio.CancelledError):
+            await connection.closed
+        raise
+    return connection

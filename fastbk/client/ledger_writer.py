@@ -1,0 +1,400 @@
+"""The asyncio writer of one ledger: admission, deadlines and close around the pipe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TypeAlias
+
+from fastbk.client.add_pipe import AddPipe
+from fastbk.client.bookie_pool import BookiePool, Peer
+from fastbk.client.config import ClientConfig
+from fastbk.client.statuses import Status, status_name
+from fastbk.client.writer_stats import WriterStats
+from fastbk.errors import (
+    BufferFull,
+    ClientClosed,
+    ConfigError,
+    Error,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    QuorumTimeout,
+)
+from fastbk.model.ids import EntryId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.quorum import every_write_set_has
+from fastbk.native import client_codec as codec
+
+Data: TypeAlias = bytes | bytearray | memoryview
+# Closes the ledger in the metadata: (ledger id, last entry id, length, timeout in seconds).
+CloseLedger: TypeAlias = Callable[[LedgerId, EntryId, int, float], Awaitable[None]]
+
+
+class LedgerWriter:
+    """Appends to one ledger; made by `Client.create_ledger`. Safe to share between tasks of one loop.
+
+    Cancellation, also in fastbk/client/README.md:
+
+    | cancelled call | what was sent | the entry |
+    |---|---|---|
+    | `append`, `append_many` while they wait for room | nothing of what had no room | does not exist |
+    | `append` after that | the entry stays in the pipe, in its place | outcome unknown to the caller |
+    | `append_many` after that | what was admitted stays in the pipe | outcome unknown to the caller |
+    | a future of `append_nowait` | as above: cancelling it withdraws nothing | outcome unknown to the caller |
+    | `flush`, `force`, `ready` | nothing changes | as before |
+    | `close` | the writer takes no more adds; call `close` again to finish | as before |
+
+    A `timeout` that passes is the same with QuorumTimeout in place of CancelledError. Other adds, their order and the
+    connections are never affected.
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        ledger_codec: codec.LedgerCodec,
+        password: bytes,
+        pool: BookiePool,
+        config: ClientConfig,
+        close_ledger: CloseLedger,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self._config = config
+        self._entries_max = config.entries_in_flight_max
+        self._close_ledger = close_ledger
+        self._loop = asyncio.get_running_loop()
+        self._blocked: Error | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        # Whoever waits for room holds the gate; meanwhile nobody may pass.
+        self._gate = asyncio.Lock()
+        self._gated = 0
+        self._done = False
+        self._pipe = AddPipe(
+            ledger_id, metadata, ledger_codec, password, pool, config, self._progressed
+        )
+        self._machine = self._pipe.machine
+
+    # --- appending ---------------------------------------------------------------------------------------------
+
+    def append_nowait(self, data: Data) -> asyncio.Future[EntryId]:
+        """Admit an entry and return a future of its id, resolved when the ack quorum has it, in entry order.
+
+        Raises BufferFull when the bounds are reached (await `ready()`), or what ended the writer.
+        """
+        if type(data) is not bytes:
+            data = bytes(data)
+        size = len(data)
+        if self._blocked is not None:
+            raise self._blocked.copy()
+        pipe = self._pipe
+        # `_has_room`, spelt out: this runs for every entry.
+        entries = pipe.next_entry_id - self._machine.head
+        if self._gated or (
+            entries
+            and (
+                entries >= self._entries_max
+                or pipe.bytes_in_flight + size > self._config.bytes_in_flight_max
+            )
+        ):
+            raise BufferFull(
+                f"ledger {self.ledger_id}: {entries} entries of {pipe.bytes_in_flight} bytes are in flight;"
+                " await ready()"
+            )
+        if size > pipe.data_bytes_max:
+            self._check_size(size)
+        return pipe.admit_one(data)
+
+    async def append(self, data: Data, *, timeout: float | None = None) -> EntryId:
+        """Append one entry and return its id once the ack quorum has it durably.
+
+        Waits for room first. `timeout` covers all of it; without one the client's append_timeout ends the writer.
+        A failed append ends the writer: nothing behind it is ever acknowledged. For cancellation see the class.
+        """
+        if timeout is None:
+            if not self._gated and self._has_room(len(data)):
+                return await self.append_nowait(data)
+            return await self._append_in_turn(data if type(data) is bytes else bytes(data))
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.append(data)
+        except TimeoutError:
+            raise self._too_late(timeout) from None
+
+    def _too_late(self, timeout: float) -> QuorumTimeout:
+        return QuorumTimeout(
+            f"ledger {self.ledger_id}: what was appended was not acknowledged within {timeout:g} s;"
+            " it stays in the pipe, so read before appending it again",
+            ledger_id=self.ledger_id,
+            replicas=self._machine.trouble(),
+        )
+
+    async def _append_in_turn(self, data: bytes) -> EntryId:
+        self._check_size(len(data))
+        self._gated += 1
+        try:
+            async with self._gate:
+                await self._wait_for_room(len(data))
+                future = self._pipe.admit_one(data)
+        finally:
+            self._gated -= 1
+        return await future
+
+    def _check_size(self, size: int) -> None:
+        if size > self._pipe.data_bytes_max:
+            raise ConfigError(
+                f"an entry of {size} bytes; at most {self._pipe.data_bytes_max} are possible"
+            )
+
+    async def append_many(
+        self, datas: Sequence[Data], *, timeout: float | None = None
+    ) -> tuple[EntryId, EntryId]:
+        """Append entries with consecutive ids; return the first and the last id once all are acknowledged.
+
+        Not atomic: after a failure or cancellation a prefix may be written. More than the bounds allow is admitted
+        in pieces, and no other append gets in between.
+        """
+        if timeout is not None:
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self.append_many(datas)
+            except TimeoutError:
+                raise self._too_late(timeout) from None
+        owned = [data if type(data) is bytes else bytes(data) for data in datas]
+        if not owned:
+            raise ConfigError("append_many needs at least one entry")
+        for data in owned:
+            self._check_size(len(data))
+        if self._blocked is not None:
+            raise self._blocked.copy()
+        piece, size = self._piece(owned, 0)
+        if not self._gated and len(piece) == len(owned) and self._has_room(size):
+            return await self._pipe.admit_many(owned, size)
+        return await self._append_in_pieces(owned)
+
+    async def _append_in_pieces(self, owned: list[bytes]) -> tuple[EntryId, EntryId]:
+        self._gated += 1
+        try:
+            async with self._gate:
+                first = self._pipe.next_entry_id
+                at = 0
+                while True:
+                    await self._wait_for_room(len(owned[at]))
+                    piece, size = self._piece(owned, at)
+                    future = self._pipe.admit_many(piece, size)
+                    at += len(piece)
+                    if at == len(owned):
+                        break
+                    # Only the last piece's answer is awaited: acks come in order, and so do failures.
+                    future.add_done_callback(_seen)
+        finally:
+            self._gated -= 1
+        _, last = await future
+        return first, last
+
+    def _piece(self, owned: list[bytes], at: int) -> tuple[list[bytes], int]:
+        """Return what has room of `owned[at:]`, at least one entry, and its bytes."""
+        config = self._config
+        entries = config.entries_in_flight_max - self._pipe.entries_in_flight
+        room = config.bytes_in_flight_max - self._pipe.bytes_in_flight
+        piece = [owned[at]]
+        size = len(owned[at])
+        for data in owned[at + 1 : at + max(1, entries)]:
+            if size + len(data) > room:
+                break
+            piece.append(data)
+            size += len(data)
+        return piece, size
+
+    # --- room --------------------------------------------------------------------------------------------------
+
+    def _has_room(self, size: int) -> bool:
+        entries = self._pipe.entries_in_flight
+        return entries == 0 or (
+            entries < self._entries_max
+            and self._pipe.bytes_in_flight + size <= self._config.bytes_in_flight_max
+        )
+
+    async def ready(self) -> None:
+        """Return when `append_nowait` has room for an entry of ordinary size; raises what ended the writer."""
+        async with self._gate:
+            await self._wait_for_room(1)
+
+    async def _wait_for_room(self, size: int) -> None:
+        while True:
+            if self._blocked is not None:
+                raise self._blocked.copy()
+            if self._has_room(size):
+                return
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(future)
+            try:
+                await future
+            finally:
+                if future in self._room:
+                    self._room.remove(future)
+
+    def _progressed(self) -> None:
+        """The head has moved, or the writer has ended."""
+        if self._blocked is None and self._machine.failure is not None:
+            self._blocked = self._machine.failure
+        if self._room:
+            self._wake_room()
+
+    def _wake_room(self) -> None:
+        room, self._room = self._room, deque()
+        for future in room:
+            if not future.done():
+                future.set_result(None)
+
+    # --- flush, force, close -----------------------------------------------------------------------------------
+
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Return when everything appended so far is acknowledged; raises what ended the writer."""
+        limit_s = self._config.append_timeout if timeout is None else timeout
+        if self._machine.failure is not None:
+            raise self._machine.failure.copy()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._pipe.wait_for_all()
+        except TimeoutError:
+            raise QuorumTimeout(
+                f"ledger {self.ledger_id}: entries from {self._machine.head} on were not acknowledged"
+                f" within {limit_s:g} s",
+                ledger_id=self.ledger_id,
+                entry_id=self._machine.head,
+                replicas=self._machine.trouble(),
+            ) from None
+
+    async def force(self, *, timeout: float | None = None) -> None:
+        """Flush, then have the bookies confirm that everything they took before is durable.
+
+        An acknowledged entry is durable already; this also asks of each write set's ack quorum.
+        """
+        limit_s = self._config.append_timeout if timeout is None else timeout
+        end_s = self._loop.time() + limit_s
+        await self.flush(timeout=limit_s)
+        left_s = max(0.001, end_s - self._loop.time())
+        answers = await asyncio.gather(
+            *(self._force_one(peer, left_s) for peer in self._pipe.peers)
+        )
+        machine = self._machine
+        failed = {
+            peer.bookie_id: reason
+            for peer, reason in zip(self._pipe.peers, answers, strict=True)
+            if reason is not None
+        }
+        good = [reason is None for reason in answers]
+        if not every_write_set_has(good, machine.write_quorum, machine.ack_quorum):
+            raise NotEnoughBookies(
+                f"ledger {self.ledger_id}: too few bookies confirmed the force; try again",
+                ledger_id=self.ledger_id,
+                outcome="unknown",
+                replicas=failed,
+            )
+
+    async def _force_one(self, peer: Peer, timeout_s: float) -> str | None:
+        try:
+            answer = await peer.request(
+                lambda request_id: codec.put_force(request_id, self.ledger_id), timeout_s
+            )
+        except Error as error:
+            return str(error)
+        # A bookie that never saw an entry of this ledger has nothing to force.
+        return (
+            None if answer.status in (Status.OK, Status.NO_LEDGER) else status_name(answer.status)
+        )
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Flush, then close the ledger in the metadata with its last entry and length. A second call does nothing.
+
+        Raises what ended the writer, if anything did, after the ledger was closed at the last acknowledged entry;
+        a fenced writer's ledger is left to whoever fenced it.
+        """
+        if self._done:
+            return
+        if self._blocked is None:
+            self._blocked = LedgerClosed(
+                f"ledger {self.ledger_id} is closed: go on in a new one", ledger_id=self.ledger_id
+            )
+        self._wake_room()
+        limit_s = self._config.close_timeout if timeout is None else timeout
+        end_s = self._loop.time() + limit_s
+        await self._settle(limit_s)
+        machine = self._machine
+        failure = machine.failure
+        if failure is None:
+            left_s = end_s - self._loop.time()
+            await self._pipe.wait_for_laggards(min(self._config.laggard_wait, left_s))
+        if not isinstance(failure, LedgerFenced):
+            await self._close_ledger(
+                self.ledger_id,
+                machine.last_add_confirmed,
+                machine.length_confirmed,
+                max(0.001, end_s - self._loop.time()),
+            )
+        self._done = True
+        self._pipe.stop()
+        if failure is not None:
+            raise failure.copy()
+
+    async def _settle(self, timeout_s: float) -> None:
+        """Wait until nothing is in flight; what is still in flight at the deadline fails."""
+        try:
+            await self.flush(timeout=timeout_s)
+        except Error as error:
+            if self._machine.failure is None:
+                self._pipe.end(error)
+
+    def block(self, error: Error) -> None:
+        """Admit nothing more; without any I/O, for a forked child."""
+        self._blocked = error
+
+    def abandon(self, error: ClientClosed) -> None:
+        """End the writer without closing the ledger, as the client's close does with writers that are left."""
+        if self._done:
+            return
+        self._blocked = error
+        self._done = True
+        self._pipe.end(error)
+        self._pipe.stop()
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last acknowledged entry, -1 before the first."""
+        return self._machine.last_add_confirmed
+
+    @property
+    def pending(self) -> int:
+        """How many entries are admitted and not acknowledged."""
+        return self._pipe.entries_in_flight
+
+    def stats(self) -> WriterStats:
+        """Return this writer's figures now."""
+        return WriterStats.of(self._machine, self.pending, self._pipe.bytes_in_flight)
+
+    async def __aenter__(self) -> LedgerWriter:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except Error:
+            # The error that is under way says more than what closing says after it.
+            if error is None:
+                raise
+
+
+def _seen(future: asyncio.Future[tuple[EntryId, EntryId]]) -> None:
+    if not future.cancelled():
+        future.exception()

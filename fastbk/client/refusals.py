@@ -1,0 +1,79 @@
+"""What each refusal of an add means for its writer."""
+
+from __future__ import annotations
+
+from fastbk.client.statuses import Status, status_name
+from fastbk.errors import (
+    Error,
+    LedgerFenced,
+    NotEnoughBookies,
+    ProtocolError,
+    QuorumTimeout,
+    ReplicationConflict,
+    Unauthorized,
+)
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+
+# Refusals that end the writer whoever gives them: repeating would get the same answer, or break the order.
+_FATAL: dict[int, type[Error]] = {
+    Status.FENCED: LedgerFenced,
+    Status.UNAUTHORIZED: Unauthorized,
+    Status.CONFLICT: ReplicationConflict,
+    Status.BAD_DIGEST: ProtocolError,
+    Status.TOO_LARGE: ProtocolError,
+    Status.BAD_REQUEST: ProtocolError,
+    Status.UNSUPPORTED: ProtocolError,
+}
+_NEXT_STEP: dict[int, str] = {
+    Status.FENCED: "another client has taken the ledger over: go on in a new one",
+    Status.UNAUTHORIZED: "open the ledger with the password it was created with",
+    Status.CONFLICT: "two writers wrote to this ledger: go on in a new one",
+    Status.BAD_DIGEST: "bytes were damaged on the way: check memory and network of this machine",
+    Status.TOO_LARGE: "append smaller pieces",
+    Status.BAD_REQUEST: "client and bookie disagree about the protocol: compare their versions",
+    Status.UNSUPPORTED: "client and bookie disagree about the protocol: compare their versions",
+}
+# Refusals after which a bookie is not counted on until it takes an add again.
+UNABLE = (Status.READ_ONLY, Status.IO_ERROR)
+
+
+def refusal(
+    ledger_id: LedgerId,
+    entry_id: EntryId,
+    bookie_id: BookieId,
+    status: int,
+    trouble: dict[BookieId, str],
+) -> Error | None:
+    """Return the error that ends a writer when a bookie refuses an entry with `status`, None if it may go on."""
+    kind = _FATAL.get(status)
+    if kind is None:
+        return None
+    return kind(
+        f"ledger {ledger_id}: bookie {bookie_id} refused entry {entry_id} ({status_name(status)});"
+        f" {_NEXT_STEP[status]}",
+        replicas=trouble,
+    )
+
+
+def too_late(
+    ledger_id: LedgerId,
+    entry_id: EntryId,
+    ack_quorum: int,
+    timeout_s: float,
+    trouble: dict[BookieId, str],
+) -> Error:
+    """Return the error of a writer whose oldest add was not acknowledged in time."""
+    return QuorumTimeout(
+        f"ledger {ledger_id}: entry {entry_id} was not acknowledged by {ack_quorum} bookies within"
+        f" {timeout_s:g} s; see which bookies are missing, then go on in a new ledger",
+        replicas=trouble,
+    )
+
+
+def too_few_able(ledger_id: LedgerId, entry_id: EntryId, trouble: dict[BookieId, str]) -> Error:
+    """Return the error of a writer that too few bookies can store for."""
+    return NotEnoughBookies(
+        f"ledger {ledger_id}: too few bookies can store entry {entry_id};"
+        " go on in a new ledger on other bookies",
+        replicas=trouble,
+    )

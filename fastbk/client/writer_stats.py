@@ -1,0 +1,52 @@
+"""What a writer tells about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastbk.client.add_machine import AddMachine
+from fastbk.model.ids import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStats:
+    """Figures of one writer at one moment."""
+
+    entries: int
+    """Acknowledged entries."""
+    bytes: int
+    """Bytes of their data."""
+    entries_in_flight: int
+    bytes_in_flight: int
+    entries_resent: int
+    """Copies sent again after a lost connection or a refusal."""
+    held_bytes: int
+    """Encoded entries that are held until every bookie has them."""
+    lagging: dict[BookieId, int]
+    """Entries that each bookie has yet to acknowledge; they are sent when it takes them."""
+    under_replicated: dict[BookieId, int]
+    """Acknowledged entries that each bookie was to hold and will not get from this writer."""
+    trouble: dict[BookieId, str]
+    """Bookies that do not answer well, and why."""
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether some acknowledged entry has fewer copies than the write quorum."""
+        return any(self.under_replicated.values()) or any(self.lagging.values())
+
+    @classmethod
+    def of(cls, machine: AddMachine, in_flight: int, bytes_in_flight: int) -> WriterStats:
+        """Return the figures of a writer with this machine."""
+        return cls(
+            entries=machine.head,
+            bytes=machine.length_confirmed,
+            entries_in_flight=in_flight,
+            bytes_in_flight=bytes_in_flight,
+            entries_resent=machine.entries_resent,
+            held_bytes=machine.held_bytes,
+            lagging={
+                bookie: machine.lagging(index) for index, bookie in enumerate(machine.ensemble)
+            },
+            under_replicated=dict(zip(machine.ensemble, machine.under_replicated, strict=True)),
+            trouble=machine.trouble(),
+        )
