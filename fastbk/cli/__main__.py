@@ -1,0 +1,90 @@
+"""The command `fastbk`: one module a noun, imported only when it is used, so that `--help` is
+quick.
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration. With `--json` stdout holds JSON and nothing
+else; progress and messages go to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+import fastbk
+
+COMMANDS = {
+    "dev": "bookies and metadata on this machine, for trying out and developing",
+    "bookie": "run one bookie by its configuration file",
+    "ledger": "create, write, read, tail, list, show, delete ledgers",
+    "disk": "measure what a disk takes to commit",
+    "bench": "measure appends and reads of a bookie",
+}
+"""Each is a module of `fastbk.cli` with `add_arguments(parser)` and `run(options) -> int`."""
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] not in COMMANDS:
+        return _top(words)
+    name = words[0]
+    module = importlib.import_module(f"fastbk.cli.{name}")
+    parser = argparse.ArgumentParser(prog=f"fastbk {name}", description=COMMANDS[name])
+    module.add_arguments(parser)
+    options = parser.parse_args(words[1:])
+    return _guarded(module.run, options)
+
+
+def _top(words: list[str]) -> int:
+    """Handle everything that is not a command: help, version, a wrong word."""
+    width = max(len(name) for name in COMMANDS)
+    listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="fastbk",
+        usage="fastbk COMMAND ...",
+        description="A distributed log store.",
+        epilog=f"commands:\n{listing}\n\n`fastbk COMMAND --help` says more. FASTBK_METADATA names the"
+        " cluster for all of them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fastbk {fastbk.__version__}")
+    if words and not words[0].startswith("-"):
+        import difflib
+
+        close = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(COMMANDS)}"
+        print(f"fastbk: no command {words[0]!r}: {hint}", file=sys.stderr)
+        return EXIT_USAGE
+    parser.parse_args(words)
+    parser.print_help(sys.stderr if not words else sys.stdout)
+    return EXIT_USAGE
+
+
+def _guarded(run: object, options: argparse.Namespace) -> int:
+    """Run a command; turn what it raises into one line and an exit code."""
+    from fastbk.errors import ConfigError, Error
+
+    assert callable(run)
+    try:
+        code = int(run(options))
+        sys.stdout.flush()
+    except Error as error:
+        # Read by scripts: one line, whatever the message holds.
+        print(f"fastbk: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    except KeyboardInterrupt:
+        print("fastbk: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not complain at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

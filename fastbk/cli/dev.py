@@ -1,0 +1,199 @@
+"""`fastbk dev`: a whole service on this machine, in one folder, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.errors import ConfigError
+from fastbk.server.lifecycle import RestartBudget
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.devcluster import Bookie, DevCluster
+
+DATA_DEFAULT = "fastbk-data"
+RESTARTS_MAX = 5
+"""Times a minute that a bookie whose supervisor was killed is started again."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--bookies", type=int, default=3, metavar="N", help="how many (3)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(DATA_DEFAULT),
+        metavar="DIR",
+        help=f"where everything is kept (./{DATA_DEFAULT}); the same folder gives the same ledgers",
+    )
+    parser.add_argument(
+        "--ready-file",
+        type=Path,
+        metavar="PATH",
+        help="gets the metadata URI, by a rename, once writes are taken",
+    )
+    parser.add_argument(
+        "--port-base", type=int, default=0, metavar="PORT", help="bookie n listens on PORT + n"
+    )
+    parser.add_argument(
+        "--http-port-base", type=int, default=0, metavar="PORT", help="the same for /metrics"
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start, say so, wait for Ctrl-C or SIGTERM, stop."""
+    need_linux("fastbk dev")
+    if options.ready_file is not None:
+        # First of all: a file of an earlier run must not be taken for this one's.
+        options.ready_file.unlink(missing_ok=True)
+    from fastbk.devcluster import DevCluster
+
+    for name in ("port_base", "http_port_base"):
+        base = getattr(options, name)
+        if base and not 1024 <= base <= 65_535 - options.bookies:
+            raise ConfigError(f"--{name.replace('_', '-')} {base} is not between 1024 and 65000")
+    began_s = time.monotonic()
+    cluster = DevCluster(
+        options.data,
+        options.bookies,
+        port_base=options.port_base,
+        http_port_base=options.http_port_base,
+    )
+    stopping = _catch_signals()
+    try:
+        cluster.start(should_stop=lambda: bool(stopping.number), reads_only_too=True)
+        if not stopping.number:
+            if options.ready_file is not None:
+                for bookie in cluster.bookies:
+                    bookie.remove_at_end(options.ready_file)
+                if any(bookie.is_ready for bookie in cluster.bookies):
+                    _write_ready_file(options.ready_file, cluster.metadata_uri)
+            _announce(options, cluster, time.monotonic() - began_s)
+            _serve(cluster, stopping, options.ready_file)
+    finally:
+        clean = cluster.stop()
+        if options.ready_file is not None:
+            options.ready_file.unlink(missing_ok=True)
+    if not clean:
+        note(f"fastbk dev: not every bookie stopped cleanly; see the logs in {cluster.data}")
+    return 0 if clean else 1
+
+
+class _Stopping:
+    """Which signal asked us to stop (0: none yet), and a descriptor that is readable from then on."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ask(self, number: int, _frame: object) -> None:
+        self.number = number
+        os.eventfd_write(self.bell, 1)
+
+
+def _catch_signals() -> _Stopping:
+    stopping = _Stopping()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stopping.ask)
+    # Whoever started us with nohup wants us to outlive the terminal.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, stopping.ask)
+    return stopping
+
+
+def _serve(cluster: DevCluster, stopping: _Stopping, ready_file: Path | None) -> None:
+    """Tell of bookies that break down and come back; start a killed one again, within bounds."""
+    ready = {bookie.name: bookie.boots for bookie in cluster.bookies}
+    budgets = {bookie.name: RestartBudget(RESTARTS_MAX, 60.0) for bookie in cluster.bookies}
+    given_up: set[str] = set()
+    reads_only: set[str] = set()
+    while not stopping.number:
+        watched = [s.fileno() for b in cluster.bookies if (s := b.watched()) is not None]
+        select.select([stopping.bell, *watched], [], [], 1.0)
+        cluster.refresh()
+        for bookie in cluster.bookies:
+            _tell_of_reads_only(bookie, reads_only)
+            if bookie.is_ready and bookie.boots != ready[bookie.name]:
+                ready[bookie.name] = bookie.boots
+                note(f"{bookie.name}: ready again after {bookie.start_s:.1f} s")
+                if ready_file is not None:
+                    bookie.remove_at_end(ready_file)
+            if bookie.is_running or stopping.number or bookie.name in given_up:
+                continue
+            reason = bookie.reason or "its supervisor was killed"
+            bookie.wait_gone()
+            if budgets[bookie.name].died(time.monotonic()) is None:
+                given_up.add(bookie.name)
+                note(f"{bookie.name}: down: {reason}; that is too often: it stays down")
+            else:
+                note(f"{bookie.name}: down: {reason}; starting it again")
+                bookie.spawn()
+
+
+def _tell_of_reads_only(bookie: Bookie, known: set[str]) -> None:
+    """Say once that a crash loop left this bookie with reads only; it runs, and is left alone."""
+    if not bookie.reads_only:
+        known.discard(bookie.name)
+    elif bookie.name not in known:
+        known.add(bookie.name)
+        note(
+            f"{bookie.name}: reads only: {bookie.reads_only}; see {bookie.log_path},"
+            " repair it, then stop this and start it again"
+        )
+
+
+def _announce(options: argparse.Namespace, cluster: DevCluster, seconds: float) -> None:
+    if options.json:
+        print_json(
+            {
+                "metadata": cluster.metadata_uri,
+                "data": str(cluster.data),
+                "seconds": round(seconds, 3),
+                "bookies": [
+                    {
+                        "id": bookie.name,
+                        "address": f"127.0.0.1:{bookie.port}",
+                        "http": f"http://127.0.0.1:{bookie.http_port}",
+                        "pid": bookie.pids["supervisor"],
+                        "state": f"reads only: {bookie.reads_only}" if bookie.reads_only else "ready",
+                    }
+                    for bookie in cluster.bookies
+                ],
+            }
+        )
+    else:
+        print(f"{len(cluster.bookies)} bookies ready in {seconds:.1f} s, data in {cluster.data}")
+        for bookie in cluster.bookies:
+            print(
+                f"  {bookie.name}  127.0.0.1:{bookie.port}"
+                f"  http://127.0.0.1:{bookie.http_port}/metrics"
+                + ("  READS ONLY" if bookie.reads_only else "")
+            )
+        print(f"metadata: {cluster.metadata_uri}")
+        print("in another terminal:")
+        print(f"  export FASTBK_METADATA={cluster.metadata_uri}")
+        print(f"  seq 1000 | {_program()} ledger write")
+        print("Ctrl-C stops it; the data stays.")
+    sys.stdout.flush()
+
+
+def _program() -> str:
+    """Return how this program was called, for commands to be copied: it need not be on PATH."""
+    called = sys.argv[0]
+    return shlex.quote(called) if Path(called).name == "fastbk" else "fastbk"
+
+
+def _write_ready_file(path: Path, uri: str) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(uri, "utf-8")
+    fresh.rename(path)

@@ -1,0 +1,327 @@
+"""`fastbk ledger ...`: ledgers of a cluster from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+
+from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.errors import ConfigError
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from fastbk.client import Client, LedgerInfo, LedgerWriter
+
+    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
+
+ENSEMBLE_DEFAULT = 3
+CHUNK_ENTRIES = 256
+CHUNK_BYTES = 256 * 1024
+"""Entries handed to the client at once; it pipelines them by its own window."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    create = verbs.add_parser("create", help="make an empty ledger and print its id")
+    _add_shape(create)
+
+    write = verbs.add_parser(
+        "write", help="write a file or stdin into a new ledger, a line an entry, and close it"
+    )
+    write.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: - (stdin)")
+    write.add_argument(
+        "--chunk-bytes", type=int, metavar="N", help="entries of N bytes instead of lines"
+    )
+    _add_shape(write)
+
+    read = verbs.add_parser("read", help="print a ledger's entries")
+    _add_id(read)
+    read.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
+    read.add_argument("--last", type=int, metavar="ENTRY", help="up to here (the last)")
+    read.add_argument(
+        "--raw", action="store_true", help="exactly the entries' bytes, nothing between them"
+    )
+    _add_secret(read)
+
+    tail = verbs.add_parser("tail", help="print entries as they come, until the ledger is closed")
+    _add_id(tail)
+    tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
+    tail.add_argument("--raw", action="store_true", help="exactly the entries' bytes")
+    _add_secret(tail)
+
+    listing = verbs.add_parser("list", help="print the ledgers' ids")
+    show = verbs.add_parser("show", help="print a ledger's metadata")
+    _add_id(show)
+    delete = verbs.add_parser("delete", help="delete ledgers for good")
+    delete.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
+
+    for one in (create, write, read, tail, listing, show, delete):
+        add_metadata(one)
+        add_json(one)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one verb against the cluster."""
+    verb = _VERBS[options.verb]
+    uri = metadata_uri(options)
+    return asyncio.run(_connected(uri, verb, options))
+
+
+async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
+    import fastbk
+
+    async with fastbk.connect(uri) as client:
+        return await verb(client, options)
+
+
+async def _create(client: Client, options: argparse.Namespace) -> int:
+    writer = await _new(client, options)
+    await writer.close()
+    ledger_id = writer.ledger_id
+    if options.json:
+        print_json({"ledger_id": ledger_id, "entries": 0})
+    else:
+        print(ledger_id)
+    return 0
+
+
+async def _write(client: Client, options: argparse.Namespace) -> int:
+    if options.chunk_bytes is not None and options.chunk_bytes < 1:
+        raise ConfigError("--chunk-bytes must be 1 or more")
+    with _opened(options.file) as source:
+        writer = await _new(client, options)
+        progress = Progress(f"ledger {writer.ledger_id}")
+        entries = size_bytes = 0
+        try:
+            async with writer:
+                pieces = _pieces(source, options.chunk_bytes)
+                while chunk := await asyncio.to_thread(_chunk, pieces):
+                    await writer.append_many(chunk)
+                    entries += len(chunk)
+                    size_bytes += sum(map(len, chunk))
+                    progress.at(entries, size_bytes)
+        finally:
+            progress.end()
+    if options.json:
+        print_json({"ledger_id": writer.ledger_id, "entries": entries, "bytes": size_bytes})
+    else:
+        print(writer.ledger_id)
+        note(f"ledger {writer.ledger_id}: {entries:,} entries, {format_size(size_bytes)}")
+    return 0
+
+
+async def _read(client: Client, options: argparse.Namespace) -> int:
+    if options.first < 0 or (options.last is not None and options.last < options.first):
+        raise ConfigError("--first must be 0 or above, --last not below it")
+    reader = await client.open_ledger(
+        options.ledger_id, recovery=False, digest=options.digest, password=_password(options)
+    )
+    async with reader:
+        last = await reader.last_add_confirmed()
+        if options.last is not None:
+            last = min(last, options.last)
+        if options.first <= last:
+            async for batch in reader.read_batches(options.first, last):
+                if options.raw:
+                    sys.stdout.buffer.writelines(batch.datas)
+                    continue
+                for entry in batch:
+                    _print_entry(entry.entry_id, entry.data, options)
+    return 0
+
+
+async def _tail(client: Client, options: argparse.Namespace) -> int:
+    reader = await client.open_ledger(
+        options.ledger_id, recovery=False, digest=options.digest, password=_password(options)
+    )
+    async with reader:
+        async for entry in reader.tail(options.first):
+            _print_entry(entry.entry_id, entry.data, options)
+            sys.stdout.flush()
+    return 0
+
+
+async def _list(client: Client, options: argparse.Namespace) -> int:
+    ids = [info.ledger_id async for info in client.list_ledgers()]
+    if options.json:
+        print_json({"ledgers": ids})
+    else:
+        sys.stdout.writelines(f"{ledger_id}\n" for ledger_id in ids)
+    return 0
+
+
+async def _show(client: Client, options: argparse.Namespace) -> int:
+    info = await client.ledger_info(options.ledger_id)
+    facts = _facts(info)
+    if options.json:
+        print_json(facts)
+    else:
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            for number, line in enumerate(_lines_of(value)):
+                print(f"{'' if number else name:<{width}}  {line}")
+    return 0
+
+
+async def _delete(client: Client, options: argparse.Namespace) -> int:
+    for ledger_id in options.ledger_id:
+        await client.delete_ledger(ledger_id)
+    if options.json:
+        print_json({"deleted": options.ledger_id})
+    return 0
+
+
+_VERBS: dict[str, Verb] = {
+    "create": _create,
+    "write": _write,
+    "read": _read,
+    "tail": _tail,
+    "list": _list,
+    "show": _show,
+    "delete": _delete,
+}
+
+
+def _add_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ledger_id", type=int, metavar="ID")
+
+
+def _add_secret(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--digest", choices=["crc32c", "crc32", "hmac", "dummy"],
+        help="of new entries (crc32c); for reading: as the ledger says",
+    )  # fmt: skip
+    parser.add_argument("--password", default="", help="the ledger's, if it has one")
+
+
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ensemble", "-E", type=int, metavar="N",
+        help="bookies it is spread over (3, or as many as there are)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--write-quorum", "-w", type=int, metavar="N", help="copies of each entry (the ensemble)"
+    )
+    parser.add_argument(
+        "--ack-quorum", "-a", type=int, metavar="N", help="copies to wait for (a majority)"
+    )
+    _add_secret(parser)
+
+
+async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
+    """Create a ledger of the wanted shape; in a cluster of fewer than three bookies, of what is there."""
+    ensemble = options.ensemble
+    if ensemble is None:
+        writable = sum(bookie.writable for bookie in await client.list_bookies())
+        ensemble = max(options.write_quorum or 1, min(ENSEMBLE_DEFAULT, writable))
+        if ensemble < ENSEMBLE_DEFAULT:
+            note(f"only {writable} bookies take writes: {ensemble} copies of each entry")
+    return await client.create_ledger(
+        ensemble=ensemble,
+        write_quorum=options.write_quorum or ensemble,
+        ack_quorum=options.ack_quorum,
+        digest=options.digest or "crc32c",
+        password=_password(options),
+    )
+
+
+def _password(options: argparse.Namespace) -> bytes:
+    return str(options.password).encode()
+
+
+def _opened(name: str) -> BinaryIO:
+    if name == "-":
+        return sys.stdin.buffer
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror}") from error
+
+
+def _pieces(source: BinaryIO, chunk_bytes: int | None) -> Iterator[bytes]:
+    """Yield the entries; a line keeps its end, so that the entries one behind the other are the file."""
+    if chunk_bytes is None:
+        yield from source
+    else:
+        while piece := source.read(chunk_bytes):
+            yield piece
+
+
+def _chunk(pieces: Iterator[bytes]) -> list[bytes]:
+    """Return some entries, none at the end. Runs in a thread: reading a pipe or a disk may wait."""
+    chunk: list[bytes] = []
+    size_bytes = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size_bytes += len(piece)
+        if len(chunk) >= CHUNK_ENTRIES or size_bytes >= CHUNK_BYTES:
+            break
+    return chunk
+
+
+def _print_entry(entry_id: int, data: memoryview, options: argparse.Namespace) -> None:
+    out = sys.stdout.buffer
+    if options.raw:
+        out.write(data)
+    elif options.json:
+        sys.stdout.flush()
+        print_json({"entry_id": entry_id, **_as_json(bytes(data))})
+    else:
+        text = bytes(data).decode("utf-8", "backslashreplace")
+        out.write(f"{entry_id}\t{text.rstrip(chr(10))}\n".encode())
+
+
+def _as_json(data: bytes) -> dict[str, str]:
+    """Return an entry as text where it is text, else in base64: JSON has no bytes."""
+    try:
+        return {"data": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        import base64
+
+        return {"data_base64": base64.b64encode(data).decode()}
+
+
+def _facts(info: LedgerInfo) -> dict[str, object]:
+    from fastbk.model.ledger import LedgerState
+
+    metadata = info.metadata
+    digest = metadata.digest_type
+    facts: dict[str, object] = {
+        "ledger_id": info.ledger_id,
+        "state": metadata.state.name,
+        "ensemble": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": digest.name.lower() if digest is not None else None,
+        "fragments": [
+            {"first_entry_id": one.first_entry_id, "bookies": list(one.ensemble)}
+            for one in metadata.fragments
+        ],
+        "metadata": {key: _plain(value) for key, value in metadata.custom.items()},
+        "created_ms": metadata.created_ms,
+        "version": info.version,
+    }
+    if metadata.state is LedgerState.CLOSED:
+        facts["entries"] = metadata.last_entry_id + 1
+        facts["last_entry_id"] = metadata.last_entry_id
+        facts["bytes"] = metadata.length
+    return facts
+
+
+def _lines_of(value: object) -> list[str]:
+    """Return a fact for people: a fragment or a pair a line."""
+    if isinstance(value, list):
+        return [f"from {one['first_entry_id']}: {', '.join(one['bookies'])}" for one in value]
+    if isinstance(value, dict):
+        return [f"{key} = {text}" for key, text in value.items()] or ["-"]
+    return [str(value)]
+
+
+def _plain(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")

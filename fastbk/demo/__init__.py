@@ -1,0 +1,1 @@
+"""The main job: real data through three bookies, with one killed in the middle."""

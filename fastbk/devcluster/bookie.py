@@ -1,0 +1,214 @@
+"""One bookie of a cluster on this machine: a supervisor process, tied to us by a socket.
+
+When we are gone, it stops, however we went. Blocking calls, no threads: the caller decides when to look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fastbk.devcluster.processes import is_alive, is_free, wait_for
+from fastbk.server.spawn import command, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONFIG_NAME = "bookie.toml"
+LOG_NAME = "bookie.log"
+PORT_NAME = "port"
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass
+class Bookie:
+    """One bookie of the cluster: its folder, and its supervisor while that runs.
+
+    Attributes:
+        name: its id in metadata.
+        port, http_port: where it listens since it was last ready.
+        pids: process ids by name (`supervisor`, `worker.0`, `journal`, `index`, `gc`) since then.
+        boots: how often it became ready, restarts by itself included.
+        start_s: how long the last start took by its own account.
+        reason: why it is down, as far as it said.
+        reads_only: not empty: it serves reads only, for that reason, until it is started anew.
+        sections: of its configuration file.
+    """
+
+    name: str
+    directory: Path
+    sections: dict[str, dict[str, object]]
+    port: int = 0
+    http_port: int | None = None
+    pids: dict[str, int] = field(default_factory=dict)
+    boots: int = 0
+    start_s: float = 0.0
+    reason: str = ""
+    reads_only: str = ""
+    is_ready: bool = False
+    _process: subprocess.Popen[bytes] | None = None
+    _lifeline: socket.socket | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its supervisor is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        """Where its processes' log lines go."""
+        return self.directory / LOG_NAME
+
+    def spawn(self) -> None:
+        """Start the supervisor and return at once; see `refresh` and `DevCluster.wait_ready`."""
+        if self.is_running:
+            return
+        self.forget()
+        self._write_config()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs, open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                command(
+                    "fastbk.server",
+                    "--config",
+                    str(self.directory / CONFIG_NAME),
+                    "--lifeline",
+                    str(theirs.fileno()),
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        self._lifeline = ours
+
+    def refresh(self) -> None:
+        """Take in what the supervisor has said since the last call. Raises nothing."""
+        while self._lifeline is not None:
+            try:
+                data = self._lifeline.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._lifeline.close()
+                self._lifeline = None
+                self.is_ready, self.reads_only = False, ""
+                return
+            self._take(msgspec.json.decode(data, type=dict))
+
+    def kill(self, name: str = "supervisor") -> int:
+        """SIGKILL one of its processes and return its pid; the supervisor's death takes all the
+        others along.
+        """
+        self.refresh()
+        pid = self.pids[name]
+        os.kill(pid, signal.SIGKILL)
+        if name == "supervisor":
+            self.wait_gone()
+        return pid
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM the supervisor: it drains and ends."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait_gone(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
+        """Wait until the supervisor and all its children are gone; return its exit code.
+
+        Kills it when it takes longer. None: it did not run.
+        """
+        if self._process is None:
+            return None
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self.refresh()
+        pids = list(self.pids.values())
+        wait_for(lambda: not any(map(is_alive, pids)), STOP_TIMEOUT_S, f"the end of {self.name}")
+        self.forget()
+        return code
+
+    def forget(self) -> None:
+        """Drop what belonged to the last run."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+        self._process = self._lifeline = None
+        self.is_ready, self.reads_only = False, ""
+        self.pids = {}
+
+    def watched(self) -> socket.socket | None:
+        """Return the socket that is readable when `refresh` has something to take in."""
+        return self._lifeline
+
+    def log_tail(self, lines: int = 5) -> str:
+        """Return the last lines of its log, for messages."""
+        try:
+            text = self.log_path.read_text("utf-8", "replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def remove_at_end(self, path: Path) -> None:
+        """Have the supervisor remove `path` when it finds us gone: nobody else can after a SIGKILL."""
+        if self._lifeline is not None:
+            message = msgspec.json.encode({"type": "remove_at_end", "path": str(path.absolute())})
+            with contextlib.suppress(OSError):
+                self._lifeline.send(message)
+
+    def recall_port(self) -> None:
+        """Take the port of an earlier run, so that clients find the bookie where it was."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            self.port = int((self.directory / PORT_NAME).read_text())
+
+    def _write_config(self) -> None:
+        """Write the configuration; a bookie that may have any port keeps the one it had."""
+        sections = {name: dict(keys) for name, keys in self.sections.items()}
+        if str(sections["bookie"]["listen"]).endswith(":0") and is_free(self.port):
+            sections["bookie"]["listen"] = f"127.0.0.1:{self.port}"
+        (self.directory / CONFIG_NAME).write_text(toml_text(sections), "utf-8")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message.get("type"):
+            case "ready":
+                if message["port"] != self.port:
+                    (self.directory / PORT_NAME).write_text(f"{message['port']}\n")
+                self.port, self.http_port = message["port"], message["http_port"]
+                self.pids = message["pids"]
+                self.start_s = message["seconds"]
+                self.reads_only = message["reads_only"]
+                self.is_ready = not self.reads_only
+                self.boots += self.is_ready
+                self.reason = ""
+            case "starting":
+                self.pids = message["pids"]
+            case "down" | "failed":
+                self.is_ready, self.reason, self.reads_only = False, message["reason"], ""
+            case _:
+                pass
+
+
+def toml_text(sections: Mapping[str, Mapping[str, object]]) -> str:
+    """Return a configuration file with these sections; values are strings, numbers or booleans."""
+    lines = []
+    for section, keys in sections.items():
+        lines.append(f"[{section}]")
+        for key, value in keys.items():
+            # TOML's basic strings, numbers and booleans are JSON's.
+            lines.append(f"{key} = {msgspec.json.encode(value).decode()}")
+        lines.append("")
+    return "\n".join(lines)

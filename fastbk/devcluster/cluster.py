@@ -1,0 +1,157 @@
+"""N bookies and their metadata in one folder. The same folder gives the same ledgers back."""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
+from fastbk.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+METADATA_NAME = "metadata.sqlite"
+START_TIMEOUT_S = 60.0
+
+_DEFAULTS: dict[str, dict[str, str]] = {
+    "journal": {"first_file_size": "24MiB"},
+    "gc": {"interval": "20s"},
+}
+"""A small first journal file: it is written with zeros before the bookie is ready, and all bookies share a disk."""
+
+
+class DevCluster:
+    """N bookies and their metadata in `data`."""
+
+    def __init__(
+        self,
+        data: Path,
+        bookies: int = 3,
+        *,
+        port_base: int = 0,
+        http_port_base: int = 0,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
+        """Make the folder and each bookie's configuration; nothing runs yet.
+
+        Args:
+            data: made if missing; ledgers in it stay.
+            bookies: how many; a folder keeps at least as many as it was ever started with.
+            port_base, http_port_base: bookie n listens there + n; 0: any free port.
+            settings: section → key → value of the configuration file, for all bookies.
+        """
+        if bookies < 1:
+            raise ConfigError("a cluster needs at least one bookie")
+        self.data = data.absolute()
+        self.metadata_uri = f"sqlite:{self.data / METADATA_NAME}"
+        self._settings = settings or {}
+        try:
+            self.data.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"{data}: cannot be used: {error.strerror}") from error
+        known = len(list(self.data.glob("bookie-*")))
+        self.bookies = [
+            self._bookie(n, port_base, http_port_base) for n in range(max(bookies, known))
+        ]
+
+    def start(
+        self,
+        timeout_s: float = START_TIMEOUT_S,
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        reads_only_too: bool = False,
+    ) -> None:
+        """Start all bookies at once; return when each takes writes. Stops all of them on failure.
+
+        `should_stop` is asked a few times a second; when it says so, the wait ends early without an
+        error. `reads_only_too`: a bookie that a crash loop left with reads only is good enough.
+        Raises StorageError with what the bookie said.
+        """
+        try:
+            for bookie in self.bookies:
+                bookie.spawn()
+            self.wait_ready(
+                timeout_s=timeout_s, should_stop=should_stop, reads_only_too=reads_only_too
+            )
+        except BaseException:
+            self.stop(5.0)
+            raise
+
+    def wait_ready(
+        self,
+        bookies: Iterable[Bookie] | None = None,
+        timeout_s: float = START_TIMEOUT_S,
+        boots_min: int = 1,
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        reads_only_too: bool = False,
+    ) -> None:
+        """Wait until these bookies (all) are ready, each for at least the `boots_min`-th time.
+
+        Raises StorageError.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        waiting = list(self.bookies if bookies is None else bookies)
+        while True:
+            for bookie in list(waiting):
+                bookie.refresh()
+                is_ready = bookie.is_ready and bookie.boots >= boots_min
+                if is_ready or (bookie.reads_only and reads_only_too):
+                    waiting.remove(bookie)
+                elif bookie.reads_only or not bookie.is_running:
+                    raise StorageError(self._why_down(bookie))
+            if not waiting or should_stop():
+                return
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                names = ", ".join(bookie.name for bookie in waiting)
+                raise StorageError(f"not ready within {timeout_s:g} s: {names}; see {self.data}")
+            sockets = [s for s in (bookie.watched() for bookie in waiting) if s is not None]
+            # An ended process is seen by its socket's end; the bound is for one that never had any.
+            select.select(sockets, [], [], min(left_s, 0.2) if sockets else 0.02)
+
+    def refresh(self) -> None:
+        """Take in what the supervisors have said."""
+        for bookie in self.bookies:
+            bookie.refresh()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """Drain all bookies at once and wait; return whether all ended cleanly."""
+        running = [bookie for bookie in self.bookies if bookie.is_running]
+        for bookie in running:
+            bookie.ask_to_stop()
+        codes = [bookie.wait_gone(timeout_s) for bookie in running]
+        for bookie in self.bookies:
+            bookie.forget()
+        # SIGTERM itself ends a supervisor only before its handler is there: it has nothing to drain.
+        return all(code in (0, None, -signal.SIGTERM) for code in codes)
+
+    def _bookie(self, number: int, port_base: int, http_port_base: int) -> Bookie:
+        name = f"bookie-{number + 1}"
+        directory = self.data / name
+        directory.mkdir(exist_ok=True)
+        port = port_base + number if port_base else 0
+        http_port = http_port_base + number if http_port_base else 0
+        sections: dict[str, dict[str, object]] = {
+            "bookie": {"id": name, "listen": f"127.0.0.1:{port}"},
+            "http": {"listen": f"127.0.0.1:{http_port}"},
+            "metadata": {"uri": self.metadata_uri},
+            "journal": {"directory": str(directory / "journal")},
+            "ledgers": {"directory": str(directory / "ledgers")},
+        }
+        for extra in (_DEFAULTS, self._settings):
+            for section, keys in extra.items():
+                sections.setdefault(section, {}).update(keys)
+        bookie = Bookie(name, directory, sections)
+        bookie.recall_port()
+        return bookie
+
+    def _why_down(self, bookie: Bookie) -> str:
+        if bookie.reads_only:
+            return f"{bookie.name} serves reads only: {bookie.reads_only}"
+        reason = bookie.reason or bookie.log_tail(1) or "it said nothing"
+        return f"{bookie.name} did not start: {reason}"

@@ -1,0 +1,107 @@
+"""Locust users of a fastbk cluster: each appends to a ledger of its own and reads back what it wrote.
+
+The cluster is named by FASTBK_METADATA (or locust's --host). Response times are reported in **microseconds**; the
+exact percentiles go to the file named by FASTBK_LOAD_OUT as JSON, since locust rounds what it prints.
+
+The synchronous client runs on sockets that gevent has patched, so thousands of users share one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from locust import User, constant, events, task
+
+import fastbk.sync
+from loadtest.latency import Latency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENTRY_BYTES = int(os.environ.get("FASTBK_LOAD_ENTRY_BYTES", "1024"))
+ENSEMBLE = int(os.environ.get("FASTBK_LOAD_ENSEMBLE", "3"))
+WRITE_QUORUM = int(os.environ.get("FASTBK_LOAD_WRITE_QUORUM", "3"))
+ACK_QUORUM = int(os.environ.get("FASTBK_LOAD_ACK_QUORUM", "2"))
+
+latencies: dict[str, Latency] = {}
+
+
+class LedgerUser(User):
+    """Appends nine times out of ten, reads a random entry of its own the tenth, as fast as answers come."""
+
+    wait_time = constant(0)
+
+    def on_start(self) -> None:
+        """Connect and create this user's ledger."""
+        self.random = random.Random(id(self))
+        self.client = fastbk.sync.connect(self.host or os.environ["FASTBK_METADATA"])
+        self.writer = self.client.create_ledger(
+            ensemble=ENSEMBLE, write_quorum=WRITE_QUORUM, ack_quorum=ACK_QUORUM
+        )
+        self.reader = self.client.open_ledger(self.writer.ledger_id, recovery=False)
+        self.data = self.random.randbytes(ENTRY_BYTES)
+
+    def on_stop(self) -> None:
+        """Close the ledger and the client."""
+        self.reader.close()
+        self.writer.close()
+        self.client.close()
+
+    @task(9)
+    def append(self) -> None:
+        """Append one entry and wait until it is durable on the ack quorum."""
+        self._measure("append", ENTRY_BYTES, lambda: self.writer.append(self.data))
+
+    @task(1)
+    def read(self) -> None:
+        """Read one acknowledged entry back and compare it."""
+        last = self.writer.last_add_confirmed
+        if last < 0:
+            return
+        entry_id = self.random.randint(0, last)
+
+        def read_one() -> None:
+            (entry,) = self.reader.read_unconfirmed(entry_id, entry_id)
+            if bytes(entry.data) != self.data:
+                raise AssertionError(f"ledger {self.writer.ledger_id} entry {entry_id}: other bytes")
+
+        self._measure("read", ENTRY_BYTES, read_one)
+
+    def _measure(self, name: str, size_bytes: int, call: Callable[[], Any]) -> None:
+        latency = latencies.setdefault(name, Latency())
+        error: Exception | None = None
+        start_ns = time.perf_counter_ns()
+        try:
+            call()
+        except Exception as caught:  # noqa: BLE001 - locust counts every kind of failure
+            error = caught
+        took_us = (time.perf_counter_ns() - start_ns) / 1000
+        if error is None:
+            latency.record(took_us)
+        else:
+            latency.failures += 1
+        self.environment.events.request.fire(
+            request_type="µs",
+            name=name,
+            response_time=took_us,
+            response_length=size_bytes,
+            exception=error,
+            context={},
+        )
+
+
+@events.quitting.add_listener
+def write_summary(environment: Any, **_: object) -> None:
+    """Write the exact percentiles, and fail the run when nothing was done or anything failed."""
+    summary = {name: latency.summary() for name, latency in latencies.items()}
+    out = os.environ.get("FASTBK_LOAD_OUT")
+    if out:
+        Path(out).write_text(json.dumps(summary, indent=1))
+    done = sum(latency.count for latency in latencies.values())
+    failed = sum(latency.failures for latency in latencies.values())
+    environment.process_exit_code = 0 if done and not failed else 1
