@@ -1,0 +1,116 @@
+"""`python -m tests`: the tests by tiers. `./dev test` sets up and calls this.
+
+FAST=1 runs style, types, unit, property and native tests in about a minute; nothing set runs all that CI runs;
+ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run. Any other arguments
+go to pytest, which then runs once with just these.
+
+Tests that share nothing run beside each other first; those that start services run alone afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Pytest's exit code for "no test ran": for us a failure, or else an empty run would pass.
+EXIT_NO_TESTS = 5
+
+
+def tier() -> tuple[str, str]:
+    """Return the tier's name and its marker expression."""
+    if os.environ.get("ALL"):
+        return "all", ""
+    if os.environ.get("FAST"):
+        return "fast", "not slow and not soak and not perf"
+    return "ci", "not soak and not perf"
+
+
+def phases() -> list[tuple[str, list[str]]]:
+    """Return the pytest runs of the chosen tier: a title and arguments."""
+    name, markers = tier()
+    both = f"({markers}) and " if markers else ""
+    parallel = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
+    listed = [("parallel", [*parallel, "-m", f"{both}not serial"])]
+    if name != "fast":
+        listed.append(("serial", ["-m", f"{both}serial"]))
+    return listed
+
+
+def run_pytest(arguments: list[str], sentinels: Path, run_id: str) -> int:
+    """Run pytest in a process of its own, name the test in which it crashed if it did; return its exit code."""
+    environment = dict(
+        os.environ,
+        FASTBK_TIER=tier()[0],
+        FASTBK_TEST_SENTINELS=str(sentinels),
+        FASTBK_TEST_RUN=run_id,
+        PYTHONFAULTHANDLER="1",
+    )
+    code = subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment)
+    if code < 0:
+        running = ", ".join(sorted(file.read_text() for file in sentinels.iterdir())) or "no test"
+        print(f"tests: pytest died of {signal.Signals(-code).name} while running: {running}", flush=True)
+    elif code == EXIT_NO_TESTS:
+        print("tests: no test ran", flush=True)
+    return code
+
+
+def left_behind(run_id: str) -> dict[int, str]:
+    """Return the processes that this test run started and that are still there: pid -> command line."""
+    mark = f"FASTBK_TEST_RUN={run_id}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(folder.name)] = command.decode(errors="replace").strip()
+        except OSError:
+            continue  # ended meanwhile, or another user's
+    return {pid: command for pid, command in found.items() if command}
+
+
+def end_left_behind(run_id: str) -> bool:
+    """Report and kill what a test left running; return whether there was anything."""
+    deadline = time.monotonic() + 5
+    while (processes := left_behind(run_id)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid, command in processes.items():
+        print(f"tests: left running, killed: {pid} {command}", flush=True)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return bool(processes)
+
+
+def main() -> int:
+    """Run the tier, or what the arguments name; return 0 only if every test ran and passed."""
+    started = time.monotonic()
+    os.environ.setdefault("SEED", str(secrets.randbelow(2**32)))
+    if "help" in sys.argv[1:]:
+        print(__doc__)
+        return 0
+    runs = [("chosen", sys.argv[1:])] if sys.argv[1:] else phases()
+    failed = []
+    for title, arguments in runs:
+        run_id = secrets.token_hex(8)
+        with tempfile.TemporaryDirectory(prefix="fastbk-tests-") as folder:
+            code = run_pytest(arguments, Path(folder), run_id)
+        dirty = end_left_behind(run_id)
+        if code != 0 or dirty:
+            failed.append(f"{title} (exit {code}{', processes left behind' if dirty else ''})")
+    took_s = time.monotonic() - started
+    verdict = f"FAILED: {'; '.join(failed)}" if failed else "passed"
+    print(f"tests: tier {tier()[0]}, SEED={os.environ['SEED']}, {took_s:.0f} s: {verdict}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What every test shares: tiers, seed, the crash sentinel, hypothesis profiles. Fixtures live in fixtures/."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import secrets
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.fixtures.skips", "tests.fixtures.aio", "fastbk.testing"]
+
+# Folders whose tests start real processes: `slow` and `serial` unless they say `fast`.
+SERVICE_FOLDERS = ("integration", "crash")
+
+settings.register_profile(
+    "fast", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "ci",
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "all", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Workers of a parallel run inherit the environment, hence the seed.
+    os.environ.setdefault("SEED", str(secrets.randbelow(2**32)))
+    settings.load_profile(os.environ.get("FASTBK_TIER", "fast"))
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [
+        f"SEED={os.environ['SEED']} tier={os.environ.get('FASTBK_TIER', 'fast')} "
+        f"build={os.environ.get('FASTBK_BUILD', 'release')} kernel={platform.release()}"
+    ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        if folder in SERVICE_FOLDERS and item.get_closest_marker("fast") is None:
+            item.add_marker("slow")
+            item.add_marker("serial")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note which test runs, so that a crash of the interpreter can be laid at its door."""
+    folder = os.environ.get("FASTBK_TEST_SENTINELS")
+    if folder is None:
+        return (yield)
+    sentinel = Path(folder) / str(os.getpid())
+    sentinel.write_text(item.nodeid)
+    result = yield
+    sentinel.unlink(missing_ok=True)
+    return result
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A number for this test's random choices, from SEED and the test's name; printed when the test fails."""
+    value = zlib.crc32(request.node.nodeid.encode()) ^ int(os.environ["SEED"])
+    print(f"SEED={os.environ['SEED']} (seed of this test: {value})")
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    """A random generator that `SEED=` repeats."""
+    return random.Random(seed)

@@ -1,0 +1,374 @@
+"""Every operation that a bookie does on its disk, cut, torn, failed, filled or short; then the next start is asked.
+
+Journal, index and store are the real ones, on the fake disk (`tests/fixtures/storage_rig.py`). Whatever happens: what
+was acknowledged is there byte by byte (INV-J1, INV-X3), what is there was sent by someone, a fence that was answered
+still fences (INV-F1, INV-F2), "no" is never said of what was acknowledged (INV-X1), no id was acknowledged with two
+payloads (INV-A5), and the bookie goes on to take adds.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from fastbk.errors import Error
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.storage.checkpoint import Checkpoint
+from tests.fixtures.index_rig import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGER, OK
+from tests.fixtures.storage_rig import Book, Life, format_disk
+
+pytestmark = pytest.mark.fast
+
+LAST_ID = 20_000
+"""Above every id in use here."""
+SCRATCH = 77
+"""A ledger written to only after a restart, to see that the bookie lives."""
+
+
+def mixed(life: Life, rng: random.Random) -> None:
+    """Adds, batches, recovery adds, repeats, conflicts, fences, flushes, a deletion."""
+    for round_number in range(6):
+        first = round_number * 10
+        for n in range(6):
+            life.add(1, first + n, rng.randbytes(rng.choice([0, 30, 900, 3000])))
+        life.add_batch(2, first, [rng.randbytes(50), b"", rng.randbytes(700)])
+        life.settle()
+        life.add(1, first + 2, rng.randbytes(40))  # another payload: a conflict
+        life.recovery_add(3, 100 - round_number, rng.randbytes(200))
+        life.settle()
+        if round_number == 1:
+            life.fence(2)
+            life.fence(900)
+        if round_number in (2, 4):
+            life.flush()
+        if round_number == 3:
+            life.delete(3)
+    life.settle()
+
+
+def many_flushes(life: Life, rng: random.Random) -> None:
+    """Small flushes, each with few entries: merges, and journal files that are recycled."""
+    for round_number in range(12):
+        for n in range(3):
+            life.add(n, round_number, rng.randbytes(4000))
+        life.settle()
+        life.flush()
+        if round_number == 6:
+            life.fence(0)
+            life.settle()
+
+
+def full_caches(life: Life, rng: random.Random) -> None:
+    """More than both caches hold, so that flushes begin by themselves."""
+    for n in range(60):
+        life.add(n % 4, n, rng.randbytes(6000))
+        if n % 5 == 4:
+            life.settle()
+    life.settle()
+
+
+WORKLOADS: dict[str, Callable[[Life, random.Random], None]] = {
+    "mixed": mixed,
+    "many_flushes": many_flushes,
+    "full_caches": full_caches,
+}
+FAULTS = {
+    "cut": {"action": "cut"},
+    "eio": {"action": "fail", "errno": errno.EIO},
+    "enospc": {"action": "fail", "errno": errno.ENOSPC},
+    "short": {"action": "short"},
+}
+
+
+def run(fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None], seed: int) -> BaseException | None:
+    """One life of the bookie; returns what ended it early."""
+    life = None
+    try:
+        life = Life(fake, book)
+        work(life, random.Random(seed))
+        life.stop()
+        return None
+    except (OSError, Error) as error:
+        if life is not None and life.rig is not None:
+            life.look_at_the_end()
+            life.close()
+        return error
+
+
+def check_all(life: Life, note: str) -> None:
+    """Ask for everything that was ever sent, one by one, in batches and as lists."""
+    book = life.book
+    assert not life.index.status.limbo, f"{note}: damage was found where there is none"
+    for (ledger_id, entry_id), raws in book.sent.items():
+        if ledger_id in book.deleted:
+            continue
+        answer = life.ask(life.rig.read(ledger_id, entry_id))
+        acked = book.acked.get((ledger_id, entry_id))
+        where = f"{note}: ledger {ledger_id} entry {entry_id}"
+        if acked is not None:
+            assert answer.status == OK, f"{where}: acknowledged, and now {answer.status}"
+            assert answer.entry == acked, f"{where}: acknowledged with another payload"
+        else:
+            assert answer.status in (OK, NO_ENTRY, NO_LEDGER), f"{where}: {answer.status}"
+            assert answer.status != OK or answer.entry in raws, f"{where}: nobody sent this"
+    for ledger_id in {key[0] for key in book.sent} - book.deleted:
+        check_ledger(life, ledger_id, note)
+
+
+def check_ledger(life: Life, ledger_id: int, note: str) -> None:
+    acked = {entry_id for ledger, entry_id in life.book.acked if ledger == ledger_id}
+    sent = {entry_id for ledger, entry_id in life.book.sent if ledger == ledger_id}
+    answer = life.ask(life.rig.list_entries(ledger_id))
+    if answer.status == NO_LEDGER:
+        assert not acked, note
+        return
+    assert answer.status == OK, f"{note}: list {answer.status}"
+    assert answer.next_entry_id == -1, note
+    listed = {n for first, last in answer.ranges for n in range(first, last + 1)}
+    assert acked <= listed <= sent, f"{note}: ledger {ledger_id}: {acked - listed} missing, {listed - sent} invented"
+    found: dict[int, bytes] = {}
+    position = 0
+    while position <= LAST_ID:
+        answer = life.ask(life.rig.read_batch(ledger_id, position, LAST_ID, 7))
+        assert answer.status == OK, f"{note}: batch at {position}: {answer.status}"
+        for raw in answer.entries:
+            found[int.from_bytes(raw[8:16], "big")] = raw
+        assert answer.next_entry_id > position, note
+        position = answer.next_entry_id
+    assert set(found) == listed, f"{note}: ledger {ledger_id}: batches and list disagree"
+    for entry_id in acked:
+        assert found[entry_id] == life.book.acked[ledger_id, entry_id], note
+
+
+def check_fences(life: Life, note: str) -> None:
+    """Fences hold; ledgers that nobody fenced take adds."""
+    book = life.book
+    for ledger_id in sorted(book.fenced - book.deleted):
+        life.add(ledger_id, 5000, b"late")
+        (sent,) = life.waiting
+        life.settle()
+        assert sent.verdict == FENCED, f"{note}: ledger {ledger_id} was fenced, and took an add"
+        assert (ledger_id, 5000) not in book.acked
+    entry_id = 1 + max((e for ledger, e in book.sent if ledger == SCRATCH), default=-1)
+    life.add(SCRATCH, entry_id, b"alive")
+    life.settle()
+    assert (SCRATCH, entry_id) in book.acked, f"{note}: takes no adds any more"
+
+
+def check_restart(fake: FakeDisk, book: Book, note: str) -> None:
+    life = Life(fake, book)
+    try:
+        check_all(life, note)
+        check_fences(life, note)
+        life.flush()
+        check_all(life, note + ", flushed")
+    finally:
+        life.close()
+
+
+def formatted(seed: int = 1) -> FakeDisk:
+    fake = FakeDisk(seed=seed)
+    format_disk(fake)
+    return fake
+
+
+def count_operations(workload: str) -> int:
+    with formatted() as fake:
+        before = fake.operations()
+        book = Book()
+        error = run(fake, book, WORKLOADS[workload], 5)
+        assert error is None, error
+        assert len(book.acked) > 20
+        check_restart(fake, book, workload)
+        return fake.operations() - before
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_without_faults(workload: str) -> None:
+    assert count_operations(workload) > 50
+
+
+def stride() -> int:
+    """All operations in the longer tiers; in the short one every eleventh, each fault from another one on."""
+    return 11 if os.environ.get("FASTBK_TIER", "fast") == "fast" else 1
+
+
+ENDS = [
+    ("cut", "lose"),
+    ("cut", "keep"),
+    ("cut", "random"),  # torn: any of the sectors that were not synced
+    *((fault, mode) for fault in ("eio", "enospc", "short") for mode in ("keep", "random")),
+]
+
+
+@pytest.mark.parametrize(("fault", "mode"), ENDS)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_operation(workload: str, fault: str, mode: str) -> None:
+    """`mode`: after a cut what becomes of what was not synced; after others, `keep`: only the processes die."""
+    first = 1 + (list(FAULTS).index(fault) * 3 + len(mode)) % stride()
+    with formatted() as pristine:
+        total = count_operations(workload)
+        for nth in range(first, total + 1, stride()):
+            with pristine.copy() as fake:
+                note = f"{workload}, {fault} at operation {nth} of {total}, then {mode}"
+                book = Book()
+                fake.fault(nth=nth, **FAULTS[fault])
+                run(fake, book, WORKLOADS[workload], 5)
+                fake.clear_faults()
+                if fault == "cut" or mode != "keep":
+                    restart(fake, mode, nth)
+                check_restart(fake, book, note)
+
+
+def restart(fake: FakeDisk, mode: str, seed: int) -> None:
+    if not fake.is_off:
+        fake.cut()
+    fake.restart(mode, seed)
+
+
+def killed(fake: FakeDisk, book: Book, workload: str) -> None:
+    """A life that ends as by SIGKILL, with all its work in the journal's tail."""
+    life = Life(fake, book, flush_used_bytes=1 << 30, cache_bytes=2 << 20)
+    WORKLOADS[workload](life, random.Random(6))
+    life.look_at_the_end()
+    life.close()
+
+
+@pytest.mark.parametrize("mode", ["lose", "random"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_operation_of_a_replay(fault: str, mode: str) -> None:
+    """Replay is cut off at each of its operations, and begun again (F10)."""
+    with formatted() as pristine:
+        known = Book()
+        killed(pristine, known, "full_caches")
+        with pristine.copy() as fake:
+            life = Life(fake, copy.deepcopy(known))
+            assert life.replayed.batches > 5
+            assert life.flusher.flushes > 1, "the cache was full more than once"
+            life.close()
+            total = fake.operations()
+        for nth in range(1, total + 1, max(1, stride() // 3)):
+            with pristine.copy() as fake:
+                book = copy.deepcopy(known)
+                fake.fault(nth=nth, **FAULTS[fault])
+                run(fake, book, lambda life, rng: None, 5)
+                fake.clear_faults()
+                restart(fake, mode, nth)
+                check_restart(fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}")
+
+
+def test_crash_loop_in_replay() -> None:
+    """Cut again and again, a little later each time."""
+    with formatted() as fake:
+        book = Book()
+        killed(fake, book, "full_caches")
+        for nth in (5, 12, 20, 31, 43, 57):
+            fake.fault("cut", nth=nth)
+            run(fake, book, lambda life, rng: None, 5)
+            fake.clear_faults()
+            restart(fake, "random", nth)
+        check_restart(fake, book, "after six cuts in replay")
+
+
+def test_several_lives() -> None:
+    """Workload after workload on one disk, each ended by a cut somewhere."""
+    with formatted() as fake:
+        book = Book()
+        for seed in range(8):
+            fake.fault("cut", nth=40 + 37 * seed)
+            run(fake, book, later_work(seed), seed)
+            fake.clear_faults()
+            restart(fake, "random", seed)
+            check_restart(fake, book, f"life {seed}")
+
+
+def later_work(seed: int) -> Callable[[Life, random.Random], None]:
+    def work(life: Life, rng: random.Random) -> None:
+        for n in range(40):
+            life.add(10 + n % 3, seed * 1000 + n, rng.randbytes(rng.choice([10, 2000])))
+            if n % 4 == 3:
+                life.settle()
+            if n % 13 == 12:
+                life.flush()
+        life.settle()
+
+    return work
+
+
+# ---- damage (A10): the disk lied about what it had acknowledged
+
+
+def damaged(life: Life) -> None:
+    book = life.book
+    assert life.replayed.is_damaged
+    assert life.index.status.limbo
+    told = 0
+    for (ledger_id, entry_id), raws in book.sent.items():
+        answer = life.ask(life.rig.read(ledger_id, entry_id))
+        assert answer.status in (OK, CANNOT_TELL), "INV-X1: no is never said"
+        assert answer.status != OK or answer.entry in raws
+        told += answer.status == OK
+    assert told > 0
+    assert life.ask(life.rig.read(123456, 0)).status == CANNOT_TELL, "an unknown ledger may be one of the lost"
+    assert life.ask(life.rig.list_entries(1)).status in (CANNOT_TELL,)
+
+
+def test_acknowledged_batches_that_are_gone() -> None:
+    with formatted() as fake:
+        book = Book()
+        life = Life(fake, book)
+        for n in range(30):
+            life.add(1, n, bytes(100))
+            life.settle()
+        life.look_at_the_end()
+        life.close()
+        fake.corrupt("/journal/0000000000000001.journal", 8192 + 10 * 4096 + 200, 64)
+        for start in range(3):
+            life = Life(fake, book)
+            damaged(life)
+            assert bool(life.replayed.end.damage) == (start == 0), "found once, remembered for good"
+            assert len(life.checkpoint.manifest.damage) == 1
+            before = len(life.waiting)
+            life.add(1, 100 + start, b"fenced by damage")
+            life.settle()
+            assert len(life.waiting) == before
+            assert (1, 100 + start) not in book.acked, "known ledgers are fenced"
+            del book.sent[1, 100 + start]
+            life.add(50, start, b"new ledger")
+            life.settle()
+            assert (50, start) in book.acked
+            life.close()
+
+
+def test_the_checks_find_a_lost_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that is too far ahead loses batches: these tests have to notice."""
+    real = Checkpoint.run
+    monkeypatch.setattr(
+        Checkpoint, "run", lambda self, store, items, mark, **more: real(self, store, items, mark + 3, **more)
+    )
+    with formatted() as fake:
+        book = Book()
+        life = Life(fake, book)
+        for n in range(20):
+            life.add(1, n, bytes(100))
+            life.settle()
+        life.close()
+        with pytest.raises(AssertionError):
+            check_restart(fake, book, "the mark lies")
+
+
+def test_the_checks_find_a_forgotten_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with formatted() as fake:
+        book = Book()
+        life = Life(fake, book)
+        life.add(1, 0, b"x")
+        life.settle()
+        life.close()
+        book.fenced.add(1)
+        with pytest.raises(AssertionError, match="was fenced"):
+            check_restart(fake, book, "nobody fenced it")

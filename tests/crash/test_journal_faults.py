@@ -1,0 +1,306 @@
+"""Every operation of a journal's life, failed, torn or cut: what was published is there after a restart.
+
+The workload rolls through files, recycles them behind a mark, and has two batches in flight that complete in any
+order. Its records carry what they are, so a restart can tell which came back.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fastbk.errors import Error
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.journal_scan import JournalScan
+from fastbk.server.journal.process import JournalLoop
+from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
+from fastbk.storage.journal_pool import JournalPool
+from tests.fixtures.journal_rig import (
+    CHECK,
+    FENCED,
+    INCARNATION,
+    KIND_ADD,
+    KIND_ADD_BATCH,
+    KIND_FENCE,
+    RECOVERY,
+    JournalRig,
+    Put,
+)
+
+DIRECTORY = "/journal"
+FILE_BYTES = 96 * 1024
+KIB = 1024
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass
+class Life:
+    """One start of the journal process, until it ends or fails."""
+
+    rig: JournalRig
+    pool: JournalPool
+    loop: JournalLoop
+    failed: BaseException | None = None
+    mark: int = 0
+
+
+def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
+    disk = disk_of.disk()
+    predecessor = {}
+    if replayed is not None:
+        predecessor = {
+            "predecessor_file_id": replayed.predecessor_file_id,
+            "predecessor_sequence": replayed.predecessor_sequence,
+            "predecessor_crc": replayed.predecessor_crc,
+            "next_record_sequence": replayed.next_record_sequence,
+        }
+    rig = JournalRig(
+        disk,
+        worker_count=2,
+        ring_bytes=256 * KIB,
+        batch_bytes=32 * KIB,
+        record_bytes_max=40 * KIB,
+        second_batch_bytes=4 * KIB,
+        quantum_bytes=8 * KIB,
+        **predecessor,
+    )
+    assert rig.journal is not None
+    pool = JournalPool(
+        disk,
+        DIRECTORY,
+        next_file_id=replayed.next_file_id if replayed is not None else 1,
+        file_size_bytes=FILE_BYTES,
+        first_file_size_bytes=FILE_BYTES,
+        limit_bytes=16 * FILE_BYTES,
+        old_files=replayed.old_files if replayed is not None else (),
+        in_background=False,
+    )
+    return Life(rig, pool, JournalLoop(rig.journal, pool, 16 * FILE_BYTES))
+
+
+def workload(life: Life, seed: int, first_entry: int = 0) -> None:
+    """Adds, batches, recovery adds and fences of two workers; moves the mark; closes. Raises what the disk does."""
+    rng = random.Random(seed)
+    rig, loop = life.rig, life.loop
+    assert rig.journal is not None
+    rig.set_mark(life.mark)
+    loop.roll()
+    entry_id = first_entry
+    for round_number in range(10):
+        for _ in range(rng.randrange(4, 14)):
+            worker = rng.randrange(2)
+            what = rng.random()
+            data = rng.randbytes(rng.choice([0, 7, 100, 1000, 9000]))
+            if what < 0.7:
+                rig.add(worker, entry_id, data, worker=worker)
+            elif what < 0.85:
+                rig.add_batch(worker, entry_id, [data, b"", data], worker=worker)
+            elif what < 0.95:
+                rig.add(worker, max(entry_id - 24, 0), data, worker=worker, flags=RECOVERY)
+            else:
+                rig.fence(1000 + entry_id, worker=worker)
+            entry_id += 4
+            if rng.random() < 0.5:
+                step(life)
+        while rig.journal.status.waiting_bytes or rig.journal.status.in_flight:
+            step(life)
+        if round_number % 3 == 2:
+            # The index has flushed all but a little: what lies behind the mark is durable elsewhere.
+            life.mark = max(life.mark, rig.journal.status.published_sequence - 3)
+            rig.set_mark(life.mark)
+            loop.look_at_files()
+    loop.drain()
+    rig.look()
+
+
+def step(life: Life) -> None:
+    life.loop.step()
+    life.rig.look()
+
+
+def run(life: Life, seed: int, first_entry: int = 0) -> None:
+    try:
+        workload(life, seed, first_entry)
+        life.pool.close()
+    except (OSError, Error) as error:
+        life.failed = error
+    finally:
+        life.rig.look()
+
+
+def end(life: Life) -> None:
+    life.rig.close()
+
+
+def key_of(
+    kind: int, ledger_id: int, entry_id: int, flags: int, payload: bytes
+) -> tuple[int, int, int, int, bytes]:
+    return kind, ledger_id, entry_id, flags, payload
+
+
+def batch_of(life: Life, put: Put) -> int:
+    """The batch in which a durable record lies."""
+    for descriptor in life.rig.published.descriptors:
+        if descriptor.ring_end[put.worker] > put.position:
+            return descriptor.batch_sequence
+    raise AssertionError("not published")
+
+
+def replay(fake: FakeDisk, mark: int) -> tuple[ReplayEnd, list[tuple[int, int, int, int, bytes]]]:
+    disk = fake.disk()
+    plan = plan_replay(find_files(disk, DIRECTORY), mark, INCARNATION)
+    ends, records, sequence = [], [], None
+    for file in plan.files:
+        with JournalScan(
+            disk,
+            file.path,
+            file.file_id,
+            INCARNATION,
+            mark_sequence=mark,
+            end_sequence=file.end_sequence,
+            lock=True,
+        ) as scan:
+            for batch in scan:
+                assert sequence is None or batch.sequence == sequence + 1, "dense over all files"
+                sequence = batch.sequence
+                records += [
+                    key_of(each.kind, each.ledger_id, each.entry_id, each.flags, each.payload)
+                    for each in batch.records()
+                ]
+            ends.append(scan.end)
+    return conclude_replay(plan, ends), records
+
+
+def check_restart(fake: FakeDisk, life: Life, note: str) -> ReplayEnd:
+    """Everything published above the mark comes back, once and unchanged, and nothing that nobody wrote."""
+    replayed, records = replay(fake, life.mark)
+    assert not replayed.damage, f"{note}: {replayed.damage}"
+    written = {
+        key_of(put.kind, put.ledger_id, put.entry_id, put.flags, put.payload)
+        for put in life.rig.puts
+    }
+    found = set(records)
+    assert found <= written, f"{note}: records that nobody wrote"
+    for put in life.rig.durable():
+        if batch_of(life, put) <= life.mark:
+            continue
+        key = key_of(put.kind, put.ledger_id, put.entry_id, put.flags, put.payload)
+        assert key in found, f"{note}: a published record is lost: {put.ledger_id}:{put.entry_id}"
+    assert replayed.predecessor_sequence >= max(life.mark, last_published(life)), note
+    return replayed
+
+
+def last_published(life: Life) -> int:
+    descriptors = life.rig.published.descriptors
+    return descriptors[-1].batch_sequence if descriptors else 0
+
+
+def fresh_disk(seed: int) -> FakeDisk:
+    fake = FakeDisk(seed=seed)
+    disk = fake.disk()
+    disk.make_directory(DIRECTORY)
+    disk.sync_directory("/")
+    return fake
+
+
+def faults() -> Iterator[tuple[str, dict[str, object], str]]:
+    yield "fail", {"errno": errno.EIO}, "random"
+    yield "fail", {"errno": errno.ENOSPC}, "keep"
+    yield "short", {}, "random"
+    yield "cut", {}, "lose"
+    yield "cut", {}, "keep"
+    yield "cut", {}, "random"
+
+
+def operations_of(delivery: str, seed: int) -> int:
+    with fresh_disk(seed) as fake:
+        before = fake.operations()
+        fake.deliver(delivery)
+        life = begin(fake)
+        run(life, seed)
+        assert life.failed is None
+        # The workload is worth its name.
+        assert life.pool.recycled >= 1
+        assert life.pool.made >= 2
+        verdicts = {life.rig.verdict(put) for put in life.rig.puts}
+        assert verdicts >= {0, CHECK}
+        kinds = {put.kind for put in life.rig.puts}
+        assert kinds >= {KIND_ADD, KIND_ADD_BATCH, KIND_FENCE}
+        check_restart(fake, life, "no fault")
+        end(life)
+        return fake.operations() - before
+
+
+@pytest.mark.parametrize("delivery", ["at_once", "newest_first", "shuffled"])
+@pytest.mark.parametrize(("action", "how", "restart"), list(faults()))
+def test_every_operation(action: str, how: dict[str, int], restart: str, delivery: str) -> None:
+    seed = 5
+    count = operations_of(delivery, seed)
+    assert count > 60
+    for nth in range(1, count + 1):
+        note = f"{action} {how} at operation {nth} of {count}, {delivery}, restart {restart}"
+        with fresh_disk(seed) as fake:
+            fake.deliver(delivery)
+            life = begin(fake)
+            fake.fault(action, nth=nth, **how)
+            run(life, seed)
+            fake.clear_faults()
+            if not fake.is_off:
+                fake.cut()
+            fake.restart(restart, seed=nth)
+            replayed = check_restart(fake, life, note)
+            end(life)
+            # A second life on what is left, and its clean end: dense, no damage, nothing taken twice.
+            second = begin(fake, replayed)
+            second.mark = replayed.predecessor_sequence
+            run(second, seed + 1, first_entry=10_000)
+            assert second.failed is None, note
+            check_restart(fake, second, f"{note}, second life")
+            end(second)
+
+
+def test_a_failed_write_is_never_acknowledged_later() -> None:
+    """INV-J2: after the failure nothing more is published, and each further call says so."""
+    with fresh_disk(1) as fake:
+        life = begin(fake)
+        rig = life.rig
+        assert rig.journal is not None
+        life.loop.roll()
+        rig.add(1, 0, b"before")
+        rig.settle()
+        fake.fault("fail", "write", errno=errno.EIO)
+        rig.add(1, 1, b"lost")
+        with pytest.raises(Error, match="failed"):
+            rig.settle()
+        rig.look()
+        assert rig.verdict(rig.puts[0]) == 0
+        assert rig.verdict(rig.puts[1]) is None
+        rig.add(1, 2, b"after")
+        with pytest.raises(Error, match="failed"):
+            life.loop.step()
+        rig.look()
+        assert len(rig.published.descriptors) == 1
+        end(life)
+
+
+def test_a_fence_holds_over_a_crash() -> None:
+    """INV-F1, INV-F2: the fence of a ledger that nobody knows is on disk when its descriptor is published."""
+    with fresh_disk(2) as fake:
+        life = begin(fake)
+        rig = life.rig
+        life.loop.roll()
+        fence = rig.fence(77)
+        behind = rig.add(77, 0, b"late", worker=0)
+        rig.settle()
+        assert rig.verdict(fence) == 0
+        assert rig.verdict(behind) == FENCED
+        fake.cut()
+        fake.restart("lose")
+        _, records = replay(fake, 0)
+        assert [(kind, ledger_id) for kind, ledger_id, *_ in records] == [(KIND_FENCE, 77)]
+        end(life)

@@ -1,0 +1,144 @@
+"""`fastbk ledger ...` against a running cluster: what goes in comes out, byte by byte; JSON is JSON only."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastbk.testing import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as running:
+        yield running
+
+
+class Cli:
+    def __init__(self, uri: str) -> None:
+        self._environment = {**os.environ, "FASTBK_METADATA": uri}
+
+    def __call__(self, *words: str, stdin: bytes = b"", code: int = 0) -> bytes:
+        done = subprocess.run(
+            [sys.executable, "-m", "fastbk.cli", *words],
+            input=stdin, capture_output=True, env=self._environment, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr.decode()
+        self.err = done.stderr.decode()
+        return done.stdout
+
+    def json(self, *words: str, stdin: bytes = b"") -> dict[str, object]:
+        answer: dict[str, object] = json.loads(self(*words, "--json", stdin=stdin))
+        return answer
+
+
+@pytest.fixture
+def cli(cluster: LocalCluster) -> Cli:
+    return Cli(cluster.metadata_uri)
+
+
+def test_lines_come_back_as_lines_and_as_exactly_their_bytes(cli: Cli) -> None:
+    text = b"first\n\nthird \xff\nlast without an end"
+    answer = cli.json("ledger", "write", "-", stdin=text)
+    assert answer == {"ledger_id": answer["ledger_id"], "entries": 4, "bytes": len(text)}
+    ledger_id = str(answer["ledger_id"])
+    assert cli("ledger", "read", ledger_id, "--raw") == text
+    assert cli("ledger", "read", ledger_id).decode().splitlines() == [
+        "0\tfirst", "1\t", "2\tthird \\xff", "3\tlast without an end"]  # fmt: skip
+    assert cli("ledger", "read", ledger_id, "--first", "1", "--last", "2", "--raw") == (
+        b"\nthird \xff\n"
+    )
+
+
+def test_a_binary_file_comes_back_exactly(cli: Cli, tmp_path: Path) -> None:
+    data = random.Random(7).randbytes(3_000_001)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    answer = cli.json("ledger", "write", str(path), "--chunk-bytes", "65536")
+    assert answer["entries"] == 46
+    assert cli("ledger", "read", str(answer["ledger_id"]), "--raw") == data
+
+
+def test_an_empty_input_makes_an_empty_ledger(cli: Cli) -> None:
+    answer = cli.json("ledger", "write")
+    assert answer["entries"] == 0
+    assert cli("ledger", "read", str(answer["ledger_id"]), "--raw") == b""
+
+
+def test_reading_in_json_gives_an_object_an_entry(cli: Cli) -> None:
+    ledger_id = str(cli.json("ledger", "write", stdin=b"a\n\xff\n")["ledger_id"])
+    lines = cli("ledger", "read", ledger_id, "--json").decode().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"entry_id": 0, "data": "a\n"}, {"entry_id": 1, "data_base64": "/wo="}]  # fmt: skip
+
+
+def test_tail_prints_what_is_there_and_ends_with_a_closed_ledger(cli: Cli) -> None:
+    ledger_id = str(cli.json("ledger", "write", stdin=b"a\nb\n")["ledger_id"])
+    assert cli("ledger", "tail", ledger_id) == b"0\ta\n1\tb\n"
+    assert cli("ledger", "tail", ledger_id, "--first", "1", "--raw") == b"b\n"
+
+
+def test_show_and_list_tell_what_metadata_holds(cli: Cli) -> None:
+    ledger_id = cli.json("ledger", "write", "-w", "2", "-a", "2", "-E", "3", stdin=b"x\n")[
+        "ledger_id"
+    ]
+    shown = cli.json("ledger", "show", str(ledger_id))
+    assert {name: shown[name] for name in ("state", "ensemble", "write_quorum", "ack_quorum")} == {
+        "state": "CLOSED", "ensemble": 3, "write_quorum": 2, "ack_quorum": 2}  # fmt: skip
+    assert (shown["entries"], shown["bytes"], shown["digest"]) == (1, 2, "crc32c")
+    assert b"CLOSED" in cli("ledger", "show", str(ledger_id))
+    listed = cli.json("ledger", "list")["ledgers"]
+    assert isinstance(listed, list)
+    assert ledger_id in listed
+    assert str(ledger_id) in cli("ledger", "list").decode().split()
+
+
+def test_create_prints_an_id_and_delete_takes_it_away(cli: Cli) -> None:
+    ledger_id = cli("ledger", "create").decode().strip()
+    assert cli.json("ledger", "show", ledger_id)["entries"] == 0
+    assert cli.json("ledger", "delete", ledger_id) == {"deleted": [int(ledger_id)]}
+    cli("ledger", "show", ledger_id, code=1)
+    assert cli.err.startswith("fastbk: ")
+    assert len(cli.err.splitlines()) == 1
+    cli("ledger", "delete", ledger_id, code=1)
+
+
+def test_a_password_is_needed_for_its_ledger(cli: Cli) -> None:
+    answer = cli.json("ledger", "write", "--password", "secret", stdin=b"x\n")
+    ledger_id = str(answer["ledger_id"])
+    assert cli("ledger", "read", ledger_id, "--password", "secret", "--raw") == b"x\n"
+    cli("ledger", "read", ledger_id, "--password", "wrong", code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["write", "/no/such/file"], 2, "/no/such/file: No such file"),
+        (["write", "--chunk-bytes", "0"], 2, "--chunk-bytes must be 1 or more"),
+        (["read", "1", "--first", "-1"], 2, "--first must be 0 or above"),
+        (["read", "999999"], 1, "999999"),
+        (["write", "-E", "4"], 1, "4 writable bookies are needed"),
+        (["write", "-E", "2", "-w", "3"], 2, ""),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_a_code(
+    cli: Cli, words: list[str], code: int, message: str
+) -> None:
+    assert cli("ledger", *words, "--json", code=code) == b""
+    assert message in cli.err
+    assert len(cli.err.splitlines()) == 1
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(cli: Cli, cluster: LocalCluster) -> None:
+    ledger_id = str(cli.json("ledger", "write", stdin=b"line\n" * 50_000)["ledger_id"])
+    command = f"{sys.executable} -m fastbk.cli ledger read {ledger_id} --metadata {cluster.metadata_uri} | head -n 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False, timeout=60)
+    assert done.stdout == b"0\tline\n"
+    assert b"Traceback" not in done.stderr

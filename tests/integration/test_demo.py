@@ -1,0 +1,110 @@
+"""The main job on a small file: it kills, brings back, compares; and it does find a wrong byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastbk.demo import source
+from fastbk.demo.__main__ import Job, Screen, Written
+from fastbk.demo.source import Source, find_source
+from fastbk.devcluster import DevCluster, is_alive
+from fastbk.errors import ConfigError
+from tests.fixtures.wait import wait_until
+
+
+def start(folder: Path, file: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fastbk.demo"], cwd=folder, text=True,
+        env={**os.environ, "FILE": str(file)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_every_byte_comes_back_though_a_bookie_was_killed(tmp_path: Path) -> None:
+    data = random.Random(3).randbytes(20_000_001)
+    (tmp_path / "file").write_bytes(data)
+    job = start(tmp_path, tmp_path / "file")
+    out, err = job.communicate(timeout=100)
+    assert (job.returncode, err) == (0, "")
+    lines = out.splitlines()
+    assert any(line.startswith("killed bookie-3 (SIGKILL") for line in lines)
+    assert any(line.startswith("bookie-3 is back") for line in lines)
+    assert any("p99.9" in line for line in lines)
+    assert lines[-1].startswith("OK: every byte agreed: ledger 0, 4,883 entries, 20,000,001 bytes")
+    assert hashlib.sha256(data).hexdigest() in lines[-1]
+    assert lines[-1].endswith("dev --data fastbk-data")
+    # The line to go on with does go on: the data is there.
+    cluster = DevCluster(tmp_path / "fastbk-data")
+    cluster.start()
+    try:
+        read = subprocess.run(
+            [sys.executable, "-m", "fastbk.cli", "ledger", "read", "0", "--raw",
+             "--metadata", cluster.metadata_uri],
+            capture_output=True, check=True, timeout=60,
+        )  # fmt: skip
+    finally:
+        assert cluster.stop()
+    assert read.stdout == data
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_leaves_no_process(tmp_path: Path, number: int) -> None:
+    (tmp_path / "file").write_bytes(bytes(400_000_000))
+    job = start(tmp_path, tmp_path / "file")
+    assert job.stdout is not None
+    line = ""
+    while "bookies ready" not in line:
+        line = job.stdout.readline()
+        assert line
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    assert len(children) == 3
+    job.send_signal(number)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert out.splitlines()[-1] == "FAILED: interrupted"
+    assert "Traceback" not in err
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in children), "the bookies' end")
+
+
+def test_a_different_sum_is_a_failure(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "unused", 1)
+    job = Job(cluster, Source("x", [b"x"]), Screen())
+    written = Written(7, entries=2, size_bytes=2, sha256="aa")
+    assert job._verdict(False, written, 2, "bb").startswith("FAILED: ledger 7: wrote 2 entries")
+    assert job._verdict(True, written, 2, "aa").startswith("OK: every byte agreed")
+
+
+def test_the_source_is_the_file_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10_000)
+    monkeypatch.setenv("FILE", str(tmp_path / "file"))
+    found = find_source()
+    assert not found.is_repeated
+    assert found.pass_bytes == 10_000
+    assert [len(entry) for entry in found.entries()] == [4096, 4096, 1808]
+    monkeypatch.setenv("FILE", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="no such file"):
+        find_source()
+
+
+def test_without_a_file_it_is_the_index_and_without_an_index_shared_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FILE", raising=False)
+    text = b"Package: a\nVersion: 1\n\nPackage: b\n\n"
+    monkeypatch.setattr(source, "package_index", lambda: text)
+    found = find_source()
+    assert found.records == [b"Package: a\nVersion: 1\n\n", b"Package: b\n\n"]
+    assert found.is_repeated
+    monkeypatch.setattr(source, "package_index", lambda: b"")
+    shared = find_source()
+    assert shared.title == "files under /usr/share"
+    assert 0 < shared.pass_bytes <= 300 * 10**6

@@ -1,0 +1,240 @@
+"""A crash loop ends in serving reads (A13): without a journal, until somebody restarts the bookie by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import fastbk
+from fastbk.client.statuses import Status
+from fastbk.devcluster import Bookie, DevCluster, is_alive
+from fastbk.errors import Error, NotEnoughBookies, StorageError
+from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
+from tests.fixtures.raw_bookie import raw_bookie
+from tests.fixtures.wait import wait_until
+
+ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+SETTINGS = {"bookie": {"restarts_max": 3}, "gc": {"interval": "200ms"}}
+ENTRIES = 300
+WAIT_S = 60.0
+
+
+def payload(entry_id: int) -> bytes:
+    return hashlib.sha256(b"%d" % entry_id).digest() * (1 + entry_id % 60)
+
+
+@contextmanager
+def armed(point: str, died: Path) -> Iterator[None]:
+    """Have processes that are started meanwhile die at `point`, once for each removal of `died`."""
+    os.environ[POINT_VARIABLE] = f"{point}:1"
+    os.environ[FILE_VARIABLE] = str(died)
+    try:
+        yield
+    finally:
+        del os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE]
+
+
+def until_reads_only(bookie: Bookie, died: Path) -> None:
+    """Let the armed point kill at every start, until only reads are served."""
+
+    def is_there() -> bool:
+        died.unlink(missing_ok=True)
+        bookie.refresh()
+        assert bookie.is_running, bookie.log_tail(10)
+        return bool(bookie.reads_only)
+
+    wait_until(is_there, "reads only", WAIT_S)
+
+
+def page(bookie: Bookie, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{bookie.http_port}{path}") as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def journal_files(bookie: Bookie) -> dict[str, tuple[int, str]]:
+    """Return time and content of every file of the journal's directory."""
+    return {
+        path.name: (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted((bookie.directory / "journal").iterdir())
+        if path.is_file()
+    }
+
+
+async def fill(cluster: DevCluster) -> int:
+    """Write a closed ledger and return its id."""
+    async with (
+        fastbk.connect(cluster.metadata_uri) as client,
+        await client.create_ledger(**ONE) as writer,
+    ):
+        await asyncio.gather(*(writer.append_nowait(payload(n)) for n in range(ENTRIES)))
+    return writer.ledger_id
+
+
+async def read_back(cluster: DevCluster, ledger_id: int) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        reader = await client.open_ledger(ledger_id)
+        found = [(entry.entry_id, bytes(entry.data)) async for entry in reader.read(0, ENTRIES - 1)]
+    assert found == [(n, payload(n)) for n in range(ENTRIES)]
+
+
+async def check_reads_only(cluster: DevCluster, ledger_id: int) -> None:
+    """Everything can be read, nothing written, and everybody who asks is told why."""
+    bookie = cluster.bookies[0]
+    await read_back(cluster, ledger_id)
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        (registered,) = await client.list_bookies()
+        assert not registered.writable
+        assert "journal: killed by signal 9" in registered.service.properties["reads_only"]
+        with pytest.raises(NotEnoughBookies):
+            await client.create_ledger(**ONE)
+    raw = await raw_bookie(bookie)
+    assert await raw.read(ledger_id, 7) == payload(7)
+    assert await raw.fence(ledger_id) == Status.READ_ONLY
+    assert await raw.add(ledger_id + 1, 0, b"new") == Status.READ_ONLY
+    raw.close()
+    status, text = await asyncio.to_thread(page, bookie, "/readyz")
+    assert status == 503
+    assert "3 times" in json.loads(text)["reasons"][0]
+    assert (await asyncio.to_thread(page, bookie, "/livez"))[0] == 200
+    metrics = (await asyncio.to_thread(page, bookie, "/metrics"))[1].splitlines()
+    assert "fastbk_supervisor_reads_only 1" in metrics
+    assert "bookie_SERVER_STATUS 0" in metrics
+
+
+@pytest.mark.parametrize("point", ["journal.before_ready", "journal.roll_after_headers"])
+async def test_a_journal_that_dies_at_each_start_leaves_reads(tmp_path: Path, point: str) -> None:
+    cluster = DevCluster(tmp_path / "data", 1, settings=SETTINGS)
+    died = tmp_path / "died"
+    try:
+        await asyncio.to_thread(cluster.start)
+        bookie = cluster.bookies[0]
+        ledger_id = await fill(cluster)
+        bookie.kill()  # something is left to replay
+        with armed(point, died):
+            bookie.spawn()
+        await asyncio.to_thread(until_reads_only, bookie, died)
+        assert set(bookie.pids) == {"supervisor", "worker.0", "index"}
+        assert "journal: killed by signal 9" in bookie.reads_only
+        files = journal_files(bookie)
+        await check_reads_only(cluster, ledger_id)
+        log = [json.loads(line) for line in bookie.log_path.read_text().splitlines()]
+        (told,) = [line for line in log if line["event"] == "bookie.reads_only"]
+        assert told["level"] == "error"
+        assert "restart the bookie" in told["next"]
+        with pytest.raises(StorageError, match="reads only: children died 3 times"):
+            cluster.wait_ready()
+        assert journal_files(bookie) == files
+
+        # A worker that dies is replaced; what it serves stays the same.
+        pids = dict(bookie.pids)
+        bookie.kill("worker.0")
+        await asyncio.to_thread(
+            wait_until, lambda: not is_alive(pids["index"]), "the end of that boot", WAIT_S
+        )
+        await asyncio.to_thread(until_reads_only, bookie, died)
+        assert bookie.pids["worker.0"] != pids["worker.0"]
+        await check_reads_only(cluster, ledger_id)
+        assert journal_files(bookie) == files
+
+        bookie.ask_to_stop()
+        assert await asyncio.to_thread(bookie.wait_gone) == 0
+        await asyncio.to_thread(cluster.start)
+        assert bookie.is_ready
+        assert not bookie.reads_only
+        await read_back(cluster, ledger_id)
+        await read_back(cluster, await fill(cluster))
+        assert "fastbk_supervisor_reads_only 0" in page(bookie, "/metrics")[1]
+        assert (await asyncio.to_thread(page, bookie, "/readyz"))[0] == 200
+    finally:
+        assert cluster.stop()
+
+
+async def test_a_writer_is_told_and_a_journal_that_dies_under_load_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    """Deaths while it serves count the same; what was acknowledged before is read."""
+    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": {"restarts_max": 1}})
+    acknowledged: list[bytes] = []
+    try:
+        await asyncio.to_thread(cluster.start)
+        bookie = cluster.bookies[0]
+        async with fastbk.connect(cluster.metadata_uri, append_timeout=20.0) as client:
+            writer = await client.create_ledger(**ONE)
+            for n in range(ENTRIES):
+                await writer.append(payload(n))
+                acknowledged.append(payload(n))
+            bookie.kill("journal")
+            with pytest.raises(Error):
+                while True:
+                    await writer.append(b"more")
+                    acknowledged.append(b"more")
+        await asyncio.to_thread(until_reads_only, bookie, tmp_path / "none")
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            reader = await client.open_ledger(writer.ledger_id, recovery=False)
+            found = await reader.read_unconfirmed(0, len(acknowledged) - 1)
+            assert [bytes(entry.data) for entry in found] == acknowledged
+    finally:
+        assert cluster.stop()
+
+
+def test_an_index_that_dies_while_reads_are_served_ends_the_bookie(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "data", 1, settings={"bookie": {"restarts_max": 1}})
+    cluster.start()
+    bookie = cluster.bookies[0]
+    bookie.kill("gc")
+    until_reads_only(bookie, tmp_path / "none")
+    pids = bookie.pids
+    bookie.kill("index")
+    wait_until(lambda: not bookie.is_running, "the failed bookie's end", WAIT_S)
+    bookie.refresh()
+    assert "serving reads only failed too: index: killed by signal 9" in bookie.reason
+    assert "gc: killed by signal 9" in bookie.reason
+    assert bookie.wait_gone() == 1
+    assert not any(map(is_alive, pids.values()))
+    cluster.stop()
+
+
+def test_fastbk_dev_keeps_such_a_bookie_and_says_so(tmp_path: Path) -> None:
+    data, died, ready_file = tmp_path / "data", tmp_path / "died", tmp_path / "ready"
+    with armed("journal.before_ready", died):
+        dev = subprocess.Popen(
+            [sys.executable, "-m", "fastbk.cli", "dev", "--data", str(data), "--bookies", "1",
+             "--ready-file", str(ready_file), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    try:
+        log = data / "bookie-1" / "bookie.log"
+
+        def is_reads_only() -> bool:
+            died.unlink(missing_ok=True)
+            assert dev.poll() is None, dev.communicate()
+            return log.exists() and "bookie.reads_only" in log.read_text()
+
+        wait_until(is_reads_only, "reads only", WAIT_S)
+        assert dev.stdout is not None
+        assert dev.stderr is not None
+        (bookie,) = json.loads(dev.stdout.readline())["bookies"]
+        assert bookie["state"].startswith("reads only: children died 10 times")
+        assert "bookie-1: reads only: children died" in dev.stderr.readline()
+        assert is_alive(bookie["pid"])
+        assert not ready_file.exists(), "that file promises that writes are taken"
+    finally:
+        dev.send_signal(signal.SIGTERM)
+        _, text = dev.communicate(timeout=60)
+    assert dev.returncode == 0, text
+    assert "starting it again" not in text

@@ -1,0 +1,85 @@
+/* What an add costs the worker's C: in fbk_worker_receive, and its ack in fbk_worker_collect (the send included).
+ * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS]] */
+#include "check.h"
+#include "stand_in.c"
+
+#include "fbk_digest.h"
+#include "fbk_wire_client.h"
+#include "fbk_worker.h"
+
+#include <sys/socket.h>
+#include <time.h>
+
+/* Processor time: others may run on this machine too. */
+static uint64_t
+cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 1};
+
+int
+main(int argc, char **argv)
+{
+    uint32_t data_bytes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1024;
+    uint64_t run_ns = (argc > 2 ? strtoull(argv[2], NULL, 10) : 2) * 1000000000ull;
+    struct stand_in *s = stand_in_create(1, 32u << 20, 1u << 20, 16u << 20);
+    struct fbk_worker_options options = {
+        .epoch = 1, .segment_fd = s->worker_fd, .journal_segment_fd = s->journal_fd, .index_segment_fd = s->index_fd,
+        .bell_fd = s->worker_bell, .journal_bell_fd = s->journal_bell, .index_bell_fd = s->index_bell,
+        .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
+        .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
+    };
+    int32_t error, ends[2];
+    struct fbk_worker *worker = fbk_worker_create(&options, &error);
+    CHECK(worker != NULL);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    uint32_t slot = (uint32_t)fbk_worker_connect(worker, ends[0]), room;
+    uint8_t *buffer = fbk_worker_receive_buffer(worker, &room);
+    memcpy(buffer, magic, 8);
+    uint32_t hello = fbk_wire_put_hello(buffer + 8, 0, 1, 1, NULL, 0);
+    fbk_worker_receive(worker, slot, 8 + hello);
+    fbk_worker_continue(worker, slot, 1);
+    fbk_worker_collect(worker);
+
+    uint8_t *stream = malloc(room), *data = calloc(1, data_bytes), key[20] = {1};
+    uint32_t used = 0, count = 0;
+    for (;;) {
+        uint8_t entry[64] = {0};
+        uint32_t entry_bytes = 36 + data_bytes;
+        if (used + FBK_WIRE_ADD_HEAD_BYTES + entry_bytes > room || count == 1000)
+            break;
+        uint8_t *at;
+        fbk_store_be64(entry, 5);
+        fbk_store_be64(entry + 8, count);
+        used += fbk_wire_put_add(stream + used, count, 5, count, 0, FBK_DIGEST_CRC32C, key, NULL, entry_bytes, &at);
+        memcpy(at, entry, 32);
+        fbk_digest_put_data(FBK_DIGEST_CRC32C, at, data, data_bytes);
+        count++;
+    }
+    uint64_t adds = 0, receive_ns = 0, collect_ns = 0, began = fbk_now_ns();
+    static uint8_t answers[1 << 20];
+    while (fbk_now_ns() - began < run_ns) {
+        memcpy(buffer, stream, used);
+        uint64_t t0 = cpu_ns();
+        CHECK_EQUAL(fbk_worker_receive(worker, slot, used), 0);
+        uint64_t t1 = cpu_ns();
+        s->taken = fbk_cursor_load(&s->worker->add_written);
+        stand_in_publish(s);
+        stand_in_index(s);
+        uint64_t t2 = cpu_ns();
+        CHECK_EQUAL(fbk_worker_collect(worker), 0);
+        collect_ns += cpu_ns() - t2;
+        receive_ns += t1 - t0;
+        adds += count;
+        CHECK(recv(ends[1], answers, sizeof answers, MSG_DONTWAIT) > 0);
+    }
+    printf("%u adds of %u bytes a receive: receive %.1f ns an add, collect %.1f ns an ack (%" PRIu64 " adds)\n", count, data_bytes,
+           (double)receive_ns / (double)adds, (double)collect_ns / (double)adds, adds);
+    fbk_worker_destroy(worker);
+    stand_in_destroy(s);
+    return 0;
+}

@@ -1,0 +1,86 @@
+/* The table of ledger states against an array indexed by ledger, the limit, and master keys. */
+#include "fbk_ledgers.h"
+
+#include "check.h"
+
+#define LEDGERS 20000u
+#define ID_STEP 0x100000001ll /* also ids above 2^32 */
+
+static void
+test_against_an_array(void)
+{
+    static int64_t highest[LEDGERS]; /* -2 = absent */
+    struct fbk_ledgers ledgers;
+    uint64_t seed = 5, present = 0;
+    for (uint32_t i = 0; i < LEDGERS; i++)
+        highest[i] = -2;
+    CHECK_EQUAL(fbk_ledgers_init(&ledgers, LEDGERS), 0);
+    for (uint32_t round = 0; round < 200000; round++) {
+        uint32_t which = (uint32_t)(test_random(&seed) % LEDGERS);
+        int64_t id = which * ID_STEP;
+        struct fbk_ledger_state *state = fbk_ledgers_find(&ledgers, id);
+        CHECK((state != NULL) == (highest[which] != -2));
+        if (state != NULL) {
+            CHECK_EQUAL(state->ledger_id, id);
+            CHECK_EQUAL(state->highest_entry_id, highest[which]);
+        }
+        struct fbk_ledger_state *added = fbk_ledgers_add(&ledgers, id);
+        CHECK(added != NULL && (state == NULL || state == added));
+        if (state == NULL) {
+            CHECK(added->highest_entry_id == -1 && added->lac == -1 && added->flags == 0 && added->deleted_s == 0);
+            present++;
+        }
+        added->highest_entry_id = highest[which] = (int64_t)round;
+        CHECK_EQUAL(ledgers.count, present);
+    }
+    uint64_t cursor = 0, seen = 0;
+    for (const struct fbk_ledger_state *state; (state = fbk_ledgers_next(&ledgers, &cursor)) != NULL; seen++) {
+        CHECK_EQUAL(state->highest_entry_id, highest[state->ledger_id / ID_STEP]);
+        highest[state->ledger_id / ID_STEP] = -3; /* each only once */
+    }
+    CHECK_EQUAL(seen, present);
+    CHECK(ledgers.slot_count >= present && ledgers.slot_count <= 4 * present);
+    fbk_ledgers_free(&ledgers);
+}
+
+static void
+test_limit(void)
+{
+    struct fbk_ledgers ledgers;
+    CHECK_EQUAL(fbk_ledgers_init(&ledgers, 1000), 0);
+    for (int64_t id = 0; id < 1000; id++)
+        CHECK(fbk_ledgers_add(&ledgers, id) != NULL);
+    CHECK(fbk_ledgers_add(&ledgers, 1000) == NULL);
+    CHECK(fbk_ledgers_add(&ledgers, 999) != NULL); /* those there stay usable */
+    CHECK_EQUAL(ledgers.count, 1000);
+    CHECK(fbk_ledgers_find(&ledgers, 1000) == NULL);
+    CHECK(fbk_ledgers_add(&ledgers, -1) == NULL && fbk_ledgers_find(&ledgers, -1) == NULL);
+    fbk_ledgers_free(&ledgers);
+    CHECK_EQUAL(fbk_ledgers_init(&ledgers, 2), 0);
+    CHECK(fbk_ledgers_add(&ledgers, INT64_MAX) != NULL && fbk_ledgers_add(&ledgers, INT64_MIN) != NULL);
+    CHECK_EQUAL(fbk_ledgers_find(&ledgers, INT64_MAX)->ledger_id, INT64_MAX);
+    fbk_ledgers_free(&ledgers);
+}
+
+static void
+test_master_keys(void)
+{
+    uint8_t a[FBK_MASTER_KEY_BYTES], b[FBK_MASTER_KEY_BYTES];
+    test_fill(a, sizeof a, 1);
+    memcpy(b, a, sizeof b);
+    CHECK(fbk_master_key_equal(a, b));
+    for (uint32_t bit = 0; bit < 8 * FBK_MASTER_KEY_BYTES; bit++) {
+        b[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        CHECK(!fbk_master_key_equal(a, b));
+        b[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
+int
+main(void)
+{
+    test_against_an_array();
+    test_limit();
+    test_master_keys();
+    return 0;
+}

@@ -1,0 +1,234 @@
+"""Builds and runs the C test programs, without Python in them, in every kind of build.
+
+A new program is one line in PROGRAMS, a new fuzz harness one in FUZZERS. A program is a plain `main` that exits
+0 (passed), 1 (failed) or 77 (skipped: its last line of output says "needs io_uring ..."). It runs in an empty
+folder of its own. A fuzz harness has `LLVMFuzzerTestOneInput`; here it gets a short seeded run under
+ASan and UBSan by `fuzz_driver.c`, and with `./dev fuzz` as long as one likes under libFuzzer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fastbk.native.build_native import STORE_SOURCES
+from tests.native.compile import URING, build_program
+
+SKIPPED = 77
+FUZZ_RUNS = {"fast": 20_000, "ci": 200_000, "all": 5_000_000}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A C test: its file here, the files of fastbk/native/src it is linked with, the kinds of build it runs in."""
+
+    file: str
+    sources: tuple[str, ...]
+    kinds: tuple[str, ...] = ("debug", "asan")
+    libraries: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    slow: bool = False
+
+
+IO_SOURCES = (
+    "fbk_io_common.c",
+    "fbk_io_fake.c",
+    "fbk_io_plain.c",
+    "fbk_io_uring.c",
+    "fbk_uring_queue.c",
+    "fbk_fake_control.c",
+    "fbk_fake_files.c",
+    "fbk_fake_judge.c",
+    "fbk_fake_names.c",
+    "fbk_fake_writes.c",
+    "fbk_segment.c",
+)
+
+# kinds: add "tsan" where threads meet. libraries: ("-l:liburing.a",) for what calls liburing.
+STORE_NEEDS = ("fbk_checksum.c", "fbk_segment.c", "fbk_io_common.c", "fbk_io_plain.c")
+JOURNAL_SOURCES = (
+    "fbk_journal.c",
+    "fbk_journal_take.c",
+    "fbk_journal_commit.c",
+    "fbk_journal_publish.c",
+    "fbk_journal_scan.c",
+    "fbk_journal_format.c",
+    "fbk_ledgers.c",
+    "fbk_segment.c",
+    "fbk_checksum.c",
+)
+WIRE_SOURCES = (
+    "fbk_wire.c",
+    "fbk_wire_read.c",
+    "fbk_wire_client.c",
+    "fbk_verify.c",
+    "fbk_digest.c",
+    "fbk_checksum.c",
+)
+WORKER_SOURCES = (
+    "fbk_worker.c",
+    "fbk_worker_receive.c",
+    "fbk_worker_take.c",
+    "fbk_worker_place.c",
+    "fbk_worker_input.c",
+    "fbk_worker_reply.c",
+    "fbk_worker_output.c",
+    "fbk_connections.c",
+    "fbk_segment.c",
+    *WIRE_SOURCES,
+)
+GOLDEN = Path(__file__).parent.parent / "golden"
+PROGRAMS = [
+    Program("test_wire.c", WIRE_SOURCES),
+    Program("test_client.c", ("fbk_client.c", *WIRE_SOURCES)),
+    Program("test_frame.c", WIRE_SOURCES, arguments=(str(GOLDEN / "frames"),)),
+    *(
+        Program("test_worker.c", WORKER_SOURCES, ("asan",), arguments=(str(seed), "30000"))
+        for seed in range(1, 7)
+    ),
+    Program(
+        "test_store.c",
+        (*STORE_SOURCES, *STORE_NEEDS),
+        ("debug", "asan", "tsan"),
+    ),
+    Program("test_journal.c", JOURNAL_SOURCES),
+    Program("test_journal_verdicts.c", JOURNAL_SOURCES),
+    Program("test_journal_scan.c", JOURNAL_SOURCES),
+    Program("test_journal_hostile.c", JOURNAL_SOURCES),
+    *(
+        Program(
+            "test_journal_bells.c",
+            tuple(dict.fromkeys((*JOURNAL_SOURCES, *IO_SOURCES))),
+            ("debug", "tsan"),
+            URING,
+            (backend,),
+        )
+        for backend in ("uring", "plain")
+    ),
+    Program("test_checksum.c", ("fbk_checksum.c",)),
+    Program("test_write_cache.c", ("fbk_write_cache.c", "fbk_checksum.c", "fbk_segment.c")),
+    Program("test_ledgers.c", ("fbk_ledgers.c", "fbk_segment.c")),
+    Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("uring",)),
+    Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("plain",)),
+    Program("test_io.c", IO_SOURCES, ("debug", "asan", "tsan"), URING, ("fake",)),
+    Program("test_ring.c", ("fbk_checksum.c", "fbk_segment.c"), ("debug", "asan", "tsan")),
+    Program("test_ring.c", ("fbk_checksum.c", "fbk_segment.c"), ("tsan",), (), ("10000000",), slow=True),
+]
+
+
+@dataclass(frozen=True)
+class Fuzzer:
+    """A fuzz harness, its sources, and the folder of its seed inputs under tests/golden, if it has one."""
+
+    file: str
+    sources: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    corpus: str = ""
+
+
+FUZZERS: list[Fuzzer] = [
+    Fuzzer("fuzz_frame.c", WIRE_SOURCES, corpus="frames"),
+    Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations"),
+    Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
+    Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan"),
+    Fuzzer("fuzz_journal_take.c", JOURNAL_SOURCES, corpus="fuzz_journal_take"),
+]
+
+
+def run(program: Path, arguments: list[str], folder: Path) -> None:
+    """Run a built program in `folder`; fail or skip the test by its exit code."""
+    environment = dict(
+        {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+        TMPDIR=str(folder),
+        ASAN_OPTIONS="detect_leaks=1:abort_on_error=0",
+        UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1",
+        TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1",
+    )
+    command = [str(program), *arguments]
+    for attempt in (command, ["setarch", "-R", *command]):
+        result = subprocess.run(
+            attempt,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=110,
+        )
+        # gcc 12's ThreadSanitizer does not know the widest address randomisation of newer kernels.
+        if "unexpected memory mapping" not in result.stdout:
+            break
+    if result.returncode == SKIPPED:
+        lines = result.stdout.strip().splitlines()
+        pytest.skip(lines[-1] if lines else "for no reason")
+    assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout[-8000:]}"
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        pytest.param(
+            program,
+            kind,
+            id="-".join([Path(program.file).stem, *program.arguments, kind]),
+            marks=[pytest.mark.slow] if program.slow else [],
+        )
+        for program in PROGRAMS
+        for kind in program.kinds
+    ],
+)
+def test_c_program(program: Program, kind: str, tmp_path: Path) -> None:
+    built = build_program([program.file], program.sources, kind, program.libraries)
+    run(built, list(program.arguments), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fuzzer", [pytest.param(fuzzer, id=Path(fuzzer.file).stem) for fuzzer in FUZZERS]
+)
+def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int) -> None:
+    built = build_program(
+        [fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries
+    )
+    runs = FUZZ_RUNS[os.environ.get("FASTBK_TIER", "fast")]
+    corpus = Path(__file__).parent.parent / "golden" / fuzzer.corpus
+    files = sorted(str(file) for file in corpus.rglob("*") if file.is_file()) if fuzzer.corpus else []
+    assert bool(files) == bool(fuzzer.corpus), f"no seed inputs in {corpus}"
+    run(built, [str(runs), str(seed), *files], tmp_path)
+
+
+def test_every_program_and_harness_is_listed() -> None:
+    listed = {entry.file for entry in [*PROGRAMS, *FUZZERS]}
+    here = {
+        file.name
+        for pattern in ("test_*.c", "fuzz_*.c")
+        for file in Path(__file__).parent.glob(pattern)
+    }
+    assert here - {"fuzz_driver.c"} == listed
+
+
+def test_the_fuzz_driver_finds_a_fault(tmp_path: Path, seed: int) -> None:
+    built = build_program(["broken_harness.c", "fuzz_driver.c"], (), "asan")
+    with pytest.raises(AssertionError, match="heap-buffer-overflow"):
+        run(built, ["1000", str(seed)], tmp_path)
+
+
+def test_a_failing_program_fails(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="exit 1"):
+        run(Path("/bin/false"), [], tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["debug", "asan", "tsan"])
+def test_each_kind_of_build_catches_its_faults(kind: str, tmp_path: Path) -> None:
+    """A build without its sanitizer would pass everything: each is shown a fault that it has to report."""
+    built = build_program(["broken.c"], (), kind, ("-lpthread",))
+    with pytest.raises(AssertionError, match=r"exit [1-9-]"):
+        run(built, [kind], tmp_path)
+
+

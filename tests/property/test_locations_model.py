@@ -1,0 +1,230 @@
+"""The store against a sorted map: flushes with gaps, runs that interleave, merges, deletions, restarts.
+
+`python -m tests.property.test_locations_model` writes the golden files anew, for a new version of the formats only.
+"""
+
+from __future__ import annotations
+
+import bisect
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.store import FlushItems, LedgerState
+from fastbk.storage.checkpoint import CheckpointSettings
+from fastbk.storage.locations_files import locations_name
+from tests.fixtures.store_world import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "storage"
+LAST = 2**63 - 1
+LEDGERS = st.sampled_from([0, 1, 2, 3, 1000, LAST])
+STARTS = st.sampled_from([0, 1, 60, 250, 4000, 2**32, LAST - 300])
+RUNS = st.tuples(LEDGERS, STARTS, st.integers(1, 300), st.sampled_from([1, 1, 2, 3, 17, 5000]))
+
+
+class StoreModel(RuleBasedStateMachine):
+    """`entries`: ids on disk by ledger; `states`: the newest state of each ledger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fake = FakeDisk(seed=1)
+        self.entries: dict[int, list[int]] = {}
+        self.states: dict[int, LedgerState] = {}
+        self.mark = 0
+
+    @initialize(log_bytes=st.sampled_from([1, 50_000, 1 << 30]))
+    def begin(self, log_bytes: int) -> None:
+        self.world = World(
+            self.fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=log_bytes)
+        )
+        self.world.birth()
+        self.world.start()
+
+    @property
+    def life(self) -> Life:
+        assert self.world.life is not None
+        return self.world.life
+
+    @rule(runs=st.lists(RUNS, max_size=4), flags=st.integers(0, 15))
+    def flush(self, runs: list[tuple[int, int, int, int]], flags: int) -> None:
+        fresh: dict[int, set[int]] = {}
+        for ledger_id, start, count, step in runs:
+            ids = {start + i * step for i in range(count) if start + i * step <= LAST}
+            fresh.setdefault(ledger_id, set()).update(ids)
+        entries = []
+        for ledger_id, ids in fresh.items():
+            held = self.entries.setdefault(ledger_id, [])
+            ids -= set(held)  # the write cache holds no entry that is on disk: first copy wins
+            entries += [(ledger_id, entry_id, entry_bytes(ledger_id, entry_id)) for entry_id in ids]
+            held += ids
+            held.sort()
+        self.mark += 1
+        states = [
+            LedgerState(
+                ledger_id, (self.entries[ledger_id] or [-1])[-1], self.mark, self.mark, flags,
+                bytes([self.mark % 256]) * 20,
+            )
+            for ledger_id in fresh
+        ]  # fmt: skip
+        self.states |= {state.ledger_id: state for state in states}
+        items = FlushItems.from_entries(entries, states)
+        self.world.take(self.life.checkpoint.run(self.life.store, items, self.mark))
+
+    @rule()
+    def merge(self) -> None:
+        change = self.life.checkpoint.merge_if_due(self.life.store)
+        if change is not None:
+            self.world.take(change)
+
+    @precondition(lambda self: len(self.life.checkpoint.manifest.locations) > 1)
+    @rule(count=st.integers(2, 6))
+    def merge_newest(self, count: int) -> None:
+        checkpoint = self.life.checkpoint
+        chosen = checkpoint.manifest.locations[-count:]
+        self.world.take(checkpoint._merge(self.life.store, chosen, (), 0, "test"))
+
+    @rule(ledger_ids=st.sets(LEDGERS, min_size=1, max_size=2))
+    def delete(self, ledger_ids: set[int]) -> None:
+        change = self.life.checkpoint.delete_ledgers(self.life.store, sorted(ledger_ids))
+        assert change is not None
+        self.world.take(change)
+        for ledger_id in ledger_ids:
+            self.entries.pop(ledger_id, None)
+        assert all(log.live_bytes or not log.sealed for log in change.manifest.logs)
+
+    @rule()
+    def restart(self) -> None:
+        self.world.end()
+        self.fake.restart("lose")
+        self.world.start()
+
+    @rule(ledger_id=LEDGERS, data=st.data())
+    def read(self, ledger_id: int, data: st.DataObject) -> None:
+        held = self.entries.get(ledger_id, [])
+        near = [entry_id + d for entry_id in (held[:2] + held[-2:]) for d in (-1, 0, 1)]
+        ids = st.one_of(
+            st.sampled_from([*near, 0, LAST]), st.sampled_from(held or [0]), st.integers(0, LAST)
+        )
+        first = min(max(data.draw(ids), 0), LAST)
+        last = min(first + data.draw(st.sampled_from([0, 1, 300, LAST])), LAST)
+        at = bisect.bisect_left(held, first)
+        result = self.life.store.read(ledger_id, first, last, read_ahead=data.draw(st.booleans()))
+        if at == len(held) or held[at] > last:
+            assert (result.status, result.entry_id, result.entry) == (NO_ENTRY, -1, None)
+            return
+        assert (result.status, result.entry_id) == (OK, held[at])
+        assert result.entry == entry_bytes(ledger_id, held[at])
+        if result.alone_through >= 0:
+            self.check_alone(ledger_id, held[at], result.alone_through)
+
+    def check_alone(self, ledger_id: int, entry_id: int, through: int) -> None:
+        """Ids up to `through` all lie in the run that was read: so all are in the read cache now."""
+        assert through >= entry_id
+        held = self.entries[ledger_id]
+        low, high = bisect.bisect_left(held, entry_id), bisect.bisect_right(held, through)
+        for other in held[low:high]:
+            assert self.life.store.cached(ledger_id, other) == entry_bytes(ledger_id, other)
+
+    @rule(ledger_id=LEDGERS, first=STARTS, count_max=st.sampled_from([1, 2, 7, 1000]))
+    def list_ids(self, ledger_id: int, first: int, count_max: int) -> None:
+        got: list[int] = []
+        at = first
+        for _ in range(3):
+            result = self.life.store.list(ledger_id, at, count_max)
+            assert result.status == OK
+            assert len(result.ranges) <= count_max
+            for (_, a), (b, _) in zip(result.ranges, result.ranges[1:], strict=False):
+                assert b > a + 1, "neighbouring ranges are joined"
+            got += [i for low, high in result.ranges for i in range(low, high + 1)]
+            at = result.go_on
+            if at < 0:
+                break
+        held = [i for i in self.entries.get(ledger_id, []) if i >= first and (at < 0 or i < at)]
+        assert got == held
+
+    @invariant()
+    def states_are_the_newest(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        found: dict[int, LedgerState] = {}
+        for entry in self.life.checkpoint.manifest.locations:
+            found |= {state.ledger_id: state for state in self.life.store.states(entry.file_id)}
+        assert found == self.states
+
+    @invariant()
+    def live_bytes_are_exact(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        manifest = self.life.checkpoint.manifest
+        live = self.life.store.log_bytes([entry.file_id for entry in manifest.locations])
+        assert live == {log.log_id: log.live_bytes for log in manifest.logs if log.live_bytes}
+        self.world.check_files()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.end()
+        self.fake.destroy()
+
+
+TestStoreModel = StoreModel.TestCase
+TestStoreModel.settings = settings(stateful_step_count=25, deadline=None)
+
+
+# ---------------------------------------------------------------------------------------- golden files
+
+
+def golden_files() -> dict[str, bytes]:
+    """The files of one flush of known entries: runs with gaps, a large entry, several ledgers, states."""
+    with FakeDisk() as fake:
+        world = World(fake, CheckpointSettings(attempts_max=1))
+        world.birth()
+        life = world.start()
+        entries = [(1, i, entry_bytes(1, i)) for i in range(5)]
+        entries += [(2, 10 * i, entry_bytes(2, 10 * i)) for i in range(3)]
+        entries += [(2, 9000, entry_bytes(2, 9000, 1000)), (LAST, LAST, entry_bytes(3, 3))]
+        states = [
+            LedgerState(1, 4, 3, 9, 9, b"k" * 20),
+            LedgerState(LAST, LAST, -1, 1, 4, deleted_s=8),
+        ]
+        life.checkpoint.run(life.store, FlushItems.from_entries(entries, states), 9)
+        files = {
+            "entry_log.bin": life.disk.read_file(f"{DIRECTORY}/logs/0000000000000001.log"),
+            "locations.bin": life.disk.read_file(f"{DIRECTORY}/locations/{locations_name(1)}"),
+        }
+        world.end()
+        return files
+
+
+def test_golden_files_are_written() -> None:
+    for name, raw in golden_files().items():
+        assert (GOLDEN / name).read_bytes() == raw, name
+
+
+def test_golden_files_are_read() -> None:
+    with FakeDisk() as fake:
+        world = World(fake)
+        world.birth()
+        life = world.start()
+        for folder, name in (("logs", "entry_log.bin"), ("locations", "locations.bin")):
+            ending = "log" if folder == "logs" else "loc"
+            file = life.disk.open(f"{DIRECTORY}/{folder}/0000000000000001.{ending}", create=True)
+            life.disk.write_all(file, (GOLDEN / name).read_bytes())
+            life.disk.close(file)
+        assert not life.store.add(1)
+        assert life.store.list(1).ranges == ((0, 4),)
+        assert life.store.list(2).ranges == ((0, 0), (10, 10), (20, 20), (9000, 9000))
+        assert life.store.read(LAST, 0, LAST).entry == entry_bytes(3, 3)
+        assert life.store.states(1)[0] == LedgerState(1, 4, 3, 9, 9, b"k" * 20)
+        world.end()
+
+
+if __name__ == "__main__":
+    for name, raw in golden_files().items():
+        (GOLDEN / name).write_bytes(raw)
+        # Seeds of the fuzz harnesses: a byte of flags (which checksums are mended), then the file.
+        for flags in (0, 15):
+            seed = GOLDEN.parent / f"fuzz_{Path(name).stem}" / f"whole-{flags}.bin"
+            seed.write_bytes(bytes([flags]) + raw)

@@ -1,0 +1,55 @@
+"""ARCHITECTURE.md and README.md say what is there: paths exist, every invariant is kept and tested somewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.style.tree import ROOT, walk
+
+PAGES = ("ARCHITECTURE.md", "README.md")
+
+
+def paths_named(text: str) -> set[str]:
+    """Return the paths of ours that a page names: `fastbk/...`, `tests/...` and the targets of its links."""
+    named = set(re.findall(r"`((?:fastbk|tests|loadtest|requirements)/[\w./-]+)`", text))
+    named |= set(re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text))
+    return {name.rstrip("/.") for name in named}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_named_exist(page: str) -> None:
+    named = paths_named((ROOT / page).read_text())
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def invariants() -> list[str]:
+    """Return the ids of ARCHITECTURE.md's table of invariants."""
+    return re.findall(r"^\| (INV-\w+) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+
+
+def test_every_invariant_is_cited_by_code_and_by_a_test() -> None:
+    cited: dict[str, set[str]] = {"code": set(), "tests": set()}
+    for relative, path in walk((".py", ".c", ".h")):
+        where = "tests" if relative.startswith("tests/") else "code"
+        cited[where] |= set(re.findall(r"INV-[A-Z]\d+", path.read_text()))
+    listed = invariants()
+    assert len(listed) > 5
+    missing = [f"{name}: no {where}" for name in listed for where in cited if name not in cited[where]]
+    assert not missing, "\n".join(missing)
+    unknown = (cited["code"] | cited["tests"]) - set(listed)
+    assert not unknown, f"cited but not in ARCHITECTURE.md: {sorted(unknown)}"
+
+
+def test_the_version_has_one_home() -> None:
+    import fastbk
+
+    pattern = re.compile(rf"(?<![\d.]){re.escape(fastbk.__version__)}(?![\d.])")
+    homes = [
+        relative
+        for relative, path in walk((".py", ".toml", ".c", ".h", ".md", ""))
+        if not relative.startswith(("CHANGELOG.md", "LICENSE", "tests/"))
+        and pattern.search(path.read_text(errors="replace"))
+    ]
+    assert homes == ["fastbk/__init__.py"]

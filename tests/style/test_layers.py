@@ -1,0 +1,188 @@
+"""Who may import whom: layers, siblings, one home a library, and protocols without I/O.
+
+Everything is read from the syntax tree, imports inside functions included: a late import is still a dependency.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.style.tree import ROOT, walk
+
+# Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
+LAYERS = [
+    {"errors", "invariant", "units", "config"},
+    {"model"},
+    {"observe"},
+    {"native"},
+    {"wire", "meta", "storage"},
+    {"client", "server", "gc"},
+    {"sync"},
+    {"cli", "testing", "demo", "devcluster"},
+]
+# Layers whose members may import each other: the plain values at the bottom and the tools at the top.
+SIBLINGS = [LAYERS[0], LAYERS[-1]]
+
+# What every child process does first, gc's included, lies in the server's folder.
+CHILD_FACES = ("fastbk.server.child", "fastbk.server.config", "fastbk.server.gc_messages")
+
+# Library -> the files (or folders) that may import it.
+HOMES = {
+    "cffi": ["fastbk/native/build_native.py", "fastbk/native/build_stubs.py"],
+    "setuptools": ["fastbk/native/build_native.py", "setup.py"],
+    "fastbk.native._client": ["fastbk/native/"],
+    "fastbk.native._bookie": ["fastbk/native/"],
+    "fastbk.native._bench": ["fastbk/native/"],
+    "flatbuffers": ["fastbk/wire/"],
+    "fastbk.wire.generated": ["fastbk/wire/"],
+    "uvloop": ["fastbk/server/network/", "fastbk/client/blocking.py"],
+    "sqlite3": ["fastbk/meta/"],
+    "gevent": ["loadtest/"],
+    "locust": ["loadtest/"],
+}
+
+PURE = ["fastbk/model/", "fastbk/gc/policy.py", "fastbk/client/*_machine.py"]
+IMPURE_MODULES = {
+    "asyncio",
+    "multiprocessing",
+    "os",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+
+def imports_of(relative: str, text: str) -> list[tuple[int, str]]:
+    """Return (line, dotted name) of everything that a file imports; `from a import b` gives `a.b`."""
+    found: list[tuple[int, str]] = []
+    package = Path(relative).parent.parts
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def layer_of(name: str) -> int | None:
+    """Return the layer of the package `name` of fastbk, None if it is in none."""
+    return next((number for number, layer in enumerate(LAYERS) if name in layer), None)
+
+
+def layer_faults(relative: str, text: str) -> list[str]:
+    """Return what in this file of fastbk/ breaks the layers."""
+    parts = Path(relative).with_suffix("").parts
+    if parts[1] == "__init__":  # `fastbk.connect`, imported at its first use
+        return []
+    mine = layer_of(parts[1])
+    if mine is None:
+        return [f"{relative}: fastbk.{parts[1]} is in no layer"]
+    faults = []
+    for line, name in imports_of(relative, text):
+        words = name.split(".")
+        if words[0] != "fastbk" or len(words) < 2 or words[1] == "__version__":
+            continue
+        theirs = layer_of(words[1])
+        if theirs is None:
+            faults.append(f"{relative}:{line}: fastbk.{words[1]} is in no layer")
+        elif theirs > mine:
+            faults.append(f"{relative}:{line}: fastbk.{words[1]} is above fastbk.{parts[1]}")
+        elif relative == "fastbk/gc/process.py" and name.startswith(CHILD_FACES):
+            continue
+        elif theirs == mine and words[1] != parts[1] and LAYERS[mine] not in SIBLINGS:
+            faults.append(f"{relative}:{line}: fastbk.{words[1]} and fastbk.{parts[1]} are siblings")
+    return faults
+
+
+def home_faults(relative: str, text: str) -> list[str]:
+    """Return which libraries this file imports although they live elsewhere."""
+    return [
+        f"{relative}:{line}: {library} is imported only in {', '.join(homes)}"
+        for line, name in imports_of(relative, text)
+        for library, homes in HOMES.items()
+        if f"{name}.".startswith(f"{library}.") and not relative.startswith(tuple(homes))
+    ]
+
+
+def purity_faults(relative: str, text: str) -> list[str]:
+    """Return which imports of a file that has to be free of I/O, clocks and chance are not."""
+    path = Path(relative)
+    if not any(relative.startswith(p) or path.match(p) for p in PURE):
+        return []
+    return [
+        f"{relative}:{line}: {name} in a file that takes time, chance and I/O as arguments"
+        for line, name in imports_of(relative, text)
+        if name.split(".")[0] in IMPURE_MODULES
+    ]
+
+
+def test_layers_hold() -> None:
+    faults = [
+        fault
+        for relative, path in walk((".py",), "fastbk")
+        for fault in layer_faults(relative, path.read_text())
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_libraries_are_imported_at_home_only() -> None:
+    faults = [
+        fault
+        for folder in ("fastbk", "loadtest")
+        for relative, path in walk((".py",), folder)
+        for fault in home_faults(relative, path.read_text())
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_protocol_machines_do_no_io() -> None:
+    faults = [
+        fault
+        for relative, path in walk((".py",), "fastbk")
+        for fault in purity_faults(relative, path.read_text())
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_loadtest_uses_public_names_only() -> None:
+    allowed = ("fastbk.client", "fastbk.connect", "fastbk.sync", "fastbk.errors", "fastbk.testing")
+    faults = [
+        f"{relative}:{line}: {name}"
+        for relative, path in walk((".py",), "loadtest")
+        for line, name in imports_of(relative, path.read_text())
+        if name.startswith("fastbk.") and not f"{name}.".startswith(tuple(f"{a}." for a in allowed))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("check", "relative", "text"),
+    [
+        (layer_faults, "fastbk/model/ids.py", "def f():\n    from fastbk.client import x\n"),
+        (layer_faults, "fastbk/gc/live_set.py", "import fastbk.server.child\n"),
+        (layer_faults, "fastbk/gc/live_set.py", "from ..server import child\n"),
+        (layer_faults, "fastbk/novel/x.py", "import os\n"),
+        (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
+        (home_faults, "fastbk/client/reader.py", "import uvloop\n"),
+        (purity_faults, "fastbk/client/add_machine.py", "from time import monotonic\n"),
+    ],
+)
+def test_each_rule_finds_its_fault(check: object, relative: str, text: str) -> None:
+    assert callable(check)
+    assert check(relative, text)
+
+
+def test_packages_of_the_layers_are_real() -> None:
+    names = {entry.stem for entry in (ROOT / "fastbk").iterdir() if entry.suffix in ("", ".py")}
+    assert names & {name for layer in LAYERS for name in layer}

@@ -1,0 +1,217 @@
+"""Small rules over all files, each with what to do instead. Sizes are ratchets: what is over the limit is listed
+with its reason and its size, and may shrink but not grow."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastbk.native.build_native import MODULES, NATIVE, ffi_of
+from fastbk.native.build_stubs import stub_text
+from tests.style.tree import walk
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+FILE_BYTES_MAX = 512 * 1024
+TEXT = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".fbs", ".in", "")
+
+# Files over the limit: lines that they may have, and why they are one file.
+LONG_FILES: dict[str, tuple[int, str]] = {
+    "fastbk/client/add_machine.py": (500, "one state machine; half of it is its events and actions"),
+    "fastbk/client/blocking.py": (420, "one thread, one channel, the calls over it"),
+    "fastbk/client/blocking_writer.py": (430, "the writer's public calls with their docstrings"),
+    "fastbk/client/ledger_reader.py": (430, "the reader's public calls with their docstrings"),
+    "fastbk/client/ledger_writer.py": (690, "a public handle, the first candidate for a split"),
+    "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),
+    "fastbk/native/store.py": (450, "the typed face of one boundary fragment"),
+    "fastbk/native/src/fbk_index.c": (470, "one order of intake, checks and answers"),
+    "fastbk/native/src/fbk_load.c": (560, "one load generator: append and read loops share its state"),
+    "fastbk/storage/checkpoint.py": (445, "one commit order, read from top to bottom"),
+    "tests/fixtures/index_rig.py": (445, "one rig"),
+    "tests/fixtures/toy_bookie.py": (470, "one peer with all its faults"),
+    "tests/native/test_store.c": (550, "one program, many cases over one rig"),
+    "tests/native/test_worker.c": (525, "one program, many cases over one rig"),
+    "tests/unit/client/test_writer.py": (520, "the cases of one class"),
+}
+
+# Functions over the limit, as file:function, with lines and reason.
+LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
+
+# (what it is and what to do instead, where it applies, where not, pattern). Patterns are written so that they
+# do not find themselves.
+BANNED: list[tuple[str, str, tuple[str, ...], str]] = [
+    ("work left without an issue number", "", (), r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\)|.*#\d+)"),
+    ("a path of one machine", "", (), r"(?<![\w.$}/-])/(?:work|root|home/\w+)/"),
+    (
+        "a package registry's host",
+        "",
+        (),
+        r"(?:pypi|pythonhosted|debian|npmjs|crates)\.(?:org/(?:simple|debian)|io/api)|deb\.debian\.org",
+    ),
+    (
+        "output or exit in C: return a status",
+        "fastbk/native/src/",
+        ("fastbk/native/src/fbk_base.h",),  # the broken invariant's last words
+        r"(?<!\w)(?:printf|fprintf|puts|perror|exit|_exit)\s*\(",
+    ),
+    ("Python.h in a source that is tested without Python", "fastbk/native/src/", (), r"<Python\.h>"),
+    ("a lock of the shell's kind on /usr/bin/env python", "", (), r"^#!/usr/bin/env python"),
+]
+# These speak about the rules.
+RULES_THEMSELVES = ("tests/style/",)
+
+
+def lines_matching(pattern: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield (number, line) of each line of `text` that `pattern` finds."""
+    compiled = re.compile(pattern)
+    for number, line in enumerate(text.splitlines(), 1):
+        if compiled.search(line):
+            yield number, line.strip()
+
+
+@pytest.mark.parametrize("rule", BANNED, ids=[rule[0].split(":")[0] for rule in BANNED])
+def test_nothing_banned(rule: tuple[str, str, tuple[str, ...], str]) -> None:
+    what, under, excepted, pattern = rule
+    faults = [
+        f"{relative}:{number}: {what}: {line[:120]}"
+        for relative, path in walk(TEXT, under)
+        if not relative.startswith((*RULES_THEMSELVES, *excepted, "LICENSE"))
+        for number, line in lines_matching(pattern, path.read_text(errors="replace"))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (0, "# TO" + "DO: later"),
+        (1, 'open("/wo' + 'rk/main/x")'),
+        (2, "pip install --index-url https://py" + "pi.org/simple"),
+        (3, 'printf("%d", 1);'),
+        (4, "#include <Python.h>"),
+    ],
+)
+def test_each_rule_finds_its_fault(number: int, line: str) -> None:
+    assert list(lines_matching(BANNED[number][3], line))
+
+
+def blind_sleeps(text: str) -> Iterator[int]:
+    """Yield the lines of sleeps that are not the pause of a loop which looks whether it may go on."""
+
+    def visit(node: ast.AST, in_loop: bool) -> Iterator[int]:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            module = node.func.value
+            is_sleep = node.func.attr == "sleep" and isinstance(module, ast.Name)
+            length = ast.unparse(node.args[0]) if node.args else ""
+            # A random pause hopes for nothing: it picks where in time a fault strikes.
+            if is_sleep and not in_loop and length != "0" and not length.startswith("rng."):
+                yield node.lineno
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            in_loop = False
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, in_loop or isinstance(node, ast.While))
+
+    yield from visit(ast.parse(text), False)
+
+
+def test_no_sleep_stands_in_for_a_condition() -> None:
+    faults = [
+        f"{relative}:{line}: wait_until(condition, what) of tests/fixtures/wait.py instead"
+        for relative, path in walk((".py",), "tests")
+        # Fixtures may be slow on purpose: a peer that delays its answers is one.
+        if not relative.startswith(("tests/fixtures/", "tests/tools/", *RULES_THEMSELVES))
+        for line in blind_sleeps(path.read_text())
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("time.sleep(1)", 1),
+        ("async def f():\n    await asyncio.sleep(0.1)", 1),
+        ("while x:\n    def f():\n        time.sleep(1)", 1),
+        ("await_it = asyncio.sleep(0)", 0),
+        ("time.sleep(rng.random())", 0),
+        ("while not done():\n    time.sleep(0.01)", 0),
+    ],
+)
+def test_the_rule_on_sleeps_finds_its_faults(text: str, count: int) -> None:
+    assert len(list(blind_sleeps(text))) == count
+
+
+def test_files_are_short() -> None:
+    faults = []
+    for relative, path in walk((".py", ".c", ".h")):
+        lines = path.read_text().count("\n")
+        limit = LONG_FILES.get(relative, (FILE_LINES_MAX, ""))[0]
+        if lines > limit:
+            faults.append(f"{relative}: {lines} lines, at most {limit}")
+    assert not faults, "\n".join(faults)
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int]]:
+    """Yield (name, lines) of each function of Python source, its docstring not counted."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if ast.get_docstring(node, clean=False) is not None:
+                first = node.body[0]
+                lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+            yield node.name, lines
+
+
+def c_functions(text: str) -> Iterator[tuple[str, int]]:
+    """Yield (name, lines) of each function of C source in our layout: `{` and `}` alone in the first column."""
+    start: int | None = None
+    name = "?"
+    for number, line in enumerate(text.splitlines(), 1):
+        if start is None and (found := re.match(r"(?:[\w *]*?\W)?\*?(\w+)\(", line)):
+            name = found[1]
+        if line == "{":
+            start = number
+        elif line.startswith("}") and start is not None:
+            yield name, number - start + 1
+            start = None
+
+
+def test_functions_are_short() -> None:
+    faults = []
+    for relative, path in walk((".py", ".c", ".h")):
+        functions = python_functions if path.suffix == ".py" else c_functions
+        for name, lines in functions(path.read_text()):
+            limit = LONG_FUNCTIONS.get(f"{relative}:{name}", (FUNCTION_LINES_MAX, ""))[0]
+            if lines > limit:
+                faults.append(f"{relative}:{name}: {lines} lines, at most {limit}")
+    assert not faults, "\n".join(faults)
+
+
+def test_listed_exceptions_exist_and_have_reasons() -> None:
+    known = {relative for relative, _ in walk()}
+    for key, (_, reason) in {**LONG_FILES, **LONG_FUNCTIONS}.items():
+        assert key.split(":")[0] in known, f"{key} is gone: take it off the list"
+        assert reason, key
+
+
+def test_no_blobs() -> None:
+    large = [relative for relative, path in walk() if path.stat().st_size > FILE_BYTES_MAX]
+    assert not large
+
+
+def test_every_c_source_is_built() -> None:
+    built = {source for module in MODULES for source in module.sources}
+    there = {path.name for path in (NATIVE / "src").glob("*.c")}
+    assert there - built == set(), "in no module of build_native.py"
+    fragments = {fragment for module in MODULES for fragment in module.boundary}
+    assert {path.name for path in (NATIVE / "boundary").glob("*.h")} - fragments == set()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=[module.name for module in MODULES])
+def test_stubs_are_those_of_the_boundary(module: object) -> None:
+    current = next(m for m in MODULES if m is module)
+    stub = Path(NATIVE / f"{current.name}.pyi").read_text()
+    assert stub == stub_text(ffi_of(current)), "run ./dev setup and commit the stubs"

@@ -1,0 +1,81 @@
+"""`./dev load`: locust, headless, against a three-bookie cluster of its own.
+
+Environment: SECONDS=30, USERS=10. Locust lives in `.venv-load`, made here on first use from requirements/load.txt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fastbk.testing import LocalCluster
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VENV = ROOT / ".venv-load"
+REQUIREMENTS = (ROOT / "requirements/load.txt", ROOT / "requirements/run.txt")
+
+
+def ensure_venv() -> Path:
+    """Return the python of `.venv-load`, made or brought up to date when its requirements changed."""
+    python = VENV / "bin/python"
+    stamp = VENV / "stamp"
+    key = "\n".join(path.read_text() for path in REQUIREMENTS)
+    if not (python.exists() and stamp.exists() and stamp.read_text() == key):
+        print("making .venv-load", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q"]
+        files = [part for path in REQUIREMENTS for part in ("-r", str(path))]
+        subprocess.run([*pip, *files], check=True)
+        stamp.write_text(key)
+    return python
+
+
+def run_locust(metadata_uri: str, seconds: int, users: int, out: Path) -> dict[str, dict[str, int]]:
+    """Run locust for `seconds` and return the exact percentiles. Raises CalledProcessError when any request failed."""
+    python = ensure_venv()
+    command = [
+        str(python),
+        "-m",
+        "locust",
+        "-f",
+        str(ROOT / "loadtest/locustfile.py"),
+        "--headless",
+        "--only-summary",
+        "-u",
+        str(users),
+        "-r",
+        str(users),
+        "-t",
+        f"{seconds}s",
+    ]
+    environment = {
+        **os.environ,
+        "FASTBK_METADATA": metadata_uri,
+        "FASTBK_LOAD_OUT": str(out),
+        "PYTHONPATH": str(ROOT),
+    }
+    subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=sys.stderr, check=True, timeout=seconds + 120
+    )
+    summary: dict[str, dict[str, int]] = json.loads(out.read_text())
+    return summary
+
+
+def main() -> int:
+    """Start a cluster, load it, print the percentiles."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    out = ROOT / "build" / "load.json"
+    seconds = int(os.environ.get("SECONDS", "30"))
+    users = int(os.environ.get("USERS", "10"))
+    with LocalCluster(bookies=3) as cluster:
+        summary = run_locust(cluster.metadata_uri, seconds, users, out)
+    for name, figures in summary.items():
+        print(f"{name:8} " + "  ".join(f"{key} {value:,}" for key, value in figures.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

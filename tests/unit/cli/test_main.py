@@ -1,0 +1,126 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastbk.cli import __main__ as cli
+from fastbk.cli import dev
+from fastbk.errors import ConfigError, StorageError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fastbk.cli", *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in text
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: fastbk {name}" in capsys.readouterr().out
+
+
+def test_a_wrong_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ledgr"]) == 2
+    assert capsys.readouterr().err == "fastbk: no command 'ledgr': did you mean ledger?\n"
+
+
+def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["dev", "--bookeys", "3"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ConfigError("no cluster:\n give one"), 2, "fastbk: no cluster: give one\n"),
+        (StorageError("disk is gone"), 1, "fastbk: disk is gone\n"),
+        (KeyboardInterrupt(), 1, "fastbk: interrupted\n"),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(
+    error: BaseException,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(dev, "run", fail)
+    assert cli.main(["dev"]) == code
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", line)
+
+
+def test_a_ledger_command_without_a_cluster_says_how_to_name_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FASTBK_METADATA", raising=False)
+    assert cli.main(["ledger", "list"]) == 2
+    assert "set FASTBK_METADATA" in capsys.readouterr().err
+
+
+def test_help_is_quick() -> None:
+    """Under 150 ms; the best of five, since other tests run beside this one."""
+    spent = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert run("--help").returncode == 0
+        spent.append(time.perf_counter() - began)
+    assert min(spent) < 0.150
+
+
+def test_a_configuration_file_can_be_checked_without_a_bookie(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text("[bookie]\nlisten = '127.0.0.1:1'\n[jornal]\n")
+    done = run("bookie", "--check", "--config", str(path))
+    assert done.returncode == 2
+    assert "did you mean journal?" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    path.write_text(
+        "[metadata]\nuri = 'sqlite:/x'\n[journal]\ndirectory = '/j'\n[ledgers]\ndirectory = '/l'\n"
+    )
+    done = run("bookie", "--check", "--config", str(path))
+    assert done.returncode == 0
+    assert "together" in done.stdout
+
+
+def test_a_bookie_with_a_wrong_file_ends_with_code_2_and_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.toml"
+    path.write_text("[bookie]\nlisten = '0.0.0.0:1'\n")
+    done = run("bookie", "--config", str(path))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["dev"], ["bookie", "--example"]])
+def test_elsewhere_than_on_linux_a_bookie_says_that_it_does_not_run(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cli.main(words) == 2
+    assert "run on Linux only" in capsys.readouterr().err

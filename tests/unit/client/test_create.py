@@ -1,0 +1,124 @@
+"""Creating, listing and deleting ledgers, and which bookies are taken for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import fastbk
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataConflict,
+    NotEnoughBookies,
+)
+from fastbk.meta.memory import MemoryStore
+from tests.fixtures.toy_bookie import toy_bookies
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import toy_cluster
+
+FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
+
+
+async def test_creating_needs_enough_bookies_that_answer() -> None:
+    async with toy_cluster(4, connect_timeout=0.2) as (client, toys, store):
+        await toys[0].stop()
+        for _ in range(3):
+            writer = await client.create_ledger()
+            assert "b0" not in writer.metadata.fragments[0].ensemble
+            await writer.close()
+        toys[1].faults.hello_status = 2
+        await client.close()
+        async with fastbk.connect(store, connect_timeout=0.2) as fresh:
+            with pytest.raises(NotEnoughBookies) as caught:
+                await fresh.create_ledger()
+            assert "not today" in caught.value.replicas["b1"]
+            assert "b0" in caught.value.replicas
+            with pytest.raises(NotEnoughBookies, match="5 writable bookies are needed"):
+                await fresh.create_ledger(5, 3)
+            with pytest.raises(ConfigError, match="ensemble >= write_quorum"):
+                await fresh.create_ledger(2, 3)
+            with pytest.raises(ConfigError, match="digest"):
+                await fresh.create_ledger(1, 1, digest="md5")
+
+
+async def test_a_bookie_that_never_says_hello_is_given_up() -> None:
+    async with toy_cluster(1, connect_timeout=0.1) as (client, toys, _):
+        toys[0].faults.silent = True
+        with pytest.raises(NotEnoughBookies):
+            await client.create_ledger(1, 1)
+
+
+async def test_another_bookie_at_the_address_is_not_taken_for_the_right_one() -> None:
+    async with toy_cluster(1) as (client, toys, _):
+        toys[0].bookie_id = "impostor"
+        with pytest.raises(NotEnoughBookies) as caught:
+            await client.create_ledger(1, 1)
+        assert "impostor" in caught.value.replicas["b0"]
+
+
+async def test_a_bookie_that_lost_its_data_is_not_written_to_again() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await toys[0].stop()
+        toys[0].ledgers.clear()
+        toys[0].incarnation = 2
+        await toys[0].start()
+        await writer.append(b"y")
+        await wait_until_async(
+            lambda: "incarnation" in writer.stats().trouble.get("b0", ""), "noticed"
+        )
+        assert toys[0].ids(writer.ledger_id) == []
+        await writer.close()
+
+
+async def test_a_chosen_id_that_is_taken_is_a_conflict() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger(ledger_id=2**62, metadata={"k": b"v"})
+        assert (await client.ledger_info(2**62)).metadata.custom == {"k": b"v"}
+        with pytest.raises(MetadataConflict):
+            await client.create_ledger(ledger_id=2**62)
+        await writer.close()
+
+
+async def test_connecting_does_no_io_and_refuses_unknown_options() -> None:
+    client = fastbk.connect("sqlite:/nowhere/at/all.db")
+    with pytest.raises(Error):
+        await client.ledger_info(1)
+    await client.close()
+    with pytest.raises(ConfigError, match="append_timeout"):
+        fastbk.connect("memory:x", apend_timeout=3)
+    with pytest.raises(ConfigError, match="above 0"):
+        fastbk.connect("memory:x", append_timeout=0)
+
+
+async def test_listing_and_deleting() -> None:
+    async with toy_cluster() as (client, _, _):
+        ids = []
+        for _ in range(3):
+            writer = await client.create_ledger()
+            ids.append(writer.ledger_id)
+            await writer.close()
+        assert [info.ledger_id async for info in client.list_ledgers()] == ids
+        await client.delete_ledger(ids[1])
+        with pytest.raises(fastbk.NoSuchLedger):
+            await client.delete_ledger(ids[1])
+        with pytest.raises(fastbk.NoSuchLedger):
+            await client.open_ledger(ids[1])
+        with pytest.raises(fastbk.MetadataConflict, match="deleted"):
+            await client.create_ledger(ledger_id=ids[1])
+        assert [info.ledger_id async for info in client.list_ledgers()] == [ids[0], ids[2]]
+        assert len(await client.list_bookies()) == 3
+
+
+async def test_two_writers_share_connections_and_keep_their_own_order() -> None:
+    store = MemoryStore("two writers")
+    async with toy_bookies(store, 3) as toys, fastbk.connect(store) as client:
+        writers = [await client.create_ledger() for _ in range(5)]
+        await asyncio.gather(*(one.append_many([b"x"] * 100) for one in writers))
+        for one in writers:
+            await one.close()
+        assert all(toy.connections <= 2 for toy in toys)
+    store.close()

@@ -1,0 +1,242 @@
+"""Reads while bookies are away or busy: they go on asking until their time is over, and only then (INV-B1)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from fastbk.client.read_machine import Patience, ReadMachine
+from fastbk.client.statuses import Status
+from fastbk.errors import (
+    ClientClosed,
+    DigestMismatch,
+    Error,
+    NoSuchEntry,
+    NotEnoughBookies,
+    ProtocolError,
+    QuorumTimeout,
+)
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from tests.fixtures.toy_bookie import ToyBookie
+from tests.unit.client.clients import toy_cluster
+from tests.unit.client.test_sync import sync_cluster
+
+PATIENT_S = 30.0
+"""A read timeout that no test waits for."""
+SOON_S = 10.0
+THREE = LedgerMetadata(
+    ensemble_size=3, write_quorum=3, ack_quorum=2, fragments=(Fragment(0, ("a", "b", "c")),)
+)
+
+
+async def stop_all(toys: list[ToyBookie]) -> None:
+    for toy in toys:
+        await toy.stop()
+
+
+# --- the machine -------------------------------------------------------------------------------------------------
+
+
+def asked(machine: ReadMachine, answers: dict[str, int | Error]) -> list[str]:
+    """Answer what the machine asks until it stops; return whom it asked."""
+    order = []
+    while (request := machine.next_request()) is not None:
+        order.append(request.bookie_id)
+        answer = answers[request.bookie_id]
+        if isinstance(answer, Error):
+            machine.unreached(request.bookie_id, answer)
+        else:
+            machine.refused(request.bookie_id, answer)
+    return order
+
+
+def test_only_those_are_asked_again_whose_reasons_may_have_passed() -> None:
+    machine = ReadMachine(1, THREE, 0, 9)
+    answers = {"a": Status.NO_ENTRY, "b": NotEnoughBookies("refused"), "c": Status.NOT_READY}
+    assert asked(machine, answers) == ["a", "b", "c"]
+    assert isinstance(machine.error, NotEnoughBookies)
+    assert machine.try_again()
+    assert machine.error is None
+    assert asked(machine, answers) == ["c", "b"], "the one that was not reached is asked last"
+    assert machine.try_again()
+    assert asked(machine, {**answers, "b": Status.NO_ENTRY}) == ["c", "b"]
+    assert isinstance(machine.error, NoSuchEntry), "proven absent by now"
+    assert not machine.try_again()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [Status.NO_ENTRY, Status.NO_ENTRY, NotEnoughBookies("refused")],
+        [Status.CANNOT_TELL, Status.CANNOT_TELL, Status.NO_ENTRY],
+        [Status.UNAUTHORIZED, NotEnoughBookies("refused"), NotEnoughBookies("refused")],
+        [Status.IO_ERROR, Status.CANNOT_TELL, ProtocolError("another bookie is there")],
+    ],
+)
+def test_what_will_not_pass_is_an_error_at_once(answers: list[int | Error]) -> None:
+    machine = ReadMachine(1, THREE, 0, 9)
+    asked(machine, dict(zip("abc", answers, strict=True)))
+    assert machine.error is not None
+    assert not machine.try_again()
+    assert machine.error is not None
+
+
+def test_patience_ends_with_the_time_and_asks_ever_more_rarely() -> None:
+    patience = Patience(0.02, 1.0, 10.0)
+    now_s, pauses = 0.0, []
+    while True:
+        machine = ReadMachine(1, THREE, 0, 9)
+        asked(machine, dict.fromkeys("abc", QuorumTimeout("silent")))
+        pause_s = patience.pause_s(machine, now_s)
+        if pause_s is None:
+            break
+        pauses.append(pause_s)
+        now_s += pause_s
+    assert isinstance(machine.error, NotEnoughBookies)
+    assert 9.9 < now_s <= 10.0
+    assert pauses[:7] == sorted(pauses[:7])
+    assert max(pauses) == 1.0
+    assert len(pauses) < 30
+
+
+# --- the readers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
+    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append_many([b"%d" % one for one in range(50)])
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        await stop_all(toys)
+
+        async def read() -> list[bytes]:
+            return [bytes(entry.data) async for entry in reader.read()]
+
+        reading = asyncio.create_task(read())
+        done, _ = await asyncio.wait([reading], timeout=0.3)
+        assert not done, "nobody is there: it waits"
+        for toy in toys[1:]:
+            await toy.start()
+        assert await asyncio.wait_for(reading, SOON_S) == [b"%d" % one for one in range(50)]
+
+
+async def test_the_lac_of_an_open_ledger_is_asked_for_until_enough_bookies_are_back() -> None:
+    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = await client.create_ledger(write_quorum=3, ack_quorum=2)
+        for one in range(5):  # each carries the LAC before it
+            await writer.append(b"%d" % one)
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        await stop_all(toys)
+        asking = asyncio.create_task(reader.last_add_confirmed())
+        done, _ = await asyncio.wait([asking], timeout=0.2)
+        assert not done
+        for toy in toys[:2]:
+            await toy.start()
+        assert await asyncio.wait_for(asking, SOON_S) >= 3
+        toys[1].faults.read_status = toys[2].faults.read_status = Status.CANNOT_TELL
+        await toys[2].start()
+        with pytest.raises(NotEnoughBookies) as caught:
+            await asyncio.wait_for(reader.last_add_confirmed(), SOON_S)
+        assert caught.value.replicas["b1"] == "CANNOT_TELL"
+
+
+@pytest.mark.parametrize("status", [Status.NOT_READY, Status.TOO_MANY_REQUESTS])
+async def test_a_read_outlives_busy_bookies(status: int) -> None:
+    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        for toy in toys:
+            toy.faults.read_status = status
+        reading = asyncio.create_task(reader.read_unconfirmed(0, 0))
+        done, _ = await asyncio.wait([reading], timeout=0.2)
+        assert not done
+        toys[2].faults.read_status = 0
+        (entry,) = await asyncio.wait_for(reading, SOON_S)
+        assert bytes(entry.data) == b"x"
+
+
+async def test_bookies_that_stay_away_end_a_read_with_its_time_and_their_reasons() -> None:
+    async with toy_cluster(read_timeout=0.5) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        await stop_all(toys)
+        began_s = time.monotonic()
+        with pytest.raises(NotEnoughBookies) as caught:
+            _ = [entry async for entry in reader.read()]
+        assert time.monotonic() - began_s >= 0.4
+        assert set(caught.value.replicas) == {"b0", "b1", "b2"}
+        assert all("127.0.0.1:" in said for said in caught.value.replicas.values())
+
+
+async def test_bad_digests_and_proven_absence_are_not_waited_for() -> None:
+    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        await toys[0].stop()
+        toys[1].faults.damage_reads = toys[2].faults.damage_reads = lambda _, entry_id: True
+        async with asyncio.timeout(SOON_S):
+            with pytest.raises(DigestMismatch):
+                _ = [entry async for entry in reader.read()]
+            toys[1].faults.damage_reads = toys[2].faults.damage_reads = None
+            toys[1].faults.hide = toys[2].faults.hide = lambda _, entry_id: True
+            with pytest.raises(NoSuchEntry):
+                _ = [entry async for entry in reader.read()]
+
+
+async def test_closing_the_client_ends_a_patient_read() -> None:
+    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        await stop_all(toys)
+        reading = asyncio.create_task(reader.read_unconfirmed(0, 0))
+        done, _ = await asyncio.wait([reading], timeout=0.1)
+        assert not done
+        await client.close()
+        with pytest.raises((ClientClosed, NotEnoughBookies)):
+            await asyncio.wait_for(reading, SOON_S)
+
+
+def test_the_sync_reader_has_the_same_patience() -> None:
+    with sync_cluster(read_timeout=0.5) as (client, toys, _):
+        writer = client.create_ledger()
+        writer.append_many([b"%d" % one for one in range(20)])
+        writer.close()
+        reader = client.open_ledger(writer.ledger_id)
+        toys.do(stop_all(toys.toys))
+        began_s = time.monotonic()
+        with pytest.raises(NotEnoughBookies) as caught:
+            list(reader.read())
+        assert time.monotonic() - began_s >= 0.4
+        assert set(caught.value.replicas) == {"b0", "b1", "b2"}
+        for toy in toys.toys[:2]:
+            toys.do(toy.start())
+        assert [bytes(entry.data) for entry in reader.read()] == [b"%d" % one for one in range(20)]
+
+
+def test_the_sync_reader_asks_for_a_lac_until_enough_bookies_are_back() -> None:
+    with sync_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = client.create_ledger(write_quorum=3, ack_quorum=2)
+        for _ in range(5):
+            writer.append(b"x")
+        reader = client.open_ledger(writer.ledger_id, recovery=False)
+        toys.do(stop_all(toys.toys))
+        with pytest.raises(NotEnoughBookies):
+            reader.last_add_confirmed(timeout=0.2)
+        back = threading.Timer(0.2, lambda: [toys.do(toy.start()) for toy in toys.toys[1:]])
+        back.start()
+        began_s = time.monotonic()
+        assert reader.last_add_confirmed() >= 3
+        assert time.monotonic() - began_s < SOON_S
+        back.join()

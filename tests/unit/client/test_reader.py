@@ -1,0 +1,326 @@
+"""The reader against toy bookies: replicas, digests, LAC, tailing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from fastbk.client import Client, LedgerWriter
+from fastbk.errors import (
+    ClientClosed,
+    ConfigError,
+    DigestMismatch,
+    NoSuchEntry,
+    NotEnoughBookies,
+    QuorumTimeout,
+    Unauthorized,
+)
+from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import some_turns, toy_cluster
+
+CANNOT_TELL = 12
+
+
+async def filled(client: Client, count: int = 50, **options: object) -> LedgerWriter:
+    writer = await client.create_ledger(**options)
+    await writer.append_many([b"entry %d" % one for one in range(count)])
+    return writer
+
+
+def all_have(toys: list[ToyBookie], ledger_id: int, count: int) -> bool:
+    return all(len(toy.ids(ledger_id)) == count for toy in toys)
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac", "dummy"])
+async def test_what_was_appended_is_read_back(digest: str) -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await filled(client, digest=digest, password=b"secret")
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id, password=b"secret")
+        entries = [entry async for entry in reader.read()]
+        assert [entry.entry_id for entry in entries] == list(range(50))
+        assert [bytes(entry.data) for entry in entries] == [b"entry %d" % one for one in range(50)]
+        part = [entry.entry_id async for entry in reader.read(10, 19)]
+        assert part == list(range(10, 20))
+        batches = [batch async for batch in reader.read_batches(5, 8)]
+        assert [one.entry_id for batch in batches for one in batch] == [5, 6, 7, 8]
+        assert (batches[0].first_entry_id, batches[-1].last_entry_id) == (5, 8)
+        assert b"".join(batches[0].datas).startswith(b"entry 5")
+
+
+async def test_large_ranges_come_in_many_bounded_answers() -> None:
+    async with toy_cluster(read_batch_bytes=2000, read_batch_entries=7) as (client, _, _):
+        writer = await filled(client, 500)
+        await writer.append(b"x" * 100_000)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        sizes = [len(batch) async for batch in reader.read_batches()]
+        assert sum(sizes) == 501
+        assert max(sizes) <= 7
+
+
+@pytest.mark.parametrize("quorums", [(3, 3), (4, 2)])
+async def test_a_missing_damaged_or_silent_copy_is_read_from_the_next_bookie(
+    quorums: tuple[int, int],
+) -> None:
+    ensemble, write_quorum = quorums
+    async with toy_cluster(ensemble, read_timeout=1.5) as (client, toys, _):
+        writer = await filled(client, ensemble=ensemble, write_quorum=write_quorum)
+        await writer.close()
+        names = writer.metadata.fragments[0].ensemble
+        toys.sort(key=lambda toy: names.index(toy.bookie_id))
+        toys[0].faults.damage_reads = lambda _, entry_id: entry_id % 5 == 2
+        toys[1].faults.hide = lambda _, entry_id: entry_id % 5 == 3
+        for fault in ("none", "refuses", "silent", "dead"):
+            if fault == "refuses":
+                toys[2].faults.read_status = CANNOT_TELL
+            elif fault == "silent":
+                toys[2].faults.read_status = 0
+                toys[2].faults.silent = True
+            elif fault == "dead":
+                await toys[2].stop()
+            for _ in range(3):
+                reader = await client.open_ledger(writer.ledger_id)
+                if (ensemble, write_quorum) == (4, 2) and fault != "none":
+                    # Entries that only the damaged one and the faulty one hold cannot be had.
+                    continue
+                found = [bytes(entry.data) async for entry in reader.read()]
+                assert found == [b"entry %d" % one for one in range(50)]
+        if ensemble == 4:
+            found = [bytes(entry.data) async for entry in reader.read(0, 1)]
+            assert found == [b"entry 0", b"entry 1"]
+
+
+async def test_what_every_bookie_said_is_in_the_error() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await filled(client)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        toys[0].faults.damage_reads = lambda _, entry_id: entry_id == 5
+        toys[1].faults.hide = lambda _, entry_id: entry_id == 5
+        toys[2].faults.damage_reads = lambda _, entry_id: entry_id == 5
+        got = []
+        with pytest.raises(DigestMismatch) as caught:
+            async for entry in reader.read():
+                got.append(entry.entry_id)
+        assert got == list(range(5))
+        assert caught.value.entry_id == 5
+        assert set(caught.value.replicas) == {"b0", "b1", "b2"}
+        assert caught.value.replicas["b1"] == "NO_ENTRY"
+        toys[0].faults.damage_reads = toys[2].faults.damage_reads = None
+        toys[0].faults.read_status = CANNOT_TELL
+        toys[2].faults.hide = toys[1].faults.hide
+        with pytest.raises(NoSuchEntry):
+            _ = [entry async for entry in reader.read()]
+        toys[1].faults.read_status = toys[2].faults.read_status = CANNOT_TELL
+        with pytest.raises(NotEnoughBookies) as unknown:
+            _ = [entry async for entry in reader.read()]
+        assert set(unknown.value.replicas.values()) == {"CANNOT_TELL"}
+        assert reader.stats()["replicas_skipped"] > 0
+
+
+async def test_cannot_tell_never_counts_as_absent() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await filled(client)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        toys[0].faults.hide = lambda _, entry_id: entry_id == 5
+        toys[1].faults.read_status = toys[2].faults.read_status = CANNOT_TELL
+        with pytest.raises(NotEnoughBookies):
+            _ = [entry async for entry in reader.read(5, 5)]
+
+
+async def test_silence_of_all_ends_at_the_deadline() -> None:
+    async with toy_cluster(read_timeout=0.3) as (client, toys, _):
+        writer = await filled(client)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        for toy in toys:
+            toy.faults.silent = True
+        with pytest.raises((QuorumTimeout, NotEnoughBookies)):
+            _ = [entry async for entry in reader.read()]
+
+
+async def test_leaving_an_iteration_stops_fetching() -> None:
+    async with toy_cluster(read_batch_entries=2) as (client, toys, _):
+        writer = await filled(client, 500)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        async with contextlib.aclosing(reader.read()) as entries:
+            async for entry in entries:
+                if entry.entry_id == 10:
+                    break
+        asked = sum(toy.requests for toy in toys)
+        await some_turns()
+        assert sum(toy.requests for toy in toys) == asked
+        assert [entry.entry_id async for entry in reader.read(3, 4)] == [3, 4]
+
+
+async def test_opening_says_what_is_wrong() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await filled(client, password=b"x")
+        with pytest.raises(
+            ConfigError, match="recovery is not in this version; pass recovery=False"
+        ):
+            await client.open_ledger(writer.ledger_id, password=b"x")
+        with pytest.raises(Unauthorized):
+            await client.open_ledger(writer.ledger_id, recovery=False)
+        with pytest.raises(ConfigError, match="leave digest out"):
+            await client.open_ledger(
+                writer.ledger_id, recovery=False, password=b"x", digest="crc32"
+            )
+        await writer.close()
+        for recovery in (True, False):
+            reader = await client.open_ledger(writer.ledger_id, recovery, password=b"x")
+            assert reader.is_closed
+            assert await reader.last_add_confirmed() == 49
+        with pytest.raises(NoSuchEntry, match="beyond the last acknowledged one, 49"):
+            _ = [entry async for entry in reader.read(0, 50)]
+        with pytest.raises(ConfigError, match="ascend"):
+            _ = [entry async for entry in reader.read(5, 4)]
+        await reader.close()
+        with pytest.raises(ClientClosed):
+            await reader.last_add_confirmed()
+
+
+async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        assert await reader.last_add_confirmed() == -1
+        assert [entry async for entry in reader.read()] == []
+        await writer.append_many([b"x"] * 10)
+
+        async def lac() -> bool:
+            return await reader.last_add_confirmed() == 9
+
+        await wait_until_async(lac, "the explicit LAC")
+        for toy in toys:
+            toy.faults.lac_lie = 1000
+        assert await reader.last_add_confirmed() == 9
+        for toy in toys[:2]:
+            toy.faults.damage_reads = lambda *_: True
+        with pytest.raises(NotEnoughBookies, match="LAC") as caught:
+            await reader.last_add_confirmed()
+        assert set(caught.value.replicas.values()) == {"its LAC fails its digest"}
+        await writer.close()
+
+
+async def test_the_lac_needs_enough_answers_to_be_the_newest() -> None:
+    async with toy_cluster(explicit_lac_interval=0, read_timeout=0.3) as (client, toys, _):
+        writer = await filled(client)
+        await wait_until_async(lambda: all_have(toys, writer.ledger_id, 50), "all copies")
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        toys[0].faults.silent = True
+        assert await reader.last_add_confirmed() <= 49
+        toys[1].faults.silent = True
+        with pytest.raises(NotEnoughBookies):
+            await reader.last_add_confirmed()
+        await writer.close()
+
+
+async def test_unconfirmed_entries_are_read_up_to_the_first_missing() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger(ack_quorum=3)
+        await writer.append_many([b"x"] * 5)
+        toys[2].faults.swallow_adds = True
+        futures = [writer.append_nowait(b"y") for _ in range(5)]
+        await wait_until_async(lambda: all_have(toys[:2], writer.ledger_id, 10), "two copies")
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        found = await reader.read_unconfirmed(0, 100)
+        assert [entry.entry_id for entry in found] == list(range(10))
+        toys[2].faults.swallow_adds = False
+        toys[2].cut()
+        await asyncio.gather(*futures)
+        await writer.close()
+
+
+@pytest.mark.uvloop_too
+async def test_a_tail_follows_the_writer_to_the_end() -> None:
+    async with toy_cluster(poll_interval=0.2) as (client, _, _):
+        writer = await client.create_ledger()
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for entry in reader.tail(2):
+                assert bytes(entry.data) == b"%d" % entry.entry_id
+                seen.append(entry.entry_id)
+
+        task = asyncio.create_task(follow())
+        for one in range(5):
+            await writer.append(b"%d" % one)
+        await wait_until_async(lambda: seen == [2, 3, 4], "the idle writer's last entry")
+        await writer.append_many([b"%d" % one for one in range(5, 300)])
+        await wait_until_async(lambda: seen == list(range(2, 300)), "a burst")
+        await writer.append(b"300")
+        await writer.close()
+        await asyncio.wait_for(task, 5)
+        assert seen == list(range(2, 301))
+
+
+async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
+    async with toy_cluster(poll_interval=0.05, read_timeout=0.4) as (client, toys, _):
+        writer = await filled(client, 5)
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for entry in reader.tail():
+                seen.append(entry.entry_id)
+
+        task = asyncio.create_task(follow())
+        await wait_until_async(lambda: len(seen) == 5, "the start")
+        await toys[0].stop()
+        await writer.append(b"x")
+        await wait_until_async(lambda: len(seen) == 6, "goes on without one")
+        for toy in toys[1:]:
+            await toy.stop()
+        with pytest.raises(NotEnoughBookies, match="tail again"):
+            await asyncio.wait_for(task, 5)
+        for toy in toys:
+            await toy.start()
+        await writer.close()
+
+
+async def test_a_tail_keeps_up_with_a_writer_that_never_falls_idle() -> None:
+    async with toy_cluster(explicit_lac_interval=0) as (client, _, _):
+        writer = await client.create_ledger()
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        seen = 0
+
+        async def follow() -> None:
+            nonlocal seen
+            async for entry in reader.tail():
+                assert entry.entry_id == seen
+                seen += 1
+
+        task = asyncio.create_task(follow())
+        while seen < 200:
+            await asyncio.wait_for(writer.append(b"x"), 5)
+            assert not task.done()
+        await writer.close()
+        await task
+        assert seen == writer.last_add_confirmed + 1
+
+
+async def test_a_fault_of_ours_ends_a_read_and_does_not_hang_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await filled(client)
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("not an error that bookies cause")
+
+        monkeypatch.setattr(reader, "_ask", broken)
+        async with asyncio.timeout(5):
+            with pytest.raises(RuntimeError, match="not an error"):
+                async for _ in reader.read():
+                    pass

@@ -1,0 +1,301 @@
+"""The writer against toy bookies: order, quorums, failures and their outcomes, bounds, close."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastbk.errors import (
+    BufferFull,
+    ClientClosed,
+    ConfigError,
+    LedgerClosed,
+    LedgerFenced,
+)
+from fastbk.model.entry import DigestType, parse_entry
+from fastbk.model.ledger import LedgerState
+from tests.fixtures.fork import exit_code_of_fork
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import by_id, some_turns, toy_cluster
+
+FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
+
+
+@pytest.mark.uvloop_too
+async def test_appends_are_acknowledged_in_order_and_stored_everywhere() -> None:
+    async with toy_cluster() as (client, toys, _):
+        async with await client.create_ledger() as writer:
+            assert await writer.append(b"zero") == 0
+            assert await writer.append_many([b"one", bytearray(b"two"), memoryview(b"three")]) == (
+                1,
+                3,
+            )
+            futures = [writer.append_nowait(b"%d" % one) for one in range(4, 500)]
+            assert await asyncio.gather(*futures) == list(range(4, 500))
+            assert writer.last_add_confirmed == 499
+            await writer.force()
+        info = await client.ledger_info(writer.ledger_id)
+        assert info.metadata.state is LedgerState.CLOSED
+        assert info.metadata.last_entry_id == 499
+        assert info.metadata.length == writer.stats().bytes
+        for toy in toys:
+            assert toy.ids(writer.ledger_id) == list(range(500))
+            entries = toy.ledgers[writer.ledger_id].entries
+            length = 0
+            for entry_id in range(500):
+                found = parse_entry(entries[entry_id], DigestType.CRC32C)
+                length += len(found.data)
+                assert found.length == length
+                assert found.last_add_confirmed < entry_id
+
+
+async def test_done_callbacks_run_in_entry_order() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        seen: list[int] = []
+        for _ in range(300):
+            writer.append_nowait(b"x").add_done_callback(
+                lambda future: seen.append(future.result())
+            )
+        await writer.flush()
+        await asyncio.sleep(0)
+        assert seen == list(range(300))
+        await writer.close()
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "write_quorum", "ack_quorum"), [(3, 2, 2), (4, 2, 1), (5, 3, 2)]
+)
+async def test_striping_stores_each_entry_on_its_write_set(
+    ensemble: int, write_quorum: int, ack_quorum: int
+) -> None:
+    async with toy_cluster(ensemble) as (client, toys, _):
+        writer = await client.create_ledger(ensemble, write_quorum, ack_quorum)
+        await writer.append_many([b"%d" % one for one in range(100)])
+        await writer.close()
+        names = writer.metadata.fragments[0].ensemble
+        for index, name in enumerate(names):
+            expected = [one for one in range(100) if (index - one) % ensemble < write_quorum]
+            assert by_id(toys, name).ids(writer.ledger_id) == expected
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [bytes(one.data) async for one in reader.read()] == [
+            b"%d" % one for one in range(100)
+        ]
+
+
+async def test_one_silent_bookie_of_three_costs_nothing_and_is_reported() -> None:
+    async with toy_cluster(laggard_wait=0.01) as (client, toys, _):
+        writer = await client.create_ledger()
+        toys[1].faults.swallow_adds = True
+        await writer.append_many([b"x"] * 10, timeout=2)
+        assert writer.stats().lagging["b1"] == 10
+        assert writer.stats().is_under_replicated
+        toys[1].faults.swallow_adds = False
+        toys[1].cut()
+        await wait_until_async(lambda: toys[1].ids(writer.ledger_id) == list(range(10)), "resent")
+        await wait_until_async(lambda: not writer.stats().is_under_replicated, "acknowledged")
+        assert writer.stats().entries_resent == 10
+        assert writer.stats().held_bytes == 0
+        await writer.close()
+
+
+async def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await toys[0].stop()
+        await writer.append_many([b"y"] * 100)
+        assert "b0" in writer.stats().trouble
+        await toys[0].start()
+        await wait_until_async(lambda: len(toys[0].ids(writer.ledger_id)) == 101, "caught up")
+        await writer.close()
+        assert writer.stats().under_replicated["b0"] == 0
+
+
+async def test_a_lone_bookie_may_restart_under_a_writer() -> None:
+    async with toy_cluster(1) as (client, toys, _):
+        writer = await client.create_ledger(1, 1)
+        await writer.append(b"x")
+        await toys[0].stop()
+        future = writer.append_nowait(b"y")
+        await asyncio.sleep(0)
+        assert not future.done()
+        await toys[0].start()
+        assert await future == 1
+        await writer.close()
+
+
+async def test_memory_for_a_missing_bookie_is_bounded() -> None:
+    async with toy_cluster(held_bytes_max=20_000) as (client, toys, _):
+        writer = await client.create_ledger()
+        await toys[2].stop()
+        for _ in range(100):
+            await writer.append(b"x" * 1000)
+        stats = writer.stats()
+        assert stats.held_bytes <= 20_000
+        assert stats.under_replicated["b2"] >= 80
+        await toys[2].start()
+        left = 100 - stats.under_replicated["b2"]
+        await wait_until_async(lambda: len(toys[2].ids(writer.ledger_id)) == left, "the rest")
+        await writer.close()
+        assert client.stats()["under_replicated"] == stats.under_replicated["b2"]
+
+
+async def test_a_full_buffer_says_so_and_append_waits() -> None:
+    async with toy_cluster(entries_in_flight_max=10) as (client, toys, _):
+        writer = await client.create_ledger()
+        for toy in toys:
+            toy.faults.swallow_adds = True
+        futures = [writer.append_nowait(b"x") for _ in range(10)]
+        with pytest.raises(BufferFull) as caught:
+            writer.append_nowait(b"x")
+        assert caught.value.retryable
+        assert caught.value.outcome == "not_written"
+        waiting = asyncio.ensure_future(writer.append(b"y"))
+        ready = asyncio.ensure_future(writer.ready())
+        await some_turns()
+        assert not waiting.done()
+        assert not ready.done()
+        with pytest.raises(BufferFull):
+            writer.append_nowait(b"x")
+        for toy in toys:
+            toy.faults.swallow_adds = False
+            toy.cut()
+        assert await asyncio.gather(*futures) == list(range(10))
+        assert await waiting == 10
+        await ready
+        await writer.close()
+
+
+async def test_bytes_in_flight_are_bounded_and_one_large_entry_goes_alone() -> None:
+    async with toy_cluster(bytes_in_flight_max=1000) as (client, _, _):
+        writer = await client.create_ledger()
+        future = writer.append_nowait(b"x" * 5000)
+        with pytest.raises(BufferFull):
+            writer.append_nowait(b"")
+        assert await future == 0
+        writer.append_nowait(b"x" * 400)
+        writer.append_nowait(b"x" * 400)
+        with pytest.raises(BufferFull):
+            writer.append_nowait(b"x" * 400)
+        await writer.close()
+
+
+async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
+    async with toy_cluster(entries_in_flight_max=20) as (client, toys, _):
+        writer = await client.create_ledger()
+
+        async def many(name: bytes) -> None:
+            first, last = await writer.append_many([name] * 100)
+            assert last - first == 99
+            entries = toys[0].ledgers[writer.ledger_id].entries
+            for toy in toys:
+                await wait_until_async(
+                    lambda toy=toy: last in toy.ledgers[writer.ledger_id].entries, ""
+                )
+            assert {entries[one][36:] for one in range(first, last + 1)} == {name}
+
+        async def one(count: int) -> None:
+            for _ in range(count):
+                await writer.append(b"single")
+
+        await asyncio.gather(many(b"a"), one(30), many(b"b"), one(30))
+        assert writer.last_add_confirmed == 259
+        await writer.close()
+
+
+async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        with pytest.raises(ConfigError, match="at most"):
+            await writer.append(bytes(6 * 1024 * 1024))
+        with pytest.raises(ConfigError, match="at most"):
+            await writer.append_many([b"x", bytes(6 * 1024 * 1024)])
+        with pytest.raises(ConfigError, match="at least one"):
+            await writer.append_many([])
+        assert await writer.append(bytes(5 * 1024 * 1024)) == 0
+        await writer.close()
+
+
+async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        futures = [writer.append_nowait(b"x") for _ in range(10)]
+        await writer.close()
+        await writer.close()
+        assert [future.result() for future in futures] == list(range(10))
+        with pytest.raises(LedgerClosed):
+            writer.append_nowait(b"x")
+        with pytest.raises(LedgerClosed):
+            await writer.append(b"x")
+
+
+async def test_close_meets_other_ends_of_the_ledger() -> None:
+    async with toy_cluster() as (client, _, store):
+        for change, closes in (("recovery", True), ("same end", True), ("other end", False)):
+            writer = await client.create_ledger()
+            await writer.append(b"abc")
+            found = store.read_ledger(writer.ledger_id)
+            if change == "recovery":
+                from dataclasses import replace
+
+                value = replace(found.metadata, state=LedgerState.IN_RECOVERY)
+            else:
+                value = found.metadata.closed(0 if change == "same end" else -1, 3 if closes else 0)
+            store.update_ledger(writer.ledger_id, value, found.version)
+            if closes:
+                await writer.close()
+            else:
+                with pytest.raises(LedgerClosed, match="another client"):
+                    await writer.close()
+            assert store.read_ledger(writer.ledger_id).metadata.is_closed
+
+
+async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -> None:
+    async with toy_cluster() as (client, toys, store):
+        with pytest.raises(KeyError):
+            async with await client.create_ledger() as writer:
+                await writer.append(b"x")
+                raise KeyError("mine")
+        assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
+        with pytest.raises(KeyError):
+            async with await client.create_ledger() as writer:
+                for toy in toys:
+                    toy.faults.refuse_adds = lambda *_: FENCED
+                with pytest.raises(LedgerFenced):
+                    await writer.append(b"x")
+                raise KeyError("mine")
+
+
+async def test_closing_the_client_fails_what_its_writers_still_wait_for() -> None:
+    async with toy_cluster() as (client, toys, store):
+        writer = await client.create_ledger()
+        for toy in toys:
+            toy.faults.swallow_adds = True
+        future = writer.append_nowait(b"x")
+        await client.close()
+        with pytest.raises(ClientClosed) as caught:
+            await future
+        assert caught.value.outcome == "unknown"
+        with pytest.raises(ClientClosed):
+            await writer.append(b"x")
+        with pytest.raises(ClientClosed):
+            await client.create_ledger()
+        await client.close()
+        assert not store.read_ledger(writer.ledger_id).metadata.is_closed
+
+
+async def test_a_forked_child_is_told_to_make_its_own_client() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+
+        def child() -> int:
+            with pytest.raises(ClientClosed, match="fork"):
+                writer.append_nowait(b"y")
+            return 42
+
+        assert exit_code_of_fork(child) == 42
+        assert await writer.append(b"y") == 1
+        await writer.close()

@@ -1,0 +1,161 @@
+"""The writer when bookies refuse or do not answer: what ends it, what is known then. INV-C2."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastbk.client.connection import SEQUENCE_MAX
+from fastbk.errors import (
+    Error,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    QuorumTimeout,
+    ReplicationConflict,
+)
+from fastbk.model.ledger import LedgerState
+from fastbk.native.client_codec import LedgerCodec
+from tests.unit.client.clients import toy_cluster
+
+FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(FENCED, LedgerFenced), (CONFLICT, ReplicationConflict)]
+)
+async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
+    status: int, kind: type[Error]
+) -> None:
+    async with toy_cluster() as (client, toys, store):
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        for toy in toys:
+            toy.faults.refuse_adds = lambda _, entry_id: status if entry_id == 7 else 0
+        futures = [writer.append_nowait(b"y") for _ in range(10)]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        good = [one for one in results if isinstance(one, int)]
+        assert good in ([5, 6], [5], [])
+        for one in results[len(good) :]:
+            assert isinstance(one, kind)
+            assert one.outcome in ("unknown", "not_written")
+            assert one.ledger_id == writer.ledger_id
+            assert set(one.replicas) <= {"b0", "b1", "b2"}
+        with pytest.raises(kind):
+            await writer.append(b"z")
+        with pytest.raises(kind):
+            await writer.append_many([b"z"])
+        with pytest.raises(kind):
+            await writer.flush()
+        with pytest.raises(kind):
+            await writer.close()
+        await writer.close()
+        state = store.read_ledger(writer.ledger_id).metadata
+        if kind is LedgerFenced:
+            assert state.state is LedgerState.OPEN
+        else:
+            assert state.last_entry_id == 4 + len(good)
+
+
+async def test_busy_bookies_are_tried_again() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        refusals = [0]
+
+        def busy(_: int, entry_id: int) -> int:
+            refusals[0] += 1
+            return TOO_MANY if entry_id % 3 == 1 and refusals[0] < 60 else 0
+
+        for toy in toys:
+            toy.faults.refuse_adds = busy
+        assert await writer.append_many([b"x"] * 30) == (0, 29)
+        await writer.close()
+        assert all(toy.ids(writer.ledger_id) == list(range(30)) for toy in toys)
+
+
+async def test_too_few_writable_bookies_end_the_writer() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        toys[0].faults.refuse_adds = lambda *_: READ_ONLY
+        await writer.append(b"x")
+        toys[1].faults.refuse_adds = lambda *_: READ_ONLY
+        with pytest.raises(NotEnoughBookies) as caught:
+            await writer.append(b"x")
+        assert caught.value.replicas == {"b0": "READ_ONLY", "b1": "READ_ONLY"}
+        with pytest.raises(NotEnoughBookies):
+            await writer.close()
+
+
+async def test_a_timeout_of_one_append_leaves_it_in_the_pipe() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        for toy in toys:
+            toy.faults.swallow_adds = True
+        with pytest.raises(QuorumTimeout) as caught:
+            await writer.append(b"slow", timeout=0.02)
+        assert caught.value.outcome == "unknown"
+        for toy in toys:
+            toy.faults.swallow_adds = False
+            toy.cut()
+        assert await writer.append(b"next") == 1
+        assert sum(toy.ids(writer.ledger_id)[:2] == [0, 1] for toy in toys) >= 2
+        await writer.close()
+
+
+async def test_the_default_deadline_ends_the_writer() -> None:
+    async with toy_cluster(append_timeout=0.1) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        for toy in toys:
+            toy.faults.swallow_adds = True
+        first, second = writer.append_nowait(b"a"), writer.append_nowait(b"b")
+        with pytest.raises(QuorumTimeout) as caught:
+            await first
+        assert caught.value.entry_id == 1
+        assert caught.value.outcome == "unknown"
+        with pytest.raises(QuorumTimeout):
+            await second
+        with pytest.raises(QuorumTimeout):
+            await writer.close()
+        assert (await client.ledger_info(writer.ledger_id)).metadata.last_entry_id == 0
+
+
+async def test_a_ledger_is_full_before_its_request_ids_reach_another_writers() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        pipe, machine = writer._pipe, writer._machine
+        # As if a million million entries had gone before.
+        pipe.next_entry_id = machine.next_entry_id = machine.head = SEQUENCE_MAX - 3
+        machine._frontier = [SEQUENCE_MAX - 3] * 3
+        assert await writer.append_many([b"y", b"z"]) == (SEQUENCE_MAX - 3, SEQUENCE_MAX - 2)
+        assert await writer.append(b"last") == SEQUENCE_MAX - 1
+        with pytest.raises(LedgerClosed, match="is full") as caught:
+            await writer.append(b"more")
+        assert caught.value.outcome == "not_written"
+        assert sum(toy.ids(writer.ledger_id)[-1] == SEQUENCE_MAX - 1 for toy in toys) >= 2
+
+
+async def test_what_could_not_be_encoded_is_never_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-C2: else the next entry would take its id, and its ack."""
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        assert await writer.append(b"zero") == 0
+
+        def out_of_memory(*_: object) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerCodec, "encode_adds", out_of_memory)
+            futures = [writer.append_nowait(b"lost")]
+        with pytest.raises(Error, match="MemoryError"):
+            await writer.append(b"next")
+        async with asyncio.timeout(5):
+            (said,) = await asyncio.gather(*futures, return_exceptions=True)
+        assert isinstance(said, Error)
+        assert said.outcome == "not_written"
+        assert all(toy.ids(writer.ledger_id) in ([], [0]) for toy in toys)

@@ -1,0 +1,56 @@
+"""Statuses become the right exceptions."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from fastbk.errors import Error, ProtocolError, StorageError
+from fastbk.native import ffi
+from fastbk.native._client import lib
+
+
+def test_no_error_passes_through() -> None:
+    assert ffi.check(0, "x") == 0
+    assert ffi.check(7, "x") == 7
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOENT, FileNotFoundError), (errno.EEXIST, FileExistsError), (errno.EIO, OSError)],
+)
+def test_errno(number: int, kind: type[OSError]) -> None:
+    with pytest.raises(kind) as caught:
+        ffi.check(-number, "open", "/some/file")
+    assert caught.value.errno == number
+    assert caught.value.filename == "/some/file"
+    assert "open" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (lib.FBK_E_CORRUPT, ffi.CorruptDataError),
+        (lib.FBK_E_TOO_NEW, ffi.FormatTooNewError),
+        (lib.FBK_E_FULL, ffi.NativeFullError),
+        (lib.FBK_E_POISONED, ffi.PoisonedError),
+        (lib.FBK_E_STOPPED, ffi.NativeStoppedError),
+        (lib.FBK_E_PROTOCOL, ProtocolError),
+        (lib.FBK_E_LAYOUT, ffi.LayoutError),
+    ],
+)
+def test_statuses(status: int, kind: type[Error]) -> None:
+    with pytest.raises(kind, match="the call /a/path"):
+        ffi.check(status, "the call", "/a/path")
+
+
+def test_every_status_of_the_boundary_has_an_error() -> None:
+    listed = {getattr(lib, name) for name in dir(lib) if name.startswith("FBK_E_")}
+    assert listed == set(ffi.STATUS_ERRORS)
+
+
+def test_an_unknown_status_is_an_error_too() -> None:
+    with pytest.raises(Error, match="-10999"):
+        ffi.check(-10999, "call")
+    assert issubclass(ffi.CorruptDataError, StorageError)

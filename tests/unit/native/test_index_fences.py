@@ -1,0 +1,66 @@
+"""A fence's answer, and the adds before it that are still being looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fastbk.native.fake_disk import FakeDisk
+from tests.fixtures.index_rig import ADD, ADD_BATCH, OK, RECOVERY
+from tests.fixtures.storage_rig import Book, Life, format_disk
+
+
+@pytest.fixture
+def life() -> Iterator[Life]:
+    with FakeDisk() as fake:
+        format_disk(fake)
+        made = Life(fake, Book())
+        # Entry 0 on disk, 9 in the cache: what lies between has to be looked for on the disk.
+        made.add(1, 0, b"first")
+        made.settle()
+        made.flush()
+        made.add(1, 9, b"ninth")
+        made.settle()
+        yield made
+        made.close()
+
+
+def commit(life: Life) -> None:
+    """The journal takes all, and the index takes that in; no reader does its job."""
+    while life.journal.status.waiting_bytes or life.journal.status.in_flight:
+        life.journal.step(5)
+        life.look()
+    life.rig.run(steps=3)
+
+
+@pytest.mark.parametrize("kind", [ADD, ADD_BATCH])
+def test_a_fence_waits_for_normal_adds_before_it_that_are_looked_at(life: Life, kind: int) -> None:
+    """INV-F1: else the add would be acknowledged after whoever fenced had been told that it is not there."""
+    if kind == ADD:
+        life.add(1, 5, b"late")
+    else:
+        life.add_batch(1, 4, [b"late", b"later"])
+    commit(life)
+    assert life.rig.index.status.checks == 1
+    fences = [life.rig.fence(1, entry_id).request_id for entry_id in (9, -1, 5)]
+    other = life.rig.fence(2).request_id
+    commit(life)
+    assert [each.request_id for each in life.rig.answers()] == [other], "only that one is free to go"
+    for _ in range(20):
+        life.index_step()
+    answers = life.rig.answers()
+    assert [each.kind for each in answers[:1]] == [kind]
+    found = {each.request_id: each for each in answers if each.request_id in fences}
+    assert [found[one].status for one in fences] == [OK, OK, OK]
+    assert found[fences[2]].entry is not None
+    assert b"late" in found[fences[2]].entry
+
+
+def test_a_fence_does_not_wait_for_recovery_adds(life: Life) -> None:
+    life.add(1, 5, b"late", flags=RECOVERY)
+    commit(life)
+    assert life.rig.index.status.checks == 1
+    fence = life.rig.fence(1, 9).request_id
+    commit(life)
+    assert [each.request_id for each in life.rig.answers()] == [fence]

@@ -1,0 +1,164 @@
+"""Segments, their read-only descriptors and their statistics, from Python."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from fastbk.native import segment as segments
+from fastbk.native import stats as statistics
+from fastbk.native.ffi import LayoutError
+from fastbk.native.segment import Segment, create_segment, reopen_read_only
+from tests.fixtures.os_errors import fails_with
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    made = create_segment("worker", 2, 41, [8192, 4096])
+    yield made
+    os.close(made)
+
+
+def test_facts(fd: int) -> None:
+    with Segment(fd, "worker") as segment:
+        facts = segment.facts
+    assert (facts.role, facts.role_index, facts.epoch) == ("worker", 2, 41)
+    assert facts.size_bytes == os.fstat(fd).st_size
+    assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+@pytest.mark.parametrize("role", sorted(segments.ROLES))
+def test_every_role_can_be_made_and_mapped(role: str) -> None:
+    fd = create_segment(role, 0, 1, [4096] if role == "index" else [], 3 if role == "index" else 1)
+    try:
+        with Segment(fd, role) as segment:
+            assert segment.facts.role == role
+        for other in set(segments.ROLES) - {role}:
+            with pytest.raises(LayoutError):
+                Segment(fd, other)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("role", "sizes", "repeat"),
+    [
+        ("worker", [5000], 1),
+        ("worker", [2048], 1),
+        ("worker", [4096, 4096], 2),
+        ("index", [4096], 0),
+        ("index", [4096], 17),
+        ("nobody", [], 1),
+        ("worker", [4096] * 5, 1),
+    ],
+)
+def test_what_cannot_be_is_refused(role: str, sizes: list[int], repeat: int) -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        create_segment(role, 0, 1, sizes, repeat)
+
+
+def test_a_read_only_descriptor_stays_read_only(fd: int) -> None:
+    """INV-R1: whoever is not the owner cannot write, not even on purpose."""
+    reader = reopen_read_only(fd)
+    try:
+        with pytest.raises(PermissionError):
+            Segment(reader, "worker", is_writable=True)
+        with pytest.raises(PermissionError):
+            mmap.mmap(reader, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        with fails_with(errno.EBADF):
+            os.write(reader, b"x")
+        with Segment(reader, "worker") as segment:
+            assert segment.facts.epoch == 41
+            with pytest.raises(PermissionError, match="another process"):
+                statistics.Stats(segment).count(0)
+    finally:
+        os.close(reader)
+
+
+def test_nobody_can_cut_it_off(fd: int) -> None:
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 0)
+
+
+def test_a_foreign_file_is_refused(tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "x")
+    with open(path, "wb+") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        with pytest.raises(LayoutError):
+            Segment(file.fileno(), "worker")
+
+
+def test_closed_means_closed(fd: int) -> None:
+    segment = Segment(fd, "worker")
+    segment.close()
+    segment.close()
+    with pytest.raises(ValueError, match="closed"):
+        _ = segment.facts
+
+
+def test_counters_and_gauges(fd: int) -> None:
+    with Segment(fd, "worker", is_writable=True) as mine, Segment(fd, "worker") as theirs:
+        writer, reader = statistics.Stats(mine), statistics.Stats(theirs)
+        assert set(reader.counters()) == {0}
+        writer.count(5)
+        writer.count(5, 10)
+        writer.gauge(7, 2**63)
+        writer.gauge(7, 2**64 - 1)
+        assert len(reader.counters()) == statistics.COUNTERS_MAX
+        assert reader.counters()[5] == 11
+        assert reader.counters()[7] == 2**64 - 1
+        with fails_with(errno.EINVAL):
+            writer.count(statistics.COUNTERS_MAX)
+        with fails_with(errno.EINVAL):
+            reader.histogram(statistics.HISTOGRAMS_MAX)
+
+
+def test_histogram_percentiles_are_close(fd: int) -> None:
+    values = [random.randrange(1, 10 ** random.randrange(1, 7)) for _ in range(2000)]
+    with Segment(fd, "worker", is_writable=True) as segment:
+        stats = statistics.Stats(segment)
+        for value in values[:1000]:
+            stats.observe(3, value)
+        half = stats.histogram(3)
+        for value in values[1000:]:
+            stats.observe(3, value)
+        histogram = stats.histogram(3)
+    assert histogram.count == sum(histogram.buckets) == 2000
+    assert histogram.sum == sum(values)
+    assert histogram.max == max(values)
+    ordered = sorted(values)
+    for percent in (1, 50, 90, 99, 99.9, 100):
+        exact = ordered[max(int(len(ordered) * percent / 100) - 1, 0)]
+        assert exact <= histogram.percentile(percent) <= exact * 1.13 + 1
+    second = histogram.minus(half)
+    assert second.count == 1000
+    assert second.sum == sum(values[1000:])
+    assert statistics.Histogram(0, 0, 0, [0] * statistics.BUCKET_COUNT).percentile(50) == 0
+
+
+def test_slots_of_a_role_are_in_range_and_used_once() -> None:
+    seen: dict[tuple[str, str, int], str] = {}
+    for name, slot in statistics.SLOTS.items():
+        _, kind, role, _ = name.split("_", 3)
+        limit = statistics.COUNTERS_MAX if kind == "C" else statistics.HISTOGRAMS_MAX
+        assert 0 <= slot < limit, name
+        assert (kind, role, slot) not in seen, f"{name} and {seen[kind, role, slot]}"
+        seen[kind, role, slot] = name
+    assert seen
+
+
+def test_bell_and_clock() -> None:
+    bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    segments.ring_bell(bell)
+    segments.ring_bell(bell)
+    assert os.eventfd_read(bell) == 2
+    os.close(bell)
+    before = segments.now_ns()
+    assert segments.now_ns() >= before > 0

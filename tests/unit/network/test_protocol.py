@@ -1,0 +1,393 @@
+"""What a worker says to a connection: good, bad, broken in pieces, and not of this protocol."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC, DIGEST_NONE
+from fastbk.native.worker import BAD_VERSION
+from fastbk.wire.messages import (
+    MAGIC,
+    ErrorReply,
+    Hello,
+    HelloReply,
+    InfoReply,
+    decode_reply,
+    encode_hello,
+    encode_info,
+)
+from tests.fixtures import frames
+from tests.fixtures.frames import KEY, LEDGER, Layout, answer_of, entry_bytes
+from tests.fixtures.stand_in import (
+    ADD,
+    ADD_BATCH,
+    CHECK,
+    FENCE,
+    FORCE,
+    LIST,
+    READ,
+    READ_BATCH,
+    READ_LAC,
+    WRITE_LAC,
+    Client,
+    Served,
+    StandIn,
+    served,
+)
+
+OK, BAD_REQUEST, UNSUPPORTED = 0, 1, 2
+FENCED, UNAUTHORIZED, BAD_DIGEST, TOO_LARGE = 20, 21, 23, 26
+
+
+async def greeted(bookie: Served) -> Client:
+    client = await bookie.connect()
+    client.send(frames.hello())
+    assert answer_of(await client.frame()) == (1, OK)
+    return client
+
+
+@pytest.mark.uvloop_too
+async def test_hello_says_limits_and_who_it_is() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            client.send(frames.hello(9, client_name="test"))
+            request_id, status, reply = decode_reply(await client.frame())
+            assert (request_id, status) == (9, OK)
+            assert isinstance(reply, HelloReply)
+            assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
+            assert reply.frame_size_bytes_max == stand_in.options().frame_size_bytes_max
+            client.send(encode_info(10))
+            request_id, status, info = decode_reply(await client.frame())
+            assert isinstance(info, InfoReply)
+            assert info.writable
+            assert info.disk_total_bytes > 0
+            await client.close()
+
+
+@pytest.mark.uvloop_too
+async def test_adds_are_placed_and_answered_as_decided() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            client.send(b"".join(frames.add(100 + i, i, b"d" * i) for i in range(200)))
+            records = await bookie.take(200)
+            for i, record in enumerate(records):
+                assert (record.kind, record.entry_count, record.ledger_id, record.entry_id) == (
+                    ADD,
+                    1,
+                    LEDGER,
+                    i,
+                )
+                assert (record.request_id, record.master_key) == (100 + i, KEY)
+                assert record.payload == entry_bytes(i, b"d" * i)
+            stand_in.verdict(records[7], FENCED)
+            stand_in.verdict(records[9], CHECK)
+            stand_in.publish()
+            answers = [answer_of(await client.frame()) for _ in range(199)]
+            assert answers == [(100 + i, FENCED if i == 7 else OK) for i in range(200) if i != 9]
+            stand_in.reply(frames.read_reply(109, 9, b""), records[9].connection_id, ADD)
+            assert answer_of(await client.frame()) == (109, OK)
+            await client.close()
+
+
+@pytest.mark.parametrize("digest_type", [DIGEST_NONE, DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY])
+async def test_digest_types(digest_type: int) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            client.send(frames.add(2, 7, digest_type=digest_type))
+            (record,) = await bookie.take(1)
+            assert record.payload == entry_bytes(7, digest_type=digest_type)
+            assert record.digest_type == digest_type
+            await client.close()
+
+
+async def test_hmac_is_stored_unseen_but_must_have_room() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            header = struct.pack(">qqqq", LEDGER, 7, 6, 0)
+            client.send(frames.add(2, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 19))
+            assert answer_of(await client.frame()) == (2, BAD_REQUEST)
+            client.send(frames.add(3, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 20))
+            (record,) = await bookie.take(1)
+            assert record.request_id == 3
+            await client.close()
+
+
+async def test_any_valid_layout_is_accepted(rng: random.Random) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            layout = Layout(rng)
+            for request_id in range(2, 150):
+                data = rng.randbytes(rng.randrange(200))
+                entry_id = rng.choice([0, 7, 2**63 - 1])
+                flags = rng.choice([0, 1, 2, 3])
+                if rng.random() < 0.5:
+                    client.send(frames.add(request_id, entry_id, data, flags=flags, layout=layout))
+                    (record,) = await bookie.take(1)
+                    assert record.payload == entry_bytes(entry_id, data)
+                else:
+                    entries = [entry_bytes(i, data) for i in range(rng.randrange(1, 20))]
+                    client.send(
+                        frames.add_batch(request_id, 0, entries, flags=flags, layout=layout)
+                    )
+                    (record,) = await bookie.take(1)
+                    assert record.kind == ADD_BATCH
+                    assert record.payload[8 * len(entries) :] == b"".join(entries)
+                assert (record.request_id, record.flags) == (request_id, flags)
+                stand_in.publish()
+                assert answer_of(await client.frame()) == (request_id, OK)
+                stand_in.index()
+            await client.close()
+
+
+@pytest.mark.uvloop_too
+async def test_a_byte_at_a_time() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            everything = (
+                frames.hello() + frames.add(2, 0, b"x" * 40) + frames.ping(3) + encode_info(4)
+            )
+            for byte in everything:
+                client.send(bytes([byte]))
+                await client.writer.drain()
+            (record,) = await bookie.take(1)
+            stand_in.publish()
+            answers = {answer_of(await client.frame()) for _ in range(4)}
+            assert answers == {(1, OK), (2, OK), (3, OK), (4, OK)}
+            assert record.payload == entry_bytes(0, b"x" * 40)
+            await client.close()
+
+
+@pytest.mark.uvloop_too
+async def test_large_frames_among_small_ones(rng: random.Random) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            largest = stand_in.options().frame_size_bytes_max - 1000
+            sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
+            bodies = [rng.randbytes(size) for size in sizes]
+            for i, body in enumerate(bodies):
+                client.send(frames.add(100 + i, i, body))
+            for i, body in enumerate(bodies):
+                (record,) = await bookie.take(1)
+                assert record.payload == entry_bytes(i, body)
+                stand_in.publish()
+                stand_in.index()
+                assert answer_of(await client.frame()) == (100 + i, OK)
+            await client.close()
+
+
+async def test_requests_of_every_kind_reach_the_ring() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            client.send(frames.read(2, -1))
+            record = await bookie.take_request()
+            assert (record.kind, record.entry_id, record.request_id) == (READ, -1, 2)
+            client.send(frames.read_batch(3, 4, 9, 6, 1000))
+            record = await bookie.take_request()
+            assert (record.kind, record.entry_id) == (READ_BATCH, 4)
+            assert struct.unpack("<qII", record.payload) == (9, 6, 1000)
+            client.send(frames.read_lac(4, 8, 500, 1))
+            record = await bookie.take_request()
+            assert (record.kind, record.entry_id) == (READ_LAC, 8)
+            assert struct.unpack("<qII", record.payload) == (8, 500, 1)
+            body = struct.pack(">qq", LEDGER, 6) + b"dgst"
+            client.send(frames.write_lac(5, 6, body))
+            record = await bookie.take_request()
+            assert (record.kind, record.entry_id, record.payload, record.master_key) == (
+                WRITE_LAC,
+                6,
+                body,
+                KEY,
+            )
+            client.send(frames.list_entries(6, 3, 50))
+            record = await bookie.take_request()
+            assert (record.kind, record.entry_id, record.entry_count) == (LIST, 3, 50)
+            client.send(frames.read(7, 3, flags=1, key=KEY) + frames.force(8))
+            fence, force = await bookie.take(2)
+            assert (fence.kind, fence.entry_id, fence.master_key) == (FENCE, 3, KEY)
+            assert force.kind == FORCE
+            stand_in.publish()
+            assert answer_of(await client.frame()) == (8, OK)  # the fence is the index's to answer
+            stand_in.reply(frames.read_reply(7, 3, b"e"), fence.connection_id, FENCE)
+            assert answer_of(await client.frame()) == (7, OK)
+            await client.close()
+
+
+BAD = {
+    "another entry id inside": (frames.add(2, 7, entry=entry_bytes(8)), BAD_REQUEST),
+    "another ledger inside": (frames.add(2, 7, entry=entry_bytes(7, ledger_id=6)), BAD_REQUEST),
+    "negative ledger": (frames.add(2, 7, ledger_id=-1), BAD_REQUEST),
+    "negative entry": (frames.add(2, -1), BAD_REQUEST),
+    "unknown flag": (frames.add(2, 7, flags=4), BAD_REQUEST),
+    "unknown digest": (frames.add(2, 7, digest_type=9, entry=entry_bytes(7)), BAD_REQUEST),
+    "short entry": (frames.add(2, 7, entry=entry_bytes(7)[:35]), BAD_REQUEST),
+    "no entry bytes": (frames.add(2, 7, entry=b""), BAD_REQUEST),
+    "no key": (frames.add(2, 7, key=None), UNAUTHORIZED),
+    "digest of other bytes": (frames.add(2, 7, entry=entry_bytes(7)[:-1] + b"?"), BAD_DIGEST),
+    "batch of none": (frames.add_batch(2, 7, []), BAD_REQUEST),
+    "batch past the last id": (
+        frames.add_batch(2, 2**63 - 1, [entry_bytes(2**63 - 1), entry_bytes(2**63 - 1)]),
+        BAD_REQUEST,
+    ),
+    "batch with a gap": (frames.add_batch(2, 7, [entry_bytes(7), entry_bytes(9)]), BAD_REQUEST),
+    "batch whose sizes lie": (
+        frames.add_batch(2, 7, [entry_bytes(7), entry_bytes(8)], sizes=[41, 40]),
+        BAD_REQUEST,
+    ),
+    "batch sizes that overflow": (
+        frames.add_batch(2, 7, [entry_bytes(7)], sizes=[2**32 - 1, 42]),
+        BAD_REQUEST,
+    ),
+    "batch of too many": (
+        frames.add_batch(2, 0, [entry_bytes(i, b"") for i in range(1025)]),
+        BAD_REQUEST,
+    ),
+    "batch with one bad digest": (
+        frames.add_batch(2, 7, [entry_bytes(7), entry_bytes(8)[:-1] + b"?"]),
+        BAD_DIGEST,
+    ),
+    "read below -1": (frames.read(2, -2), BAD_REQUEST),
+    "fence without key": (frames.read(2, -1, flags=1), UNAUTHORIZED),
+    "backward batch read": (frames.read_batch(2, 9, 8), BAD_REQUEST),
+    "batch read of none": (frames.read_batch(2, 0, 8, 0), BAD_REQUEST),
+    "a poll of hours": (frames.read_lac(2, 0, 60_001), BAD_REQUEST),
+    "LAC body of another ledger": (frames.write_lac(2, 6, struct.pack(">qq", 9, 6)), BAD_REQUEST),
+    "LAC body too long": (
+        frames.write_lac(2, 6, struct.pack(">qq", LEDGER, 6) + b"x" * 49),
+        BAD_REQUEST,
+    ),
+    "LAC without key": (
+        frames.write_lac(2, 6, struct.pack(">qq", LEDGER, 6), key=None),
+        UNAUTHORIZED,
+    ),
+    "list of none": (frames.list_entries(2, 0, 0), BAD_REQUEST),
+    "a second hello": (encode_hello(2, Hello()), BAD_REQUEST),
+    "unknown operation": (frames.unknown(2), UNSUPPORTED),
+    "no operation": (frames.unknown(2, 0), UNSUPPORTED),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_wrong_field_is_answered_and_the_connection_lives(case: str) -> None:
+    frame, status = BAD[case]
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await greeted(bookie)
+            client.send(frame + frames.ping(3))
+            assert answer_of(await client.frame()) == (2, status)
+            assert answer_of(await client.frame()) == (3, OK)
+            assert stand_in.take_all() == []
+            assert stand_in.next_request() is None
+            await client.close()
+
+
+async def test_a_batch_too_large_for_a_record_is_refused() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in, batch_entries_max=30_000) as bookie:
+            client = await greeted(bookie)
+            entries = [
+                entry_bytes(i, b"") for i in range(26_000)
+            ]  # 8 bytes of table each come on top
+            client.send(frames.add_batch(2, 0, entries))
+            assert answer_of(await client.frame()) == (2, TOO_LARGE)
+            await client.close()
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        pytest.param(MAGIC + frames.ping(5), (5, BAD_REQUEST), id="not hello first"),
+        pytest.param(
+            MAGIC + (7).to_bytes(4, "little") + b"x" * 7, (0, BAD_REQUEST), id="length too small"
+        ),
+        pytest.param(MAGIC + b"\xff\xff\xff\xff", (0, TOO_LARGE), id="4 GiB"),
+        pytest.param(MAGIC + (20_000).to_bytes(4, "little"), (0, TOO_LARGE), id="hello of 20 kB"),
+        pytest.param(frames.hello() + b"\xff\xff\xff\x7f", (0, TOO_LARGE), id="2 GiB after hello"),
+        pytest.param(
+            frames.hello() + (40).to_bytes(4, "little") + b"\0" * 40, (0, BAD_REQUEST), id="zeros"
+        ),
+        pytest.param(
+            frames.hello() + (40).to_bytes(4, "little") + b"\xff" * 40, (0, BAD_REQUEST), id="ones"
+        ),
+    ],
+)
+async def test_what_is_no_frame_gets_a_last_word(sent: bytes, answer: tuple[int, int]) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            client.send(sent)
+            got = answer_of(await client.frame())
+            if got == (1, OK) and answer != (1, OK):
+                got = answer_of(await client.frame())
+            assert got == answer
+            client.send(frames.ping(9) * 1000)  # thrown away, however much it is
+            assert await client.is_closed() == b""
+            await client.close()
+            assert bookie.worker.pending == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x41", b"\x16\x03\x01", MAGIC[:7] + b"\x02"],
+)
+async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            client.send(garbage)
+            assert await client.is_closed() == b""
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("hello", "is_about"),
+    [
+        (Hello(version_min=2, version_max=9), "versions 1 to 1"),
+        (Hello(version_min=0, version_max=0), "versions 1 to 1"),
+        (Hello(auth_method="scram"), "authentication"),
+    ],
+)
+async def test_hello_that_cannot_be_accepted(hello: Hello, is_about: str) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            client.send(MAGIC + encode_hello(4, hello) + frames.ping(5))
+            request_id, status, reply = decode_reply(await client.frame())
+            assert (request_id, status) == (4, UNSUPPORTED)
+            assert isinstance(reply, ErrorReply)
+            assert is_about in reply.message
+            assert (reply.version_min, reply.version_max) == (1, 1)
+            assert await client.is_closed() == b""
+            assert stand_in.counter(BAD_VERSION) == 1
+            await client.close()
+
+
+async def test_flipped_bytes_never_reach_a_ring_wrong(rng: random.Random) -> None:
+    """A flipped bit is refused, or makes another valid request: what is placed always is what its digest covers."""
+    good = frames.add(2, 7, b"payload")
+    with StandIn() as stand_in:
+        async with served(stand_in, connections_max=500) as bookie:
+            for _ in range(150):
+                client = await greeted(bookie)
+                spoilt = bytearray(good)
+                spoilt[rng.randrange(4, len(spoilt))] ^= 1 << rng.randrange(8)
+                client.send(bytes(spoilt) + frames.ping(3))
+                request_id, status = answer_of(await client.frame())
+                for record in stand_in.take_all():
+                    assert record.payload == entry_bytes(7, b"payload")
+                    stand_in.publish()
+                assert status in (OK, BAD_REQUEST, BAD_DIGEST, UNAUTHORIZED, UNSUPPORTED), (
+                    request_id
+                )
+                await client.close()

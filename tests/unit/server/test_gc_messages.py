@@ -1,0 +1,253 @@
+"""Both ends of the socket between gc and index: pages, small buffers, answers that nobody reads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from fastbk.gc import process
+from fastbk.gc.process import IndexClient, IndexSilent
+from fastbk.server import gc_messages
+from fastbk.server.gc_messages import IDS_A_MESSAGE, MESSAGE_BYTES_MAX, TooLong, send
+from fastbk.server.index.gc_port import GcPort
+from tests.fixtures.wait import wait_until
+
+FIRST_ID = 9 * 10**18
+"""From here on ids have 19 digits, up to the largest."""
+COUNT = 100_000
+LOGS = [
+    SimpleNamespace(log_id=FIRST_ID + n, durable_bytes=2**63 - 1, live_bytes=n) for n in range(1200)
+]
+
+
+@dataclass
+class Ledgers:
+    """What the port asks of index and flusher."""
+
+    held: list[int] = field(default_factory=list)
+    deleted: list[int] = field(default_factory=list)
+    reasons: set[str] = field(default_factory=set)
+
+    def list_ledgers(self, cursor: int, count_max: int) -> tuple[list[int], int]:
+        found = self.held[cursor : cursor + count_max]
+        return found, cursor + len(found)
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], reason: str) -> int:
+        self.deleted += ledger_ids
+        self.reasons.add(reason)
+        return len(ledger_ids)
+
+
+class Longest:
+    """A port's socket that remembers the longest message in either direction."""
+
+    def __init__(self, wrapped: socket.socket) -> None:
+        self._wrapped = wrapped
+        self.sent = self.received = 0
+
+    def send(self, data: bytes) -> int:
+        count = self._wrapped.send(data)
+        self.sent = max(self.sent, len(data))
+        return count
+
+    def recv(self, size_bytes: int) -> bytes:
+        data = self._wrapped.recv(size_bytes)
+        self.received = max(self.received, len(data))
+        return data
+
+    def close(self) -> None:
+        self._wrapped.close()
+
+
+def pair(buffer_bytes: int | None) -> tuple[socket.socket, socket.socket]:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        if buffer_bytes is not None:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    return ends
+
+
+def made_port(end: socket.socket, ledgers: Ledgers) -> GcPort:
+    checkpoint = SimpleNamespace(manifest=SimpleNamespace(logs=LOGS))
+    flusher = SimpleNamespace(delete_ledgers=ledgers.delete_ledgers)
+    return GcPort(end.detach(), cast("Any", ledgers), cast("Any", flusher), cast("Any", checkpoint))
+
+
+@contextmanager
+def served(ledgers: Ledgers, buffer_bytes: int | None) -> Iterator[tuple[IndexClient, Longest]]:
+    """gc's client, and an index that answers it in a thread, as its loop does."""
+    theirs, ours = pair(buffer_bytes)
+    port = made_port(ours, ledgers)
+    longest = Longest(port._socket)
+    port._socket = cast("Any", longest)
+
+    def serve() -> None:
+        longest._wrapped.setblocking(True)
+        while port.is_open:
+            port.look()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    client = IndexClient(theirs.detach())
+    try:
+        yield client, longest
+    finally:
+        client._socket.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        port.close()
+
+
+BUFFERS = pytest.mark.parametrize(
+    "buffer_bytes", [None, 30_000, 5000], ids=["default", "30 KB", "5 KB"]
+)
+
+
+@BUFFERS
+def test_a_hundred_thousand_of_the_longest_ids_are_listed(buffer_bytes: int | None) -> None:
+    ledgers = Ledgers(held=list(range(FIRST_ID, FIRST_ID + COUNT)))
+    with served(ledgers, buffer_bytes) as (client, longest):
+        assert client.ids() == set(ledgers.held)
+        assert (
+            2000
+            < longest.sent
+            <= (min(buffer_bytes * 2, MESSAGE_BYTES_MAX) if buffer_bytes else MESSAGE_BYTES_MAX)
+        )
+
+
+@BUFFERS
+def test_a_hundred_thousand_of_the_longest_ids_are_deleted_once_each(
+    buffer_bytes: int | None,
+) -> None:
+    ledgers = Ledgers()
+    ids = list(range(FIRST_ID, FIRST_ID + COUNT))
+    with served(ledgers, buffer_bytes) as (client, longest):
+        assert client.delete(ids, "\x01" * 5000) == COUNT
+        assert ledgers.deleted == ids
+        assert 2000 < longest.received <= MESSAGE_BYTES_MAX
+        assert {len(reason) for reason in ledgers.reasons} == {gc_messages.REASON_CHARACTERS_MAX}
+
+
+@BUFFERS
+def test_the_usage_of_many_logs_comes_in_pages(buffer_bytes: int | None) -> None:
+    with served(Ledgers(), buffer_bytes) as (client, longest):
+        found: list[int] = []
+        cursor = 0
+        while (reply := client._ask({"type": "usage", "cursor": cursor}, "usage")).logs:
+            found += [log.log_id for log in reply.logs]
+            cursor = reply.cursor
+        assert found == [log.log_id for log in LOGS]
+        assert longest.sent <= MESSAGE_BYTES_MAX
+
+
+def test_the_longest_page_is_within_its_bound() -> None:
+    ids = [2**63 - 1 - n for n in range(IDS_A_MESSAGE)]
+    reason = "\x01" * gc_messages.REASON_CHARACTERS_MAX
+    number = 2**63 - 1
+    request = {"type": "delete_ledgers", "ids": ids, "reason": reason, "number": number}
+    reply = {"type": "ledgers", "ids": ids, "cursor": 2**64 - 1, "number": number}
+    for message in (request, reply):
+        assert MESSAGE_BYTES_MAX * 0.9 < len(msgspec.json.encode(message)) <= MESSAGE_BYTES_MAX
+
+
+def test_a_message_that_no_buffer_takes_is_told_from_one_that_has_to_wait() -> None:
+    near, far = pair(5000)
+    near.setblocking(False)
+    with near, far:
+        with pytest.raises(TooLong):
+            send(near, ["x" * 20_000])
+        with pytest.raises(BlockingIOError):
+            for _ in range(1000):
+                send(near, ["x" * 1000])
+
+
+def test_an_answer_without_room_is_kept_and_sent_once_there_is_some() -> None:
+    """The index never waits, and reads no further request meanwhile."""
+    theirs, ours = pair(5000)
+    port = made_port(ours, Ledgers(held=[5]))
+    theirs.settimeout(10)
+    asked = answered = 0
+    while not port.has_unsent:
+        theirs.send(msgspec.json.encode({"type": "list_ledgers", "number": asked}))
+        asked += 1
+        port.look()
+        assert asked < 1000, "answers that nobody reads are bounded"
+    theirs.send(msgspec.json.encode({"type": "delete_ledgers", "ids": [1], "number": asked}))
+    port.look()
+    assert port.has_unsent
+    numbers = []
+    while answered <= asked:
+        numbers.append(msgspec.json.decode(theirs.recv(MESSAGE_BYTES_MAX))["number"])
+        answered += 1
+        port.look()
+    assert numbers == list(range(asked + 1)), "each once, in order"
+    theirs.close()
+    port.look()
+    assert not port.is_open
+    port.close()
+
+
+def test_an_answer_that_came_too_late_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair(None)
+    ledgers = Ledgers(held=[5])
+    port = made_port(ours, ledgers)
+    client = IndexClient(theirs.detach())
+    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 0.05)
+    with pytest.raises(IndexSilent, match="does not answer"):
+        client.ids()
+    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 10.0)
+    counts: list[int] = []
+    asking = threading.Thread(target=lambda: counts.append(client.delete([8, 9], "late")))
+    asking.start()
+
+    def is_done() -> bool:
+        port.look()
+        return not asking.is_alive()
+
+    wait_until(is_done, "the second request's answer")
+    assert counts == [2], "the first one's answer was thrown away"
+    assert ledgers.deleted == [8, 9]
+    port.close()
+    with pytest.raises(IndexSilent, match="gone"):
+        client.ids()
+    client._socket.close()
+
+
+def test_requests_that_the_index_does_not_read_cost_the_cycle_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs, ours = pair(5000)
+    client = IndexClient(theirs.detach())
+    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 0.001)
+    for _ in range(200):
+        with pytest.raises(IndexSilent):
+            client.ids()
+    ours.close()
+    client._socket.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [{"type": "unknown", "number": 1}, {"type": "ledgers"}, {"number": 1}, [], "ledgers"]
+)
+def test_an_answer_that_is_none_costs_the_cycle_only(
+    answer: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 0.2)
+    ours, theirs = pair(None)
+    client = IndexClient(ours.detach())
+    with theirs:
+        theirs.send(msgspec.json.encode(answer))
+        with pytest.raises(IndexSilent):
+            client.ids()
+        theirs.send(msgspec.json.encode({"type": "ledgers", "number": 2, "ids": [5], "cursor": 1}))
+        theirs.send(msgspec.json.encode({"type": "ledgers", "number": 3, "ids": [], "cursor": 1}))
+        assert client.ids() == {5}
+    client._socket.close()

@@ -1,0 +1,189 @@
+"""The flush thread, the flusher's decisions when disks fail, gc's port, and a real directory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.server.index.flush import Flusher, FlushThread
+from fastbk.server.index.gc_port import GcPort
+from fastbk.storage.audit import AuditLog
+from fastbk.storage.checkpoint import CheckpointFailed
+from tests.fixtures.index_rig import NO_LEDGER, OK
+from tests.fixtures.storage_rig import LEDGERS, Book, Life, format_disk
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDisk]:
+    with FakeDisk() as made:
+        format_disk(made)
+        yield made
+
+
+@pytest.fixture
+def life(fake: FakeDisk) -> Iterator[Life]:
+    made = Life(fake, Book())
+    yield made
+    made.close()
+
+
+def wait_readable(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    assert poll.poll(10_000), "no result within 10 s"
+
+
+def test_jobs_run_in_order_in_one_thread_and_errors_are_results() -> None:
+    jobs = FlushThread()
+    names = []
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "x")
+
+    jobs.submit("a", threading.get_ident)
+    jobs.submit("b", fail)
+    jobs.submit("c", threading.get_ident)
+    results: list[tuple[str, object]] = []
+    while len(results) < 3:
+        wait_readable(jobs.fd)
+        results += jobs.results()
+    names = [name for name, _ in results]
+    assert names == ["a", "b", "c"]
+    assert results[0][1] == results[2][1] != threading.get_ident()
+    assert isinstance(results[1][1], OSError)
+    jobs.stop()
+
+
+def test_a_flush_in_a_thread_while_the_index_goes_on(life: Life) -> None:
+    jobs = FlushThread()
+    flusher = Flusher(life.index, life.store, life.checkpoint, jobs, life.disks[0], LEDGERS)
+    for n in range(50):
+        life.add(1, n, bytes(300))
+    life.settle()
+    flusher.begin()
+    assert flusher.is_busy
+    assert life.ask(life.rig.read(1, 7)).status == OK, "sealed, and still readable"
+    life.add(1, 50, b"meanwhile")
+    life.settle()
+    while flusher.is_busy:
+        wait_readable(jobs.fd)
+        flusher.look()
+    assert life.rig.mark > 0
+    for n in (0, 50):
+        assert life.ask(life.rig.read(1, n)).status == OK
+    jobs.stop()
+
+
+def test_a_failed_flush_keeps_everything_and_is_tried_again(fake: FakeDisk, life: Life) -> None:
+    for n in range(20):
+        life.add(1, n, bytes(300))
+    life.settle()
+    mark = life.rig.mark
+    fake.fault("fail", "sync", times=1 << 40, errno=errno.EIO)
+    life.flusher.begin()
+    life.flusher._take_results()
+    assert "flush" in life.flusher.failure
+    assert life.rig.mark == mark
+    assert life.ask(life.rig.read(1, 3)).status == OK
+    with pytest.raises(CheckpointFailed):
+        life.flusher.flush_now()
+    fake.clear_faults()
+    life.flusher.look()
+    life.flusher.look()
+    assert not life.flusher.is_busy
+    assert life.flusher.failure == ""
+    assert life.rig.mark > mark
+
+
+def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) -> None:
+    life.add(1, 0, bytes(300))
+    life.add(2, 0, bytes(300))
+    life.settle()
+    life.flush()
+    before = life.store.ledger_bytes(1)
+    assert before
+    assert life.flusher.delete_ledgers([1, 77], "gone from metadata") == 1
+    assert life.flusher.wants_flush
+    life.flush()
+    for _ in range(4):
+        life.flusher.look()
+    assert life.store.ledger_bytes(1) == {}
+    assert life.store.ledger_bytes(2)
+    disk = fake.disk()
+    events = AuditLog(disk, LEDGERS).read()
+    assert {"ledgers": [1, 77], "reason": "gone from metadata"}.items() <= events[0].items()
+    life.close()
+    again = Life(fake, Book())
+    try:
+        assert again.ask(again.rig.read(1, 0)).status == NO_LEDGER
+        assert again.ask(again.rig.read(2, 0)).status == OK
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize("how", ["failed", "cut off"])
+def test_a_deletion_that_did_not_end_is_gone_on_with(fake: FakeDisk, life: Life, how: str) -> None:
+    life.add(1, 0, bytes(300))
+    life.add(2, 0, bytes(300))
+    life.settle()
+    life.flush()
+    life.flusher.delete_ledgers([1], "test")
+    if how == "failed":
+        life.checkpoint.delete_ledgers = raise_failure  # type: ignore[method-assign]
+        life.flush()
+        assert life.store.ledger_bytes(1)
+        del life.checkpoint.delete_ledgers
+        again = life
+    else:
+        life.flusher._index.seal()
+        life.checkpoint.run(life.store, life.index.sealed().items, life.rig.mark)
+        life.close()
+        again = Life(fake, Book())
+        assert again.store.ledger_bytes(1)
+        again.flusher.look_for_leftovers()
+        again.flusher.look()
+    again.flush()
+    assert again.store.ledger_bytes(1) == {}
+    assert again.store.ledger_bytes(2)
+    again.close()
+
+
+def raise_failure(*_: object, **__: object) -> None:
+    raise CheckpointFailed("as asked")
+
+
+def test_gc_s_port(life: Life) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    port = GcPort(ours.detach(), life.index, life.flusher, life.checkpoint)
+    for n in range(5):
+        life.add(n, 0, b"x")
+    life.settle()
+
+    def ask(**request: object) -> dict:
+        theirs.send(json.dumps(request).encode())
+        port.look()
+        reply: dict = json.loads(theirs.recv(1 << 20))
+        return reply
+
+    page = ask(type="list_ledgers", cursor=0)
+    assert sorted(page["ids"]) == [0, 1, 2, 3, 4]
+    assert ask(type="list_ledgers", cursor=page["cursor"])["ids"] == []
+    deleted = ask(type="delete_ledgers", ids=[3, 99], reason="test", number=7)
+    assert deleted == {"type": "deleted", "count": 1, "number": 7}
+    assert sorted(ask(type="list_ledgers")["ids"]) == [0, 1, 2, 4]
+    life.flush()
+    usage = ask(type="usage")
+    assert usage["logs"][0]["live_bytes"] > 0
+    assert ask(type="usage", cursor=usage["cursor"])["logs"] == []
+    assert ask(type="what")["type"] == "unknown"
+    theirs.close()
+    port.look()
+    assert not port.is_open
+    port.close()

@@ -1,0 +1,170 @@
+"""What Python decides between two steps of the journal: the next file, the limit, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN
+from fastbk.native.journal_scan import JournalScan
+from fastbk.server.journal.process import JournalLoop, depth_of, record_bytes_max
+from fastbk.storage.journal_files import find_files
+from fastbk.storage.journal_pool import JournalPool
+from tests.fixtures.journal_rig import INCARNATION, ORDERED, READ_ONLY, RECOVERY, JournalRig, Put
+from tests.fixtures.wait import wait_until
+
+KIB = 1024
+FILE_BYTES = 96 * KIB
+LIMIT_BYTES = 4 * FILE_BYTES
+
+
+class Service:
+    def __init__(self, fake: FakeDisk) -> None:
+        self.fake = fake
+        disk = fake.disk()
+        disk.make_directory("/j")
+        self.disk = disk
+        self.rig = JournalRig(
+            disk, ring_bytes=256 * KIB, batch_bytes=32 * KIB, record_bytes_max=40 * KIB
+        )
+        assert self.rig.journal is not None
+        self.pool = JournalPool(
+            disk,
+            "/j",
+            next_file_id=1,
+            file_size_bytes=FILE_BYTES,
+            first_file_size_bytes=FILE_BYTES,
+            limit_bytes=LIMIT_BYTES,
+            in_background=False,
+        )
+        self.loop = JournalLoop(self.rig.journal, self.pool, LIMIT_BYTES)
+        self.loop.roll()
+        self.entry_id = 0
+
+    def add(self, flags: int = 0) -> int | None:
+        put = self.rig.add(1, self.entry_id, bytes(8 * KIB), flags=flags)
+        self.entry_id += 1
+        return self.verdict(put)
+
+    def verdict(self, put: Put) -> int | None:
+        for _ in range(20):
+            self.loop.step()
+            self.rig.look()
+            if self.rig.verdict(put) is not None:
+                break
+        return self.rig.verdict(put)
+
+    def add_until(self, verdict: int, flags: int = 0) -> int:
+        """Add until that verdict comes; returns how many were written before."""
+        for count in range(200):
+            got = self.add(flags)
+            if got == verdict:
+                return count
+            assert got == 0
+        raise AssertionError(f"never {verdict}")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with FakeDisk() as fake:
+        service = Service(fake)
+        yield service
+        service.rig.close()
+        service.pool.close()
+
+
+def test_beyond_the_limit_adds_are_refused_and_fences_have_room(service: Service) -> None:
+    """A13: read-only but for fences and recovery adds; then for everything; open again when the mark moves."""
+    written = service.add_until(READ_ONLY)
+    assert service.loop.limit == LIMIT_NO_ADDS
+    assert 20 < written < 48
+    assert service.pool.behind_bytes <= LIMIT_BYTES + FILE_BYTES
+    assert service.verdict(service.rig.fence(5)) == 0
+    recovered = service.add_until(READ_ONLY, flags=RECOVERY)
+    assert service.loop.limit == LIMIT_NO_WRITES
+    assert recovered >= 3
+    assert service.pool.behind_bytes <= LIMIT_BYTES + FILE_BYTES
+    assert service.verdict(service.rig.fence(6)) == READ_ONLY
+    assert service.verdict(service.rig.fence(5)) == ORDERED, (
+        "nothing has to be written for this one"
+    )
+    on_disk = len(service.disk.list("/j")) * FILE_BYTES
+    assert on_disk <= LIMIT_BYTES + 2 * FILE_BYTES
+    assert service.rig.journal is not None
+    service.rig.set_mark(service.rig.journal.status.published_sequence)
+    service.loop.look_at_files()
+    assert service.loop.limit == LIMIT_OPEN
+    for _ in range(30):
+        assert service.add() == 0
+        service.rig.set_mark(service.rig.journal.status.published_sequence)
+    assert service.pool.recycled > 2
+
+
+def test_a_full_disk_refuses_and_recovers(service: Service) -> None:
+    service.fake.set_capacity(service.fake.used_bytes)
+    service.add_until(READ_ONLY)
+    assert service.loop.limit == LIMIT_NO_WRITES
+    assert service.verdict(service.rig.fence(5)) == READ_ONLY
+    service.fake.set_capacity(0)
+
+    def is_open() -> bool:
+        service.loop.look_at_files()
+        return service.loop.limit == LIMIT_OPEN
+
+    wait_until(is_open, "a file was made when there was room again")
+    assert service.add() == 0
+
+
+def test_draining_takes_what_waits_and_closes(service: Service) -> None:
+    puts = [service.rig.add(2, entry_id, b"last") for entry_id in range(50)]
+    service.loop.drain()
+    service.rig.look()
+    assert {service.rig.verdict(put) for put in puts} == {0}
+    last = service.rig.published.descriptors[-1]
+    assert last.record_count == 0
+    assert last.file_id > 0, "the closing batch is published: the index's mark can pass it"
+    service.pool.close()
+    (file,) = [file for file in find_files(service.disk, "/j") if file.is_used]
+    with JournalScan(service.disk, file.path, file.file_id, INCARNATION) as scan:
+        assert sum(batch.record_count for batch in scan) == 50
+        assert scan.end.kind == "closing"
+        assert scan.end.last_sequence == last.batch_sequence
+
+
+def test_a_lagging_consumer_delays_a_roll(service: Service) -> None:
+    """Descriptors never overwrite what somebody has not seen, the closing batch's included."""
+    rig = service.rig
+    assert rig.journal is not None
+    for _ in range(1024):
+        rig.fence(9)
+        while rig.journal.status.waiting_bytes or rig.journal.status.in_flight:
+            rig.journal.step(1)  # nobody looks
+    before = rig.journal.status.file_id
+    service.loop.roll()
+    assert rig.journal.status.file_id == before
+    rig.look()
+    service.loop.roll()
+    assert rig.journal.status.file_id == before + 1
+
+
+def test_a_record_holds_the_largest_frame() -> None:
+    assert record_bytes_max(5 << 20) >= (5 << 20) + 96
+    assert record_bytes_max(1001) % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("sync_mode", "depth"),
+    [
+        ("O_DIRECT+RWF_DSYNC", 2),
+        ("O_DIRECT+linked fsync", 2),
+        ("write+linked fsync", 1),
+        ("write+fdatasync", 1),
+    ],
+)
+def test_one_batch_at_a_time_through_the_page_cache(sync_mode: str, depth: int) -> None:
+    """INV-J1: of two syncs under way only one is told that a page could not be written."""
+    disk = SimpleNamespace(sync_mode=sync_mode, depth_max=4)
+    assert depth_of(disk) == depth  # type: ignore[arg-type]

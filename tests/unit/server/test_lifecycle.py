@@ -1,0 +1,123 @@
+import pytest
+
+from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
+
+
+def test_a_bookie_is_ready_only_when_writable() -> None:
+    life = Lifecycle(10.0)
+    assert life.not_ready(12.5) == ["starting for 2.5 s: starting"]
+    life.go(State.REPLAYING, "replaying the journal", 13.0)
+    life.go(State.WRITABLE, "serving", 14.0)
+    assert life.not_ready(15.0) == []
+    life.go(State.READ_ONLY, "a disk is full", 16.0)
+    assert life.not_ready(17.0) == ["read_only for 1.0 s: a disk is full"]
+
+
+def test_a_note_speaks_against_readiness_until_it_is_taken_back() -> None:
+    life = Lifecycle(0.0)
+    life.go(State.REPLAYING, "", 0.0)
+    life.go(State.WRITABLE, "", 0.0)
+    life.note("metadata", "no answer")
+    assert life.not_ready(1.0) == ["no answer"]
+    life.note("metadata", None)
+    life.note("metadata", None)
+    assert life.not_ready(1.0) == []
+
+
+def test_only_a_failed_bookie_is_not_live() -> None:
+    life = Lifecycle(0.0)
+    assert life.is_live
+    life.go(State.FAILED, "crash loop", 1.0)
+    assert not life.is_live
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        [State.WRITABLE],
+        [State.REPLAYING, State.STOPPED],
+        [State.DRAINING, State.WRITABLE],
+        [State.FAILED, State.STARTING],
+    ],
+)
+def test_steps_that_no_bookie_takes_are_refused(path: list[State]) -> None:
+    life = Lifecycle(0.0)
+    for state in path[:-1]:
+        life.go(state, "", 0.0)
+    with pytest.raises(ValueError, match="does not go from"):
+        life.go(path[-1], "", 0.0)
+
+
+def test_a_child_may_die_in_any_state_of_a_running_bookie() -> None:
+    for states in ([], [State.REPLAYING], [State.REPLAYING, State.WRITABLE]):
+        life = Lifecycle(0.0)
+        for state in states:
+            life.go(state, "", 0.0)
+        life.go(State.STARTING, "journal: killed by signal 9", 1.0)
+        assert life.state is State.STARTING
+
+
+def test_the_first_death_is_answered_at_once_and_later_ones_ever_later() -> None:
+    budget = RestartBudget(5, 60.0)
+    pauses = [budget.died(float(n)) for n in range(4)]
+    assert pauses[0] == 0.0
+    assert pauses == sorted(pauses)
+    assert pauses[3] is not None
+    assert 0 < pauses[3] <= 5.0
+
+
+def test_a_crash_loop_is_found_at_its_bound_and_not_before() -> None:
+    budget = RestartBudget(5, 60.0)
+    assert [budget.died(float(n)) is None for n in range(5)] == [False] * 4 + [True]
+
+
+def test_deaths_that_are_long_ago_do_not_count_into_a_crash_loop() -> None:
+    budget = RestartBudget(5, 60.0)
+    for n in range(20):
+        assert budget.died(100.0 * n) == 0.0
+    assert budget.total == 20
+
+
+def crash_loop(restarts: Restarts, deaths: int, now_s: float = 0.0) -> None:
+    """Let the journal die so often that only reads are left."""
+    for n in range(deaths):
+        assert not restarts.reads_only_reason
+        assert restarts.died("journal", f"death {n}", was_serving=True, now_s=now_s) is not None
+
+
+def test_a_crash_loop_leads_to_a_start_that_serves_reads_only() -> None:
+    restarts = Restarts(RestartBudget(3, 60.0))
+    crash_loop(restarts, 3)
+    assert restarts.reads_only_reason == "death 2"
+    assert restarts.budget.total == 3
+
+
+def test_deaths_far_apart_never_lead_there() -> None:
+    restarts = Restarts(RestartBudget(3, 60.0))
+    for n in range(20):
+        assert restarts.died("journal", "", was_serving=True, now_s=100.0 * n) == 0.0
+    assert not restarts.reads_only_reason
+
+
+@pytest.mark.parametrize(
+    ("role", "was_serving"), [("index", True), ("index", False), ("worker", False)]
+)
+def test_when_serving_reads_fails_too_the_bookie_ends(role: str, was_serving: bool) -> None:
+    restarts = Restarts(RestartBudget(3, 60.0))
+    crash_loop(restarts, 3)
+    assert restarts.died(role, "", was_serving=was_serving, now_s=1.0) is None
+
+
+def test_workers_may_die_of_a_client_while_reads_are_served_but_not_for_ever() -> None:
+    restarts = Restarts(RestartBudget(3, 60.0))
+    crash_loop(restarts, 3)
+    deaths = [restarts.died("worker", "", was_serving=True, now_s=1.0) for _ in range(3)]
+    assert [pause_s is None for pause_s in deaths] == [False, False, True]
+    assert restarts.reads_only_reason == "death 2", "the reason is the first one"
+
+
+def test_time_alone_does_not_bring_writes_back() -> None:
+    restarts = Restarts(RestartBudget(2, 60.0))
+    crash_loop(restarts, 2)
+    assert restarts.died("worker", "", was_serving=True, now_s=1e6) == 0.0
+    assert restarts.reads_only_reason

@@ -1,0 +1,113 @@
+import os
+import re
+
+import pytest
+
+from fastbk.native.segment import Segment, create_segment
+from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
+from fastbk.observe.names import NAMES
+from fastbk.server.admin.metrics import Metrics, cumulative
+from fastbk.server.lifecycle import Lifecycle, RestartBudget, State
+from fastbk.server.topology import JOURNAL, Process, worker
+
+RINGS = {"worker": [65536, 65536], "index": [65536]}
+
+
+def segment(process: Process) -> tuple[int, Stats]:
+    descriptor = create_segment(process.role, process.index, 1, RINGS.get(process.role, []))
+    return descriptor, Stats(Segment(descriptor, process.role, is_writable=True))
+
+
+def parsed(text: str) -> dict[str, float]:
+    values = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            assert name not in values
+            values[name] = float(value)
+    return values
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    life = Lifecycle(0.0)
+    life.go(State.REPLAYING, "", 0.0)
+    life.go(State.WRITABLE, "", 0.0)
+    return Metrics(life, RestartBudget(5, 60.0))
+
+
+def test_counters_of_all_workers_are_added_up_exactly(metrics: Metrics) -> None:
+    big = 2**53 + 1
+    made = {worker(n): segment(worker(n)) for n in range(2)}
+    for n, (_, stats) in enumerate(made.values()):
+        stats.count(SLOTS["FBK_C_WORKER_BYTES_SENT"], big + n)
+    metrics.attach({process: descriptor for process, (descriptor, _) in made.items()})
+    assert f"fastbk_worker_bytes_sent_total {2 * big + 1}\n" in metrics.text()
+    metrics.detach()
+    for descriptor, stats in made.values():
+        stats.segment.close()
+        os.close(descriptor)
+
+
+def test_a_histogram_shows_exact_sums_and_cumulative_buckets(metrics: Metrics) -> None:
+    descriptor, stats = segment(JOURNAL)
+    values_ns = [50_000, 100_000, 120_000, 5_000_000]
+    for value in values_ns:
+        stats.observe(SLOTS["FBK_H_JOURNAL_COMMIT_NS"], value)
+    metrics.attach({JOURNAL: descriptor})
+    values = parsed(metrics.text())
+    name = "fastbk_journal_commit_seconds"
+    assert values[f"{name}_count"] == 4
+    assert values[f"{name}_sum"] == pytest.approx(sum(values_ns) * 1e-9, rel=1e-12)
+    bounds = []
+    for key, count in values.items():
+        if match := re.fullmatch(name + r'_bucket\{le="([^"]+)"\}', key):
+            bound_s = float(match[1].replace("+Inf", "inf"))
+            bounds.append(bound_s)
+            assert count == sum(value * 1e-9 < bound_s for value in values_ns)
+    assert bounds == sorted(bounds)
+    metrics.detach()
+    stats.segment.close()
+    os.close(descriptor)
+
+
+def test_buckets_shown_count_every_stored_value_once() -> None:
+    times = [bucket % 7 for bucket in range(512)]
+    histogram = Histogram(sum(times), 0, 0, times)
+    for scale in (1.0, 1e-6, 1e-9):
+        for bound, below in cumulative(histogram, scale):
+            assert below == sum(n for b, n in enumerate(times) if bucket_from(b) < bound)
+
+
+def test_without_children_only_the_supervisors_own_metrics_are_shown(metrics: Metrics) -> None:
+    values = parsed(metrics.text())
+    assert values["bookie_SERVER_STATUS"] == 1
+    assert values["fastbk_supervisor_restarts_total"] == 0
+    assert not any(key.startswith("fastbk_journal") for key in values)
+
+
+def test_the_journals_limit_makes_the_bookie_read_only(metrics: Metrics) -> None:
+    descriptor, stats = segment(JOURNAL)
+    metrics.attach({JOURNAL: descriptor})
+    assert not metrics.reads_only()
+    stats.gauge(SLOTS["FBK_C_JOURNAL_LIMIT"], 1)
+    assert metrics.reads_only()
+    metrics.detach()
+    stats.segment.close()
+    os.close(descriptor)
+
+
+def test_series_of_a_bookie_stay_within_their_budget(metrics: Metrics) -> None:
+    """Users of the field pay by the series: fewer than 400 for a bookie by default."""
+    made = {}
+    for process in (worker(0), JOURNAL, Process("index"), Process("gc")):
+        made[process] = segment(process)
+    metrics.attach({process: descriptor for process, (descriptor, _) in made.items()})
+    text = metrics.text()
+    assert len(parsed(text)) < 400
+    for name in NAMES:
+        assert f"# TYPE {name.metric} {name.kind}\n" in text
+    metrics.detach()
+    for descriptor, stats in made.values():
+        stats.segment.close()
+        os.close(descriptor)

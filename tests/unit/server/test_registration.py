@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import pytest
+
+from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
+from fastbk.meta.memory import MemoryStore
+from fastbk.server import registration
+from fastbk.server.config import (
+    BookieConfig,
+    JournalSettings,
+    LedgerSettings,
+    MetadataSettings,
+)
+from fastbk.server.directories import lock_all
+from fastbk.server.registration import Membership
+from tests.fixtures.wait import wait_until_async
+
+
+class Flaky(MemoryStore):
+    """A memory store that fails when told to."""
+
+    failure: Error | None = None
+
+    def register_bookie(self, service: BookieService, *, writable: bool) -> Lease:
+        if self.failure is not None:
+            raise self.failure
+        return super().register_bookie(service, writable=writable)
+
+
+class World:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = Flaky("")
+        self.reasons: list[str | None] = []
+        monkeypatch.setattr(registration, "open_store", lambda _uri: self.store)
+        monkeypatch.setattr(registration, "_RETRY_S", 0.01)
+        self.config = BookieConfig(
+            metadata=MetadataSettings(uri="memory:"),
+            journal=JournalSettings(directory=str(tmp_path / "journal")),
+            ledgers=LedgerSettings(directory=str(tmp_path / "ledgers")),
+        )
+        for lock in lock_all([self.config.journal.directory, self.config.ledgers.directory]):
+            lock.close()
+
+    def membership(self) -> Membership:
+        return Membership(self.config, Endpoint("127.0.0.1", 3181), self.reasons.append)
+
+    def listed(self) -> list[BookieRegistration]:
+        return self.store.list_bookies()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+async def test_a_new_bookie_is_born_once_and_known_ever_after(world: World) -> None:
+    first = world.membership()
+    born = await first.join("b1")
+    second = world.membership()
+    again = await second.join("b1")
+    assert again.incarnation == born.incarnation > 0
+    await first.close()
+    await second.close()
+
+
+async def test_data_under_another_id_is_refused(world: World) -> None:
+    """INV-D1."""
+    first = world.membership()
+    await first.join("b1")
+    second = world.membership()
+    with pytest.raises(StorageError, match="belongs to bookie 'b1'"):
+        await second.join("b2")
+    await first.close()
+    await second.close()
+
+
+async def test_a_bookie_is_listed_from_announcement_to_withdrawal(world: World) -> None:
+    member = world.membership()
+    await member.join("b1")
+    assert world.listed() == []
+    await member.announce(writable=True, properties={"journal_backend": "plain"})
+    (found,) = world.listed()
+    assert found.writable
+    assert found.service.properties == {"journal_backend": "plain"}
+    assert found.service.endpoint() == Endpoint("127.0.0.1", 3181)
+    await member.announce(writable=False)
+    assert [one.writable for one in world.listed()] == [False]
+    await member.withdraw()
+    assert world.listed() == []
+    await member.close()
+
+
+async def test_a_first_announcement_that_fails_is_an_error(world: World) -> None:
+    member = world.membership()
+    await member.join("b1")
+    world.store.failure = MetadataConflict("taken")
+    with pytest.raises(MetadataConflict):
+        await member.announce(writable=True)
+    world.store.failure = None
+    await member.close()
+
+
+async def test_a_later_outage_is_told_of_and_healed(world: World) -> None:
+    member = world.membership()
+    await member.join("b1")
+    await member.announce(writable=True, properties={"boot": "1"})
+    world.store.failure = MetadataUnavailable("gone")
+    await member.announce(writable=True, properties={"boot": "2"})
+    assert world.reasons
+    assert "gone" in str(world.reasons[-1])
+    world.store.failure = None
+    await wait_until_async(lambda: world.reasons[-1] is None, "the problem's end")
+    assert world.listed()[0].service.properties == {"boot": "2"}
+    await member.close()
+
+
+async def test_a_broken_boot_takes_no_writes_until_the_next_one(world: World) -> None:
+    member = world.membership()
+    await member.join("b1")
+    await member.announce(writable=True)
+    member.mark_not_writable()
+    await wait_until_async(lambda: not world.listed()[0].writable, "read-only in metadata")
+    await member.announce(writable=True)
+    assert world.listed()[0].writable
+    await member.close()

@@ -1,0 +1,74 @@
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from fastbk.server import topology
+from fastbk.server.config import LimitSettings
+from fastbk.server.topology import GC, INDEX, JOURNAL, Segment
+from fastbk.units import KIB, MIB
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_every_process_file_is_in_the_table_and_every_entry_has_its_file() -> None:
+    files = {path.relative_to(ROOT) for path in (ROOT / "fastbk").glob("**/process.py")}
+    named = {Path(*m.split(".")).with_suffix(".py") for m in topology.MODULES.values()}
+    assert named == {path for path in files if path.parts[1] != "native"}
+
+
+def test_the_picture_shows_the_processes_of_the_table() -> None:
+    picture = (ROOT / "ARCHITECTURE.md").read_text().split("```")[1]
+    for role in (*topology.MODULES, "supervisor"):
+        assert f"│ {role}" in picture
+
+
+def test_each_segment_is_written_by_its_owner_alone() -> None:
+    """INV-R1: nobody is handed another's memory writable."""
+    for process in topology.children(3):
+        for source in topology.descriptors(process, 3).values():
+            if isinstance(source, Segment):
+                assert source.writable == (source.owner == process)
+
+
+def test_every_child_is_drained() -> None:
+    roles = {process.role for process in topology.children(2)}
+    assert roles == set(topology.DRAIN_ORDER) == set(topology.MODULES)
+
+
+def test_journal_and_index_see_every_worker() -> None:
+    for process in (JOURNAL, INDEX):
+        names = topology.descriptors(process, 2)
+        assert {"worker_bell.0", "worker_bell.1", "worker_segment.0", "worker_segment.1"} <= set(
+            names
+        )
+
+
+def test_gc_gets_nothing_of_the_data_path() -> None:
+    assert set(topology.descriptors(GC, 2)) == {"segment", "index"}
+
+
+def test_modules_of_all_children_can_be_found() -> None:
+    for module in topology.MODULES.values():
+        assert importlib.util.find_spec(module) is not None
+
+
+def test_workers_are_one_on_few_cores() -> None:
+    from fastbk.server.config import BookieConfig
+
+    expected = max(1, min(16, len(os.sched_getaffinity(0)) // 4))
+    assert topology.worker_count(BookieConfig()) == expected
+
+
+@pytest.mark.parametrize("workers", range(1, 17))
+@pytest.mark.parametrize("frame_bytes", [16 * KIB, 128 * KIB, 5 * MIB + 4 * KIB, 31 * MIB])
+def test_every_worker_s_credit_holds_its_largest_add(workers: int, frame_bytes: int) -> None:
+    """INV-R3: an add that never gets credit would wait for ever."""
+    limits = LimitSettings(frame_size_bytes_max=frame_bytes)
+    for wanted_bytes in (3 * frame_bytes, 48 * MIB, 200 * MIB):
+        cache_bytes, reserve_bytes = topology.write_cache_sizes(wanted_bytes, limits, workers)
+        assert cache_bytes >= wanted_bytes
+        assert reserve_bytes >= min(frame_bytes, cache_bytes // 2)
+        entries = min(limits.batch_entries_max, frame_bytes // 36)
+        assert (cache_bytes - reserve_bytes) // workers >= frame_bytes + 56 * entries

@@ -1,0 +1,125 @@
+"""Names of files, and which of them to merge, seal and delete."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastbk.storage import entry_log_files, locations_files
+from fastbk.storage.locations_files import (
+    FILES_MAX,
+    MERGE_FILES_MIN,
+    TIER_BYTES,
+    choose_merge,
+    tier_of,
+)
+from fastbk.storage.manifest import LocationsEntry, LogEntry
+
+IDS = st.integers(0, 2**64 - 1)
+
+
+def files_of(sizes: list[int]) -> list[LocationsEntry]:
+    return [
+        LocationsEntry(file_id=100 + i, first_generation=i, last_generation=i, size_bytes=size)
+        for i, size in enumerate(sizes)
+    ]
+
+
+@given(IDS)
+def test_names_there_and_back(an_id: int) -> None:
+    assert entry_log_files.log_id_of(entry_log_files.log_name(an_id)) == an_id
+    assert locations_files.locations_id_of(locations_files.locations_name(an_id)) == an_id
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "1.log", "000000000000000g.log", "0000000000000001.log.new", "0000000000000001.LOG"],
+)
+def test_other_names_are_nobodys(name: str) -> None:
+    assert entry_log_files.log_id_of(name) is None
+    assert locations_files.locations_id_of(name) is None
+
+
+def test_tiers() -> None:
+    sizes = (0, TIER_BYTES, TIER_BYTES + 1, 8 * TIER_BYTES, 8 * TIER_BYTES + 1)
+    assert [tier_of(size) for size in sizes] == [0, 0, 1, 1, 2]
+
+
+def test_few_files_are_left_alone() -> None:
+    assert choose_merge([]) == ()
+    assert choose_merge(files_of([1] * (MERGE_FILES_MIN - 1))) == ()
+
+
+def test_the_newest_small_ones_are_merged() -> None:
+    large = [100 * TIER_BYTES]
+    chosen = choose_merge(files_of(large * 3 + [10] * 9))
+    assert [entry.file_id for entry in chosen] == list(range(103, 112))
+
+
+def test_a_damaged_file_is_never_merged() -> None:
+    files = files_of([10] * 20)
+    assert [entry.file_id for entry in choose_merge(files, {105})] == list(range(106, 120))
+    assert choose_merge(files, {115}) == ()
+
+
+@given(st.lists(st.integers(1, 1 << 34), max_size=80), st.sets(st.integers(100, 180), max_size=3))
+def test_what_is_chosen_are_always_the_newest_neighbours(
+    sizes: list[int], damaged: set[int]
+) -> None:
+    files = files_of(sizes)
+    chosen = choose_merge(files, damaged)
+    assert list(chosen) == files[len(files) - len(chosen) :]
+    assert not {entry.file_id for entry in chosen} & damaged
+    assert not chosen or len(chosen) >= MERGE_FILES_MIN
+    if not damaged and len(files) >= FILES_MAX:
+        assert chosen
+
+
+def test_lookups_and_rewriting_stay_bounded() -> None:
+    """10,000 flushes of 64 KiB: few files at any time, and each byte is written again a few times only."""
+    files: list[LocationsEntry] = []
+    flushed = rewritten = most = 0
+    for generation in range(10_000):
+        files += files_of([65536])
+        files[-1] = msgspec.structs.replace(
+            files[-1], first_generation=generation, last_generation=generation
+        )
+        flushed += 65536
+        while chosen := choose_merge(files):
+            size = sum(entry.size_bytes for entry in chosen)
+            rewritten += size
+            files = files[: len(files) - len(chosen)]
+            files.append(
+                LocationsEntry(
+                    file_id=-generation,
+                    first_generation=chosen[0].first_generation,
+                    last_generation=chosen[-1].last_generation,
+                    size_bytes=size,
+                )
+            )
+        most = max(most, len(files))
+    assert most <= 5 * MERGE_FILES_MIN
+    assert rewritten <= 6 * flushed
+
+
+def log(log_id: int, live: int, sealed: bool) -> LogEntry:
+    return LogEntry(log_id=log_id, salt=0, durable_bytes=4096, live_bytes=live, sealed=sealed)
+
+
+def test_appending_seals_the_others() -> None:
+    logs = entry_log_files.appended((log(1, 5, False), log(3, 5, False)), log(3, 9, False))
+    assert logs == (log(1, 5, True), log(3, 9, False))
+    assert entry_log_files.appended(logs, log(2, 1, False)) == (
+        log(1, 5, True),
+        log(2, 1, False),
+        log(3, 9, True),
+    )
+
+
+def test_only_sealed_logs_without_live_bytes_are_dead() -> None:
+    logs = (log(1, 5, True), log(2, 5, True), log(3, 5, False))
+    kept, dead = entry_log_files.with_live_bytes(logs, {2: 7})
+    assert kept == (log(2, 7, True), log(3, 0, False))
+    assert dead == (log(1, 0, True),)

@@ -1,0 +1,162 @@
+"""The plan of a replay, from headers alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.errors import StorageError
+from fastbk.native.journal_scan import NO_END, JournalEnd, JournalHeader
+from fastbk.storage.journal_files import (
+    FoundFile,
+    ReplayFile,
+    conclude_replay,
+    id_of,
+    name_of,
+    plan_replay,
+)
+
+INCARNATION = 77
+SIZE = 1 << 20
+
+
+def header(
+    file_id: int,
+    predecessor_file_id: int = 0,
+    predecessor_sequence: int = 0,
+    state: str = "valid",
+    incarnation: int = INCARNATION,
+) -> JournalHeader:
+    return JournalHeader(
+        state=state, size_bytes=SIZE, block_size_bytes=4096, file_id=file_id, salt=1, incarnation=incarnation,
+        file_size_bytes=SIZE, predecessor_file_id=predecessor_file_id,
+        predecessor_sequence=predecessor_sequence, predecessor_crc=5, first_sequence=predecessor_sequence + 1,
+        first_record_sequence=predecessor_sequence * 10, created_s=0, pair=0, bookie_id="b",
+    )  # fmt: skip
+
+
+def found(
+    file_id: int, *header_arguments: int, name_id: int | None = None, **more: object
+) -> FoundFile:
+    name_id = file_id if name_id is None else name_id
+    return FoundFile(name_id, f"/j/{name_of(name_id)}", header(file_id, *header_arguments, **more))  # type: ignore[arg-type]
+
+
+def ended(last_sequence: int, kind: str = "tail", **more: int) -> JournalEnd:
+    fields = {
+        "last_crc": 9, "next_record_sequence": last_sequence * 10 + 10, "end_bytes": 0, "batches": 0, "records": 0,
+        "bytes": 0, "later_sequence": 0, "later_acked_through": 0, "read_error": 0, "passed_damage": 0,
+    }  # fmt: skip
+    return JournalEnd(kind=kind, last_sequence=last_sequence, **{**fields, **more})
+
+
+def test_names() -> None:
+    assert name_of(0x1F) == "000000000000001f.journal"
+    assert id_of("000000000000001f.journal") == 0x1F
+    for other in (
+        "1f.journal",
+        "000000000000001F.journal",
+        "000000000000001f.journal.new",
+        "lock",
+        "identity.json",
+    ):
+        assert id_of(other) is None
+
+
+def test_each_file_ends_where_its_successor_says() -> None:
+    plan = plan_replay([found(3, 2, 50), found(1), found(2, 1, 20)], 0, INCARNATION)
+    assert [(file.file_id, file.end_sequence) for file in plan.files] == [
+        (1, 20),
+        (2, 50),
+        (3, NO_END),
+    ]
+    assert not plan.damage
+    assert plan.next_file_id == 4
+    end = conclude_replay(plan, [ended(20, "closing"), ended(50, "successor"), ended(61)])
+    assert (end.predecessor_file_id, end.predecessor_sequence, end.predecessor_crc) == (3, 61, 9)
+    assert end.next_record_sequence == 620
+    assert [(file.file_id, file.last_sequence) for file in end.old_files] == [
+        (1, 20),
+        (2, 50),
+        (3, 61),
+    ]
+
+
+def test_files_behind_the_mark_are_not_read() -> None:
+    plan = plan_replay([found(1), found(2, 1, 20), found(3, 2, 50)], 20, INCARNATION)
+    assert [file.file_id for file in plan.files] == [2, 3]
+    assert [file.file_id for file in plan.behind] == [1]
+    # The last one is read even when the mark is past all of it: only its batches say so.
+    plan = plan_replay([found(2, 1, 20), found(3, 2, 50)], 70, INCARNATION)
+    assert plan.files == [ReplayFile(3, f"/j/{name_of(3)}", NO_END)]
+    end = conclude_replay(plan, [ended(70)])
+    assert end.predecessor_sequence == 70
+    assert [(file.file_id, file.last_sequence) for file in end.old_files] == [(2, 50), (3, 70)]
+
+
+def test_recycled_and_unused_files_are_no_gap() -> None:
+    files = [
+        found(5, 4, 40),
+        found(2, 1, 10, name_id=6),  # renamed for re-use, crashed before its header
+        found(7, state="unused"),
+    ]
+    plan = plan_replay(files, 40, INCARNATION)
+    assert [file.file_id for file in plan.files] == [5]
+    assert [file.file_id for file in plan.unused] == [6, 7]
+    assert not plan.damage
+    assert plan.next_file_id == 8
+    end = conclude_replay(plan, [ended(44)])
+    assert end.predecessor_file_id == 5, "the chain goes on from the file that was written to"
+    assert end.next_file_id == 8
+
+
+def test_a_missing_file_is_damage_only_above_the_mark() -> None:
+    files = [found(1), found(3, 2, 50)]
+    plan = plan_replay(files, 0, INCARNATION)
+    assert [(file.file_id, file.end_sequence) for file in plan.files] == [(1, NO_END), (3, NO_END)]
+    assert [(each.file_id, each.last_sequence) for each in plan.damage] == [(2, 50)]
+    assert not plan_replay(files, 50, INCARNATION).damage
+    plan = plan_replay([found(3, 2, 50)], 49, INCARNATION)
+    assert [(each.first_sequence, each.last_sequence) for each in plan.damage] == [(50, 50)]
+    plan = plan_replay([found(3, 2, 50)], 50, INCARNATION)
+    assert not plan.damage
+
+
+def test_a_journal_that_is_gone_is_damage() -> None:
+    assert not plan_replay([], 0, INCARNATION).damage
+    plan = plan_replay([], 17, INCARNATION)
+    assert [each.first_sequence for each in plan.damage] == [18]
+    end = conclude_replay(plan, [])
+    assert end.predecessor_sequence >= 17
+
+
+@pytest.mark.parametrize("mark", [0, 20, 50])
+def test_both_headers_damaged(mark: int) -> None:
+    files = [found(1), found(2, state="damaged"), found(3, 2, 50)]
+    plan = plan_replay(files, mark, INCARNATION)
+    if mark == 50:
+        assert not plan.damage
+        assert [file.file_id for file in plan.behind] == [1, 2]
+    else:
+        assert [(each.file_id, each.last_sequence) for each in plan.damage] == [(2, 50)]
+    # The last one: what it held is unknown.
+    plan = plan_replay([found(1), found(2, state="damaged")], mark, INCARNATION)
+    assert [(each.file_id, each.last_sequence) for each in plan.damage] == [(2, 0)]
+
+
+def test_damage_in_a_file_never_gives_a_sequence_twice() -> None:
+    plan = plan_replay([found(1), found(2, 1, 20)], 0, INCARNATION)
+    end = conclude_replay(
+        plan,
+        [ended(7, "damage"), ended(25, "damage", later_sequence=31, later_acked_through=29)],
+    )
+    assert end.predecessor_sequence == 31
+    assert [(each.file_id, each.first_sequence) for each in end.damage] == [(1, 8), (2, 26)]
+    assert "batch 31" in end.damage[1].reason
+    assert [(file.file_id, file.last_sequence) for file in end.old_files] == [(1, 20), (2, 31)]
+
+
+def test_another_incarnation_is_refused() -> None:
+    with pytest.raises(StorageError, match="incarnation"):
+        plan_replay([found(1, incarnation=78)], 0, INCARNATION)
+    with pytest.raises(StorageError, match="renamed by hand"):
+        plan_replay([found(9, name_id=8)], 0, INCARNATION)

@@ -1,0 +1,196 @@
+"""Files ahead of need: made, held, taken again, never too many."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastbk.native.disk import Disk
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.storage.journal_files import OldFile, find_files, name_of
+from fastbk.storage.journal_pool import JournalPool, ReadyFile
+
+SIZE = 256 * 1024
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDisk]:
+    with FakeDisk() as fake:
+        disk = fake.disk()
+        disk.make_directory("/j")
+        disk.sync_directory("/")
+        yield fake
+
+
+def pool_on(disk: Disk, directory: str = "/j", **more: object) -> JournalPool:
+    arguments: dict[str, object] = {
+        "next_file_id": 1,
+        "file_size_bytes": SIZE,
+        "first_file_size_bytes": SIZE // 2,
+        "limit_bytes": 4 * SIZE,
+        "in_background": False,
+    }
+    return JournalPool(disk, directory, **{**arguments, **more})  # type: ignore[arg-type]
+
+
+def use(pool: JournalPool, closed_sequence: int) -> ReadyFile:
+    file = pool.take()
+    assert file is not None
+    pool.used(file, closed_sequence)
+    return file
+
+
+def test_the_first_file_is_small_and_the_next_one_is_ready(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    pool = pool_on(disk)
+    pool.update(0)
+    first = use(pool, 0)
+    assert (first.file_id, first.size_bytes) == (1, SIZE // 2)
+    pool.update(0)
+    assert pool.has_ready
+    assert pool.next_size_bytes == SIZE
+    assert sorted(disk.list("/j")) == [name_of(1), name_of(2)]
+    assert pool.behind_bytes == SIZE // 2
+    second = use(pool, 10)
+    assert second.salt != first.salt
+    assert pool.behind_bytes == SIZE // 2 + SIZE
+
+
+def test_a_file_is_taken_again_only_behind_the_mark(fake: FakeDisk) -> None:
+    """INV-J3."""
+    disk = fake.disk()
+    pool = pool_on(disk)
+    use(pool, 0)
+    use(pool, 10)  # file 1 ends at batch 10
+    pool.update(9)
+    use(pool, 20)
+    pool.update(9)
+    assert pool.recycled == 0
+    use(pool, 30)
+    pool.update(10)
+    assert pool.recycled == 1
+    assert name_of(1) not in disk.list("/j")
+    assert use(pool, 40).file_id == 5
+
+
+def test_the_last_used_file_of_an_earlier_start_waits_for_the_next_header(fake: FakeDisk) -> None:
+    """Without it nothing on the disk would say how far the journal got."""
+    disk = fake.disk()
+    file = disk.open(f"/j/{name_of(2)}", create=True)
+    disk.preallocate(file, 0, SIZE)
+    disk.close(file)
+    pool = pool_on(disk, next_file_id=3, old_files=[OldFile(2, f"/j/{name_of(2)}", 9, SIZE)])
+    pool.update(9)
+    assert sorted(disk.list("/j")) == [name_of(2), name_of(3)]
+    use(pool, 9)
+    pool.update(9)
+    assert sorted(disk.list("/j")) == [name_of(3), name_of(4)]
+    assert (pool.made, pool.recycled) == (1, 1)
+
+
+def test_the_last_used_file_is_kept_beside_one_that_was_made_ahead(fake: FakeDisk) -> None:
+    """The ordinary state after any stop: the file with the highest id is ready and was never written to."""
+    disk = fake.disk()
+    for file_id in (2, 3):
+        file = disk.open(f"/j/{name_of(file_id)}", create=True)
+        disk.preallocate(file, 0, SIZE)
+        disk.close(file)
+    old = [OldFile(2, f"/j/{name_of(2)}", 9, SIZE), OldFile(3, f"/j/{name_of(3)}", 0, SIZE)]
+    pool = pool_on(disk, next_file_id=4, old_files=old)
+    pool.update(9)
+    assert sorted(disk.list("/j")) == [name_of(2), name_of(4)]
+    use(pool, 9)
+    pool.update(9)
+    assert sorted(disk.list("/j")) == [name_of(4), name_of(5)]
+
+
+def test_short_files_are_removed_and_free_ones_kept_within_the_limit(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    for file_id, size in ((1, 4096), (2, SIZE), (3, SIZE), (4, SIZE), (5, SIZE), (6, SIZE)):
+        file = disk.open(f"/j/{name_of(file_id)}", create=True)
+        disk.preallocate(file, 0, size)
+        disk.close(file)
+    old = [
+        OldFile(file_id, f"/j/{name_of(file_id)}", 0, 4096 if file_id == 1 else SIZE)
+        for file_id in range(1, 7)
+    ]
+    pool = pool_on(disk, next_file_id=7, old_files=old)
+    for _ in range(3):
+        pool.update(0)
+    names = disk.list("/j")
+    assert name_of(1) not in names
+    assert sum(SIZE for _ in names) <= 4 * SIZE
+    assert name_of(7) in names
+
+
+def test_a_crash_between_rename_and_header_leaves_an_unused_file(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    pool = pool_on(disk)
+    use(pool, 0)
+    use(pool, 10)
+    pool.update(10)
+    fake.cut()
+    fake.restart("lose")
+    states = {file.file_id: file.header.state for file in find_files(fake.disk(), "/j")}
+    assert set(states.values()) == {"unused"}
+
+
+@pytest.mark.parametrize("kind", ["create", "preallocate", "rename", "sync_directory"])
+def test_a_failing_disk_is_told(fake: FakeDisk, kind: str) -> None:
+    disk = fake.disk()
+    pool = pool_on(disk)
+    use(pool, 0)
+    use(pool, 10)
+    fake.fault("fail", kind, errno=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        pool.update(10 if kind == "rename" else 0)
+
+
+def test_a_full_disk_leaves_nothing_half_made(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    pool = pool_on(disk)
+    use(pool, 0)
+    fake.set_capacity(fake.used_bytes + SIZE // 2)
+    pool.update(0)
+    assert pool.take() is None
+    assert disk.list("/j") == [name_of(1)]
+    assert pool.made == 1
+
+
+def test_made_by_a_thread_on_a_real_disk(tmp_path: Path) -> None:
+    with Disk(tmp_path) as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True)
+        first = use(pool, 0)
+        assert (tmp_path / name_of(1)).stat().st_size == SIZE // 2
+        pool.update(0)
+        second = pool.take()  # hurries the thread and waits
+        assert second is not None
+        path = tmp_path / name_of(2)
+        assert path.stat().st_size == SIZE
+        assert path.stat().st_blocks * 512 >= SIZE, "written, not only named"
+        assert path.read_bytes() == bytes(SIZE)
+        assert second.size_bytes == SIZE
+        disk.set_lock_timeout(10)
+        with pytest.raises(TimeoutError):
+            disk.open(first.path, lock=True)
+        pool.used(second, 3)
+        pool.update(3)  # file 1 is free: renamed by a thread
+        third = pool.take()
+        assert third is not None
+        assert third.file_id == 3
+        assert pool.recycled == 1
+        assert sorted(disk.list(tmp_path)) == [name_of(2), name_of(3)]
+        pool.give_back(third)
+        pool.close()
+
+
+def test_a_thread_that_fails_is_told(tmp_path: Path) -> None:
+    with Disk(tmp_path) as disk:
+        pool = pool_on(disk, str(tmp_path), in_background=True)
+        (tmp_path / name_of(1)).write_bytes(b"in the way")
+        with pytest.raises(FileExistsError):
+            pool.take()
+        pool.close()

@@ -1,0 +1,89 @@
+"""Hello, info and errors: there and back, and as the verifier sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.native.wire import is_request, is_response
+from fastbk.wire.messages import (
+    MAGIC,
+    ErrorReply,
+    Hello,
+    HelloReply,
+    InfoReply,
+    Reply,
+    decode_cold_request,
+    decode_reply,
+    encode_hello,
+    encode_info,
+    encode_reply,
+)
+from tests.fixtures.frames import ping
+
+
+def test_magic_is_neither_apache_nor_tls() -> None:
+    assert len(MAGIC) == 8
+    assert MAGIC[0] not in (0x00, 0x16)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [Hello(), Hello(version_min=0, version_max=65_535, client_name="näme", auth_method="scram")],
+)
+def test_hello_there_and_back(hello: Hello) -> None:
+    frame = encode_hello(2**64 - 1, hello)
+    assert is_request(frame)
+    request = decode_cold_request(frame)
+    assert request.request_id == 2**64 - 1
+    assert request.hello == hello
+
+
+def test_info_there_and_back() -> None:
+    frame = encode_info(7)
+    assert is_request(frame)
+    assert decode_cold_request(frame).hello is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        HelloReply(
+            version=1,
+            frame_size_bytes_max=5 << 20,
+            batch_entry_count_max=4096,
+            pending_requests_max=16384,
+            incarnation=2**64 - 1,
+            bookie_id="host:3181",
+            software="fastbk 0.1.0",
+        ),
+        InfoReply(
+            software="s", bookie_id="b", incarnation=1, writable=False, reason="full", uptime_ms=9
+        ),
+        InfoReply(
+            software="s", bookie_id="b", incarnation=1, writable=True, disk_total_bytes=2**60
+        ),
+        ErrorReply(message="why", version_min=1, version_max=2),
+    ],
+)
+def test_replies_there_and_back(reply: Reply) -> None:
+    frame = encode_reply(3, 2, reply)
+    assert is_response(frame)
+    assert decode_reply(frame) == (3, 2, reply)
+
+
+def test_a_name_of_any_length_is_cut() -> None:
+    request = decode_cold_request(encode_hello(1, Hello(client_name="é" * 500)))
+    assert request.hello is not None
+    assert len(request.hello.client_name) <= 128
+
+
+def test_other_requests_are_not_python_s() -> None:
+    with pytest.raises(ValueError, match="not Python's"):
+        decode_cold_request(ping(1))
+
+
+def test_an_unverified_frame_is_told_apart() -> None:
+    frame = encode_hello(1, Hello())
+    assert not is_request(frame[:-1])
+    assert not is_request(b"")
+    assert not is_response(b"\0" * 12)
