@@ -68,6 +68,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+_failed: dict[str, None] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed[report.nodeid] = None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the names of the failed tests to `python -m tests`; workers of a parallel run leave that to their head."""
+    path = os.environ.get("FASTBK_TEST_FAILURES")
+    if path and _failed and not hasattr(session.config, "workerinput"):
+        Path(path).write_text("".join(f"{one}\n" for one in _failed))
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A number for this test's random choices, from SEED and the test's name; printed when the test fails."""
