@@ -19,8 +19,9 @@ LAYERS = [
     {"observe"},
     {"native"},
     {"wire", "meta", "storage"},
+    {"replication", "placement"},
     {"client", "server", "gc"},
-    {"sync"},
+    {"sync", "admin"},
     {"cli", "testing", "demo", "devcluster"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
@@ -44,7 +45,13 @@ HOMES = {
     "locust": ["loadtest/"],
 }
 
-PURE = ["fastbk/model/", "fastbk/gc/policy.py", "fastbk/client/*_machine.py"]
+PURE = [
+    "fastbk/model/",
+    "fastbk/gc/policy.py",
+    "fastbk/client/*_machine.py",
+    "fastbk/replication/",
+    "fastbk/placement/",
+]
 IMPURE_MODULES = {
     "asyncio",
     "multiprocessing",
