@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastbk.client.add_machine import AddMachine
-from fastbk.client.batch import split
 from fastbk.client.bookie_pool import BookiePool, Peer
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import SEQUENCE_MAX, SLOT_SHIFT
 from fastbk.client.lac_teller import LacTeller
-from fastbk.client.statuses import Status
 from fastbk.errors import Error, LedgerClosed
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
+from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.batch import split
+from fastbk.wire.statuses import Status
 
 T = TypeVar("T")
 

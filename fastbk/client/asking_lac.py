@@ -9,11 +9,11 @@ from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import Answer
 from fastbk.client.lac import hear_lac, proven_lacs
-from fastbk.client.read_machine import LacMachine
-from fastbk.client.statuses import Status, status_name
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.native import client_codec as codec
+from fastbk.replication.read_machine import LacMachine
+from fastbk.wire.statuses import Status, status_name
 
 
 async def ask_all_lacs(

@@ -25,12 +25,12 @@ from fastbk.client.connection import (
     Answer,
     answer_of,
 )
-from fastbk.client.statuses import Status, status_name
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError
 from fastbk.model.ids import BookieId
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
+from fastbk.wire.statuses import Status, status_name
 
 _POLL_S_MAX = 1.0
 

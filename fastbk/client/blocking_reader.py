@@ -12,8 +12,6 @@ from fastbk.client.blocking import Owner
 from fastbk.client.connection import Answer
 from fastbk.client.entries import Batch, Entry
 from fastbk.client.lac import hear_lac, proven_lacs
-from fastbk.client.read_machine import LacMachine, Patience, ReadMachine, ReadRequest
-from fastbk.client.statuses import Status, status_name
 from fastbk.errors import (
     ClientClosed,
     ConfigError,
@@ -26,6 +24,8 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
+from fastbk.replication.read_machine import LacMachine, Patience, ReadMachine, ReadRequest
+from fastbk.wire.statuses import Status, status_name
 
 Found: TypeAlias = list[tuple[EntryId, EntryId, memoryview]]
 

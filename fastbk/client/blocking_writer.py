@@ -9,13 +9,10 @@ from functools import partial
 from types import TracebackType
 from typing import TypeAlias
 
-from fastbk.client.add_machine import AddMachine
-from fastbk.client.batch import split
 from fastbk.client.blocking import Owner
 from fastbk.client.blocking_channel import BlockingChannel
 from fastbk.client.connection import SEQUENCE_MAX, SLOT_SHIFT, Answer
 from fastbk.client.rules import close_in
-from fastbk.client.statuses import Status, status_name
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (
     BufferFull,
@@ -32,6 +29,9 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import every_write_set_has
 from fastbk.native import client_codec as codec
+from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.batch import split
+from fastbk.wire.statuses import Status, status_name
 
 Data: TypeAlias = bytes | bytearray | memoryview
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from fastbk.client.statuses import Status, status_name
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
+from fastbk.wire.statuses import Status, status_name
 
 SLOT_SHIFT = 40
 SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1

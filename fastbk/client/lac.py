@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fastbk.client.connection import Answer
-from fastbk.client.read_machine import LacMachine
-from fastbk.client.statuses import Status
 from fastbk.model.entry import parse_lac_body
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.native.client_codec import LedgerCodec
+from fastbk.replication.read_machine import LacMachine
+from fastbk.wire.statuses import Status
 
 
 def proven_lacs(

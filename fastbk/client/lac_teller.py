@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from fastbk.client.add_machine import AddMachine
 from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
 from fastbk.errors import Error
 from fastbk.model.entry import make_lac_body
 from fastbk.model.ids import EntryId
 from fastbk.native import client_codec as codec
+from fastbk.replication.add_machine import AddMachine
 
 
 class LacTeller:

@@ -13,8 +13,6 @@ from fastbk.client.asking_lac import LacPoller, ask_all_lacs
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry
-from fastbk.client.read_machine import LacMachine, Patience, ReadMachine, ReadRequest
-from fastbk.client.statuses import Status
 from fastbk.errors import (
     ClientClosed,
     ConfigError,
@@ -27,6 +25,8 @@ from fastbk.meta.api import VersionedLedger, Watch
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
+from fastbk.replication.read_machine import LacMachine, Patience, ReadMachine, ReadRequest
+from fastbk.wire.statuses import Status
 
 Found: TypeAlias = list[tuple[EntryId, EntryId, memoryview]]
 

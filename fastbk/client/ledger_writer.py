@@ -11,7 +11,6 @@ from typing import TypeAlias
 from fastbk.client.add_pipe import AddPipe
 from fastbk.client.bookie_pool import BookiePool, Peer
 from fastbk.client.config import ClientConfig
-from fastbk.client.statuses import Status, status_name
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (
     BufferFull,
@@ -27,6 +26,7 @@ from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import every_write_set_has
 from fastbk.native import client_codec as codec
+from fastbk.wire.statuses import Status, status_name
 
 Data: TypeAlias = bytes | bytearray | memoryview
 # Closes the ledger in the metadata: (ledger id, last entry id, length, timeout in seconds).

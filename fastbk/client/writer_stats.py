@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastbk.client.add_machine import AddMachine
 from fastbk.model.ids import BookieId
+from fastbk.replication.add_machine import AddMachine
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fastbk
-from fastbk.client.statuses import Status
 from fastbk.devcluster import is_alive
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.testing import LocalCluster
+from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 import fastbk
-from fastbk.client.statuses import Status
 from fastbk.devcluster import memory_pss_bytes
 from fastbk.native.client_codec import put_read_batch
 from fastbk.server.spawn import environment
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.messages import MAGIC, ErrorReply, Hello, decode_reply, encode_hello
+from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import RawBookie, raw_bookie
 from tests.fixtures.wait import wait_until, wait_until_async
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 import fastbk
-from fastbk.client.statuses import Status
 from fastbk.devcluster import Bookie, DevCluster, is_alive
 from fastbk.errors import Error, NotEnoughBookies, StorageError
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
+from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until
 

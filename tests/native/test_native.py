@@ -57,6 +57,7 @@ JOURNAL_SOURCES = (
     "fbk_journal_publish.c",
     "fbk_journal_scan.c",
     "fbk_journal_format.c",
+    "fbk_decide.c",
     "fbk_ledgers.c",
     "fbk_segment.c",
     "fbk_checksum.c",

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fastbk.client.add_machine import AddMachine
-from fastbk.client.statuses import Status
 from fastbk.errors import LedgerFenced, NotEnoughBookies, QuorumTimeout
 from fastbk.model.quorum import write_set
+from fastbk.replication.add_machine import AddMachine
+from fastbk.wire.statuses import Status
 
 FRAME = 10
 

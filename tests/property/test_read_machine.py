@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.client.read_machine import BAD_DIGEST, LacMachine, ReadMachine
-from fastbk.client.statuses import Status
 from fastbk.errors import DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
+from fastbk.replication.read_machine import BAD_DIGEST, LacMachine, ReadMachine
+from fastbk.wire.statuses import Status
 
 GOOD, ABSENT, DAMAGED, SILENT = "good", "absent", "damaged", "silent"
 

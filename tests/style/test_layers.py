@@ -182,7 +182,7 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/novel/x.py", "import os\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
         (home_faults, "fastbk/client/reader.py", "import uvloop\n"),
-        (purity_faults, "fastbk/client/add_machine.py", "from time import monotonic\n"),
+        (purity_faults, "fastbk/replication/add_machine.py", "from time import monotonic\n"),
     ],
 )
 def test_each_rule_finds_its_fault(check: object, relative: str, text: str) -> None:

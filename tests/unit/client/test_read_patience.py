@@ -8,8 +8,6 @@ import time
 
 import pytest
 
-from fastbk.client.read_machine import Patience, ReadMachine
-from fastbk.client.statuses import Status
 from fastbk.errors import (
     ClientClosed,
     DigestMismatch,
@@ -20,6 +18,8 @@ from fastbk.errors import (
     QuorumTimeout,
 )
 from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.replication.read_machine import Patience, ReadMachine
+from fastbk.wire.statuses import Status
 from tests.fixtures.toy_bookie import ToyBookie
 from tests.unit.client.clients import toy_cluster
 from tests.unit.client.test_sync import sync_cluster

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastbk.client.batch import Batch, Buffer, HeldBatches
-from fastbk.client.refusals import UNABLE, refusal, too_few_able, too_late
-from fastbk.client.statuses import status_name
 from fastbk.errors import (
     Error,
     Outcome,
 )
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.quorum import write_sets
+from fastbk.replication.batch import Batch, Buffer, HeldBatches
+from fastbk.replication.refusals import UNABLE, refusal, too_few_able, too_late
+from fastbk.wire.statuses import status_name
 
 
 class AddMachine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastbk.client.statuses import Status, status_name
 from fastbk.errors import (
     Error,
     LedgerFenced,
@@ -13,6 +12,7 @@ from fastbk.errors import (
     Unauthorized,
 )
 from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.wire.statuses import Status, status_name
 
 # Refusals that end the writer whoever gives them: repeating would get the same answer, or break the order.
 _FATAL: dict[int, type[Error]] = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fastbk.client.statuses import Status, status_name
 from fastbk.errors import (
     DigestMismatch,
     Error,
@@ -22,6 +21,7 @@ from fastbk.errors import (
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
+from fastbk.wire.statuses import Status, status_name
 
 ABSENT = ("NO_ENTRY", "NO_LEDGER")
 BAD_DIGEST = "the copy fails its digest"

@@ -1,0 +1,177 @@
+"""What a procedure asks of its driver, and what comes back. Plain values; drivers and the simulator speak only these.
+
+An action with a tag is answered exactly once by `Procedure.completed(tag, outcome, now_s)`, unless it was withdrawn.
+Outcomes: `Ask` a Reply or an Error (NotEnoughBookies: not reached, or the connection was lost; QuorumTimeout: no
+answer in time), `ReadMetadata` a VersionedLedger or an Error, `UpdateMetadata` the new version or an Error
+(MetadataConflict: not done; MetadataUnavailable: it may have taken effect), `Choose` a mapping index -> bookie id,
+`Sleep` None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fastbk.errors import Error
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.model.ledger import LedgerMetadata
+
+# --- requests to a bookie, all about the procedure's ledger ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntry:
+    """One entry; -1 = the one with the highest id. `fence`: no normal add is acknowledged there afterwards."""
+
+    entry_id: EntryId
+    fence: bool = False
+    high_priority: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEntries:
+    """What the bookie holds of [first, last], in order, within both limits."""
+
+    first: EntryId
+    last: EntryId
+    entries_max: int
+    size_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskLac:
+    """The LAC, at once or (wait_s > 0) when it passes `previous`; `piggyback`: with entry previous + 1."""
+
+    previous: EntryId = -1
+    wait_s: float = 0.0
+    piggyback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TellLac:
+    """An explicit LAC; losing it only delays what readers see."""
+
+    lac: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class ForceLedger:
+    """Answer when everything this bookie took of the ledger before is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddEntry:
+    """Store one entry. `length`: bytes of data of the ledger up to and with this entry. `recovery` passes a fence."""
+
+    entry_id: EntryId
+    lac: EntryId
+    length: int
+    data: bytes | memoryview
+    recovery: bool = True
+
+
+BookieRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | AddEntry
+
+
+# --- actions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a request to a bookie."""
+
+    tag: int
+    bookie_id: BookieId
+    request: BookieRequest
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetadata:
+    """Read the ledger's metadata."""
+
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadata:
+    """Replace the ledger's metadata if it still has `version` (INV-M1)."""
+
+    tag: int
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Choose bookies in place of the `bad` indexes of `ensemble`; the mapping may cover only some of them, or none."""
+
+    tag: int
+    ensemble: tuple[BookieId, ...]
+    bad: frozenset[int]
+    exclude: frozenset[BookieId]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait."""
+
+    tag: int
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Nobody waits for that tag any more: its outcome may be dropped, a request in flight let go."""
+
+    tag: int
+
+
+Action: TypeAlias = Ask | ReadMetadata | UpdateMetadata | Choose | Sleep | Withdraw
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry whose digest is good. `length`: bytes of data of the ledger up to and with it."""
+
+    entry_id: EntryId
+    lac: EntryId
+    length: int
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A bookie's answer, digests already checked by the driver.
+
+    Attributes:
+        status: a `Status` of fastbk.wire.statuses.
+        found: the whole entries of the answer, in order, up to the first that is not.
+        damaged: something in the answer fails its digest, or names another ledger or entry than was asked for.
+        lacs: LACs that good digests prove; a bare number never counts.
+        fenced: whether the ledger is fenced there.
+        next_entry_id: of ReadEntries: ids below it that are not in the answer are not there.
+    """
+
+    status: int
+    found: tuple[Found, ...] = ()
+    damaged: bool = False
+    lacs: tuple[EntryId, ...] = ()
+    fenced: bool = False
+    next_entry_id: EntryId = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Outcome of `Choose`: new bookies by index, and why others were left out."""
+
+    chosen: Mapping[int, BookieId] = field(default_factory=dict)
+    left_out: Mapping[BookieId, str] = field(default_factory=dict)
+
+
+Outcome: TypeAlias = Reply | VersionedLedger | Replaced | int | Error | None

@@ -1,0 +1,102 @@
+"""One change of a ledger's metadata by compare-and-set, through conflicts and unknown results (INV-M1).
+
+What is wanted is a decision, not a value: after a conflict the metadata is read again and decided anew. When the
+store did not answer, the change may have taken effect: it is read again too, and finding exactly what was written is
+success. Nothing is ever assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.replication.actions import Outcome
+from fastbk.replication.procedure import Procedure
+
+PAUSE_MIN_S = 0.01
+PAUSE_MAX_S = 1.0
+
+
+class MetadataUpdate(Procedure[VersionedLedger]):
+    """Brings the metadata to where `decide` wants it; the result is what the store holds then.
+
+    Args:
+        decide: given the current metadata, return what it should be, or None if it is to stay as it is (that ends the
+            procedure with it), or raise an Error, which ends the procedure. Called again after every re-read, so what
+            it returns must follow from its argument alone.
+        known: what was last read; None reads first.
+        timeout_s: how long an unavailable store is asked again; then MetadataUnavailable, outcome unknown.
+    """
+
+    def __init__(
+        self,
+        decide: Callable[[LedgerMetadata], LedgerMetadata | None],
+        known: VersionedLedger | None,
+        timeout_s: float,
+    ) -> None:
+        super().__init__()
+        self._decide = decide
+        self._known = known
+        self._timeout_s = timeout_s
+        self._end_s = 0.0
+        self._pause_s = PAUSE_MIN_S
+        self._written: LedgerMetadata | None = None
+
+    def begin(self, now_s: float) -> None:
+        """Write at once what follows from what is known, or read first."""
+        self._end_s = now_s + self._timeout_s
+        if self._known is None:
+            self._read_metadata(self._was_read)
+        else:
+            self._see(self._known, now_s)
+
+    def _see(self, current: VersionedLedger, now_s: float) -> None:
+        if self._written is not None and current.metadata == self._written:
+            # An update whose answer was lost had taken effect.
+            self._finish(current, now_s)
+            return
+        try:
+            wanted = self._decide(current.metadata)
+        except Error as error:
+            self._fail(error, now_s)
+            return
+        if wanted is None or wanted == current.metadata:
+            self._finish(current, now_s)
+            return
+
+        def updated(outcome: Outcome, at_s: float) -> None:
+            if isinstance(outcome, int):
+                self._finish(VersionedLedger(wanted, outcome), at_s)
+            elif isinstance(outcome, MetadataConflict):
+                self._read_metadata(self._was_read)
+            elif isinstance(outcome, MetadataUnavailable):
+                self._written = wanted
+                self._again(outcome, at_s)
+            else:
+                assert isinstance(outcome, Error)
+                self._fail(outcome, at_s)
+
+        self._update_metadata(wanted, current.version, updated)
+
+    def _was_read(self, outcome: Outcome, now_s: float) -> None:
+        if isinstance(outcome, VersionedLedger):
+            self._pause_s = PAUSE_MIN_S
+            self._see(outcome, now_s)
+        elif isinstance(outcome, MetadataUnavailable):
+            self._again(outcome, now_s)
+        else:
+            assert isinstance(outcome, Error)
+            self._fail(outcome, now_s)
+
+    def _again(self, error: Error, now_s: float) -> None:
+        if now_s + self._pause_s > self._end_s:
+            self._fail(error, now_s)
+            return
+
+        def woken(_: Outcome, __: float) -> None:
+            self._read_metadata(self._was_read)
+
+        self._sleep(self._pause_s, woken)
+        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
