@@ -209,14 +209,8 @@ void
 fbk_index_noted(struct fbk_index *index, struct fbk_ledger_state *state, int64_t entry_id, int64_t lac)
 {
     fbk_index_touch(index, state);
-    if (entry_id > state->highest_entry_id)
-        state->highest_entry_id = entry_id;
-    /* An entry can only confirm what lies before it. */
-    if (lac > state->lac && lac < entry_id) {
-        state->lac = lac;
-        if (FBK_UNLIKELY(index->waiter_count > 0))
-            fbk_index_wake(index, state);
-    }
+    if (fbk_decide_stored(state, entry_id, lac) && FBK_UNLIKELY(index->waiter_count > 0))
+        fbk_index_wake(index, state);
 }
 
 const struct fbk_cache_item *

@@ -18,6 +18,7 @@
 #ifndef FBK_INDEX_H
 #define FBK_INDEX_H
 
+#include "fbk_decide.h"
 #include "fbk_ledgers.h"
 #include "fbk_record.h"
 #include "fbk_segment.h"

@@ -9,11 +9,7 @@
 uint32_t
 fbk_index_no(const struct fbk_index *index, const struct fbk_ledger_state *state, uint32_t no)
 {
-    if (state && (state->flags & FBK_LEDGER_DELETED))
-        return FBK_S_NO_LEDGER; /* gone on the metadata's word, not by a fault */
-    if (index->limbo || (state && (state->flags & FBK_LEDGER_LIMBO)))
-        return FBK_S_CANNOT_TELL;
-    return no;
+    return fbk_decide_no(state, index->limbo, no);
 }
 
 /* ------------------------------------------------------------------ one entry */

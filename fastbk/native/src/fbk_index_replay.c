@@ -112,14 +112,9 @@ replay_record(struct fbk_index *index, const struct fbk_record *record, const ui
     if (!state)
         return FBK_E_FULL;
     fbk_index_touch(index, state);
-    if (!(state->flags & FBK_LEDGER_HAS_KEY)) {
-        memcpy(state->master_key, record->master_key, FBK_MASTER_KEY_BYTES);
-        state->flags |= FBK_LEDGER_HAS_KEY;
-    }
-    if (record->kind == FBK_KIND_FENCE) {
-        state->flags |= FBK_LEDGER_FENCED; /* INV-F2: known before or not */
+    fbk_decide_replay(state, record);
+    if (record->kind == FBK_KIND_FENCE)
         return 1;
-    }
     return replay_add(index, state, record, payload);
 }
 

@@ -76,11 +76,8 @@ static struct fbk_ledger_state *
 state_of(struct fbk_index *index, const struct fbk_record *record)
 {
     struct fbk_ledger_state *state = fbk_index_ledger_make(index, record->ledger_id);
-    if (state && !(state->flags & FBK_LEDGER_HAS_KEY)) {
-        memcpy(state->master_key, record->master_key, FBK_MASTER_KEY_BYTES);
-        state->flags |= FBK_LEDGER_HAS_KEY;
+    if (state && fbk_decide_key(state, record))
         fbk_index_touch(index, state);
-    }
     return state;
 }
 

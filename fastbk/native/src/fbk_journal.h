@@ -2,7 +2,7 @@
  * descriptor a batch.  Its order is the bookie's only order (A1).
  *
  *   fbk_journal.c          create, step: what happens when
- *   fbk_journal_take.c     rings -> batch buffer; the decision about each record (INV-F1, INV-F2)
+ *   fbk_journal_take.c     rings -> batch buffer, as fbk_decide.c decides (INV-F1, INV-F2)
  *   fbk_journal_commit.c   seal, submit, complete, roll, close (INV-J1, INV-J2)
  *   fbk_journal_publish.c  descriptors, exceptions, bells, room
  *   fbk_journal_prewrite.c files ahead of need
@@ -84,6 +84,7 @@ struct fbk_journal {
 
     uint32_t limit;
     bool need_roll;
+    bool reads_only;             /* the index's word, at the last take */
     bool stalled;                /* a consumer of descriptors is too far behind: no take */
     bool closed;
     uint32_t poison;

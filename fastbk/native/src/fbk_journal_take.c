@@ -1,74 +1,17 @@
-/* From the rings into a batch: copy once, check the copy, decide, seal.  The decision about a record is final here, at its
- * place in the order: what a later record of the same ledger meets is the state that this one left. */
+/* From the rings into a batch: copy once, check the copy, decide, seal.  The decision (fbk_decide.c) about a record is final here, at
+ * its place in the order: what a later record of the same ledger meets is the state that this one left. */
 
 #include "fbk_journal.h"
 
 #include "fbk_checksum.h"
+#include "fbk_decide.h"
 #include "fbk_journal_format.h"
 #include "fbk_record.h"
-
-enum verdict {
-    TAKE_NEW,      /* written; acknowledged when durable */
-    TAKE_CHECK,    /* written; acknowledged after the index has looked (A5) */
-    TAKE_FENCE,    /* written; answered by the index */
-    TAKE_ORDERED,  /* a fence of a fenced ledger: goes through the order only (A2) */
-    TAKE_BARRIER,  /* force */
-    TAKE_REFUSED,  /* *status says why */
-};
 
 enum stop {
     GO_ON = 0,
     STOP_FULL,  /* the batch, the file or the exceptions have no room for the record: it stays in its ring */
 };
-
-static bool
-key_differs(const struct fbk_ledger_state *state, const struct fbk_record *record)
-{
-    return state && (state->flags & FBK_LEDGER_HAS_KEY) && !fbk_master_key_equal(state->master_key, record->master_key);
-}
-
-static int64_t
-last_entry_id(const struct fbk_record *record)
-{
-    return record->entry_id + ((int64_t)record->entry_count - 1);
-}
-
-/* Changes nothing. */
-static enum verdict
-judge(const struct fbk_journal *journal, const struct fbk_record *record, const struct fbk_ledger_state *state,
-      uint32_t *status)
-{
-    if (record->kind == FBK_KIND_FORCE)
-        return TAKE_BARRIER;
-    *status = FBK_S_BAD_REQUEST;
-    if (!fbk_record_ids_ok(record))
-        return TAKE_REFUSED;
-    *status = FBK_S_UNAUTHORIZED; /* the first key wins, for adds and fences */
-    if (key_differs(state, record))
-        return TAKE_REFUSED;
-    bool fenced = state && (state->flags & FBK_LEDGER_FENCED);
-    bool is_fence = record->kind == FBK_KIND_FENCE;
-    if (is_fence && fenced)
-        return TAKE_ORDERED;
-    bool normal = !is_fence && !(record->flags & FBK_FLAG_RECOVERY);
-    *status = FBK_S_NO_LEDGER; /* known from start: whatever lies under a deleted id goes with the next merge */
-    if (!is_fence && state && (state->flags & FBK_LEDGER_DELETED))
-        return TAKE_REFUSED;
-    *status = FBK_S_FENCED; /* INV-F1: whatever lies behind the fence in the order, in a ring already or not */
-    if (normal && fenced)
-        return TAKE_REFUSED;
-    *status = FBK_S_READ_ONLY; /* A13 */
-    if (journal->limit == FBK_JOURNAL_NO_WRITES)
-        return TAKE_REFUSED;
-    if (normal && (journal->limit != FBK_JOURNAL_OPEN || fbk_cursor_load(&journal->index->reads_only)))
-        return TAKE_REFUSED;
-    *status = FBK_S_TOO_MANY_REQUESTS;
-    if (!state && journal->ledgers.count >= journal->ledgers.ledgers_max)
-        return TAKE_REFUSED;
-    if (is_fence)
-        return TAKE_FENCE;
-    return !state || record->entry_id > state->highest_entry_id ? TAKE_NEW : TAKE_CHECK;
-}
 
 /* Whether the record fits behind what the batch holds; sets need_roll when the file is what is too small. */
 static enum stop
@@ -90,20 +33,13 @@ fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot, const str
 
 /* The state that the record leaves behind.  False when there is no memory for a new ledger. */
 static bool
-apply(struct fbk_journal *journal, const struct fbk_record *record, enum verdict verdict, struct fbk_ledger_state *state)
+apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t verdict, struct fbk_ledger_state *state)
 {
     if (!state)
         state = fbk_ledgers_add(&journal->ledgers, record->ledger_id);
     if (!state)
         return false;
-    if (!(state->flags & FBK_LEDGER_HAS_KEY)) {
-        memcpy(state->master_key, record->master_key, FBK_MASTER_KEY_BYTES);
-        state->flags |= FBK_LEDGER_HAS_KEY;
-    }
-    if (verdict == TAKE_FENCE)
-        state->flags |= FBK_LEDGER_FENCED;
-    else if (last_entry_id(record) > state->highest_entry_id)
-        state->highest_entry_id = last_entry_id(record);
+    fbk_decide_apply(state, record, verdict);
     state->changed_sequence = journal->sequence + 1;
     return true;
 }
@@ -146,16 +82,16 @@ note_refusal(struct fbk_journal *journal, uint32_t status)
 }
 
 static void
-note_written(struct fbk_journal *journal, const struct fbk_record *record, enum verdict verdict)
+note_written(struct fbk_journal *journal, const struct fbk_record *record, uint32_t verdict)
 {
     struct fbk_stats *stats = &journal->segment->stats;
-    if (verdict == TAKE_FENCE) {
+    if (verdict == FBK_TAKE_FENCE) {
         fbk_count(stats, FBK_C_JOURNAL_FENCES, 1);
         return;
     }
     fbk_count(stats, FBK_C_JOURNAL_ADDS, 1);
     fbk_count(stats, FBK_C_JOURNAL_ENTRIES, record->entry_count);
-    if (verdict == TAKE_CHECK)
+    if (verdict == FBK_TAKE_CHECK)
         fbk_count(stats, FBK_C_JOURNAL_CHECKS, 1);
     if (record->flags & FBK_FLAG_RECOVERY)
         fbk_count(stats, FBK_C_JOURNAL_RECOVERY_ADDS, 1);
@@ -170,38 +106,43 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     uint32_t status = 0;
     if (record->kind != FBK_KIND_FORCE)
         state = fbk_ledgers_find(&journal->ledgers, record->ledger_id);
-    enum verdict verdict = judge(journal, record, state, &status);
-    bool written = verdict == TAKE_NEW || verdict == TAKE_CHECK || verdict == TAKE_FENCE;
+    const struct fbk_decide_limits limits = {
+        .journal = journal->limit,
+        .reads_only = journal->reads_only,
+        .ledgers_full = journal->ledgers.count >= journal->ledgers.ledgers_max,
+    };
+    uint32_t verdict = fbk_decide(state, record, &limits, &status);
+    bool written = verdict == FBK_TAKE_NEW || verdict == FBK_TAKE_CHECK || verdict == FBK_TAKE_FENCE;
     if (written && fits(journal, slot, record) != GO_ON)
         return STOP_FULL;
     if (written && !apply(journal, record, verdict, state)) {
-        verdict = TAKE_REFUSED;
+        verdict = FBK_TAKE_REFUSED;
         status = FBK_S_TOO_MANY_REQUESTS;
         written = false;
     }
     if (written && !append(journal, slot, record, fbk_ring_at(&worker->ring, worker->taken) + sizeof *record))
         return fbk_journal_poison(journal, FBK_POISON_RING, w, worker->taken, 0);
     switch (verdict) {
-    case TAKE_REFUSED:
+    case FBK_TAKE_REFUSED:
         note_refusal(journal, status);
         fbk_journal_add_exception(journal, w, worker->taken, status);
         break;
-    case TAKE_CHECK:
+    case FBK_TAKE_CHECK:
         fbk_journal_add_exception(journal, w, worker->taken, FBK_V_CHECK);
         slot->wake_index = true;
         break;
-    case TAKE_ORDERED:
+    case FBK_TAKE_ORDERED:
         fbk_count(&journal->segment->stats, FBK_C_JOURNAL_FENCES_REPEATED, 1);
         fbk_journal_add_exception(journal, w, worker->taken, FBK_V_ORDERED);
         slot->wake_index = true;
         break;
-    case TAKE_FENCE:
+    case FBK_TAKE_FENCE:
         slot->wake_index = true;
         break;
-    case TAKE_BARRIER:
+    case FBK_TAKE_BARRIER:
         fbk_count(&journal->segment->stats, FBK_C_JOURNAL_FORCES, 1);
         break;
-    case TAKE_NEW:
+    default: /* FBK_TAKE_NEW */
         break;
     }
     if (written)
@@ -253,6 +194,7 @@ fbk_journal_take(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     uint64_t most = 4ull * journal->options.batch_bytes;
     uint64_t all = 0;
     bool full = false, any = true;
+    journal->reads_only = fbk_cursor_load(&journal->index->reads_only) != 0;
     uint32_t first = journal->rotation++ % journal->options.worker_count;
     while (any && !full && all < most) {
         any = false;

@@ -1,0 +1,103 @@
+/* The decisions; see fbk_decide.h. */
+#include "fbk_decide.h"
+
+#include "fbk_journal_format.h"
+#include "fbk_ledgers.h"
+
+#include "../boundary/journal.h"
+
+static bool
+key_differs(const struct fbk_ledger_state *state, const struct fbk_record *record)
+{
+    return state && (state->flags & FBK_LEDGER_HAS_KEY) && !fbk_master_key_equal(state->master_key, record->master_key);
+}
+
+uint32_t
+fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record, const struct fbk_decide_limits *limits,
+           uint32_t *status)
+{
+    if (record->kind == FBK_KIND_FORCE)
+        return FBK_TAKE_BARRIER;
+    *status = FBK_S_BAD_REQUEST;
+    if (!fbk_record_ids_ok(record))
+        return FBK_TAKE_REFUSED;
+    *status = FBK_S_UNAUTHORIZED; /* the first key wins, for adds and fences */
+    if (key_differs(state, record))
+        return FBK_TAKE_REFUSED;
+    uint32_t flags = state ? state->flags : 0;
+    bool fenced = flags & (FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO); /* INV-X4: nobody knows what was lost */
+    bool is_fence = record->kind == FBK_KIND_FENCE;
+    /* A fence without a key, as limbo sets it, is written once more, with the key (INV-F2). */
+    if (is_fence && fenced && (flags & FBK_LEDGER_HAS_KEY))
+        return FBK_TAKE_ORDERED;
+    bool normal = !is_fence && !(record->flags & FBK_FLAG_RECOVERY);
+    *status = FBK_S_NO_LEDGER; /* whatever lies under a deleted id goes with the next merge */
+    if (!is_fence && (flags & FBK_LEDGER_DELETED))
+        return FBK_TAKE_REFUSED;
+    *status = FBK_S_FENCED; /* INV-F1: whatever lies behind the fence in the order, in a ring already or not */
+    if (normal && fenced)
+        return FBK_TAKE_REFUSED;
+    *status = FBK_S_READ_ONLY; /* A13 */
+    if (limits->journal == FBK_JOURNAL_NO_WRITES)
+        return FBK_TAKE_REFUSED;
+    if (normal && (limits->journal != FBK_JOURNAL_OPEN || limits->reads_only))
+        return FBK_TAKE_REFUSED;
+    *status = FBK_S_TOO_MANY_REQUESTS;
+    if (!state && limits->ledgers_full)
+        return FBK_TAKE_REFUSED;
+    if (is_fence)
+        return FBK_TAKE_FENCE;
+    return !state || record->entry_id > state->highest_entry_id ? FBK_TAKE_NEW : FBK_TAKE_CHECK;
+}
+
+bool
+fbk_decide_key(struct fbk_ledger_state *state, const struct fbk_record *record)
+{
+    if (FBK_LIKELY(state->flags & FBK_LEDGER_HAS_KEY))
+        return false;
+    memcpy(state->master_key, record->master_key, FBK_MASTER_KEY_BYTES);
+    state->flags |= FBK_LEDGER_HAS_KEY;
+    return true;
+}
+
+void
+fbk_decide_apply(struct fbk_ledger_state *state, const struct fbk_record *record, uint32_t verdict)
+{
+    fbk_decide_key(state, record);
+    if (verdict == FBK_TAKE_FENCE) {
+        state->flags |= FBK_LEDGER_FENCED;
+        return;
+    }
+    int64_t last_entry_id = record->entry_id + ((int64_t)record->entry_count - 1);
+    if (last_entry_id > state->highest_entry_id)
+        state->highest_entry_id = last_entry_id;
+}
+
+void
+fbk_decide_replay(struct fbk_ledger_state *state, const struct fbk_record *record)
+{
+    fbk_decide_key(state, record);
+    if (record->kind == FBK_KIND_FENCE)
+        state->flags |= FBK_LEDGER_FENCED; /* INV-F2: known before or not */
+}
+
+bool
+fbk_decide_stored(struct fbk_ledger_state *state, int64_t entry_id, int64_t lac)
+{
+    if (entry_id > state->highest_entry_id)
+        state->highest_entry_id = entry_id;
+    /* An entry can only confirm what lies before it. */
+    if (lac <= state->lac || lac >= entry_id)
+        return false;
+    state->lac = lac;
+    return true;
+}
+
+uint32_t
+fbk_decide_no(const struct fbk_ledger_state *state, bool in_doubt, uint32_t no)
+{
+    uint32_t flags = state ? state->flags : 0;
+    if (flags & FBK_LEDGER_DELETED)
+        return FBK_S_NO_LEDGER; /* gone on the metadata's word, not by a fault */
+    return in_doubt || (flags & FBK_LEDGER_LIMBO) ? FBK_S_CANNOT_TELL : no;
+}

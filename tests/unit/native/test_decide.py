@@ -1,0 +1,162 @@
+"""The bookie's decisions through their Python face: the journal's own C, in every state a ledger can be in."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fastbk.native.decide import RECOVERY, Kind, LedgerTable, Limit, Take, Verdict, entries_same
+from fastbk.native.ffi import CorruptDataError, NativeFullError
+from fastbk.native.store import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
+from fastbk.wire.statuses import Status
+from tests.fixtures.store_world import entry_bytes
+
+KEY = b"k" * 20
+OTHER_KEY = b"o" * 20
+LAST_ID = 2**63 - 1
+
+
+def refused(status: Status) -> Verdict:
+    return Verdict(Take.REFUSED, status)
+
+
+TAKEN = {take: Verdict(take, 0) for take in Take}
+
+
+@pytest.fixture
+def table() -> LedgerTable:
+    return LedgerTable()
+
+
+def test_the_life_of_a_ledger(table: LedgerTable) -> None:
+    """INV-F1: behind the fence no normal add is taken; INV-A5: what may be stored already is compared."""
+    assert table.decide(7, 0, Kind.ADD, 0, KEY) == TAKEN[Take.NEW]
+    assert table.decide(7, 0, Kind.ADD, 0, KEY) == TAKEN[Take.CHECK]
+    assert table.decide(7, 2, Kind.ADD_BATCH, 0, KEY, entry_count=3) == TAKEN[Take.NEW]
+    assert table.decide(7, 4, Kind.ADD, RECOVERY, KEY) == TAKEN[Take.CHECK]
+    assert table.decide(7, 5, Kind.ADD, 0, OTHER_KEY) == refused(Status.UNAUTHORIZED)
+    assert table.decide(7, 0, Kind.FENCE, 0, OTHER_KEY) == refused(Status.UNAUTHORIZED)
+    assert table.decide(7, 0, Kind.FENCE, 0, KEY) == TAKEN[Take.FENCE]
+    assert table.decide(7, 0, Kind.FENCE, 0, KEY) == TAKEN[Take.ORDERED]
+    assert table.decide(7, 5, Kind.ADD, 0, KEY) == refused(Status.FENCED)
+    assert table.decide(7, 5, Kind.ADD, RECOVERY, KEY) == TAKEN[Take.NEW]
+    assert table.decide(7, 5, Kind.FORCE, 0, KEY) == TAKEN[Take.BARRIER]
+    state = table.get(7)
+    assert state is not None
+    assert (state.highest_entry_id, state.flags, state.master_key) == (5, FENCED | HAS_KEY, KEY)
+
+
+def test_an_unknown_ledger_is_fenced_with_its_key(table: LedgerTable) -> None:
+    """INV-F2."""
+    assert table.missing(9) == Status.NO_LEDGER
+    assert table.decide(9, -1, Kind.FENCE, 0, KEY).take == Take.FENCE
+    assert table.decide(9, 0, Kind.ADD, 0, OTHER_KEY) == refused(Status.UNAUTHORIZED)
+    assert table.decide(9, 0, Kind.ADD, 0, KEY) == refused(Status.FENCED)
+    assert table.missing(9) == Status.NO_ENTRY
+
+
+def test_the_last_ids_there_are(table: LedgerTable) -> None:
+    assert table.decide(LAST_ID, LAST_ID, Kind.ADD, 0, KEY).take == Take.NEW
+    assert table.decide(LAST_ID, LAST_ID, Kind.ADD, 0, KEY).take == Take.CHECK
+    assert table.decide(1, LAST_ID - 1, Kind.ADD_BATCH, 0, KEY, entry_count=2).take == Take.NEW
+    assert table.decide(1, LAST_ID, Kind.ADD_BATCH, 0, KEY, entry_count=2) == refused(
+        Status.BAD_REQUEST
+    )
+    assert table.decide(-1, 0, Kind.ADD, 0, KEY) == refused(Status.BAD_REQUEST)
+    assert table.decide(1, -1, Kind.ADD, 0, KEY) == refused(Status.BAD_REQUEST)
+
+
+@pytest.mark.parametrize("fenced", [0, FENCED])
+def test_limbo_takes_repairs_only_and_denies_nothing(table: LedgerTable, fenced: int) -> None:
+    """INV-X4: nobody knows what was lost, the fence and the key included."""
+    table.put(LedgerState(3, flags=LIMBO | fenced))
+    assert table.missing(3) == Status.CANNOT_TELL
+    assert table.decide(3, 0, Kind.ADD, 0, KEY) == refused(Status.FENCED)
+    fence = table.decide(3, -1, Kind.FENCE, 0, KEY)
+    assert fence.take == Take.FENCE, "written, since the key was lost with the rest"
+    assert table.decide(3, -1, Kind.FENCE, 0, KEY).take == Take.ORDERED
+    assert table.decide(3, 0, Kind.ADD, RECOVERY, OTHER_KEY) == refused(Status.UNAUTHORIZED)
+    assert table.decide(3, 0, Kind.ADD, RECOVERY, KEY).take == Take.NEW
+    assert table.missing(3) == Status.CANNOT_TELL
+    table.put(LedgerState(3, flags=LIMBO | FENCED | DELETED))
+    assert table.missing(3) == Status.NO_LEDGER, "gone on the metadata's word"
+    assert table.decide(3, 1, Kind.ADD, RECOVERY, KEY) == refused(Status.NO_LEDGER)
+
+
+def test_damage_leaves_every_no_in_doubt(table: LedgerTable) -> None:
+    assert table.missing(1, in_doubt=True) == Status.CANNOT_TELL
+    table.decide(1, 0, Kind.ADD, 0, KEY)
+    assert table.missing(1, in_doubt=True) == Status.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("limit", "reads_only"),
+    list(itertools.product(Limit, [False, True])),
+)
+def test_room_is_kept_for_fences_and_recovery(
+    table: LedgerTable, limit: Limit, reads_only: bool
+) -> None:
+    def taken(kind: Kind, flags: int = 0) -> bool:
+        verdict = table.decide(1, 0, kind, flags, KEY, limit=limit, reads_only=reads_only)
+        assert verdict.take != Take.REFUSED or verdict.status == Status.READ_ONLY
+        return verdict.take != Take.REFUSED
+
+    assert taken(Kind.ADD) == (limit == Limit.OPEN and not reads_only)
+    assert taken(Kind.ADD, RECOVERY) == (limit != Limit.NO_WRITES)
+    assert taken(Kind.FENCE) == (limit != Limit.NO_WRITES)
+    assert taken(Kind.FORCE)
+
+
+def test_the_limit_of_ledgers(table: LedgerTable) -> None:
+    small = LedgerTable(1)
+    small.decide(1, 0, Kind.ADD, 0, KEY)
+    assert small.decide(2, 0, Kind.ADD, 0, KEY) == refused(Status.TOO_MANY_REQUESTS)
+    assert small.decide(1, 1, Kind.ADD, 0, KEY).take == Take.NEW
+    with pytest.raises(NativeFullError):
+        small.put(LedgerState(2))
+    with pytest.raises(CorruptDataError):
+        table.put(LedgerState(-1))
+
+
+def test_copies_are_independent_and_a_crash_forgets(table: LedgerTable) -> None:
+    table.decide(1, 0, Kind.ADD, 0, KEY)
+    durable = table.copy()
+    table.decide(1, 0, Kind.FENCE, 0, KEY)
+    table.decide(2, 5, Kind.ADD, 0, KEY)
+    assert len(table) == 2
+    assert [state.flags for state in durable.states()] == [HAS_KEY]
+    table.clear()
+    assert (len(table), table.get(1)) == (0, None)
+    for state in durable.states():
+        table.put(state)
+    table.replay(1, Kind.FENCE, 0, OTHER_KEY)
+    table.replay(2, Kind.ADD, 0, KEY)
+    assert table.decide(1, 1, Kind.ADD, 0, KEY) == refused(Status.FENCED)
+    assert table.decide(2, 0, Kind.ADD, 0, OTHER_KEY) == refused(Status.UNAUTHORIZED)
+
+
+def test_the_lac_of_stored_entries(table: LedgerTable) -> None:
+    assert table.stored(1, 5, 4)
+    assert not table.stored(1, 4, 3)
+    assert not table.stored(1, 6, 6), "an entry can't confirm itself"
+    state = table.get(1)
+    assert state is not None
+    assert (state.highest_entry_id, state.lac) == (6, 4)
+
+
+def test_entries_that_differ_in_lac_and_digest_only_are_the_same() -> None:
+    entry = entry_bytes(1, 2)
+    other_lac = entry[:16] + bytes(8) + entry[24:]
+    other_digest = entry[:32] + b"####" + entry[36:]
+    crc32c, none = 3, 0
+    assert entries_same(entry, other_lac, crc32c)
+    assert entries_same(entry, other_digest, crc32c)
+    assert not entries_same(entry, other_digest, none)
+    assert not entries_same(entry, entry[:-1] + b"!", crc32c)
+    assert not entries_same(entry, entry + b"!", crc32c)
+
+
+def test_a_key_of_another_length_is_a_mistake(table: LedgerTable) -> None:
+    with pytest.raises(ValueError, match="20 bytes"):
+        table.decide(1, 0, Kind.ADD, 0, b"short")
