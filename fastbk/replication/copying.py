@@ -1,0 +1,251 @@
+"""Copying the share that one bookie holds of a fragment to another bookie.
+
+Copies are written with the recovery flag, so fenced ledgers can be repaired, and say what the originals said. It goes
+on past entries that nobody can give, and counts them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fastbk.errors import Error, NotEnoughBookies
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.replication.actions import AddEntry, Found, Outcome, ReadEntries, Reply
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.read_machine import Patience, ReadMachine
+from fastbk.wire.statuses import Status, status_name
+
+LOST_LISTED_MAX = 100
+_ADD_TRIES_MAX = 5
+_BUSY = (Status.NOT_READY, Status.TOO_MANY_REQUESTS)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """Bounds of a repair. `bytes_per_s` 0: as fast as it goes."""
+
+    entries_in_flight_max: int = 256
+    bytes_in_flight_max: int = 8 * 1024 * 1024
+    read_entries_max: int = 1000
+    read_bytes_max: int = 1024 * 1024
+    bytes_per_s: float = 0.0
+    request_timeout_s: float = 10.0
+    metadata_timeout_s: float = 30.0
+    patience_s: float = 20.0
+    """How long an entry that no bookie could give is asked for again."""
+    backoff_min_s: float = 0.02
+    backoff_max_s: float = 1.0
+
+
+@dataclass(slots=True)
+class ShareCopied:
+    """What became of one share: entries and bytes written, ids that nobody could give (the first 100 by name)."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    lost_count: int = 0
+    lost: dict[EntryId, str] = field(default_factory=dict)
+
+
+def share_of(
+    index: int, metadata: LedgerMetadata, first: EntryId, last: EntryId
+) -> Iterator[tuple[EntryId, EntryId]]:
+    """Yield the runs of ids of [first, last] that bookie `index` of the ensemble is to hold, ascending."""
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    if size == quorum:
+        if first <= last:
+            yield first, last
+        return
+    at = first
+    while at <= last:
+        distance = (index - at) % size
+        if distance >= quorum:
+            # The next entry whose write set reaches this index.
+            at += distance - quorum + 1
+            continue
+        end = min(last, at + distance)
+        yield at, end
+        at = end + 1
+
+
+class CopyShare(Procedure[ShareCopied]):
+    """Copies the share of one index of a fragment to `target`; fails when the target cannot take it."""
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        index: int,
+        last: EntryId,
+        target: BookieId,
+        options: RepairOptions,
+    ) -> None:
+        super().__init__()
+        self.copied = ShareCopied()
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._avoid = (fragment.ensemble[index],)
+        self._runs = share_of(index, metadata, fragment.first_entry_id, last)
+        self._target = target
+        self._options = options
+        self._machine: ReadMachine | None = None
+        self._patience: Patience | None = None
+        self._is_reading = False
+        self._is_read = False
+        self._queue: deque[Found] = deque()
+        self._entries_in_flight = 0
+        self._bytes_in_flight = 0
+        self._next_read_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """Read the first run."""
+        self._next_read_s = now_s
+        self._pump(now_s)
+
+    def _pump(self, now_s: float) -> None:
+        options = self._options
+        while (
+            self._queue
+            and self._entries_in_flight < options.entries_in_flight_max
+            and (
+                self._entries_in_flight == 0 or self._bytes_in_flight < options.bytes_in_flight_max
+            )
+        ):
+            self._write(self._queue.popleft(), 1)
+        if not self._is_reading and not self._is_read and not self._queue:
+            self._read(now_s)
+        if self._is_read and not self._queue and not self._entries_in_flight:
+            self._finish(self.copied, now_s)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _read(self, now_s: float) -> None:
+        if now_s < self._next_read_s:
+            self._is_reading = True
+            self._sleep(self._next_read_s - now_s, self._woken)
+            return
+        if self._machine is None:
+            run = next(self._runs, None)
+            if run is None:
+                self._is_read = True
+                return
+            self._machine = ReadMachine(self._ledger_id, self._metadata, *run, avoid=self._avoid)
+        machine = self._machine
+        request = machine.next_request()
+        if request is None:
+            if machine.error is None:
+                self._machine = self._patience = None
+                self._read(now_s)
+            else:
+                self._trouble(machine, machine.error, now_s)
+            return
+        self._is_reading = True
+        options = self._options
+
+        def answered(outcome: Outcome, at_s: float) -> None:
+            self._is_reading = False
+            if isinstance(outcome, Reply):
+                self._take(machine, request.bookie_id, request.last, outcome, at_s)
+            else:
+                assert isinstance(outcome, Error)
+                machine.unreached(request.bookie_id, outcome)
+            self._pump(at_s)
+
+        self._ask(
+            request.bookie_id,
+            ReadEntries(
+                request.first, request.last, options.read_entries_max, options.read_bytes_max
+            ),
+            options.request_timeout_s,
+            answered,
+        )
+
+    def _take(
+        self, machine: ReadMachine, bookie_id: BookieId, last: EntryId, reply: Reply, now_s: float
+    ) -> None:
+        if reply.status != Status.OK:
+            machine.refused(bookie_id, reply.status)
+            return
+        taken = machine.answered(
+            bookie_id, [one.entry_id for one in reply.found], last, reply.damaged
+        )
+        if taken:
+            self._patience = None
+        self._queue.extend(reply.found[:taken])
+        if self._options.bytes_per_s > 0:
+            size_bytes = sum(len(one.data) for one in reply.found[:taken])
+            self._next_read_s = (
+                max(self._next_read_s, now_s) + size_bytes / self._options.bytes_per_s
+            )
+
+    def _trouble(self, machine: ReadMachine, error: Error, now_s: float) -> None:
+        """No bookie gave the entry at the machine's position: ask again for a while, else write it off and go on."""
+        options = self._options
+        if self._patience is None:
+            self._patience = Patience(
+                options.backoff_min_s, options.backoff_max_s, now_s + options.patience_s
+            )
+        pause_s = self._patience.pause_s(machine, now_s)
+        if pause_s is not None:
+            self._is_reading = True
+            self._sleep(pause_s, self._woken)
+            return
+        self.copied.lost_count += 1
+        if len(self.copied.lost) < LOST_LISTED_MAX:
+            self.copied.lost[machine.position] = str(error)
+        self._patience = None
+        self._machine = ReadMachine(
+            self._ledger_id,
+            self._metadata,
+            machine.position + 1,
+            machine.last,
+            avoid=self._avoid,
+        )
+        self._read(now_s)
+
+    def _woken(self, _: Outcome, now_s: float) -> None:
+        self._is_reading = False
+        self._pump(now_s)
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _write(self, entry: Found, tries: int) -> None:
+        self._entries_in_flight += 1
+        self._bytes_in_flight += len(entry.data)
+        options = self._options
+
+        def answered(outcome: Outcome, now_s: float) -> None:
+            if isinstance(outcome, Reply) and outcome.status == Status.OK:
+                self._entries_in_flight -= 1
+                self._bytes_in_flight -= len(entry.data)
+                self.copied.entries += 1
+                self.copied.size_bytes += len(entry.data)
+                self._pump(now_s)
+                return
+            busy = not isinstance(outcome, Reply) or outcome.status in _BUSY
+            if busy and tries < _ADD_TRIES_MAX:
+                self._sleep(options.backoff_min_s * 2**tries, again)
+                return
+            said = status_name(outcome.status) if isinstance(outcome, Reply) else str(outcome)
+            self._fail(
+                NotEnoughBookies(
+                    f"ledger {self._ledger_id}: bookie {self._target} did not take entry {entry.entry_id}",
+                    ledger_id=self._ledger_id,
+                    entry_id=entry.entry_id,
+                    replicas={self._target: said},
+                ),
+                now_s,
+            )
+
+        def again(_: Outcome, __: float) -> None:
+            self._entries_in_flight -= 1
+            self._bytes_in_flight -= len(entry.data)
+            self._write(entry, tries + 1)
+
+        # The copy says what the original said: LAC and length are those it was written with.
+        request = AddEntry(entry.entry_id, entry.lac, entry.length, entry.data, recovery=True)
+        self._ask(self._target, request, options.request_timeout_s, answered)

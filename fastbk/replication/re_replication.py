@@ -1,0 +1,194 @@
+"""Bringing back the copies of one ledger that a lost bookie held.
+
+The metadata names the new bookie only after that has every entry of the share. Everything is repeatable: what is left
+to do is what metadata still names, so a repair that was cut off is simply run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from fastbk.errors import Error, NoSuchLedger
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.replication.actions import Outcome, Replaced
+from fastbk.replication.copying import CopyShare, RepairOptions
+from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.procedure import Procedure
+
+
+@dataclass(slots=True)
+class LedgerRepaired:
+    """What became of one ledger.
+
+    Attributes:
+        fragments: how many fragments name another bookie now.
+        left: fragments (by first entry) that still name the lost bookie, and why.
+        is_deleted: it was deleted meanwhile.
+    """
+
+    ledger_id: LedgerId
+    fragments: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    lost_count: int = 0
+    lost: dict[EntryId, str] = field(default_factory=dict)
+    left: dict[EntryId, str] = field(default_factory=dict)
+    is_deleted: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it names the lost bookie any more."""
+        return not self.left
+
+
+class RepairLedger(Procedure[LedgerRepaired]):
+    """Replaces one bookie in all finished fragments of a ledger, each after its share was copied.
+
+    The fragment that an open ledger is being written to is left as it is, and said so: its writer replaces the bookie
+    itself, or whoever closes it by recovery makes it a finished one first.
+    """
+
+    def __init__(
+        self, ledger_id: LedgerId, lost: BookieId, options: RepairOptions | None = None
+    ) -> None:
+        super().__init__()
+        self.repaired = LedgerRepaired(ledger_id)
+        self._ledger_id = ledger_id
+        self._lost = lost
+        self._options = RepairOptions() if options is None else options
+        self._refusing: dict[BookieId, str] = {}
+
+    def begin(self, now_s: float) -> None:
+        """Read the metadata."""
+        self._read_metadata(self._was_read)
+
+    def _was_read(self, outcome: Outcome, now_s: float) -> None:
+        if isinstance(outcome, VersionedLedger):
+            self._next(outcome, now_s)
+        elif isinstance(outcome, NoSuchLedger):
+            self._deleted(now_s)
+        else:
+            assert isinstance(outcome, Error)
+            self._fail(outcome, now_s)
+
+    def _deleted(self, now_s: float) -> None:
+        self.repaired.is_deleted = True
+        self.repaired.left.clear()
+        self._finish(self.repaired, now_s)
+
+    def _next(self, known: VersionedLedger, now_s: float) -> None:
+        """Take the first fragment that names the lost bookie and was not given up."""
+        metadata = known.metadata
+        ends = [one.first_entry_id - 1 for one in metadata.fragments[1:]]
+        ends.append(metadata.last_entry_id if metadata.is_closed else -1)
+        for at, fragment in enumerate(metadata.fragments):
+            if self._lost not in fragment.ensemble or fragment.first_entry_id in self.repaired.left:
+                continue
+            if at == len(ends) - 1 and not metadata.is_closed:
+                self.repaired.left[fragment.first_entry_id] = (
+                    "the ledger is open: its writer replaces the bookie, or recover the ledger first"
+                )
+                continue
+            self._replace(known, fragment, ends[at], now_s)
+            return
+        self._finish(self.repaired, now_s)
+
+    def _replace(
+        self, known: VersionedLedger, fragment: Fragment, last: EntryId, now_s: float
+    ) -> None:
+        index = fragment.ensemble.index(self._lost)
+
+        def chosen(outcome: Outcome, at_s: float) -> None:
+            found = outcome if isinstance(outcome, Replaced) else Replaced()
+            target = found.chosen.get(index)
+            if target is None:
+                reasons = dict(found.left_out) | self._refusing
+                said = "; ".join(f"{one}: {why}" for one, why in reasons.items())
+                self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to [{said}]"
+                self._next(known, at_s)
+                return
+            copy = CopyShare(
+                self._ledger_id, known.metadata, fragment, index, last, target, self._options
+            )
+            self._run(
+                copy,
+                lambda _, then_s: self._copied(known, fragment, index, target, copy, then_s),
+                at_s,
+            )
+
+        exclude = frozenset(self._refusing) | {self._lost}
+        self._choose(fragment.ensemble, frozenset({index}), exclude, chosen)
+
+    def _copied(
+        self,
+        known: VersionedLedger,
+        fragment: Fragment,
+        index: int,
+        target: BookieId,
+        copy: CopyShare,
+        now_s: float,
+    ) -> None:
+        repaired, copied = self.repaired, copy.copied
+        repaired.entries += copied.entries
+        repaired.size_bytes += copied.size_bytes
+        if copy.error is not None:
+            self._refusing[target] = str(copy.error)
+            self._next(known, now_s)  # the same fragment, another target
+            return
+        if copied.lost_count:
+            repaired.lost_count += copied.lost_count
+            repaired.lost.update(copied.lost)
+            # Naming a bookie that lacks entries would make it answer "no" for what was acknowledged.
+            repaired.left[fragment.first_entry_id] = (
+                f"{copied.lost_count} entries have no readable copy left"
+            )
+            self._next(known, now_s)
+            return
+        self._name(known, fragment, index, target, now_s)
+
+    def _name(
+        self,
+        known: VersionedLedger,
+        fragment: Fragment,
+        index: int,
+        target: BookieId,
+        now_s: float,
+    ) -> None:
+        """Name the new bookie in the metadata, if the fragment is still as it was (INV-M1)."""
+
+        def decide(current: LedgerMetadata) -> LedgerMetadata | None:
+            fragments = list(current.fragments)
+            if fragment not in fragments or not _is_finished(current, fragment):
+                return None
+            ensemble = list(fragment.ensemble)
+            ensemble[index] = target
+            fragments[fragments.index(fragment)] = Fragment(
+                fragment.first_entry_id, tuple(ensemble)
+            )
+            return replace(current, fragments=tuple(fragments))
+
+        update = MetadataUpdate(decide, known, self._options.metadata_timeout_s)
+
+        def updated(_: Procedure[VersionedLedger], at_s: float) -> None:
+            if isinstance(update.error, NoSuchLedger):
+                self._deleted(at_s)
+            elif update.error is not None:
+                self._fail(update.error, at_s)
+            else:
+                current = update.value()
+                now = current.metadata.fragment_of(fragment.first_entry_id)
+                if target in now.ensemble:
+                    self.repaired.fragments += 1
+                elif self._lost in now.ensemble:
+                    self.repaired.left[fragment.first_entry_id] = (
+                        "its metadata changed meanwhile: run the repair again"
+                    )
+                self._next(current, at_s)
+
+        self._run(update, updated, now_s)
+
+
+def _is_finished(metadata: LedgerMetadata, fragment: Fragment) -> bool:
+    return metadata.is_closed or fragment != metadata.fragments[-1]
