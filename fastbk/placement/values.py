@@ -1,0 +1,106 @@
+"""The values that placement works on: what is known of a bookie, what is wanted of an ensemble, and chance.
+
+Plain and frozen, so that the same question with the same seed has the same answer, in the simulator too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from fastbk.errors import ConfigError
+from fastbk.model.ids import BookieId
+from fastbk.model.quorum import ENSEMBLE_SIZE_MAX
+
+Policy = Literal["spread", "rack", "region", "zone"]
+
+DEFAULT_LOCATION = "/default-region/default-rack"
+"""Where a bookie counts as being when nobody said where it is: all such bookies share one rack."""
+
+SEARCH_STEPS = 20_000
+
+
+class Chance(Protocol):
+    """Where choices come from: `random.Random` is one. Everything placement draws comes through this."""
+
+    def random(self) -> float:
+        """Return a number of [0, 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieView:
+    """What is known of one bookie at the moment of a choice."""
+
+    bookie_id: BookieId
+    writable: bool = True
+    """False: it takes no normal adds, so it is never chosen."""
+    quarantined: bool = False
+    """True: it failed lately; it is chosen only when there are too few others."""
+    free_bytes: int | None = None
+    """Free space of its ledger directories; None: not known."""
+    location: str = DEFAULT_LOCATION
+    """Its place in the network: `/region/rack` or `/rack`; for zones `/zone/upgrade-domain`."""
+    labels: frozenset[str] = frozenset()
+    """The groups it belongs to."""
+    is_local: bool = False
+    """Whether it runs on this client's host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementConfig:
+    """What is wanted of every ensemble. Minimums count domains in each write set; above Qw they mean Qw."""
+
+    policy: Policy = "spread"
+    """`spread`: any distinct bookies. `rack`: write sets span racks. `region`: write sets span regions and racks,
+    regions have even shares. `zone`: write sets span zones; within a zone, upgrade domains."""
+    enforce: bool = False
+    """True: a choice that breaks a minimum is refused. False: minimums are kept as far as possible."""
+    min_racks_per_write_quorum: int = 2
+    """For `rack` and `region`; 1..64."""
+    min_regions_per_write_quorum: int = 2
+    """For `region`; 1..64."""
+    min_zones_per_write_quorum: int = 2
+    """For `zone`; 1..64."""
+    desired_zones_per_write_quorum: int = 3
+    """For `zone`: aimed at, never enforced; at least the minimum, at most 64."""
+    weighted: bool = False
+    """True: the chance of a bookie is proportional to its free space."""
+    weight_multiple_max: float = 3.0
+    """No bookie weighs more than so many times the median; 1..1000. A new, empty bookie is not flooded."""
+    local_first: bool = False
+    """True: index 0 is this host's bookie when it is writable, not quarantined and of the group."""
+    group: str | None = None
+    """Only or first bookies with this label."""
+    group_is_hard: bool = False
+    """True: others are never taken. False: they are taken when the group has too few."""
+    search_steps_max: int = SEARCH_STEPS
+    """Placements looked at in one search, at least 64: bounds the time of a choice whatever the topology (INV-P2)."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ConfigError(
+                f"placement policy {self.policy!r}: must be one of {', '.join(get_args(Policy))}"
+            )
+        for name in (
+            "min_racks_per_write_quorum",
+            "min_regions_per_write_quorum",
+            "min_zones_per_write_quorum",
+            "desired_zones_per_write_quorum",
+        ):
+            if not 1 <= getattr(self, name) <= ENSEMBLE_SIZE_MAX:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be 1..{ENSEMBLE_SIZE_MAX}")
+        if self.desired_zones_per_write_quorum < self.min_zones_per_write_quorum:
+            raise ConfigError(
+                f"desired_zones_per_write_quorum={self.desired_zones_per_write_quorum}: must be at"
+                f" least min_zones_per_write_quorum={self.min_zones_per_write_quorum}"
+            )
+        if not 1 <= self.weight_multiple_max <= 1000:
+            raise ConfigError(f"weight_multiple_max={self.weight_multiple_max}: must be 1..1000")
+        if self.search_steps_max < ENSEMBLE_SIZE_MAX:
+            raise ConfigError(
+                f"search_steps_max={self.search_steps_max}: must be at least {ENSEMBLE_SIZE_MAX}"
+            )
+        if self.group is not None and (not self.group.strip() or "," in self.group):
+            raise ConfigError(f"placement group {self.group!r}: a label, without commas")
+        if self.group is None and self.group_is_hard:
+            raise ConfigError("group_is_hard without a group: name the group or leave it out")

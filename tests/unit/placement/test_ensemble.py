@@ -1,0 +1,254 @@
+"""Choosing an ensemble: who may be taken, what each policy keeps, what a refusal says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from fastbk.errors import ConfigError, NotEnoughBookies
+from fastbk.model.quorum import write_sets
+from fastbk.placement.api import BookieView, PlacementConfig, choose_ensemble
+from fastbk.placement.rules import domains_of
+
+SPREAD = PlacementConfig()
+
+
+def at(location: str, *names: str, **known: object) -> list[BookieView]:
+    """Return views of bookies `names`, all at `location`."""
+    return [BookieView(name, location=location, **known) for name in names]  # type: ignore[arg-type]
+
+
+def many(bookies: list[BookieView], ensemble: int, write_quorum: int, config: PlacementConfig):
+    """Yield the choices of 100 seeds."""
+    for seed in range(100):
+        yield choose_ensemble(bookies, ensemble, write_quorum, 1, config, random.Random(seed))
+
+
+def spans(
+    bookies: list[BookieView], chosen: tuple[str, ...], write_quorum: int, upper: bool = False
+):
+    """Return how many racks (or regions) each write set has."""
+    where = {view.bookie_id: domains_of(view.location, "region") for view in bookies}
+    return [
+        len(
+            {
+                where[chosen[index]].upper if upper else where[chosen[index]].whole
+                for index in window
+            }
+        )
+        for window in write_sets(len(chosen), write_quorum)
+    ]
+
+
+def test_spread_takes_distinct_bookies_evenly() -> None:
+    bookies = at("/a/b", *"abcdef")
+    taken = Counter(name for chosen in many(bookies, 3, 2, SPREAD) for name in chosen)
+    assert sum(taken.values()) == 300
+    assert all(30 <= taken[name] <= 70 for name in "abcdef")
+    assert all(len(set(chosen)) == 3 for chosen in many(bookies, 3, 2, SPREAD))
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    bookies = at("/a/b", *"abcdefgh")
+    assert list(many(bookies, 4, 2, SPREAD)) == list(many(bookies, 4, 2, SPREAD))
+
+
+def test_read_only_and_excluded_bookies_are_never_taken_and_the_error_says_so() -> None:
+    """INV-P1."""
+    bookies = [*at("/a/b", "a", "b"), *at("/a/b", "c", writable=False), *at("/a/b", "d")]
+    with pytest.raises(
+        NotEnoughBookies, match="3 of 4 bookies are needed and 2 may be taken"
+    ) as info:
+        choose_ensemble(bookies, 3, 2, 2, SPREAD, random.Random(1), exclude={"d"})
+    assert info.value.replicas["c"] == "read-only"
+    assert info.value.replicas["d"] == "excluded by the caller"
+    assert set(info.value.replicas) == set("abcd")
+
+
+def test_quarantined_bookies_are_taken_only_when_there_are_too_few_others() -> None:
+    bookies = [*at("/a/b", "a", "b", "c"), *at("/a/b", "q", "r", quarantined=True)]
+    assert all(set(chosen) == set("abc") for chosen in many(bookies, 3, 2, SPREAD))
+    for chosen in many(bookies, 4, 2, SPREAD):
+        assert set("abc") < set(chosen)
+
+
+def test_a_quarantined_bookie_is_not_taken_for_a_soft_minimum_but_for_an_enforced_one() -> None:
+    bookies = [*at("/a/1", "a", "b"), *at("/a/2", "q", quarantined=True)]
+    soft = PlacementConfig(policy="rack")
+    assert all(set(chosen) == set("ab") for chosen in many(bookies, 2, 2, soft))
+    hard = PlacementConfig(policy="rack", enforce=True)
+    assert all("q" in chosen for chosen in many(bookies, 2, 2, hard))
+
+
+@pytest.mark.parametrize("enforce", [False, True])
+def test_racks_span_every_write_set_where_they_can(enforce: bool) -> None:
+    """INV-P1: two racks of two carry a ring of four only when they alternate."""
+    bookies = [*at("/r/1", "a", "b"), *at("/r/2", "c", "d")]
+    config = PlacementConfig(policy="rack", enforce=enforce)
+    for chosen in many(bookies, 4, 2, config):
+        assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
+
+
+def test_racks_that_cannot_span_are_refused_or_done_without() -> None:
+    bookies = [*at("/r/1", "a"), *at("/r/2", "b", "c", "d")]
+    for chosen in many(bookies, 4, 2, PlacementConfig(policy="rack")):
+        assert sorted(spans(bookies, chosen, 2)) == [1, 1, 2, 2]
+    with pytest.raises(NotEnoughBookies, match="no choice of them has 2 racks in every write set"):
+        choose_ensemble(
+            bookies, 4, 2, 2, PlacementConfig(policy="rack", enforce=True), random.Random(1)
+        )
+
+
+def test_bookies_without_a_location_share_a_rack() -> None:
+    bookies = [BookieView("a"), BookieView("b"), BookieView("c")]
+    with pytest.raises(NotEnoughBookies):
+        choose_ensemble(
+            bookies, 2, 2, 2, PlacementConfig(policy="rack", enforce=True), random.Random(1)
+        )
+
+
+def test_a_minimum_above_the_write_quorum_means_all_different() -> None:
+    config = PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=5)
+    bookies = [*at("/r/1", "a", "b"), *at("/r/2", "c", "d"), *at("/r/3", "e", "f")]
+    for chosen in many(bookies, 3, 3, config):
+        assert spans(bookies, chosen, 3) == [3, 3, 3]
+
+
+def test_beyond_the_minimum_racks_repeat_only_when_nothing_else_is_left() -> None:
+    bookies = [view for rack in range(5) for view in at(f"/r/{rack}", f"a{rack}", f"b{rack}")]
+    for chosen in many(bookies, 5, 3, PlacementConfig(policy="rack")):
+        assert spans(bookies, chosen, 3)[:3] == [3, 3, 3]
+
+
+def test_regions_have_even_shares_and_racks_differ_inside() -> None:
+    bookies = [
+        view
+        for region in "xyz"
+        for rack in range(3)
+        for view in at(f"/{region}/{rack}", f"{region}{rack}a", f"{region}{rack}b")
+    ]
+    for chosen in many(bookies, 6, 3, PlacementConfig(policy="region")):
+        assert Counter(name[0] for name in chosen) == {"x": 2, "y": 2, "z": 2}
+        assert min(spans(bookies, chosen, 3, upper=True)) >= 2
+        assert min(spans(bookies, chosen, 3)) == 3
+
+
+def test_shares_are_as_even_as_the_regions_are_large() -> None:
+    bookies = [*at("/x/1", "x1"), *at("/y/1", "y1", "y2", "y3"), *at("/z/1", "z1", "z2", "z3")]
+    for chosen in many(bookies, 5, 2, PlacementConfig(policy="region")):
+        assert Counter(name[0] for name in chosen) == {"x": 1, "y": 2, "z": 2}
+
+
+def test_zones_span_and_upgrade_domains_differ_within_a_zone() -> None:
+    bookies = [
+        view
+        for zone in "xy"
+        for domain in range(2)
+        for view in at(f"/{zone}/{domain}", f"{zone}{domain}a", f"{zone}{domain}b")
+    ]
+    for chosen in many(bookies, 4, 4, PlacementConfig(policy="zone")):
+        assert {name[:2] for name in chosen} == {"x0", "x1", "y0", "y1"}
+
+
+def test_desired_zones_are_aimed_at_but_only_the_minimum_is_enforced() -> None:
+    two = [*at("/x/1", "x1", "x2"), *at("/y/1", "y1", "y2")]
+    three = [*two, *at("/z/1", "z1")]
+    config = PlacementConfig(policy="zone", enforce=True)
+    for chosen in many(three, 3, 3, config):
+        assert {name[0] for name in chosen} == set("xyz")
+    for chosen in many(two, 3, 3, config):
+        assert {name[0] for name in chosen} == set("xy")
+
+
+def test_the_local_bookie_comes_first_when_it_is_writable() -> None:
+    config = PlacementConfig(local_first=True)
+    others = at("/a/1", *"bcdef")
+    assert all(
+        chosen[0] == "a"
+        for chosen in many([*others, *at("/a/1", "a", is_local=True)], 3, 2, config)
+    )
+    for away in ({"writable": False}, {"quarantined": True}):
+        bookies = [*others, *at("/a/1", "a", is_local=True, **away)]
+        assert all("a" not in chosen for chosen in many(bookies, 3, 2, config))
+
+
+def test_the_local_bookie_comes_first_under_an_enforced_minimum_too() -> None:
+    config = PlacementConfig(policy="rack", enforce=True, local_first=True)
+    bookies = [*at("/a/1", "a", is_local=True), *at("/a/1", "b", "c"), *at("/a/2", "d", "e")]
+    for chosen in many(bookies, 4, 2, config):
+        assert chosen[0] == "a"
+        assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
+    assert all(chosen == ("a", "d") for chosen in many(bookies[:4], 2, 2, config))
+    with pytest.raises(NotEnoughBookies):
+        choose_ensemble(bookies[:3], 2, 2, 2, config, random.Random(1))
+
+
+def test_a_hard_group_is_never_left_and_a_soft_one_only_when_too_small() -> None:
+    bookies = [*at("/a/1", "g", "h", labels=frozenset({"gold"})), *at("/a/1", "s", "t")]
+    soft = PlacementConfig(group="gold")
+    assert all(set(chosen) == set("gh") for chosen in many(bookies, 2, 2, soft))
+    assert all(set("gh") < set(chosen) for chosen in many(bookies, 3, 2, soft))
+    hard = PlacementConfig(group="gold", group_is_hard=True)
+    assert all(set(chosen) == set("gh") for chosen in many(bookies, 2, 2, hard))
+    with pytest.raises(NotEnoughBookies) as info:
+        choose_ensemble(bookies, 3, 2, 2, hard, random.Random(1))
+    assert info.value.replicas["s"] == "not in the group 'gold'"
+
+
+def test_others_come_before_the_quarantined_ones_of_a_soft_group() -> None:
+    gold = frozenset({"gold"})
+    bookies = [
+        *at("/a/1", "g", labels=gold),
+        *at("/a/1", "q", labels=gold, quarantined=True),
+        *at("/a/1", "s"),
+    ]
+    config = PlacementConfig(group="gold")
+    assert all(set(chosen) == {"g", "s"} for chosen in many(bookies, 2, 2, config))
+
+
+def test_weights_follow_free_space_up_to_the_multiple() -> None:
+    bookies = [
+        *at("/a/1", *"bcdefgh", free_bytes=100),
+        *at("/a/1", "huge", free_bytes=100_000),
+        *at("/a/1", "full", free_bytes=0),
+        *at("/a/1", "unknown"),
+    ]
+    rng = random.Random(7)
+    config = PlacementConfig(weighted=True, weight_multiple_max=3.0)
+    taken = Counter(choose_ensemble(bookies, 1, 1, 1, config, rng)[0] for _ in range(4000))
+    usual = sum(taken[name] for name in "bcdefgh") / 7
+    assert 2.5 <= taken["huge"] / usual <= 3.5
+    assert 0.8 <= taken["unknown"] / usual <= 1.2
+    assert taken["full"] / usual < 0.05
+
+
+def test_without_weights_free_space_does_not_matter() -> None:
+    bookies = [*at("/a/1", "a", free_bytes=1), *at("/a/1", "b", free_bytes=1 << 40)]
+    rng = random.Random(7)
+    taken = Counter(choose_ensemble(bookies, 1, 1, 1, SPREAD, rng)[0] for _ in range(1000))
+    assert 400 <= taken["a"] <= 600
+
+
+@pytest.mark.parametrize("quorums", [(0, 0, 0), (3, 4, 2), (3, 2, 3), (65, 3, 2)])
+def test_quorums_are_checked(quorums: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError):
+        choose_ensemble(at("/a/1", *"abcd"), *quorums, SPREAD, random.Random(1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"policy": "near"},
+        {"min_racks_per_write_quorum": 0},
+        {"min_zones_per_write_quorum": 4},
+        {"weight_multiple_max": 0.5},
+        {"search_steps_max": 1},
+        {"group": "a,b"},
+        {"group_is_hard": True},
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        PlacementConfig(**wrong)  # type: ignore[arg-type]
