@@ -118,6 +118,8 @@ def _fill(
     config: PlacementConfig,
 ) -> dict[int, BookieId] | str:
     """Return candidates for `indexes`, or the reason why that cannot be."""
+    if not indexes:
+        return {}
     if len(candidates.ranked) < len(indexes):
         return f"{len(candidates.ranked)} may be taken"
     rules = rules_of(config, write_quorum)
