@@ -1,0 +1,34 @@
+"""When a writer asks for another bookie in place of one of its ensemble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastbk.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePolicy:
+    """Which absences a writer bears, and for how long. All times are seconds above 0.
+
+    Without `delayed` a bookie is replaced at once when it says that it cannot store (READ_ONLY, IO_ERROR, NO_LEDGER,
+    CANNOT_TELL), when it is gone for good, when it leaves an add unanswered for `bookie_timeout_s`, and when it is away
+    and an entry in flight cannot be completed without it; otherwise when it was away for `replace_after_s`. With
+    `delayed` only if besides more than Qw - Qa members of some write set have failed, or it is read-only or gone.
+    """
+
+    replace_after_s: float = 1.0
+    """A bookie that was killed is back in 0.3 s; waiting for it is cheaper than a new fragment."""
+    delayed: bool = False
+    changes_max: int | None = None
+    """Successful changes of one writer; after them it goes on as if there were no other bookies. None: any number."""
+    bookie_timeout_s: float = 5.0
+    """Longest time that a connected bookie may leave an add unanswered, or go on refusing it as too busy; also the time
+    that the first connection to it may take."""
+
+    def __post_init__(self) -> None:
+        for name in ("replace_after_s", "bookie_timeout_s"):
+            if not 0 < getattr(self, name) <= 1e9:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: must be above 0 and finite")
+        if self.changes_max is not None and self.changes_max < 0:
+            raise ConfigError(f"changes_max={self.changes_max}: must be 0 or more, or None")
