@@ -16,7 +16,7 @@ from fastbk.model.quorum import check_quorums
 from fastbk.placement.candidates import WANTED_TIER, Candidate, Candidates, gather
 from fastbk.placement.faults import placement_faults
 from fastbk.placement.rules import Domains, domains_of, domains_of_view, rules_of, windows_of
-from fastbk.placement.search import Ring, best_arrangement
+from fastbk.placement.search import Ring, Steps, best_arrangement
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView, Chance, PlacementConfig, Policy
 
 __all__ = [
@@ -50,7 +50,8 @@ def choose_ensemble(
     check_quorums(ensemble, write_quorum, ack_quorum)
     left_out = dict.fromkeys(exclude, "excluded by the caller")
     candidates = gather(bookies, config, left_out, rng)
-    filled = _fill(candidates, range(ensemble), {}, ensemble, write_quorum, config)
+    steps = Steps(config.search_steps_max)
+    filled = _fill(candidates, range(ensemble), {}, ensemble, write_quorum, config, steps)
     if isinstance(filled, str):
         raise _not_enough(filled, ensemble, candidates)
     chosen = tuple(filled[index] for index in range(ensemble))
@@ -90,21 +91,25 @@ def choose_replacements(
         for index, bookie_id in enumerate(ensemble)
     }
 
-    def fill(indexes: Collection[int]) -> dict[int, BookieId] | str:
+    def fill(indexes: Collection[int], steps: Steps) -> dict[int, BookieId] | str:
         fixed = {index: where for index, where in at.items() if index not in indexes}
-        return _fill(candidates, indexes, fixed, len(ensemble), write_quorum, config)
+        return _fill(candidates, indexes, fixed, len(ensemble), write_quorum, config, steps)
 
-    everywhere = sorted(set(bad))
-    filled = fill(everywhere)
+    steps = Steps(config.search_steps_max)
+    filled = fill(set(bad), steps)
     if not isinstance(filled, str):
         return filled
     if not partial:
-        raise _not_enough(filled, len(everywhere), candidates)
+        raise _not_enough(filled, len(set(bad)), candidates)
+    ordered = _most_needed_first(set(bad), len(ensemble), write_quorum)
+    steps = Steps(config.search_steps_max)
+    if len(candidates.ranked) < len(ordered):
+        filled = fill(ordered[: len(candidates.ranked)], steps)
+        if not isinstance(filled, str):
+            return filled
     best: dict[int, BookieId] = {}
-    for index in _most_needed_first(everywhere, len(ensemble), write_quorum):
-        if len(best) == len(candidates.ranked):
-            break
-        more = fill([*best, index])
+    for index in ordered:
+        more = fill([*best, index], steps)
         best = best if isinstance(more, str) else more
     return best
 
@@ -116,6 +121,7 @@ def _fill(
     ensemble: int,
     write_quorum: int,
     config: PlacementConfig,
+    steps: Steps,
 ) -> dict[int, BookieId] | str:
     """Return candidates for `indexes`, or the reason why that cannot be."""
     if not indexes:
@@ -133,9 +139,7 @@ def _fill(
                 ring = Ring(ensemble, write_quorum, {**fixed, 0: where})
                 rest = [one for one in pool if one is not local]
                 filled = {0: local.view.bookie_id}
-            found = best_arrangement(
-                rest, ring, rules, config.policy, config.search_steps_max, watched
-            )
+            found = best_arrangement(rest, ring, rules, config.policy, steps, watched)
             if found.chosen is not None:
                 return filled | found.chosen
             is_certain = is_certain and found.is_certain
@@ -155,7 +159,11 @@ def _local_choices(
 ) -> Iterator[Candidate | None]:
     """Yield who may be tried for index 0 because it is on this host, at last None: whoever comes."""
     if config.local_first and 0 in indexes:
-        yield from (one for one in pool if one.view.is_local and one.tier == WANTED_TIER)
+        tried: set[str] = set()  # those of one place are alike for the rules
+        for one in pool:
+            if one.view.is_local and one.tier == WANTED_TIER and one.view.location not in tried:
+                tried.add(one.view.location)
+                yield one
     yield None
 
 

@@ -45,9 +45,10 @@ def placement_faults(
         for window in windows_of(len(ensemble), write_quorum):
             names = sorted({getattr(places[index], rule.level) for index in window})
             if len(names) < rule.target:
+                members_named = ", ".join(ensemble[index] for index in window)
+                plural = "" if len(names) == 1 else "s"
                 faults.append(
-                    f"the write set {', '.join(ensemble[index] for index in window)} has {len(names)}"
-                    f" different {rule.noun}{'s' if len(names) != 1 else ''} ({', '.join(names)}),"
-                    f" the minimum is {rule.target}"
+                    f"the write set {members_named} spans {len(names)} {rule.noun}{plural}"
+                    f" ({', '.join(names)}), the minimum is {rule.target}"
                 )
     return faults

@@ -5,7 +5,7 @@ Positions are filled in the ring's order. Bookies of one place and tier are alik
 and one of each kind is tried. What a write set must lack, given what is in it and how many positions are open, is
 counted at once, not when it is full: branches that break an enforced rule are never entered, and a branch ends when
 it is no better than what was found. The first way down is the greedy answer; the search goes on only while that may
-be improved, at most `steps_max` placements (INV-P2).
+be improved, for so many placements as it was given (INV-P2).
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from fastbk.model.ids import BookieId
 from fastbk.placement.candidates import TIER_COUNT, Candidate
 from fastbk.placement.rules import TIER_COSTS, Domains, Rule, Rules, domains_of_view, windows_of
 from fastbk.placement.values import Policy
+
+# Comparing what the write sets around a position hold costs about their number times their size; a step is about
+# the time of this many comparisons, so that steps are a measure of time.
+_WINDOW_CELLS_A_STEP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,16 @@ class Found:
 
 
 @dataclass(slots=True)
+class Steps:
+    """How many more placements may be looked at, over all searches of one choice (INV-P2).
+
+    The first way down costs nothing; beyond it a placement with large write sets costs more than one.
+    """
+
+    left: int
+
+
+@dataclass(slots=True)
 class _Cell:
     """Candidates of one place and tier, by ticket; the first `taken` are in use."""
 
@@ -65,14 +79,14 @@ def best_arrangement(
     ring: Ring,
     rules: Rules,
     policy: Policy,
-    steps_max: int,
+    steps: Steps,
     watched: frozenset[int] | None = None,
 ) -> Found:
     """Return the cheapest way to fill the open positions of `ring` from `pool`, and whether that is certain.
 
     Only write sets with a position of `watched` count (None: all): a replacement answers for what it touches.
     """
-    search = _Search(pool, ring, rules, policy, steps_max, watched)
+    search = _Search(pool, ring, rules, policy, steps, watched)
     if search.is_hopeless():
         return Found(None, is_certain=True)
     search.descend(0, search.cost_at_start)
@@ -86,7 +100,7 @@ class _Search:
         ring: Ring,
         rules: Rules,
         policy: Policy,
-        steps_max: int,
+        steps: Steps,
         watched: frozenset[int] | None,
     ) -> None:
         self.ring = ring
@@ -105,11 +119,17 @@ class _Search:
         self.whole_used = Counter(domains.whole for domains in fixed)
         self.upper_used = Counter(domains.upper for domains in fixed)
         self.is_whole_ring = watched is None
-        self.steps_left = steps_max
+        self.steps = steps
+        self.price = 1 + ring.write_quorum**2 // _WINDOW_CELLS_A_STEP
+        self.deepest = 0
+        """Each position costs nothing the first time it is filled: the first way down is always made."""
         self.is_exhausted = False
         self.best: dict[int, BookieId] | None = None
         self.best_cost: int | None = None
         self.filled: dict[int, BookieId] = {}
+        self.left_of_tier = [0] * TIER_COUNT
+        for cell in self.cells:
+            self.left_of_tier[cell.tier] += len(cell.ranked)
         self.cost_at_start = self._lacking_at_start()
         self.goal = self.cost_at_start + self._tier_floor(0) + self._shares_floor()
         self._sort_into_kinds()
@@ -171,10 +191,7 @@ class _Search:
     def _tier_floor(self, depth: int) -> int:
         """Return what the tiers of the bookies for the positions from `depth` on cost at least."""
         needed, floor = len(self.open) - depth, 0
-        left = [0] * TIER_COUNT
-        for cell in self.cells:
-            left[cell.tier] += len(cell.ranked) - cell.taken
-        for tier, count in enumerate(left):
+        for tier, count in enumerate(self.left_of_tier):
             taken = min(needed, count)
             floor += taken * TIER_COSTS[tier]
             needed -= taken
@@ -240,10 +257,12 @@ class _Search:
         for option_cost, _, _, _, cell in self._options(position):
             if self.is_exhausted or self.best_cost == self.goal:
                 return
-            if self.steps_left == 0:
-                self.is_exhausted = True
-                return
-            self.steps_left -= 1
+            if depth < self.deepest:
+                if self.steps.left <= 0:
+                    self.is_exhausted = True
+                    return
+                self.steps.left -= self.price
+            self.deepest = max(self.deepest, depth + 1)
             new_cost = cost + option_cost
             self._place(position, cell)
             if self.best_cost is None or new_cost + self._tier_floor(depth + 1) < self.best_cost:
@@ -253,6 +272,7 @@ class _Search:
     def _place(self, position: int, cell: _Cell) -> None:
         self.filled[position] = cell.ranked[cell.taken].view.bookie_id
         cell.taken += 1
+        self.left_of_tier[cell.tier] -= 1
         self.at[position] = cell.domains
         self.upper_used[cell.domains.upper] += 1
         self.whole_used[cell.domains.whole] += 1
@@ -260,6 +280,7 @@ class _Search:
     def _take_back(self, position: int, cell: _Cell) -> None:
         del self.filled[position]
         cell.taken -= 1
+        self.left_of_tier[cell.tier] += 1
         self.at[position] = None
         self.upper_used[cell.domains.upper] -= 1
         self.whole_used[cell.domains.whole] -= 1

@@ -17,7 +17,7 @@ Policy = Literal["spread", "rack", "region", "zone"]
 DEFAULT_LOCATION = "/default-region/default-rack"
 """Where a bookie counts as being when nobody said where it is: all such bookies share one rack."""
 
-SEARCH_STEPS = 20_000
+SEARCH_STEPS = 4_000
 
 
 class Chance(Protocol):
@@ -74,7 +74,7 @@ class PlacementConfig:
     group_is_hard: bool = False
     """True: others are never taken. False: they are taken when the group has too few."""
     search_steps_max: int = SEARCH_STEPS
-    """Placements looked at in one search, at least 64: bounds the time of a choice whatever the topology (INV-P2)."""
+    """Placements looked at for one choice, at least 64: bounds its time whatever the topology (INV-P2)."""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):

@@ -2,7 +2,8 @@
 
 The judge below knows nothing of cells, tickets or bounds: it scores an arrangement by the rules as README.md has
 them, and tries all. What is enforced holds, or nothing exists (INV-P1); what is not is as good as can be.
-Sizes stay small enough for the judge: at most 7 bookies, ensembles of at most 5.
+Sizes stay small enough for the judge: at most 7 bookies, ensembles of at most 5. There the shipped bound of steps is
+never the reason for a refusal or for less than the best; beyond, what is returned holds, but may not be the best.
 """
 
 from __future__ import annotations
@@ -62,7 +63,6 @@ def configs(draw: st.DrawFn) -> PlacementConfig:
         local_first=draw(st.booleans()),
         group=group,
         group_is_hard=group is not None and draw(st.booleans()),
-        search_steps_max=1_000_000,
     )
 
 

@@ -10,15 +10,11 @@ from fastbk.errors import NotEnoughBookies
 from fastbk.placement.api import BookieView, PlacementConfig, choose_ensemble
 from fastbk.placement.candidates import gather
 from fastbk.placement.rules import rules_of
-from fastbk.placement.search import Ring, best_arrangement
+from fastbk.placement.search import Ring, Steps, best_arrangement
 
 
-def hard_topology() -> list[BookieView]:
-    """Return a topology on which counting shows nothing and depth-first search goes on for ever.
-
-    Racks of different sizes, with just enough room: twelve positions, every three of them on three racks.
-    """
-    sizes = [1, 1, 1, 1, 2, 2, 2, 3]
+def racks_of(*sizes: int) -> list[BookieView]:
+    """Return bookies in racks of these sizes."""
     return [
         BookieView(f"r{rack}b{number}:1", location=f"/region/rack{rack}")
         for rack, size in enumerate(sizes)
@@ -33,24 +29,34 @@ def test_a_search_ends_after_its_steps_and_says_that_it_is_not_certain() -> None
         for number in range(300)
     ]
     pool = gather(bookies, config, {}, random.Random(1)).ranked
-    found = best_arrangement(pool, Ring(64, 32), rules_of(config, 32), "zone", 64)
+    found = best_arrangement(pool, Ring(64, 32), rules_of(config, 32), "zone", Steps(64))
     assert found.chosen is not None
     assert len(set(found.chosen.values())) == 64
     assert not found.is_certain  # INV-P2
 
 
-def test_an_enforced_search_that_runs_out_of_steps_says_so() -> None:
-    config = PlacementConfig(
-        policy="rack", enforce=True, min_racks_per_write_quorum=3, search_steps_max=64
-    )
-    outcomes = set()
-    for seed in range(200):
-        try:
-            choose_ensemble(hard_topology(), 13, 3, 2, config, random.Random(seed))
-            outcomes.add("found")
-        except NotEnoughBookies as error:
-            outcomes.add("steps" if "64 steps" in str(error) else "none")
-    assert "none" not in outcomes
+@pytest.mark.parametrize(
+    ("sizes", "quorums", "racks", "exists"),
+    [((1, 1, 1, 2, 3, 4), (12, 9, 5), 5, True), ((1, 2, 3), (6, 4, 3), 3, False)],
+)
+def test_an_enforced_search_says_whether_it_knows(
+    sizes: tuple[int, ...], quorums: tuple[int, int, int], racks: int, exists: bool
+) -> None:
+    """INV-P2: too few steps are not a proof, and the message does not say so."""
+
+    def choose(steps: int) -> tuple[str, ...]:
+        config = PlacementConfig(
+            policy="rack", enforce=True, min_racks_per_write_quorum=racks, search_steps_max=steps
+        )
+        return choose_ensemble(racks_of(*sizes), *quorums, config, random.Random(1))
+
+    with pytest.raises(NotEnoughBookies, match="none was found in 64 steps"):
+        choose(64)
+    if exists:
+        assert len(choose(4000)) == quorums[0]
+    else:
+        with pytest.raises(NotEnoughBookies, match="no choice of them"):
+            choose(4000)
 
 
 @pytest.mark.parametrize("policy", ["spread", "rack", "region", "zone"])
