@@ -1,0 +1,192 @@
+"""The reading half of a recovery: fence the last ensemble, then decide entry by entry what exists.
+
+Both ask with FENCE: a bookie answers such a read only when the fence is durable, so every answer that is counted
+comes from a bookie that the old writer can no longer complete an add on. Fencing only the first read is not enough:
+the message to one bookie may be lost, and an add later completes there (P1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
+from fastbk.replication.actions import Found, Outcome, ReadEntry
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.replicas import Backoff, Pacing, Replicas, entry_in
+
+
+@dataclass(slots=True)
+class Fenced:
+    """What the fenced bookies of the last ensemble know.
+
+    Attributes:
+        lac: everything up to it is acknowledged for certain: the best LAC that a good digest covers, or the last
+            entry before the last fragment.
+        highest: the highest entry that any of them holds, -1 if none.
+        lengths: the ledger's length at those entries that were seen.
+    """
+
+    lac: EntryId
+    highest: EntryId = -1
+    lengths: dict[EntryId, int] = field(default_factory=dict)
+
+
+class FenceEnsemble(Procedure[Fenced]):
+    """Reads entry -1 with FENCE from every member of the last ensemble, until the answers are covered.
+
+    Covered: of every write set fewer than Qa members are left that did not answer, so the old writer's quorum is gone,
+    and what was acknowledged is known to one that answered. An entry with a good digest, NO_ENTRY and NO_LEDGER are
+    answers; CANNOT_TELL, errors and damaged copies are not. Another key anywhere ends it (Unauthorized).
+
+    Those not heard by then are let go: should they be asked for entries later, that fences them too.
+    """
+
+    def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, pacing: Pacing) -> None:
+        super().__init__()
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._pacing = pacing
+        fragment = metadata.fragments[-1]
+        self._ensemble = fragment.ensemble
+        self._valid: set[int] = set()
+        self._asked = 0
+        self._replicas = Replicas()
+        # Earlier fragments are final: nothing below the last one's start is in doubt (P2).
+        self._fenced = Fenced(fragment.first_entry_id - 1)
+
+    def begin(self, now_s: float) -> None:
+        """Ask all."""
+        self._backoff = Backoff(self._pacing, now_s)
+        self._ask_those(range(len(self._ensemble)))
+
+    def _ask_those(self, indexes: range | list[int]) -> None:
+        request = ReadEntry(-1, fence=True, high_priority=True)
+        for index in indexes:
+
+            def answered(outcome: Outcome, now_s: float, index: int = index) -> None:
+                self._answered(index, outcome, now_s)
+
+            self._asked += 1
+            self._ask(self._ensemble[index], request, self._pacing.request_timeout_s, answered)
+
+    def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
+        self._asked -= 1
+        bookie_id = self._ensemble[index]
+        found = entry_in(outcome, -1)
+        if found is None:
+            self._replicas.hear(bookie_id, outcome)
+            if self._replicas.closed is not None or self._replicas.unauthorized:
+                self._give_up(now_s)
+                return
+            if bookie_id in self._replicas.absent:
+                self._valid.add(index)
+        else:
+            self._valid.add(index)
+            # Only what this digest covers; the number beside the entry counts for nothing (P19).
+            self._fenced.lac = max(self._fenced.lac, found.lac)
+            self._fenced.highest = max(self._fenced.highest, found.entry_id)
+            self._fenced.lengths[found.entry_id] = found.length
+        if self._is_covered(self._valid):
+            self._finish(self._fenced, now_s)
+        elif self._asked == 0:
+            self._again(now_s)
+
+    def _is_covered(self, answered: set[int]) -> bool:
+        metadata = self._metadata
+        return lac_is_covered(
+            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        )
+
+    def _again(self, now_s: float) -> None:
+        passing = [
+            index for index, one in enumerate(self._ensemble) if one in self._replicas.passing
+        ]
+        # Waiting helps only if those that may come back would be enough.
+        is_of_use = passing and self._is_covered(self._valid.union(passing))
+        pause_s = self._backoff.next_pause_s(now_s) if is_of_use else None
+        if pause_s is None:
+            self._give_up(now_s)
+            return
+
+        def woken(_: Outcome, __: float) -> None:
+            self._replicas.forget(self._ensemble[index] for index in passing)
+            self._ask_those(passing)
+
+        self._sleep(pause_s, woken)
+
+    def _give_up(self, now_s: float) -> None:
+        what = f"ledger {self._ledger_id}: too few bookies of the last ensemble could be fenced"
+        self._fail(self._replicas.error(what, ledger_id=self._ledger_id), now_s)
+
+
+class ReadForRecovery(Procedure[Found | None]):
+    """Decides whether one entry exists: the result is a good copy, or None when it was never acknowledged for certain.
+
+    All of its write set is asked at once. One good copy decides "exists". "Missing" takes NO_ENTRY or NO_LEDGER from
+    Qw - Qa + 1 bookies, and is decided as soon as they are there, whatever the others may say (P5). When all have
+    answered and neither is true, those that are away or busy are asked again, then it fails and says why.
+    """
+
+    def __init__(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId, pacing: Pacing
+    ) -> None:
+        super().__init__()
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+        self._pacing = pacing
+        ensemble = metadata.fragment_of(entry_id).ensemble
+        indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        self._members: list[BookieId] = [ensemble[index] for index in indexes]
+        self._proof = missing_proof(metadata.write_quorum, metadata.ack_quorum)
+        self._asked = 0
+        self._replicas = Replicas()
+
+    def begin(self, now_s: float) -> None:
+        """Ask the whole write set."""
+        self._backoff = Backoff(self._pacing, now_s)
+        self._ask_those(self._members)
+
+    def _ask_those(self, bookie_ids: list[BookieId]) -> None:
+        request = ReadEntry(self._entry_id, fence=True, high_priority=True)
+        for bookie_id in bookie_ids:
+
+            def answered(outcome: Outcome, now_s: float, bookie_id: BookieId = bookie_id) -> None:
+                self._answered(bookie_id, outcome, now_s)
+
+            self._asked += 1
+            self._ask(bookie_id, request, self._pacing.request_timeout_s, answered)
+
+    def _answered(self, bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
+        self._asked -= 1
+        found = entry_in(outcome, self._entry_id)
+        replicas = self._replicas
+        if found is not None:
+            self._finish(found, now_s)
+            return
+        replicas.hear(bookie_id, outcome)
+        if replicas.closed is not None or replicas.unauthorized:
+            self._give_up(now_s)
+        elif len(replicas.absent) >= self._proof:
+            self._finish(None, now_s)
+        elif self._asked == 0:
+            self._again(now_s)
+
+    def _again(self, now_s: float) -> None:
+        passing = [one for one in self._members if one in self._replicas.passing]
+        pause_s = self._backoff.next_pause_s(now_s) if passing else None
+        if pause_s is None:
+            self._give_up(now_s)
+            return
+
+        def woken(_: Outcome, __: float) -> None:
+            self._replicas.forget(passing)
+            self._ask_those(passing)
+
+        self._sleep(pause_s, woken)
+
+    def _give_up(self, now_s: float) -> None:
+        what = f"entry {self._entry_id} of ledger {self._ledger_id} can be neither read nor proven to be missing"
+        error = self._replicas.error(what, ledger_id=self._ledger_id, entry_id=self._entry_id)
+        self._fail(error, now_s)

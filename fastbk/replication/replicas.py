@@ -1,0 +1,146 @@
+"""What the replicas that were asked for one thing said instead of it, who may say otherwise soon, and what it proves.
+
+Three kinds of bad answers must never be mixed up: "I never acknowledged it" (NO_ENTRY, NO_LEDGER) is a proof, since
+bookies say it only from a healthy index (INV-X1); a bookie that is away or busy may answer in a moment; everything
+else (CANNOT_TELL, IO_ERROR, a copy that fails its digest, another key) proves nothing and will not change by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fastbk.errors import (
+    ClientClosed,
+    DigestMismatch,
+    Error,
+    NotEnoughBookies,
+    QuorumTimeout,
+    Unauthorized,
+)
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.replication.actions import Found, Outcome, Reply
+from fastbk.wire.statuses import Status, status_name
+
+ABSENT_STATUSES = (Status.NO_ENTRY, Status.NO_LEDGER)
+# Answers of a bookie that may give what was asked for a moment later.
+PASSING_STATUSES = (Status.NOT_READY, Status.TOO_MANY_REQUESTS)
+BAD_DIGEST = "the copy fails its digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """How long a procedure waits for one answer, and how it asks again. Seconds, all above 0.
+
+    Attributes:
+        request_timeout_s: of one request to one bookie.
+        give_up_s: bookies that are away or busy are asked again until nothing has gone forward for so long.
+        pause_min_s, pause_max_s: between such rounds, doubled each time.
+    """
+
+    request_timeout_s: float = 10.0
+    give_up_s: float = 10.0
+    pause_min_s: float = 0.02
+    pause_max_s: float = 1.0
+
+
+class Backoff:
+    """Pauses between rounds, ever longer, up to the end of all patience."""
+
+    def __init__(self, pacing: Pacing, now_s: float) -> None:
+        self._pacing = pacing
+        self._pause_s = pacing.pause_min_s
+        self._end_s = now_s + pacing.give_up_s
+
+    def moved(self, now_s: float) -> None:
+        """Something went forward: patience begins anew."""
+        self._pause_s = self._pacing.pause_min_s
+        self._end_s = now_s + self._pacing.give_up_s
+
+    def next_pause_s(self, now_s: float) -> float | None:
+        """Return the pause before the next round, None when patience is at its end."""
+        left_s = self._end_s - now_s
+        if left_s < self._pacing.pause_min_s:
+            return None
+        # Half of what is left: the last try comes before the end, not at it.
+        pause_s = max(self._pacing.pause_min_s, min(self._pause_s, left_s / 2))
+        self._pause_s = min(self._pacing.pause_max_s, 2 * self._pause_s)
+        return pause_s
+
+
+def entry_in(outcome: Outcome, entry_id: EntryId) -> Found | None:
+    """Return the good copy of `entry_id` (-1: of any) that an answer to ReadEntry holds, None if there is none."""
+    if isinstance(outcome, Reply) and outcome.status == Status.OK and outcome.found:
+        found = outcome.found[0]
+        if entry_id in (-1, found.entry_id):
+            return found
+    return None
+
+
+class Replicas:
+    """What each bookie said that did not give what it was asked for.
+
+    Attributes:
+        said: bookie id -> reason, for an error's `replicas`.
+        absent: those that said, as a proof, that they never acknowledged it.
+        passing: those that may answer otherwise soon.
+    """
+
+    __slots__ = ("absent", "closed", "damaged", "passing", "said", "unauthorized")
+
+    def __init__(self) -> None:
+        self.said: dict[BookieId, str] = {}
+        self.absent: set[BookieId] = set()
+        self.passing: set[BookieId] = set()
+        self.damaged = False
+        self.unauthorized = False
+        self.closed: ClientClosed | None = None
+
+    def hear(self, bookie_id: BookieId, outcome: Outcome) -> None:
+        """Take the outcome of an Ask that gave nothing good."""
+        self.passing.discard(bookie_id)
+        if isinstance(outcome, Reply):
+            self._hear_reply(bookie_id, outcome)
+            return
+        assert isinstance(outcome, Error)
+        self.said[bookie_id] = str(outcome)
+        if isinstance(outcome, NotEnoughBookies | QuorumTimeout):
+            self.passing.add(bookie_id)
+        elif isinstance(outcome, ClientClosed):
+            self.closed = outcome
+
+    def _hear_reply(self, bookie_id: BookieId, reply: Reply) -> None:
+        if reply.status == Status.OK:
+            # Good, but not what was asked for: the bookie is confused, which says nothing about the entry.
+            self.said[bookie_id] = BAD_DIGEST if reply.damaged else "answered something else"
+            self.damaged = self.damaged or reply.damaged
+            return
+        self.said[bookie_id] = status_name(reply.status)
+        if reply.status in ABSENT_STATUSES:
+            self.absent.add(bookie_id)
+        elif reply.status in PASSING_STATUSES:
+            self.passing.add(bookie_id)
+        elif reply.status == Status.UNAUTHORIZED:
+            self.unauthorized = True
+
+    def forget(self, bookie_ids: Iterable[BookieId]) -> None:
+        """These are asked again: what they said no longer counts."""
+        for bookie_id in bookie_ids:
+            self.said.pop(bookie_id, None)
+            self.passing.discard(bookie_id)
+            self.absent.discard(bookie_id)
+
+    def error(
+        self, what: str, *, ledger_id: int, entry_id: EntryId | None = None, hint: str = "try again"
+    ) -> Error:
+        """Return the error that names each reason; its type is that of the gravest."""
+        if self.closed is not None:
+            return self.closed
+        kind: type[Error] = NotEnoughBookies
+        text = f"{what}; see what each bookie said, and {hint}"
+        if self.unauthorized:
+            kind, text = Unauthorized, f"{what}: the password is not the ledger's"
+        elif self.damaged:
+            kind = DigestMismatch
+            text = f"{what}: no copy passes its digest; is the password right? else run a repair"
+        return kind(text, ledger_id=ledger_id, entry_id=entry_id, replicas=self.said)
