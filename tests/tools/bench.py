@@ -153,6 +153,12 @@ def table(figures: dict[str, dict[str, list[float]]], trees: dict[str, Path]) ->
 
 def main() -> int:
     """Measure, print the table, write the JSON."""
+    if sys.argv[1:] == ["replication"]:
+        from tests.tools import bench_replication
+
+        return bench_replication.main()
+    if sys.argv[1:]:
+        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, or nothing")
     (ROOT / "build").mkdir(exist_ok=True)
     rounds = int(os.environ.get("ROUNDS", "3"))
     seconds = float(os.environ.get("SECONDS_EACH", "3"))

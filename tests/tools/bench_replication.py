@@ -1,0 +1,161 @@
+"""`./dev bench replication`: what replication costs beside the disk's own limit, measured in one run on a real cluster.
+
+1. `await append` at E=3 Qw=3 Qa=2, window 1, beside the commit of three writers at once on the same disk.
+2. The same with one of the three bookies slowed down by a proxy: neither p50 nor the client's memory may care.
+3. Recovery of open ledgers with one dead bookie, each by `open_ledger(recovery=True)`.
+
+Environment: SECONDS_EACH=3, ROUNDS=3, LEDGERS=200, OUT=build/bench-replication.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+import fastbk
+from fastbk.client import Client
+from fastbk.testing import LocalCluster
+from tests.live.proxied_store import proxied
+from tests.live.proxy import Direction, FrameProxy
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ENTRY = b"x" * 1024
+SLOW_S = 0.05
+_PROBE = """
+import json, sys
+from pathlib import Path
+from fastbk.native.load import disk_probe
+with disk_probe(Path(sys.argv[1])) as probe:
+    probe.run(float(sys.argv[2]))
+    print(json.dumps(probe.latencies.summary_us()))
+"""
+
+
+def percentiles(values_s: list[float]) -> dict[str, float]:
+    """Return p50, p99 and the maximum in microseconds."""
+    ordered = sorted(values_s)
+    return {
+        "count": len(ordered),
+        "p50": round(ordered[len(ordered) // 2] * 1e6, 1),
+        "p99": round(ordered[int(len(ordered) * 0.99)] * 1e6, 1),
+        "max": round(ordered[-1] * 1e6, 1),
+    }
+
+
+def three_writers_commit_us(folder: Path, seconds: float) -> float:
+    """Return the mean p50 of three processes that commit 4 KiB each, all at once."""
+    command = [sys.executable, "-c", _PROBE, str(folder), str(seconds)]
+    probes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(3)
+    ]
+    results = [json.loads(probe.communicate(timeout=seconds + 60)[0]) for probe in probes]
+    return statistics.mean(one["p50"] for one in results)
+
+
+async def append_for(client: Client, seconds: float) -> list[float]:
+    """Append one entry after the other; return how long each took in seconds."""
+    took: list[float] = []
+    async with await client.create_ledger(3, 3, 2) as writer:
+        for _ in range(50):
+            await writer.append(ENTRY)
+        end_s = time.perf_counter() + seconds
+        while (began_s := time.perf_counter()) < end_s:
+            await writer.append(ENTRY)
+            took.append(time.perf_counter() - began_s)
+    return took
+
+
+async def slow_bookie(cluster: LocalCluster, seconds: float) -> dict[str, object]:
+    """Append with all proxies quick, then with one bookie 50 ms away; p50 of both, and the growth of memory."""
+    proxies = []
+    for index in range(3):
+        proxy = FrameProxy(lambda index=index: cluster.bookies[index].port, random.Random(index))  # type: ignore[misc]
+        await proxy.start()
+        proxies.append(proxy)
+    ports = {bookie.name: proxies[at].port for at, bookie in enumerate(cluster.bookies)}
+    options = {"held_bytes_max": 4 * 1024 * 1024}
+    async with fastbk.connect(proxied(cluster.metadata_uri, ports), **options) as client:
+        quick = percentiles(await append_for(client, seconds))
+        proxies[0].set(Direction(delay_s=SLOW_S), Direction())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        slow = percentiles(await append_for(client, seconds))
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    for proxy in proxies:
+        await proxy.stop()
+    ratio = slow["p50"] / quick["p50"]
+    return {
+        "quick_us": quick,
+        "one_slow_us": slow,
+        "p50_ratio": round(ratio, 3),
+        "memory_grown_kib": grown,
+    }
+
+
+async def recovery(cluster: LocalCluster, ledgers: int) -> dict[str, float]:
+    """Leave ledgers open, kill one of their three bookies for good, then time one recovery after the other."""
+    ids = []
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        for _ in range(ledgers):
+            writer = await client.create_ledger(3, 3, 2)
+            await writer.append_many([ENTRY] * 20)
+            ids.append(writer.ledger_id)
+    await cluster.kill_async(1)
+    took = []
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        # The first one finds out which bookie is dead.
+        await client.open_ledger(ids[0])
+        for ledger_id in ids[1:]:
+            began_s = time.perf_counter()
+            reader = await client.open_ledger(ledger_id)
+            took.append(time.perf_counter() - began_s)
+            assert reader.metadata.last_entry_id == 19
+    return percentiles(took)
+
+
+async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> dict[str, object]:
+    """Run everything on one cluster and return the figures."""
+    figures: dict[str, object] = {}
+    async with LocalCluster(3, data=folder / "cluster") as cluster:
+        pairs = []
+        for _ in range(rounds):
+            disk_us = await asyncio.to_thread(three_writers_commit_us, folder, seconds)
+            async with fastbk.connect(cluster.metadata_uri) as client:
+                append = percentiles(await append_for(client, seconds))
+            ratio = round(append["p50"] / disk_us, 2)
+            pairs.append({"disk_p50_us": round(disk_us, 1), "append_us": append, "ratio": ratio})
+            print(f"append E=3 Qw=3 Qa=2, window 1: {pairs[-1]}", flush=True)
+        figures["append"] = pairs
+        figures["slow_bookie"] = await slow_bookie(cluster, seconds)
+        print(f"one slow bookie of three: {figures['slow_bookie']}", flush=True)
+        figures["recovery_us"] = await recovery(cluster, ledgers)
+        print(f"recovery with one dead bookie: {figures['recovery_us']}", flush=True)
+    return figures
+
+
+def main() -> int:
+    """Measure and write the JSON."""
+    seconds = float(os.environ.get("SECONDS_EACH", "3"))
+    rounds = int(os.environ.get("ROUNDS", "3"))
+    ledgers = int(os.environ.get("LEDGERS", "200"))
+    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-replication.json"))
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
+        figures = uvloop.run(measure(Path(scratch), seconds, rounds, ledgers))
+    out.write_text(json.dumps(figures, indent=1))
+    print(f"written: {out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
