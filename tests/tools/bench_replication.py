@@ -60,7 +60,7 @@ def three_writers_commit_us(folder: Path, seconds: float) -> float:
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(3)
     ]
     results = [json.loads(probe.communicate(timeout=seconds + 60)[0]) for probe in probes]
-    return statistics.mean(one["p50"] for one in results)
+    return float(statistics.mean(one["p50"] for one in results))
 
 
 async def append_for(client: Client, seconds: float) -> list[float]:
