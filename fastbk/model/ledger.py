@@ -1,4 +1,4 @@
-"""Ledger metadata: the value, its legal transitions, and Apache's bytes (version 3, the current one).
+"""Ledger metadata: the value, its legal transitions, and Apache's bytes (version 3; 1 and 2 are read too).
 
     "BookieMetadataFormatVersion\\t3\\n" | varint size | protobuf message LedgerMetadataFormat
 
@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.model import protobuf
+from fastbk.model import ledger_text, protobuf
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import NO_ENTRY, BookieId, EntryId
 from fastbk.model.quorum import check_quorums
@@ -101,16 +101,20 @@ class LedgerMetadata:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> LedgerMetadata:
-        """Return the value of `raw`; raise StorageError for anything but well-formed version 3 bytes."""
+        """Return the value of `raw` (versions 1 to 3); raise StorageError for anything that is not well-formed."""
         head, newline, body = raw.partition(b"\n")
         if not newline or not head.startswith(_HEADER) or not head[len(_HEADER) :].isdigit():
             raise StorageError("ledger metadata does not begin with its format's name and version")
         version = int(head[len(_HEADER) :])
-        if version != FORMAT_VERSION:
+        if not 1 <= version <= FORMAT_VERSION:
             raise StorageError(
-                f"ledger metadata is of format version {version}; this version reads {FORMAT_VERSION}"
+                f"ledger metadata is of format version {version}; this version reads 1 to {FORMAT_VERSION}"
             )
         try:
+            if version == 1:
+                return _from_message(ledger_text.message_of_version_1(body))
+            if version == 2:
+                return _from_message(ledger_text.message_of_version_2(body))
             size, at = protobuf.read_varint(body, 0)
             if at + size > len(body):
                 raise ValueError("the message is cut off")
