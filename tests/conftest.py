@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures.skips", "tests.fixtures.aio", "fastbk.testing"]
+pytest_plugins = [
+    "tests.fixtures.skips",
+    "tests.fixtures.aio",
+    "tests.fixtures.zookeeper",
+    "fastbk.testing",
+]
 
 # Folders whose tests start real processes: `slow` and `serial` unless they say `fast`.
 SERVICE_FOLDERS = ("integration", "crash")

@@ -1,17 +1,104 @@
-"""Metadata URIs: `sqlite:/absolute/path`, `memory:name`; ZooKeeper's forms are known but not served yet."""
+"""Metadata URIs.
+
+    zk+hierarchical://host1:2181;host2:2181/ledgers     ZooKeeper, with the layout that LAYOUT there must name
+    zk://host1:2181/ledgers, zk+null://...              the same with whatever layout is there
+    sqlite:/absolute/path                               one machine
+    memory:name                                         one process, for tests
+
+The layouts are flat, hierarchical and longhierarchical; the port 2181 and the path /ledgers may be left out.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from fastbk.errors import ConfigError
 from fastbk.meta.api import MetadataStore
+from fastbk.meta.zookeeper_paths import ROOT_DEFAULT, Layout
 
-FORMS = "sqlite:/absolute/path or memory:name"
+FORMS = "zk+hierarchical://host:2181/ledgers, sqlite:/absolute/path or memory:name"
+ZOOKEEPER_PORT = 2181
+
+_SERVER = re.compile(r"(?P<host>[A-Za-z0-9._\-]+|\[[0-9A-Fa-f:.%]+\])(?::(?P<port>\d{1,5}))?")
+_NODE_NAME = re.compile(r"[^/\x00-\x1f\x7f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperLocation:
+    """Where a cluster's metadata is in ZooKeeper. `layout` None: whatever LAYOUT says."""
+
+    servers: tuple[str, ...]
+    """Each as host:port."""
+    root: str
+    layout: Layout | None = None
+
+    @property
+    def uri(self) -> str:
+        """The location in its complete form."""
+        scheme = "zk" if self.layout is None else f"zk+{self.layout.value}"
+        return f"{scheme}://{';'.join(self.servers)}{self.root}"
+
+
+def is_zookeeper(uri: str) -> bool:
+    """Return whether this is a URI of ZooKeeper's, well-formed or not."""
+    scheme = uri.partition(":")[0]
+    return scheme == "zk" or scheme.startswith("zk+")
+
+
+def parse_zookeeper(uri: str) -> ZooKeeperLocation:
+    """Return what a ZooKeeper URI names. Raises ConfigError saying which part is wrong."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        raise ConfigError(f"metadata URI {uri!r}: write zk+LAYOUT://host:2181/ledgers")
+    servers, slash, path = rest.partition("/")
+    return ZooKeeperLocation(
+        tuple(_server(uri, one) for one in re.split("[;,]", servers)),
+        _root(uri, f"/{path}") if slash and path.strip("/") else ROOT_DEFAULT,
+        _layout(uri, scheme),
+    )
+
+
+def _layout(uri: str, scheme: str) -> Layout | None:
+    word = scheme.removeprefix("zk").removeprefix("+")
+    if word in ("", "null"):
+        return None
+    try:
+        return Layout(word)
+    except ValueError:
+        known = ", ".join(layout.value for layout in Layout)
+        raise ConfigError(
+            f"metadata URI {uri!r}: unknown layout {word!r}; choose one of {known}, or zk:// for"
+            " what is there"
+        ) from None
+
+
+def _server(uri: str, text: str) -> str:
+    match = _SERVER.fullmatch(text.strip())
+    if match is None or not 0 < int(match["port"] or ZOOKEEPER_PORT) < 65_536:
+        raise ConfigError(
+            f"metadata URI {uri!r}: {text!r} is not a server; write host:port, several with ';' between"
+        )
+    return f"{match['host']}:{match['port'] or ZOOKEEPER_PORT}"
+
+
+def _root(uri: str, path: str) -> str:
+    names = path.removesuffix("/").split("/")[1:]
+    # ZooKeeper refuses these itself, in words that do not name the URI.
+    if not all(_NODE_NAME.fullmatch(name) and name not in (".", "..") for name in names):
+        raise ConfigError(f"metadata URI {uri!r}: {path!r} cannot be the path of a node")
+    if names[0] == "zookeeper":
+        raise ConfigError(
+            f"metadata URI {uri!r}: /zookeeper is ZooKeeper's own; choose another path"
+        )
+    return "/" + "/".join(names)
 
 
 def open_store(uri: str, timeout_s: float = 10.0) -> MetadataStore:
     """Open the store at `uri`; every call of it takes at most about `timeout_s` seconds.
 
-    Raises ConfigError for a URI that this version cannot serve, MetadataUnavailable when the store does not open.
+    Raises ConfigError for a URI that this version cannot serve and for a place in ZooKeeper where no cluster is,
+    MetadataUnavailable when the store does not open.
     """
     scheme, colon, rest = uri.partition(":")
     if not colon:
@@ -30,6 +117,10 @@ def open_store(uri: str, timeout_s: float = 10.0) -> MetadataStore:
         from fastbk.meta.memory import MemoryStore
 
         return MemoryStore(rest)
-    if scheme == "zk" or scheme.startswith("zk+"):
-        raise ConfigError(f"metadata URI {uri!r}: ZooKeeper is not in this version; use {FORMS}")
+    if is_zookeeper(uri):
+        location = parse_zookeeper(uri)
+        # Here and not above: kazoo is loaded by those who need it.
+        from fastbk.meta.zookeeper import ZooKeeperStore
+
+        return ZooKeeperStore(location, timeout_s=timeout_s)
     raise ConfigError(f"metadata URI {uri!r}: unknown scheme {scheme!r}; use {FORMS}")

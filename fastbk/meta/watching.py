@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from fastbk.errors import Error
 from fastbk.model.ids import LedgerId
@@ -13,10 +14,17 @@ Subject = LedgerId | None  # None: the set of bookies
 _log = logging.getLogger("fastbk.meta")
 
 
-class WatchHandle:
-    """One subscription of a `Watcher`."""
+class Watching(Protocol):
+    """What hands out subscriptions."""
 
-    def __init__(self, watcher: Watcher, subject: Subject, callback: Callable[[], None]) -> None:
+    def remove(self, handle: WatchHandle) -> None:
+        """End a subscription."""
+
+
+class WatchHandle:
+    """One subscription."""
+
+    def __init__(self, watcher: Watching, subject: Subject, callback: Callable[[], None]) -> None:
         self.subject = subject
         self.callback = callback
         self._watcher = watcher

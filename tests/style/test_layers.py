@@ -41,6 +41,7 @@ HOMES = {
     "fastbk.wire.generated": ["fastbk/wire/"],
     "uvloop": ["fastbk/server/network/", "fastbk/client/blocking.py"],
     "sqlite3": ["fastbk/meta/"],
+    "kazoo": ["fastbk/meta/zookeeper_session.py"],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastbk.errors import (
-    ClientClosed,
-    ConfigError,
-    MetadataConflict,
-    MetadataUnavailable,
-    NoSuchLedger,
-)
+from fastbk.errors import ClientClosed, ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity, Endpoint
 from fastbk.meta.memory import MemoryStore
 from fastbk.meta.sqlite import SqliteStore
-from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.meta.zookeeper_paths import Layout
+from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.fork import exit_code_of_fork
+from tests.fixtures.metadata import metadata, service
 from tests.fixtures.wait import wait_until
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 Open = Callable[[], MetadataStore]
+ZOOKEEPER_LAYOUTS = {
+    "zookeeper": Layout.HIERARCHICAL,
+    "zookeeper-long": Layout.LONG_HIERARCHICAL,
+    "zookeeper-flat": Layout.FLAT,
+}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "zookeeper", "zookeeper-long", "zookeeper-flat"])
 def open_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens further handles of one and the same store."""
-    uri = f"memory:{tmp_path}" if request.param == "memory" else f"sqlite:{tmp_path}/meta.db"
+    if request.param == "memory":
+        uri = f"memory:{tmp_path}"
+    elif request.param == "sqlite":
+        uri = f"sqlite:{tmp_path}/meta.db"
+    else:
+        place: ZooKeeperPlace = request.getfixturevalue("zookeeper")
+        uri = place.uri(layout=ZOOKEEPER_LAYOUTS[request.param])
     with ExitStack() as stack:
 
         def one() -> MetadataStore:
@@ -44,17 +50,6 @@ def open_driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
 
         one()
         yield one
-
-
-def metadata(last: int | None = None, bookies: tuple[str, ...] = ("a:1", "b:2")) -> LedgerMetadata:
-    value = LedgerMetadata(
-        ensemble_size=len(bookies), write_quorum=1, ack_quorum=1, fragments=(Fragment(0, bookies),)
-    )
-    return value if last is None else value.closed(last, 10 * last)
-
-
-def service(bookie_id: str = "b1:3181", incarnation: int = 2**64 - 1) -> BookieService:
-    return BookieService(bookie_id, incarnation, (Endpoint("127.0.0.1", 3181),), {"zone": "z"})
 
 
 def test_what_one_handle_creates_another_reads(open_driver: Open) -> None:
@@ -248,20 +243,36 @@ def test_a_closed_store_says_so(open_driver: Open) -> None:
         store.list_ledgers()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["create", "update", "delete", "delete at", "list"]),
-            st.integers(0, 3),
-            st.integers(0, 3),
-        ),
-        max_size=30,
-    )
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "update", "delete", "delete at", "list"]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+    max_size=30,
 )
+
+
+@pytest.mark.parametrize("open_driver", ["memory", "sqlite"], indirect=True)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
 def test_any_sequence_of_changes_agrees_with_a_dictionary(
     open_driver: Open, steps: list[tuple[str, int, int]]
 ) -> None:
+    agrees_with_a_dictionary(open_driver, steps)
+
+
+@pytest.mark.parametrize("open_driver", ["zookeeper", "zookeeper-long"], indirect=True)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_any_sequence_of_changes_of_a_cluster_agrees_with_a_dictionary(
+    open_driver: Open, steps: list[tuple[str, int, int]]
+) -> None:
+    agrees_with_a_dictionary(open_driver, steps)
+
+
+def agrees_with_a_dictionary(open_driver: Open, steps: list[tuple[str, int, int]]) -> None:
+    """Do the steps, and compare everything with what a dictionary says after each."""
     store, reader = open_driver(), open_driver()
     for left in store.list_ledgers():
         store.delete_ledger(left)
@@ -298,44 +309,9 @@ def test_any_sequence_of_changes_agrees_with_a_dictionary(
             assert (found.metadata, found.version) == (value, known_version)
 
 
-def _draw(path: str, count: int, out: multiprocessing.SimpleQueue[list[int]]) -> None:
-    store = SqliteStore(path)
-    out.put([store.next_ledger_id() for _ in range(count)])
-    store.close()
-
-
-def test_several_processes_open_one_new_file_at_once_and_share_it(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    out: multiprocessing.SimpleQueue[list[int]] = context.SimpleQueue()
-    path = f"{tmp_path}/meta.db"
-    processes = [context.Process(target=_draw, args=(path, 20, out)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    drawn = [ledger_id for _ in processes for ledger_id in out.get()]
-    for process in processes:
-        process.join()
-    assert sorted(drawn) == list(range(60))
-
-
-def test_a_file_of_the_first_format_learns_to_remember(tmp_path: Path) -> None:
-    path = f"{tmp_path}/meta.db"
-    store = SqliteStore(path)
-    store.create_ledger(1, metadata())
-    instance_id = store.instance_id()
-    store.close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("DROP TABLE deleted_ledgers")
-        db.execute("PRAGMA user_version=1")
-    store = SqliteStore(path)
-    assert (store.instance_id(), store.list_ledgers()) == (instance_id, [1])
-    store.delete_ledger(1)
-    with pytest.raises(MetadataConflict, match="was deleted"):
-        store.create_ledger(1, metadata())
-    store.close()
-
-
-def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
-    store = SqliteStore(f"{tmp_path}/meta.db")
+@pytest.mark.parametrize("open_driver", ["sqlite", "zookeeper"], indirect=True)
+def test_a_forked_child_is_told_to_open_its_own(open_driver: Open) -> None:
+    store = open_driver()
     store.create_ledger(1, metadata())
 
     def child() -> int:
@@ -346,14 +322,11 @@ def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
 
     assert exit_code_of_fork(child) == 42
     assert store.list_ledgers() == [1]
-    store.close()
 
 
 @pytest.mark.parametrize(
     ("uri", "says"),
     [
-        ("zk://h:2181/ledgers", "not in this version"),
-        ("zk+hierarchical://h1:2181;h2:2181/ledgers", "not in this version"),
         ("sqlite:relative.db", "absolute path"),
         ("sqlite:", "absolute path"),
         ("etcd:x", "unknown scheme"),
@@ -363,8 +336,3 @@ def test_a_forked_child_is_told_to_open_its_own(tmp_path: Path) -> None:
 def test_a_uri_that_cannot_be_served_says_why(uri: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         open_store(uri)
-
-
-def test_a_missing_directory_is_unavailable_with_the_path(tmp_path: Path) -> None:
-    with pytest.raises(MetadataUnavailable, match="nowhere"):
-        open_store(f"sqlite:{tmp_path}/nowhere/meta.db")

@@ -1,0 +1,161 @@
+"""The metadata store of a cluster: ZooKeeper, in Apache BookKeeper's layout and bytes. See `fastbk.meta.api`.
+
+Beside Apache's nodes there are a few of our own under `<root>/fastbk`; `fastbk.meta.zookeeper_paths` shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastbk.errors import ConfigError
+from fastbk.meta.api import (
+    LIST_PAGE_COUNT,
+    BookieIdentity,
+    BookieRegistration,
+    BookieService,
+    VersionedIdentity,
+    VersionedLedger,
+)
+from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.watching import WatchHandle
+from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
+from fastbk.meta.zookeeper_ledgers import Ledgers
+from fastbk.meta.zookeeper_paths import Layout, Paths, parse_layout
+from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Call, Session
+from fastbk.meta.zookeeper_watches import ZooKeeperWatches
+from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
+from fastbk.model.ledger import LedgerMetadata
+
+
+class ZooKeeperStore:
+    """A `MetadataStore` in ZooKeeper. Every call ends within about `timeout_s` seconds."""
+
+    def __init__(
+        self,
+        location: ZooKeeperLocation,
+        timeout_s: float = 10.0,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+    ) -> None:
+        """Connect and read the layout. Raises ConfigError where there is no cluster, MetadataUnavailable."""
+        self.uri = location.uri
+        self._paths = Paths(location.root)
+        self._session = Session(location.servers, timeout_s, session_timeout_s)
+        try:
+            layout = read_layout(self._session.call("open"), location)
+        except BaseException:
+            self._session.close()
+            raise
+        self._ledgers = Ledgers(self._paths, layout)
+        self._identities = Identities(self._paths)
+        self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
+
+    # --- ledgers -----------------------------------------------------------------------------------------------
+
+    def instance_id(self) -> str:
+        """Return the cluster's id; empty where Apache's tools never wrote one."""
+        return _instance_id(self._session.call("read the cluster's id"), self._paths)
+
+    def next_ledger_id(self) -> LedgerId:
+        """Draw the next ledger id."""
+        return self._ledgers.next_id(self._session.call("draw a ledger id"))
+
+    def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
+        """Store a new ledger; its version is 0. One with the same creation token is taken for ours."""
+        return self._ledgers.create(
+            self._session.call(f"create ledger {ledger_id}"), ledger_id, metadata
+        )
+
+    def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
+        """Return a ledger's metadata and version."""
+        return self._ledgers.read(self._session.call(f"read ledger {ledger_id}"), ledger_id)
+
+    def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
+        """Compare-and-set on `version` (INV-M1)."""
+        return self._ledgers.update(
+            self._session.call(f"update ledger {ledger_id}"), ledger_id, metadata, version
+        )
+
+    def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
+        """Remove a ledger."""
+        self._ledgers.delete(self._session.call(f"delete ledger {ledger_id}"), ledger_id, version)
+
+    def list_ledgers(
+        self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT
+    ) -> list[LedgerId]:
+        """Return one page of ids."""
+        return self._ledgers.page(self._session.call("list ledgers"), after, count_max)
+
+    def watch_ledger(
+        self, ledger_id: LedgerId, callback: Callable[[LedgerId], None]
+    ) -> WatchHandle:
+        """Tell of changes of one ledger."""
+        return self._watches.add(ledger_id, lambda: callback(ledger_id))
+
+    # --- bookies -----------------------------------------------------------------------------------------------
+
+    def register_bookie(self, service: BookieService, *, writable: bool) -> ZooKeeperLease:
+        """Announce a bookie, taking over what an earlier process of the same data left."""
+        check_bookie_id(service.bookie_id)
+        return ZooKeeperLease(self._session, self._paths, service, writable=writable)
+
+    def list_bookies(self) -> list[BookieRegistration]:
+        """Return the live bookies."""
+        return list_bookies(self._session.call("list bookies"), self._paths)
+
+    def watch_bookies(self, callback: Callable[[], None]) -> WatchHandle:
+        """Tell of changes of the set of live bookies."""
+        return self._watches.add(None, callback)
+
+    def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
+        """Return a bookie's identity."""
+        return self._identities.read(self._session.call(f"identity of {bookie_id}"), bookie_id)
+
+    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
+        """Create or compare-and-set an identity, and the bookie's cookie."""
+        call = self._session.call(f"identity of {identity.bookie_id}")
+        instance_id = _instance_id(call, self._paths)
+        return self._identities.write(call, identity, version, instance_id)
+
+    def delete_identity(self, bookie_id: BookieId, version: int) -> None:
+        """Forget an identity and its cookie."""
+        call = self._session.call(f"identity of {bookie_id}")
+        self._identities.delete(call, bookie_id, version)
+
+    def list_identities(self) -> list[BookieIdentity]:
+        """Return all identities."""
+        return self._identities.list(self._session.call("list identities"))
+
+    def close(self) -> None:
+        """End the session; registrations go with it. Does nothing a second time, and in a forked child."""
+        self._watches.close()
+        self._session.close()
+
+
+def read_layout(call: Call, location: ZooKeeperLocation) -> Layout:
+    """Return the cluster's layout. Raises ConfigError if there is no cluster, or one of another layout."""
+    paths = Paths(location.root)
+    node = call.get(paths.layout)
+    if node is None:
+        call.sync(paths.root)
+        node = call.get(paths.layout)
+    if node is None:
+        raise ConfigError(
+            f"there is no cluster at {location.uri}: check the path, or make one by"
+            " `fastbk metadata init --metadata URI`"
+        )
+    try:
+        layout = parse_layout(node.data)
+    except ValueError as error:
+        raise ConfigError(
+            f"{paths.layout} says {str(error)!r}: that layout is not known"
+        ) from error
+    if location.layout not in (None, layout):
+        raise ConfigError(
+            f"{location.uri}: the cluster there has the layout {layout.value}; write zk+{layout.value}"
+        )
+    return layout
+
+
+def _instance_id(call: Call, paths: Paths) -> str:
+    node = call.get(paths.instance_id)
+    return "" if node is None else node.data.decode("utf-8", "replace")

@@ -1,0 +1,154 @@
+"""Makes and removes clusters in ZooKeeper, as Apache's `metaformat` and `initnewcluster` do. No bookie calls this."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from fastbk.errors import ConfigError, MetadataConflict
+from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper import read_layout
+from fastbk.meta.zookeeper_bookies import list_bookies
+from fastbk.meta.zookeeper_paths import Layout, Paths, layout_text
+from fastbk.meta.zookeeper_session import (
+    Call,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    ResultUnknown,
+    Session,
+)
+
+LAYOUT_DEFAULT = Layout.HIERARCHICAL
+FORMAT_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What `show` says about a cluster."""
+
+    uri: str
+    layout: str
+    instance_id: str
+    writable_bookies: tuple[str, ...]
+    readonly_bookies: tuple[str, ...]
+    cookies: tuple[str, ...]
+    """Every bookie that ever was and was not taken out of the cluster."""
+
+
+@contextmanager
+def _session(location: ZooKeeperLocation, timeout_s: float) -> Iterator[Session]:
+    session = Session(location.servers, timeout_s)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def exists(location: ZooKeeperLocation, timeout_s: float = 10.0) -> bool:
+    """Return whether there is anything at the location's path. Raises MetadataUnavailable."""
+    with _session(location, timeout_s) as session:
+        return session.call("look").exists(location.root) is not None
+
+
+def init(location: ZooKeeperLocation, timeout_s: float = 10.0) -> str:
+    """Make a new cluster and return its instance id.
+
+    Without a layout in the location it gets the hierarchical one. Raises MetadataConflict when there is one
+    already, MetadataUnavailable.
+    """
+    with _session(location, timeout_s) as session:
+        return _init(session.call("make a cluster"), location)
+
+
+def format_cluster(location: ZooKeeperLocation, timeout_s: float = 10.0) -> str:
+    """Remove everything at the location's path, the ledgers of all clients included, and make a new cluster.
+
+    Without a layout in the location it keeps the one it had. Raises MetadataConflict while bookies are alive:
+    they would free all their data.
+    """
+    with _session(location, timeout_s) as session:
+        call = session.call("format", FORMAT_TIMEOUT_S)
+        paths = Paths(location.root)
+        alive = [one.service.bookie_id for one in list_bookies(call, paths)]
+        if alive:
+            raise MetadataConflict(f"bookies are alive: stop them first: {', '.join(alive)}")
+        if location.layout is None and call.exists(paths.layout) is not None:
+            with suppress(ConfigError):
+                layout = read_layout(call, location)
+                location = ZooKeeperLocation(location.servers, location.root, layout)
+        _remove(call, location.root)
+        return _init(call, location)
+
+
+def show(location: ZooKeeperLocation, timeout_s: float = 10.0) -> ClusterFacts:
+    """Return what a cluster is. Raises ConfigError if there is none, MetadataUnavailable."""
+    with _session(location, timeout_s) as session:
+        call = session.call("show")
+        paths = Paths(location.root)
+        layout = read_layout(call, location)
+        instance = call.get(paths.instance_id)
+        bookies = list_bookies(call, paths)
+        return ClusterFacts(
+            uri=location.uri,
+            layout=layout.value,
+            instance_id="" if instance is None else instance.data.decode("utf-8", "replace"),
+            writable_bookies=tuple(one.service.bookie_id for one in bookies if one.writable),
+            readonly_bookies=tuple(one.service.bookie_id for one in bookies if not one.writable),
+            cookies=tuple(sorted(call.children(paths.cookies) or [])),
+        )
+
+
+def _init(call: Call, location: ZooKeeperLocation) -> str:
+    paths = Paths(location.root)
+    layout = location.layout or LAYOUT_DEFAULT
+    instance_id = str(uuid.uuid4())
+    parent = location.root.rpartition("/")[0]
+    if parent:
+        call.ensure(parent)
+    ops = [
+        Op.create(paths.root),
+        Op.create(paths.available),
+        Op.create(paths.readonly),
+        Op.create(paths.cookies),
+        Op.create(paths.instance_id, instance_id.encode()),
+        Op.create(paths.layout, layout_text(layout)),
+        Op.create(paths.own),
+        Op.create(paths.identities),
+        Op.create(paths.deleted),
+    ]
+    while True:
+        call.again()
+        try:
+            call.multi(ops)
+        except (NodeExists, ResultUnknown):
+            call.sync(paths.root)
+            found = call.get(paths.instance_id)
+            if found is not None and found.data == instance_id.encode():
+                return instance_id
+            if call.exists(paths.root) is not None:
+                raise MetadataConflict(
+                    f"there is something at {location.uri} already: choose another path, or remove what"
+                    " is there by `fastbk metadata format`"
+                ) from None
+        else:
+            return instance_id
+
+
+def _remove(call: Call, path: str) -> None:
+    """Remove a node and everything below it; what somebody adds meanwhile is removed too."""
+    while True:
+        call.again()
+        for name in call.children(path) or []:
+            _remove(call, f"{path}/{name}")
+        try:
+            call.delete(path)
+        except NoNode:
+            return
+        except (NotEmpty, ResultUnknown):
+            continue
+        else:
+            return

@@ -1,0 +1,290 @@
+"""Bookies in ZooKeeper: registrations, which are ephemeral nodes, and identities beside Apache's cookies.
+
+A registration lives as long as the session it was made in. When that expired, `renew` makes it anew in the next one;
+nobody has to restart anything. A node that an earlier process of the same data left behind is taken over at once,
+since whoever holds an incarnation holds its directories' locks; a node of other data is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.meta.api import (
+    BookieIdentity,
+    BookieRegistration,
+    BookieService,
+    VersionedIdentity,
+)
+from fastbk.meta.zookeeper_bytes import (
+    cookie_bytes,
+    identity_bytes,
+    parse_identity,
+    parse_service,
+    service_bytes,
+)
+from fastbk.meta.zookeeper_paths import Paths
+from fastbk.meta.zookeeper_session import (
+    BadVersion,
+    Call,
+    Node,
+    NodeExists,
+    NoNode,
+    Op,
+    ResultUnknown,
+    Session,
+)
+from fastbk.model.ids import BookieId, check_bookie_id
+
+_READONLY = "readonly"
+_log = logging.getLogger("fastbk.meta")
+
+
+# --- registrations -----------------------------------------------------------------------------------------------
+
+
+def list_bookies(call: Call, paths: Paths, watch: Any = None) -> list[BookieRegistration]:  # noqa: ANN401 -- kazoo's
+    """Return the bookies that are alive, by id; a change of what is returned fires `watch`."""
+    # Who is on the way between the two is in both: whatever the direction, not writable yet or any more.
+    found: dict[BookieId, BookieRegistration] = {}
+    for parent, writable in ((paths.available, True), (paths.readonly, False)):
+        names = [name for name in call.children(parent, watch) or [] if name != _READONLY]
+        nodes = call.get_all((f"{parent}/{name}" for name in names), watch)
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                found[name] = BookieRegistration(_service(name, node), writable)
+    return [one for _, one in sorted(found.items())]
+
+
+def _service(bookie_id: BookieId, node: Node) -> BookieService:
+    """Return what a registration says; one that makes no sense must not hide the other bookies."""
+    try:
+        return parse_service(bookie_id, node.data)
+    except StorageError as error:
+        _log.warning("%s", error)
+        return BookieService(bookie_id, 0, ())
+
+
+class ZooKeeperLease:
+    """The registration of one bookie."""
+
+    def __init__(
+        self, session: Session, paths: Paths, service: BookieService, *, writable: bool
+    ) -> None:
+        """Register. Raises MetadataConflict when other data is registered under this id."""
+        # Thrice within a session's timeout, as Apache's clients ping.
+        self.renew_interval_s = session.session_timeout_s / 3
+        self._session = session
+        self._paths = paths
+        self._service = service
+        self._writable = writable
+        self._closed = False
+        self._node: Node | None = None
+        call = session.call(f"register bookie {service.bookie_id}")
+        self._register(call, must_be_ours=False)
+
+    def renew(self) -> None:
+        """See that we are registered; do it again when our session expired."""
+        call = self._session.call(f"renew bookie {self._service.bookie_id}")
+        found = call.exists(self._path(self._writable))
+        if found is None or not self._is_ours(found):
+            self._register(call, must_be_ours=True)
+
+    def set_writable(self, writable: bool) -> None:
+        """Move between Apache's lists of writable and read-only bookies."""
+        if writable == self._writable:
+            self.renew()
+            return
+        before, self._writable = self._writable, writable
+        call = self._session.call(f"register bookie {self._service.bookie_id}")
+        try:
+            self._register(call, must_be_ours=True)
+        except MetadataConflict:
+            self._writable = before
+            raise
+
+    def close(self) -> None:
+        """Deregister. Raises MetadataUnavailable at once when there is no connection: the session runs out."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._session.is_connected:
+            raise MetadataUnavailable(
+                f"bookie {self._service.bookie_id} stays registered until its session of"
+                f" {self._session.session_timeout_s:g} s has run out: ZooKeeper is away"
+            )
+        call = self._session.call(f"deregister bookie {self._service.bookie_id}")
+        path = self._path(self._writable)
+        found = call.exists(path)
+        if found is not None and self._is_ours(found):
+            with suppress(NoNode, BadVersion, ResultUnknown):
+                call.delete(path, found.version)
+
+    def _path(self, writable: bool) -> str:
+        return self._paths.registration(self._service.bookie_id, writable=writable)
+
+    def _is_ours(self, node: Node) -> bool:
+        ours = self._node
+        return ours is not None and (node.created_zxid, node.owner) == (
+            ours.created_zxid,
+            ours.owner,
+        )
+
+    def _register(self, call: Call, *, must_be_ours: bool) -> None:
+        """Have exactly one node, with our data, in the current session.
+
+        `must_be_ours`: leave a node alone that another lease of the same data made. Raises MetadataConflict.
+        """
+        data = service_bytes(self._service)
+        target, other = self._path(self._writable), self._path(not self._writable)
+        is_unknown = False
+        while True:
+            call.again()
+            there, elsewhere = call.get_all([target, other])
+            session_id = self._session.session_id
+            if there is not None and elsewhere is None and there.owner == session_id:
+                is_kept = must_be_ours and self._is_ours(there)
+                # Or made by a transaction whose answer got lost.
+                if is_kept or (is_unknown and there.data == data):
+                    self._node = there
+                    return
+            for node in (there, elsewhere):
+                if node is not None:
+                    self._check_may_replace(node, must_be_ours=must_be_ours)
+            is_gone = there is None and elsewhere is None and not is_unknown
+            if is_gone and self._node is not None and self._node.owner == session_id:
+                raise MetadataConflict(
+                    f"somebody removed the registration of bookie {self._service.bookie_id}"
+                )
+            ops = [] if there is None else [Op.delete(target, there.version)]
+            # First into the new list, then out of the old one, as Apache's bookies do; here in one transaction.
+            ops.append(Op.create(target, data, ephemeral=True))
+            if elsewhere is not None:
+                ops.append(Op.delete(other, elsewhere.version))
+            try:
+                call.multi(ops)
+            except NoNode:
+                call.ensure(self._paths.readonly)
+            except (NodeExists, BadVersion):
+                continue  # an old session's node went, or another process is faster: look again
+            except ResultUnknown:
+                is_unknown = True
+                call.sync(target)
+            else:
+                is_unknown = True  # what follows is the same as looking for a lost answer
+
+    def _check_may_replace(self, node: Node, *, must_be_ours: bool) -> None:
+        bookie_id = self._service.bookie_id
+        held = _service(bookie_id, node).incarnation
+        if held != self._service.incarnation:
+            raise MetadataConflict(
+                f"bookie id {bookie_id} is registered with other data (incarnation {held}); stop that"
+                f" bookie, or wait {self._session.session_timeout_s:g} s after it died"
+            )
+        if must_be_ours and not self._is_ours(node):
+            raise MetadataConflict(f"another process holds the registration of bookie {bookie_id}")
+
+
+# --- identities --------------------------------------------------------------------------------------------------
+
+
+class Identities:
+    """Which data each bookie id stands for (INV-D1): our own nodes, and a cookie beside each for Apache's tools."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+
+    def read(self, call: Call, bookie_id: BookieId) -> VersionedIdentity | None:
+        """Return a bookie's identity."""
+        path = self._paths.identity(check_bookie_id(bookie_id))
+        found = call.get(path)
+        if found is None:
+            # "Unknown" lets a bookie be born: that must not come from a server that is behind.
+            call.sync(path)
+            found = call.get(path)
+        if found is None:
+            return None
+        return VersionedIdentity(parse_identity(found.data), found.version)
+
+    def write(
+        self, call: Call, identity: BookieIdentity, version: int | None, instance_id: str
+    ) -> int:
+        """Create or compare-and-set an identity, and its cookie in the same transaction."""
+        bookie_id = check_bookie_id(identity.bookie_id)
+        path, cookie_path = self._paths.identity(bookie_id), self._paths.cookie(bookie_id)
+        raw, cookie = identity_bytes(identity), cookie_bytes(identity, instance_id)
+        new_version = 0 if version is None else version + 1
+        is_unknown = False
+        while True:
+            call.again()
+            found, cookie_node = call.get_all([path, cookie_path])
+            if (
+                is_unknown
+                and found is not None
+                and (found.version, found.data) == (new_version, raw)
+            ):
+                return new_version
+            if (None if found is None else found.version) != version:
+                raise _identity_conflict(bookie_id)
+            if found is None and cookie_node is not None:
+                raise MetadataConflict(
+                    f"bookie id {bookie_id} has a cookie that is not fastbk's: another system's bookie"
+                    " has that name; choose another one"
+                )
+            ops = [
+                Op.create(path, raw) if version is None else Op.set(path, raw, version),
+                Op.create(cookie_path, cookie)
+                if cookie_node is None
+                else Op.set(cookie_path, cookie, cookie_node.version),
+            ]
+            try:
+                call.multi(ops)
+            except NoNode:
+                call.ensure(self._paths.identities)
+                call.ensure(self._paths.cookies)
+            except (NodeExists, BadVersion):
+                continue
+            except ResultUnknown:
+                is_unknown = True
+                call.sync(path)
+            else:
+                return new_version
+
+    def delete(self, call: Call, bookie_id: BookieId, version: int) -> None:
+        """Forget an identity and its cookie."""
+        path = self._paths.identity(check_bookie_id(bookie_id))
+        cookie_path = self._paths.cookie(bookie_id)
+        is_unknown = False
+        while True:
+            call.again()
+            found, cookie_node = call.get_all([path, cookie_path])
+            if is_unknown and found is None:
+                return
+            if found is None or found.version != version:
+                raise _identity_conflict(bookie_id)
+            ops = [Op.delete(path, version)]
+            if cookie_node is not None:
+                ops.append(Op.delete(cookie_path, cookie_node.version))
+            try:
+                call.multi(ops)
+            except (NoNode, BadVersion):
+                continue
+            except ResultUnknown:
+                is_unknown = True
+                call.sync(path)
+            else:
+                return
+
+    def list(self, call: Call) -> list[BookieIdentity]:
+        """Return all identities, by bookie id."""
+        names = sorted(call.children(self._paths.identities) or [])
+        nodes = call.get_all(self._paths.identity(name) for name in names)
+        return [parse_identity(node.data) for node in nodes if node is not None]
+
+
+def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
+    return MetadataConflict(
+        f"the identity of bookie {bookie_id} was changed by somebody else: read it again"
+    )

@@ -1,0 +1,240 @@
+"""Ledgers in ZooKeeper: Apache's nodes, changed by compare-and-set on the node's version (INV-M1).
+
+A result that got lost is looked up, never assumed: a creator knows its ledger by the creation token, a changer its
+bytes by the version behind the one it named. Before a ledger is said not to be there the server is made to catch up:
+an answer from behind would have bookies free what is alive.
+
+Deleted ids are remembered in nodes of ours, one for 4,096 neighbours, written in the same transaction as the deletion;
+a creation checks in its transaction that the node it read is still the same. Apache's own clients do neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
+from fastbk.meta import zookeeper_ids as ids
+from fastbk.meta.api import VersionedLedger, deleted_before
+from fastbk.meta.zookeeper_bytes import has_offset, with_offset
+from fastbk.meta.zookeeper_paths import (
+    DELETED_BUCKET_IDS,
+    Layout,
+    Paths,
+    flat_ledger_id,
+    forms_of,
+    is_part,
+    ledger_path,
+    parts_of,
+)
+from fastbk.meta.zookeeper_session import (
+    BadVersion,
+    Call,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    ResultUnknown,
+)
+from fastbk.model.ids import LedgerId, check_ledger_id
+from fastbk.model.ledger import LedgerMetadata
+
+FIRST_VERSION = 0
+
+
+class Ledgers:
+    """The ledgers of one cluster."""
+
+    def __init__(self, paths: Paths, layout: Layout) -> None:
+        self._paths = paths
+        self._layout = layout
+
+    def path(self, ledger_id: LedgerId) -> str:
+        """Return the path of a ledger's node. Raises ConfigError for an id that has none."""
+        check_ledger_id(ledger_id)
+        if ledger_id >= self._layout.id_end:
+            raise ConfigError(f"ledger id {ledger_id}: the layout {self._layout.value} has 31 bits")
+        return ledger_path(self._paths.root, self._layout, ledger_id)
+
+    def next_id(self, call: Call) -> LedgerId:
+        """Draw an id that no caller got before and no ledger, deleted ones included, ever had."""
+        while True:
+            call.again()
+            drawn = ids.draw(call, self._paths, self._layout)
+            taken, bucket = call.get_all([self.path(drawn), self._paths.deleted_bucket(drawn)])
+            # Somebody may have chosen this number himself before.
+            if taken is None and not _is_deleted(bucket, drawn):
+                return drawn
+
+    # --- one ledger --------------------------------------------------------------------------------------------
+
+    def create(self, call: Call, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
+        """Store a new ledger; return its version."""
+        path, bucket_path = self.path(ledger_id), self._paths.deleted_bucket(ledger_id)
+        while True:
+            call.again()
+            bucket = call.get(bucket_path)
+            if bucket is None:
+                call.ensure(bucket_path)
+                continue
+            if _is_deleted(bucket, ledger_id):
+                raise deleted_before(ledger_id)
+            try:
+                call.multi(
+                    [Op.check(bucket_path, bucket.version), Op.create(path, metadata.to_bytes())]
+                )
+            except NoNode:
+                call.ensure(path.rpartition("/")[0])
+            except BadVersion:
+                pass  # a neighbour was deleted meanwhile
+            except (NodeExists, ResultUnknown):
+                call.sync(path)
+                found = call.get(path)
+                if found is None:
+                    continue
+                token = LedgerMetadata.from_bytes(found.data).creation_token
+                if token == 0 or token != metadata.creation_token:
+                    raise MetadataConflict(
+                        f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id
+                    ) from None
+                return FIRST_VERSION
+            else:
+                return FIRST_VERSION
+
+    def read(self, call: Call, ledger_id: LedgerId) -> VersionedLedger:
+        """Return a ledger's metadata and version."""
+        found = self._find(call, ledger_id)
+        return VersionedLedger(LedgerMetadata.from_bytes(found.data), found.version)
+
+    def _find(self, call: Call, ledger_id: LedgerId) -> Node:
+        path = self.path(ledger_id)
+        found = call.get(path)
+        if found is None:
+            call.sync(path)
+            found = call.get(path)
+        if found is None:
+            raise NoSuchLedger(f"there is no ledger {ledger_id}", ledger_id=ledger_id)
+        return found
+
+    def update(
+        self, call: Call, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+    ) -> int:
+        """Replace a ledger's metadata if it still has `version`; return the new version (INV-M1)."""
+        path, raw = self.path(ledger_id), metadata.to_bytes()
+        is_unknown = False
+        while True:
+            call.again()
+            try:
+                call.set(path, raw, version)
+            except ResultUnknown:
+                is_unknown = True
+                call.sync(path)
+            except (NoNode, BadVersion):
+                pass
+            else:
+                return version + 1
+            found = self._find(call, ledger_id)
+            if is_unknown and found.version == version + 1 and found.data == raw:
+                return version + 1
+            if found.version != version:
+                # Once more than one change lies between, nobody knows whether ours was the first of them.
+                ours_is_possible = is_unknown and found.version > version + 1
+                raise MetadataConflict(
+                    f"ledger {ledger_id} was changed by somebody else: read it again",
+                    ledger_id=ledger_id,
+                    outcome="unknown" if ours_is_possible else "not_written",
+                )
+
+    def delete(self, call: Call, ledger_id: LedgerId, version: int | None) -> None:
+        """Remove a ledger (if it still has `version`), remember its id, and take away parents that are empty."""
+        path, bucket_path = self.path(ledger_id), self._paths.deleted_bucket(ledger_id)
+        offset = ledger_id % DELETED_BUCKET_IDS
+        is_unknown = False
+        while True:
+            call.again()
+            found, bucket = call.get_all([path, bucket_path])
+            if is_unknown and found is None and _is_deleted(bucket, ledger_id):
+                break
+            if found is None:
+                self._find(call, ledger_id)  # raises unless the server was behind
+                continue
+            if version is not None and found.version != version:
+                raise MetadataConflict(
+                    f"ledger {ledger_id} was changed by somebody else: read it again",
+                    ledger_id=ledger_id,
+                )
+            if bucket is None:
+                call.ensure(bucket_path)
+                continue
+            try:
+                call.multi(
+                    [
+                        Op.delete(path, found.version),
+                        Op.set(bucket_path, with_offset(bucket.data, offset), bucket.version),
+                    ]
+                )
+                break
+            except (NoNode, BadVersion):
+                continue  # a neighbour was deleted, or this one changed: look again
+            except ResultUnknown:
+                is_unknown = True
+                call.sync(path)
+        self._remove_empty_parents(call, path)
+
+    def _remove_empty_parents(self, call: Call, path: str) -> None:
+        """Best effort: a parent left behind costs a little memory, and the next deletion there tries again."""
+        with suppress(NotEmpty, NoNode, BadVersion, ResultUnknown):
+            while (path := path.rpartition("/")[0]) != self._paths.root:
+                call.delete(path)
+
+    # --- all ledgers -------------------------------------------------------------------------------------------
+
+    def page(self, call: Call, after: LedgerId, count_max: int) -> list[LedgerId]:
+        """Return up to `count_max` ids above `after`, ascending; fewer only at the end."""
+        # What was created before this call must be seen, whichever server it was told.
+        call.sync(self._paths.root)
+        found: list[LedgerId] = []
+        for ledger_id in self._walk(call, after):
+            if len(found) >= count_max:
+                break
+            found.append(ledger_id)
+        return found
+
+    def _walk(self, call: Call, after: LedgerId) -> Iterator[LedgerId]:
+        names = call.children(self._paths.root) or []
+        if self._layout is Layout.FLAT:
+            known = (flat_ledger_id(name) for name in names)
+            yield from sorted(one for one in known if one is not None and one > after)
+            return
+        for form in forms_of(self._layout):
+            if after < 10 ** sum(form):
+                floor = parts_of(form, after + 1)
+                yield from self._walk_below(call, self._paths.root, names, form, floor, "")
+
+    def _walk_below(
+        self,
+        call: Call,
+        path: str,
+        names: list[str],
+        form: tuple[int, ...],
+        floor: list[str],
+        digits: str,
+    ) -> Iterator[LedgerId]:
+        """Yield the ids below `path`, whose children are `names`, from the path `floor` on."""
+        is_leaf = len(form) == 1
+        for name in sorted(name for name in names if is_part(name, form[0], is_leaf=is_leaf)):
+            if floor and name < floor[0]:
+                continue
+            if is_leaf:
+                yield int(digits + name[1:])
+                continue
+            below = f"{path}/{name}"
+            # A parent that is gone by now held nothing that is there all the time.
+            children = call.children(below) or []
+            rest = floor[1:] if floor and name == floor[0] else []
+            yield from self._walk_below(call, below, children, form[1:], rest, digits + name)
+
+
+def _is_deleted(bucket: Node | None, ledger_id: LedgerId) -> bool:
+    return bucket is not None and has_offset(bucket.data, ledger_id % DELETED_BUCKET_IDS)

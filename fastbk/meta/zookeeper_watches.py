@@ -1,0 +1,145 @@
+"""Watches that outlive what ZooKeeper's do not: each of those fires once, and is lost with its connection.
+
+One thread looks again at whatever fired, and at everything when a connection is there again, arms anew in the same
+request, and calls back when it sees something else than before. So a change while there was no connection is told
+too, and several changes may be told as one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fastbk.errors import ClientClosed, Error
+from fastbk.meta.api import BookieRegistration
+from fastbk.meta.watching import Subject, WatchHandle
+from fastbk.meta.zookeeper_bookies import list_bookies
+from fastbk.meta.zookeeper_paths import Paths
+from fastbk.meta.zookeeper_session import Call, Session
+from fastbk.model.ids import LedgerId
+
+_RETRY_S = 1.0
+_log = logging.getLogger("fastbk.meta")
+
+Seen = tuple[int, int] | list[BookieRegistration] | None
+
+
+class ZooKeeperWatches:
+    """The watches of one session. See `fastbk.meta.api.MetadataStore`."""
+
+    def __init__(
+        self, session: Session, paths: Paths, ledger_path: Callable[[LedgerId], str]
+    ) -> None:
+        self._session = session
+        self._paths = paths
+        self._ledger_path = ledger_path
+        self._wake = threading.Condition()
+        self._fired: set[Subject] = set()
+        self._handles: list[WatchHandle] = []
+        self._seen: dict[Subject, Seen] = {}
+        self._subjects_by_path: dict[str, Subject] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        session.on_connected(self._all_fired)
+
+    def add(self, subject: Subject, callback: Callable[[], None]) -> WatchHandle:
+        """Subscribe `callback` to changes of `subject` from now on. Raises MetadataUnavailable."""
+        handle = WatchHandle(self, subject, callback)
+        if subject is not None:
+            with self._wake:
+                self._subjects_by_path[self._ledger_path(subject)] = subject
+        now = self._look(self._session.call("watch"), subject)
+        with self._wake:
+            if self._closed:
+                raise ClientClosed("this metadata store is closed")
+            # A watch that is there already may still have to tell of an older state: leave what it saw.
+            self._seen.setdefault(subject, now)
+            self._handles.append(handle)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="fastbk-zookeeper-watch", daemon=True
+                )
+                self._thread.start()
+        return handle
+
+    def remove(self, handle: WatchHandle) -> None:
+        """End a subscription."""
+        with self._wake:
+            if handle in self._handles:
+                self._handles.remove(handle)
+            if all(other.subject != handle.subject for other in self._handles):
+                self._seen.pop(handle.subject, None)
+                if handle.subject is not None:
+                    self._subjects_by_path.pop(self._ledger_path(handle.subject), None)
+
+    def close(self) -> None:
+        """End all subscriptions and the thread."""
+        with self._wake:
+            self._closed = True
+            self._handles.clear()
+            self._seen.clear()
+            self._wake.notify_all()
+
+    # --- what kazoo calls --------------------------------------------------------------------------------------
+
+    def _event(self, event: Any) -> None:  # noqa: ANN401 -- kazoo's
+        """Note what fired. One method for all paths: kazoo keeps a set of these, so arming again adds nothing."""
+        with self._wake:
+            if event.path is None:
+                return  # the connection went; what is watched is looked at when it is back
+            self._fired.add(self._subjects_by_path.get(event.path))
+            self._wake.notify_all()
+
+    def _all_fired(self) -> None:
+        with self._wake:
+            self._fired.update(self._seen)
+            self._wake.notify_all()
+
+    # --- looking -----------------------------------------------------------------------------------------------
+
+    def _look(self, call: Call, subject: Subject) -> Seen:
+        """Return what is there now, with watches on it."""
+        if subject is None:
+            return list_bookies(call, self._paths, self._event)
+        node = call.exists(self._ledger_path(subject), self._event)
+        return None if node is None else (node.created_zxid, node.version)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._fired or self._closed)
+                if self._closed:
+                    return
+                subjects = [subject for subject in self._fired if subject in self._seen]
+                self._fired.clear()
+            for subject in subjects:
+                try:
+                    now = self._look(self._session.call("watch"), subject)
+                except Error as error:
+                    self._look_later(subject, error)
+                    continue
+                for handle in self._changed(subject, now):
+                    self._tell(handle)
+
+    def _look_later(self, subject: Subject, error: Error) -> None:
+        _log.debug("watch: %s", error)
+        with self._wake:
+            if not self._closed:
+                self._wake.wait(_RETRY_S)
+                self._fired.add(subject)
+
+    def _changed(self, subject: Subject, now: Seen) -> list[WatchHandle]:
+        with self._wake:
+            if subject not in self._seen or self._seen[subject] == now:
+                return []
+            self._seen[subject] = now
+            return [one for one in self._handles if one.subject == subject]
+
+    def _tell(self, handle: WatchHandle) -> None:
+        try:
+            handle.callback()
+        except Exception:  # noqa: BLE001 -- it is the application's
+            # One callback's fault must not end the watches of all others.
+            _log.exception("a callback of a watch failed")

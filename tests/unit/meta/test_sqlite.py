@@ -1,0 +1,56 @@
+"""What only the sqlite driver has: one file that several processes share, and its older formats."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fastbk.errors import MetadataConflict, MetadataUnavailable
+from fastbk.meta import open_store
+from fastbk.meta.sqlite import SqliteStore
+from tests.fixtures.metadata import metadata
+
+
+def _draw(path: str, count: int, out: multiprocessing.SimpleQueue[list[int]]) -> None:
+    store = SqliteStore(path)
+    out.put([store.next_ledger_id() for _ in range(count)])
+    store.close()
+
+
+def test_several_processes_open_one_new_file_at_once_and_share_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    out: multiprocessing.SimpleQueue[list[int]] = context.SimpleQueue()
+    path = f"{tmp_path}/meta.db"
+    processes = [context.Process(target=_draw, args=(path, 20, out)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    drawn = [ledger_id for _ in processes for ledger_id in out.get()]
+    for process in processes:
+        process.join()
+    assert sorted(drawn) == list(range(60))
+
+
+def test_a_file_of_the_first_format_learns_to_remember(tmp_path: Path) -> None:
+    path = f"{tmp_path}/meta.db"
+    store = SqliteStore(path)
+    store.create_ledger(1, metadata())
+    instance_id = store.instance_id()
+    store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE deleted_ledgers")
+        db.execute("PRAGMA user_version=1")
+    store = SqliteStore(path)
+    assert (store.instance_id(), store.list_ledgers()) == (instance_id, [1])
+    store.delete_ledger(1)
+    with pytest.raises(MetadataConflict, match="was deleted"):
+        store.create_ledger(1, metadata())
+    store.close()
+
+
+def test_a_missing_directory_is_unavailable_with_the_path(tmp_path: Path) -> None:
+    with pytest.raises(MetadataUnavailable, match="nowhere"):
+        open_store(f"sqlite:{tmp_path}/nowhere/meta.db")
