@@ -1,0 +1,105 @@
+"""Locations, labels, the table of a configuration, and what a script prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.errors import ConfigError
+from fastbk.placement.rules import domains_of
+from fastbk.placement.topology import (
+    Topology,
+    check_labels,
+    check_location,
+    known_labels,
+    known_location,
+    locations_printed,
+)
+
+
+@pytest.mark.parametrize("text", ["/eu/r1", "/r1", "/eu-1/row_2/r1.3"])
+def test_locations_are_kept(text: str) -> None:
+    assert check_location(text) == text
+    assert known_location(f" {text}/ ") == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/", "eu/r1", "/eu//r1", "/eu/r 1", "/a" * 9, "/" + "a" * 255]
+)
+def test_what_is_no_location_is_refused_or_not_known(text: str) -> None:
+    assert known_location(text) is None
+    with pytest.raises(ConfigError, match="location"):
+        check_location(text)
+
+
+def test_labels() -> None:
+    assert known_labels("gold, ssd,,in valid,é") == {"gold", "ssd"}
+    assert known_labels("") == frozenset()
+    assert len(known_labels(",".join(f"l{number}" for number in range(100)))) == 64
+    assert check_labels(["ssd", "gold", "ssd"]) == ("gold", "ssd")
+    with pytest.raises(ConfigError, match="in valid"):
+        check_labels(["gold", "in valid"])
+    with pytest.raises(ConfigError, match="at most 64"):
+        check_labels([f"l{number}" for number in range(65)])
+
+
+def test_the_table_goes_from_the_exact_to_the_general() -> None:
+    topology = Topology.of(
+        {
+            "b1": "/by/id",
+            "10.1.2.3": "/by/host/",
+            "10.1.*": "/eu/r1",
+            "10.*": "/eu/other",
+            "db-*": "/us/db",
+        }
+    )
+    assert topology.location_of("b1", "10.1.2.3") == "/by/id"
+    assert topology.location_of("b2", "10.1.2.3") == "/by/host"
+    assert topology.location_of("b2", "10.1.9.9") == "/eu/r1"
+    assert topology.location_of("b2", "10.2.0.1") == "/eu/other"
+    assert topology.location_of("db-7", "192.0.2.1") == "/us/db"
+    assert topology.location_of("b2", "192.0.2.1") is None
+
+
+def test_a_star_alone_is_where_all_others_are() -> None:
+    topology = Topology.of({"*": "/eu/r0", "a*": "/eu/r1"})
+    assert topology.location_of("b", "host") == "/eu/r0"
+    assert topology.location_of("b", "ahost") == "/eu/r1"
+
+
+@pytest.mark.parametrize(
+    "table", [{"b1": "rack"}, {"10.*.1": "/a/b"}, {"": "/a/b"}, {"b1": 3}], ids=str
+)
+def test_a_wrong_table_is_refused_with_its_key(table: dict[str, str]) -> None:
+    with pytest.raises(
+        ConfigError, match="topology: " + repr(next(iter(table))).replace("*", r"\*")
+    ):
+        Topology.of(table)
+
+
+def test_what_a_script_prints_is_matched_in_order() -> None:
+    assert locations_printed("/a/1 /a/2\n/a/3\n", ["x", "y", "z"]) == {
+        "x": "/a/1",
+        "y": "/a/2",
+        "z": "/a/3",
+    }
+    assert locations_printed("/a/1\nnonsense", ["x", "y"]) == {"x": "/a/1"}
+    with pytest.raises(ValueError, match="1 locations for 2 hosts"):
+        locations_printed("/a/1", ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("location", "policy", "upper", "whole"),
+    [
+        ("/eu/r1", "spread", "", ""),
+        ("/eu/r1", "rack", "", "/eu/r1"),
+        ("/r1", "rack", "", "/default-region/r1"),
+        ("/eu/r1", "region", "/eu", "/eu/r1"),
+        ("/eu/row/r1", "region", "/eu", "/eu/row/r1"),
+        ("/z1", "zone", "/z1", "/z1/default-upgrade-domain"),
+        ("", "region", "/default-region", "/default-region/default-rack"),
+    ],
+)
+def test_policies_see_their_part_of_a_location(
+    location: str, policy: str, upper: str, whole: str
+) -> None:
+    assert domains_of(location, policy) == (upper, whole)  # type: ignore[arg-type]
