@@ -55,7 +55,9 @@ def test_version_1_of_an_open_ledger() -> None:
 def test_version_1_says_in_its_last_line_where_the_ledger_ends() -> None:
     recovering = LedgerMetadata.from_bytes(HEAD_1 + b"\n-102\tCLOSED")
     assert recovering.state is LedgerState.IN_RECOVERY
-    closed = LedgerMetadata.from_bytes(HEAD_1.replace(b"\n0\n0\t", b"\n640\n0\t") + b"\n63\tCLOSED\n")
+    closed = LedgerMetadata.from_bytes(
+        HEAD_1.replace(b"\n0\n0\t", b"\n640\n0\t") + b"\n63\tCLOSED\n"
+    )
     assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 63, 640)
 
 
@@ -137,8 +139,19 @@ def test_the_forms_that_others_may_write() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"a", b"a:", b"a: }", b'"a": 1', b"a { b: 1", b'a "x"', b'a: "\\q"', b'a: "x', b"a {" * 20, b"a: \x00"],
+    [
+        b"a",
+        b"a:",
+        b"a: }",
+        b'"a": 1',
+        b"a { b: 1",
+        b'a "x"',
+        b'a: "\\q"',
+        b'a: "x',
+        b"a {" * 20,
+        b"a: \x00",
+    ],
 )
 def test_text_that_is_no_message_is_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         protobuf_text.parse(raw)

@@ -1,0 +1,300 @@
+"""What lies where in ZooKeeper, how ids are drawn, and what becomes of clusters: on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from kazoo.client import KazooClient
+
+from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable, NoSuchLedger
+from fastbk.meta import open_store, zookeeper_admin
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.meta.zookeeper_bytes import cookie_bytes, service_bytes
+from fastbk.meta.zookeeper_paths import Layout
+from fastbk.model.ledger import LedgerMetadata
+from tests.fixtures.metadata import metadata, service
+from tests.fixtures.zookeeper import ZooKeeperPlace
+
+EMPTY_CLUSTER = {"LAYOUT", "INSTANCEID", "available", "cookies", "fastbk"}
+
+
+@pytest.fixture
+def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
+    """A plain client, to see what is really there."""
+    client = zookeeper.client()
+    yield client
+    client.stop()
+    client.close()
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "paths"),
+    [
+        (Layout.HIERARCHICAL, {7: "00/0000/L0007", 2**31: "000/0000/0021/4748/L3648"}),
+        (
+            Layout.LONG_HIERARCHICAL,
+            {7: "000/0000/0000/0000/L0007", 2**31: "000/0000/0021/4748/L3648"},
+        ),
+        (Layout.FLAT, {7: "L0000000007", 2**31: "L2147483648"}),
+        (Layout.LEGACY_HIERARCHICAL, {7: "00/0000/L0007"}),
+    ],
+)
+def test_a_ledger_is_a_node_whose_empty_parents_go_with_it(
+    zookeeper: ZooKeeperPlace, peek: KazooClient, layout: Layout, paths: dict[int, str]
+) -> None:
+    with closing(open_store(zookeeper.uri(layout=layout))) as store:
+        for ledger_id, path in paths.items():
+            store.create_ledger(ledger_id, metadata(token=5))
+            data, stat = peek.get(zookeeper.path(path))
+            assert (data, stat.version) == (metadata(token=5).to_bytes(), 0)
+        assert store.list_ledgers() == sorted(paths)
+        for ledger_id in paths:
+            store.delete_ledger(ledger_id)
+    assert set(peek.get_children(zookeeper.path())) == EMPTY_CLUSTER
+
+
+def test_a_ledger_of_more_than_31_bits_has_no_place_in_the_legacy_layout(
+    zookeeper: ZooKeeperPlace,
+) -> None:
+    with (
+        closing(open_store(zookeeper.uri(layout=Layout.LEGACY_HIERARCHICAL))) as store,
+        pytest.raises(ConfigError, match="31 bits"),
+    ):
+        store.create_ledger(2**31, metadata())
+
+
+def test_apache_ledgers_of_every_version_are_read(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        for ledger_id, raw in enumerate(
+            (
+                b"BookieMetadataFormatVersion\t1\n1\n2\n0\n0\ta:1\tb:2",
+                b"BookieMetadataFormatVersion\t2\nquorumSize: 1 ensembleSize: 2 length: 0 state: OPEN"
+                b' segment { ensembleMember: "a:1" ensembleMember: "b:2" firstEntryId: 0 }',
+                metadata().to_bytes(),
+            )
+        ):
+            peek.create(zookeeper.path(f"00/0000/L000{ledger_id}"), raw, makepath=True)
+            found = store.read_ledger(ledger_id)
+            assert (found.metadata.fragments, found.version) == (metadata().fragments, 0)
+        assert store.list_ledgers() == [0, 1, 2]
+        version = store.update_ledger(0, metadata(last=3), 0)
+        assert LedgerMetadata.from_bytes(peek.get(zookeeper.path("00/0000/L0000"))[0]) == metadata(
+            last=3
+        )
+        assert version == 1
+
+
+def test_listings_pass_by_what_is_no_ledger(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+    uri = zookeeper.uri()
+    for name in (
+        "idgen/ID-0000000003",
+        "idgen-long/HOB-0000000001",
+        "underreplication/ledgers/0000/0000/0000/0000/urL0000000001",
+        "disableHealthCheck",
+        "0/0000/L0001",
+        "0000/0000/L0001",
+        "xx/0000/L0001",
+        "00/0000/M0001",
+        "00/000/L0001",
+        "01/0000/L00001",
+        "L0000000004",
+    ):
+        peek.create(zookeeper.path(name), makepath=True)
+    with closing(open_store(uri)) as store:
+        store.create_ledger(5, metadata())
+        store.create_ledger(2**40, metadata())
+        assert store.list_ledgers() == [5, 2**40]
+        assert store.list_ledgers(5) == [2**40]
+        assert store.list_ledgers(-1, 1) == [5]
+        assert store.list_ledgers(2**63 - 1) == []
+
+
+def test_a_creator_whose_answer_got_lost_knows_its_ledger_by_the_token(
+    zookeeper: ZooKeeperPlace,
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        store.create_ledger(1, metadata(token=77))
+        assert store.create_ledger(1, metadata(token=77)) == 0
+        for token in (0, 78):
+            with pytest.raises(MetadataConflict, match="exists already"):
+                store.create_ledger(1, metadata(token=token))
+
+
+def test_bookies_are_where_apache_looks_for_them(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        lease = store.register_bookie(service(), writable=True)
+        writable, readonly = (
+            zookeeper.path(f"available/{part}b1:3181") for part in ("", "readonly/")
+        )
+        data, stat = peek.get(writable)
+        assert data == service_bytes(service())
+        assert stat.ephemeralOwner != 0
+        lease.set_writable(False)
+        assert peek.exists(writable) is None
+        data, stat = peek.get(readonly)
+        assert data == service_bytes(service())
+        assert stat.ephemeralOwner != 0
+        lease.set_writable(True)
+        assert (peek.exists(readonly), bool(peek.exists(writable))) == (None, True)
+
+
+def test_apache_bookies_are_listed_and_left_alone(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        peek.create(zookeeper.path("available/h:3181"), ephemeral=True)
+        peek.create(zookeeper.path("available/damaged"), b"\xff\xff", ephemeral=True)
+        # On its way to read-only a bookie is in both lists.
+        peek.create(zookeeper.path("available/readonly/h:3181"), ephemeral=True)
+        found = {one.service.bookie_id: one for one in store.list_bookies()}
+        assert found.keys() == {"h:3181", "damaged"}
+        assert not found["h:3181"].writable
+        assert found["damaged"].service.endpoints == ()
+        with pytest.raises(MetadataConflict, match="other data"):
+            store.register_bookie(service("h:3181"), writable=True)
+
+
+def test_an_identity_has_a_cookie_beside_it(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+    identity = BookieIdentity("b1", 7, (DirectoryIdentity("ab", "journal"),))
+    with closing(open_store(zookeeper.uri())) as store:
+        version = store.write_identity(identity, None)
+        cookie = zookeeper.path("cookies/b1")
+        assert peek.get(cookie)[0] == cookie_bytes(identity, store.instance_id())
+        reborn = BookieIdentity("b1", 8, (DirectoryIdentity("cd", "journal"),))
+        version = store.write_identity(reborn, version)
+        assert peek.get(cookie)[0] == cookie_bytes(reborn, store.instance_id())
+        store.delete_identity("b1", version)
+        assert peek.exists(cookie) is None
+        # A cookie that an Apache bookie wrote is that bookie's name for good.
+        peek.create(cookie, b"5\n")
+        with pytest.raises(MetadataConflict, match="another system's bookie"):
+            store.write_identity(identity, None)
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------
+
+
+def test_ids_come_from_the_nodes_that_apache_uses(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        drawn = [store.next_ledger_id() for _ in range(3)]
+        theirs = peek.create(
+            zookeeper.path("idgen/ID-"), ephemeral=True, sequence=True, makepath=True
+        )
+        assert int(theirs[-10:]) not in drawn
+        assert store.next_ledger_id() > int(theirs[-10:])
+
+
+def test_a_number_that_somebody_chose_before_is_passed_by(zookeeper: ZooKeeperPlace) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        for ledger_id in (0, 1, 3):
+            store.create_ledger(ledger_id, metadata())
+        store.delete_ledger(1)
+        assert [store.next_ledger_id() for _ in range(2)] == [2, 4]
+
+
+def test_long_ids_follow_when_the_short_ones_are_used_up(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        store.next_ledger_id()
+        # Once this node is there it is used, whoever made it.
+        peek.create(zookeeper.path("idgen-long"))
+        assert [store.next_ledger_id() for _ in range(2)] == [1 << 32, 1 << 32 | 1]
+        for high in range(2, 6):
+            peek.create(zookeeper.path(f"idgen-long/HOB-{high:010d}"))
+        assert store.next_ledger_id() == 5 << 32
+        assert store.next_ledger_id() == 5 << 32 | 1
+        assert sorted(peek.get_children(zookeeper.path("idgen-long"))) == [
+            f"HOB-{high:010d}" for high in (3, 4, 5)
+        ]
+
+
+def test_flat_ids_come_from_beside_the_ledgers(zookeeper: ZooKeeperPlace) -> None:
+    with closing(open_store(zookeeper.uri(layout=Layout.FLAT))) as store:
+        first = store.next_ledger_id()
+        store.create_ledger(first, metadata())
+        assert store.next_ledger_id() > first
+        assert store.list_ledgers() == [first]
+
+
+# --- clusters ----------------------------------------------------------------------------------------------------
+
+
+def test_init_makes_what_apache_expects(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+    location = zookeeper.location("/deep/ledgers", layout=None)
+    instance_id = zookeeper_admin.init(location)
+    root = "/deep/ledgers"
+    assert set(peek.get_children(zookeeper.path(root=root))) == EMPTY_CLUSTER
+    assert peek.get(zookeeper.path("INSTANCEID", root))[0] == instance_id.encode()
+    assert peek.get(zookeeper.path("LAYOUT", root))[0] == (
+        b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+    )
+    assert peek.get_children(zookeeper.path("available", root)) == ["readonly"]
+    with pytest.raises(MetadataConflict, match="already"):
+        zookeeper_admin.init(location)
+    facts = zookeeper_admin.show(location)
+    assert (facts.instance_id, facts.layout) == (instance_id, "hierarchical")
+
+
+def test_format_leaves_an_empty_cluster_of_the_same_layout(zookeeper: ZooKeeperPlace) -> None:
+    uri = zookeeper.uri(layout=Layout.LONG_HIERARCHICAL)
+    with closing(open_store(uri)) as store:
+        before = store.instance_id()
+        store.create_ledger(1, metadata())
+        store.create_ledger(2, metadata())
+        store.delete_ledger(2)
+        lease = store.register_bookie(service(), writable=False)
+        location = zookeeper.location(layout=None)
+        with pytest.raises(MetadataConflict, match="b1:3181"):
+            zookeeper_admin.format_cluster(location)
+        lease.close()
+        instance_id = zookeeper_admin.format_cluster(location)
+        assert store.instance_id() == instance_id != before
+        assert store.list_ledgers() == []
+        store.create_ledger(2, metadata())
+    assert zookeeper_admin.show(location).layout == "longhierarchical"
+
+
+def test_a_place_without_a_cluster_says_so(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
+    with pytest.raises(ConfigError, match="fastbk metadata init"):
+        open_store(zookeeper.location("/nothing").uri)
+    uri = zookeeper.uri()
+    with pytest.raises(ConfigError, match=r"write zk\+hierarchical"):
+        open_store(zookeeper.location(layout=Layout.FLAT).uri)
+    peek.set(zookeeper.path("LAYOUT"), b"2\nx.Other:1")
+    with pytest.raises(ConfigError, match="not known"):
+        open_store(uri)
+
+
+def test_a_cluster_of_apaches_without_an_id_is_served(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    uri = zookeeper.uri()
+    for name in ("INSTANCEID", "cookies", "fastbk/identities", "fastbk/deleted", "fastbk"):
+        peek.delete(zookeeper.path(name))
+    peek.delete(zookeeper.path("available/readonly"))
+    with closing(open_store(uri)) as store:
+        assert store.instance_id() == ""
+        store.create_ledger(1, metadata())
+        store.delete_ledger(1)
+        with pytest.raises(NoSuchLedger):
+            store.read_ledger(1)
+        store.write_identity(BookieIdentity("b1", 7, ()), None)
+        store.register_bookie(service(), writable=False)
+        assert [one.writable for one in store.list_bookies()] == [False]
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(MetadataUnavailable, match="is it running"):
+        open_store("zk://127.0.0.1:1/ledgers", timeout_s=0.3)
