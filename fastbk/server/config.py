@@ -44,6 +44,14 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     advertised: str = ""
     """The host that clients are told. Empty: that of `listen`."""
 
+    location: str = ""
+    """Where it stands, for choosing bookies that do not fail together: `/region/rack`, `/rack`, or
+    `/zone/upgrade-domain`. Empty: clients' own topology says it, else all share one place.
+    """
+
+    labels: tuple[str, ...] = ()
+    """Groups it belongs to: ledgers may be pinned to bookies with a label."""
+
     workers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
     """Network processes. 0: one on up to four cores, a quarter of the cores above."""
 
@@ -322,6 +330,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         yield "[bookie] listen has port 0: give the bookie an id, which must not change"
     if len(config.bookie.id.encode()) > 127:
         yield "[bookie] id is longer than 127 bytes"
+    yield from _wrong_place(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
         if not is_loopback(http_host) and not config.bookie.allow_unauthenticated_remote:
@@ -349,9 +358,24 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         )
 
 
+def _wrong_place(bookie: BookieSettings) -> Iterator[str]:
+    # Imported here: the children read this module too, and have no use for it.
+    from fastbk.placement.topology import check_labels, check_location
+
+    try:
+        if bookie.location:
+            check_location(bookie.location)
+        check_labels(bookie.labels)
+    except ConfigError as error:
+        yield f"[bookie] {error.message}"
+
+
 def _too_small(config: BookieConfig) -> Iterator[str]:
     """What has to hold several of something else; below that C would refuse to start."""
-    frame_bytes, batch_bytes = config.limits.frame_size_bytes_max, config.journal.batch_size_bytes_max
+    frame_bytes, batch_bytes = (
+        config.limits.frame_size_bytes_max,
+        config.journal.batch_size_bytes_max,
+    )
     if not COLD_FRAME_BYTES <= frame_bytes <= RECORD_BYTES_MAX:
         yield "[limits] frame_size_max must be 16KiB to 31MiB"
     if batch_bytes > RECORD_BYTES_MAX:

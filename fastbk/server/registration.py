@@ -18,6 +18,7 @@ from fastbk.meta.api import BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.server.identity import settle
+from fastbk.server.published import Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ class Membership:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._store: MetadataStore | None = None
         self._service: BookieService | None = None
+        self._published = Published(config)
         self._lease: Lease | None = None
         self._writable = False
         self._has_changed = False
@@ -66,13 +68,13 @@ class Membership:
         Raises Error the first time. Later an outage of metadata does not keep the bookie from
         serving: it is a problem that is told of, and tried again until it is over.
 
-        `properties` are told to whoever lists bookies; other ones than before mean a new lease.
+        `properties` are told to whoever lists bookies, with what `Published` adds; other ones than
+        before mean a new lease.
         """
         assert self._service is not None
         async with self._turn:
-            if properties is not None and properties != self._service.properties:
-                self._service = replace(self._service, properties=properties)
-                self._lease = None  # taken over by the same incarnation's new one
+            if properties is not None:
+                self._tell(properties | self._published.properties())
             self._writable = writable
             self._has_changed = True
             try:
@@ -108,6 +110,12 @@ class Membership:
             await self._call(store.close)
         self._thread.shutdown(wait=False)
 
+    def _tell(self, properties: dict[str, str]) -> None:
+        assert self._service is not None
+        if properties != self._service.properties:
+            self._service = replace(self._service, properties=properties)
+            self._lease = None  # taken over by the same incarnation's new one
+
     def _join(self, bookie_id: str) -> BookieService:
         self._store = open_store(self._config.metadata.uri)
         incarnation = settle(self._config, self._store, bookie_id)
@@ -122,6 +130,8 @@ class Membership:
             await asyncio.sleep(pause_s)
             async with self._turn:
                 try:
+                    if self._service is not None and self._published.is_stale():
+                        self._tell(self._service.properties | self._published.properties())
                     if self._lease is None or self._has_changed:
                         await self._apply()
                     else:

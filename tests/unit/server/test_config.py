@@ -88,6 +88,9 @@ def test_broken_toml_and_a_missing_file_name_the_file(tmp_path: Path) -> None:
         ("[metadata]", '[limits]\nadd_ring_size = "8MiB"\n[metadata]', "must hold 3 frames"),
         ("[metadata]", '[limits]\nadd_ring_size = "24MiB"\n[metadata]', "power of two"),
         ("[metadata]", '[http]\nlisten = "0.0.0.0:80"\n[metadata]', "reachable from other"),
+        ("[bookie]", '[bookie]\nlocation = "eu/r1"', r"\[bookie\] location 'eu/r1': write /region"),
+        ("[bookie]", '[bookie]\nlabels = ["gold", "a b"]', r"\[bookie\] label 'a b'"),
+        ("[bookie]", '[bookie]\nlabels = "gold"', "labels"),
         ('file_size = "64MiB"', 'file_size = "1GiB"', "at least two files"),
         ("flush_interval", 'write_cache_size = "200MiB"\nflush_interval', "add up to"),
     ],
@@ -120,6 +123,13 @@ def test_what_c_would_refuse_at_the_start_is_refused_before(
     text = GOOD if f"[{section}]" in GOOD else f"{GOOD}[{section}]\n"
     with pytest.raises(ConfigError, match=message):
         check(load(tmp_path, text.replace(f"[{section}]", f"[{section}]\n{line}")))
+
+
+def test_a_bookie_is_told_its_place_and_labels(tmp_path: Path) -> None:
+    text = GOOD.replace("[bookie]", '[bookie]\nlocation = "/eu/r1"\nlabels = ["gold", "ssd"]')
+    config = load(tmp_path, text)
+    check(config)
+    assert (config.bookie.location, config.bookie.labels) == ("/eu/r1", ("gold", "ssd"))
 
 
 def test_listening_beyond_loopback_takes_an_explicit_setting(tmp_path: Path) -> None:

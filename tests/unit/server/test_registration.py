@@ -1,13 +1,16 @@
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.memory import MemoryStore
-from fastbk.server import registration
+from fastbk.server import published, registration
 from fastbk.server.config import (
     BookieConfig,
+    BookieSettings,
     JournalSettings,
     LedgerSettings,
     MetadataSettings,
@@ -82,7 +85,7 @@ async def test_a_bookie_is_listed_from_announcement_to_withdrawal(world: World) 
     await member.announce(writable=True, properties={"journal_backend": "plain"})
     (found,) = world.listed()
     assert found.writable
-    assert found.service.properties == {"journal_backend": "plain"}
+    assert found.service.properties["journal_backend"] == "plain"
     assert found.service.endpoint() == Endpoint("127.0.0.1", 3181)
     await member.announce(writable=False)
     assert [one.writable for one in world.listed()] == [False]
@@ -111,7 +114,7 @@ async def test_a_later_outage_is_told_of_and_healed(world: World) -> None:
     assert "gone" in str(world.reasons[-1])
     world.store.failure = None
     await wait_until_async(lambda: world.reasons[-1] is None, "the problem's end")
-    assert world.listed()[0].service.properties == {"boot": "2"}
+    assert world.listed()[0].service.properties["boot"] == "2"
     await member.close()
 
 
@@ -123,4 +126,32 @@ async def test_a_broken_boot_takes_no_writes_until_the_next_one(world: World) ->
     await wait_until_async(lambda: not world.listed()[0].writable, "read-only in metadata")
     await member.announce(writable=True)
     assert world.listed()[0].writable
+    await member.close()
+
+
+async def test_place_labels_and_free_space_are_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
+    disk = SimpleNamespace(f_bavail=900, f_blocks=1000, f_frsize=4096)
+    monkeypatch.setattr(published.os, "statvfs", lambda _path: disk)
+    monkeypatch.setattr(published, "INTERVAL_S", 0.0)
+    bookie = BookieSettings(location="/eu/r1", labels=("ssd", "gold"))
+    world.config = msgspec.structs.replace(world.config, bookie=bookie)
+    member = world.membership()
+    await member.join("b1")
+    await member.announce(writable=True, properties={"boot": "1"})
+    told = {"boot": "1", "location": "/eu/r1", "labels": "gold,ssd", "free_bytes": str(900 * 4096)}
+    assert world.listed()[0].service.properties == told
+    # Told anew only when it moved by a twentieth of the disk.
+    disk.f_bavail = 851
+    await member.announce(writable=False)
+    assert world.listed()[0].service.properties == told
+    disk.f_bavail = 850
+    await wait_until_async(
+        lambda: world.listed()[0].service.properties["free_bytes"] == str(850 * 4096),
+        "the new figure is told",
+    )
+    assert not world.listed()[0].writable
+    assert world.listed()[0].service.properties["boot"] == "1"
     await member.close()
