@@ -1,51 +1,33 @@
 """The long poll of a tailing reader: waits at the bookies until the LAC has reached an entry.
 
 All members of the last ensemble are asked to wait, so that news comes within one round trip from whichever has it
-first; a slow, silent or lost one delays nothing. One of them, the first of the order, is asked for the entry itself
-(piggyback); the others prove the LAC with their newest entry. The entry is handed out only once some digest proves a
-LAC that covers it. A member that answers without news is asked again, one that fails after a pause.
+first; a slow, silent or lost one delays nothing. The first of the order that holds the entry is asked for the entry
+itself (piggyback); the others prove the LAC with their newest entry. The entry is handed out only once some digest
+proves a LAC that covers it; a bookie that answers but proves nothing yet is asked for its newest entry at once.
+A member that answers without news is asked again, one that fails after a pause.
 
 For the driver: `PollLac(ledger_id, metadata, position, options, order)` is an ordinary procedure with value `LacNews`.
-It ends when the LAC has reached `position`, when the ledger was closed, or after `wait_s` without either (that is no
-error: poll again). Raises NotEnoughBookies (or Unauthorized, DigestMismatch) when no member gave a valid answer for
-`pacing.give_up_s`. Call `metadata_changed(metadata, now_s)` whenever a watch brings other metadata while it runs, and
-take the actions: members that left are let go, new ones asked, a close ends it. It asks for AskLac and Sleep only.
+It ends when the LAC has reached `position`, when the ledger was closed, or after `wait_s` without either, once some
+member has said that it has no news (that is no error: poll again). Raises NotEnoughBookies (or DigestMismatch) when
+until then, and for `pacing.give_up_s` at least, none gave a valid answer. Call `metadata_changed(metadata, now_s)`
+whenever a watch brings other metadata while it runs, and take the actions: members that left are let go, new ones
+asked, a close ends it. It asks for AskLac and Sleep only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import Found
+from fastbk.model.quorum import write_set
+from fastbk.replication.actions import AskLac, Found, Outcome, Reply
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import Pacing
+from fastbk.replication.reading_options import Order, PollOptions, as_they_are
+from fastbk.replication.replicas import Replicas
+from fastbk.wire.statuses import Status
 
-Order: TypeAlias = Callable[[Sequence[BookieId]], Sequence[BookieId]]
-"""Puts bookies that hold the same into the order to prefer: healthy, near and quick ones first. A permutation."""
-
-
-def as_they_are(bookies: Sequence[BookieId]) -> Sequence[BookieId]:
-    """Prefer none."""
-    return bookies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollOptions:
-    """How a poll waits. Seconds, above 0.
-
-    Attributes:
-        wait_s: the whole poll, and each wait at a bookie; at most 60.
-        grace_s: when the LAC is proven to be at `position`, how long the entry itself may still take to come.
-        pacing: of the requests beyond their wait, and of asking again those that fail.
-    """
-
-    wait_s: float = 1.0
-    grace_s: float = 0.005
-    pacing: Pacing = field(default_factory=Pacing)
+__all__ = ["LacNews", "Order", "PollLac", "PollOptions", "as_they_are"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +37,24 @@ class LacNews:
     Attributes:
         lac: the highest LAC known now; below `position` if there was no news.
         entry: the entry at `position`, when it came along and is covered by `lac`.
+        is_closed: the ledger is closed, and `lac` its last entry.
         fenced: a bookie says that the ledger is fenced: expect it to be closed soon.
-        slow: members that kept the poll waiting for the entry; prefer others the next time.
+        slow: the member that kept the poll waiting for the entry, if one did; prefer others the next time.
     """
 
     lac: EntryId
     entry: Found | None = None
+    is_closed: bool = False
     fenced: bool = False
-    slow: tuple[BookieId, ...] = ()
+    slow: BookieId | None = None
 
 
 class PollLac(Procedure[LacNews]):
-    """Waits until entry `position` is known to be acknowledged; see the module's text."""
+    """Waits until entry `position` is known to be acknowledged; see the module's text.
+
+    Attributes:
+        trouble: bookie id -> why it does not answer well.
+    """
 
     def __init__(
         self,
@@ -77,7 +65,173 @@ class PollLac(Procedure[LacNews]):
         order: Order = as_they_are,
     ) -> None:
         super().__init__()
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._position = position
+        self._options = PollOptions() if options is None else options
+        self._order = order
+        self._lac: EntryId = -1
+        self._fenced = False
+        self._entry: Found | None = None
+        self._is_in_grace = False
+        self._is_heard = False
+        self._is_over = False
+        self._carrier: BookieId | None = None
+        self._end_s = 0.0
+        self._replicas = Replicas()
+        # What is under way for each member: a request, or the pause before the next.
+        self._waiting: dict[BookieId, int] = {}
+        self._pauses: dict[BookieId, float] = {}
+
+    @property
+    def trouble(self) -> dict[BookieId, str]:
+        """Why members that do not answer well do not."""
+        return dict(self._replicas.said)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def begin(self, now_s: float) -> None:
+        """Ask all members, unless there is nothing to wait for."""
+        self._end_s = now_s + self._options.wait_s
+        self._sleep(self._options.wait_s, lambda _, at_s: self._time_is_over(at_s))
+        self._look_at_metadata(now_s)
 
     def metadata_changed(self, metadata: LedgerMetadata, now_s: float) -> None:
         """Take newer metadata; then take the actions."""
-        raise NotImplementedError
+        if not self.is_finished:
+            self._metadata = metadata
+            self._look_at_metadata(now_s)
+
+    def _look_at_metadata(self, now_s: float) -> None:
+        metadata = self._metadata
+        if metadata.is_closed:
+            self._news(metadata.last_entry_id, now_s, is_closed=True)
+            return
+        # Entries of earlier fragments are acknowledged.
+        self._lac = max(self._lac, metadata.fragments[-1].first_entry_id - 1)
+        if self._lac >= self._position:
+            self._news(self._lac, now_s)
+            return
+        ensemble = metadata.fragments[-1].ensemble
+        for bookie_id in [one for one in self._waiting if one not in ensemble]:
+            self._withdraw(self._waiting.pop(bookie_id))
+            self._replicas.forget([bookie_id])
+        if self._carrier not in ensemble:
+            self._carrier = self._choose_carrier()
+        for bookie_id in ensemble:
+            if bookie_id not in self._waiting:
+                self._wait_at(bookie_id, now_s)
+
+    def _choose_carrier(self) -> BookieId:
+        metadata = self._metadata
+        ensemble = metadata.fragments[-1].ensemble
+        indexes = write_set(self._position, len(ensemble), metadata.write_quorum)
+        return self._order([ensemble[index] for index in indexes])[0]
+
+    def _time_is_over(self, now_s: float) -> None:
+        if self._is_heard:
+            self._news(self._lac, now_s)
+            return
+        # Those that waited as long as they were asked to are about to answer.
+        self._is_over = True
+        left_s = max(
+            self._options.pacing.pause_min_s, self._options.pacing.give_up_s - self._options.wait_s
+        )
+        self._sleep(left_s, lambda _, at_s: self._give_up(at_s))
+
+    def _give_up(self, now_s: float) -> None:
+        for bookie_id in self._waiting:
+            self._replicas.said.setdefault(bookie_id, "no answer")
+        what = f"ledger {self._ledger_id}: no bookie answered the tailing reader"
+        hint = "tail again from the last entry seen"
+        error = self._replicas.error(
+            what, ledger_id=self._ledger_id, entry_id=self._position, hint=hint
+        )
+        self._fail(error, now_s)
+
+    # --- one member --------------------------------------------------------------------------------------------
+
+    def _wait_at(self, bookie_id: BookieId, now_s: float, *, is_proof: bool = False) -> None:
+        """Ask a member to wait; `is_proof`: for what it has now, its newest entry."""
+        wait_s = 0.0 if is_proof else max(0.0, self._end_s - now_s)
+        is_carrier = bookie_id == self._carrier and not is_proof and self._entry is None
+        request = AskLac(self._position - 1, wait_s, piggyback=is_carrier)
+        timeout_s = wait_s + self._options.pacing.request_timeout_s
+
+        def answered(outcome: Outcome, at_s: float) -> None:
+            del self._waiting[bookie_id]
+            self._answered(bookie_id, is_carrier, outcome, at_s)
+
+        self._waiting[bookie_id] = self._ask(bookie_id, request, timeout_s, answered)
+
+    def _answered(
+        self, bookie_id: BookieId, is_carrier: bool, outcome: Outcome, now_s: float
+    ) -> None:
+        is_valid = False
+        if isinstance(outcome, Reply):
+            self._fenced = self._fenced or outcome.fenced
+            self._lac = max([self._lac, *outcome.lacs])
+            for found in outcome.found:
+                if found.entry_id == self._position:
+                    self._entry = found
+            is_valid = outcome.status == Status.OK and not outcome.damaged
+        if not is_valid:
+            self._replicas.hear(bookie_id, outcome)
+            is_valid = bookie_id in self._replicas.absent
+        if self._replicas.closed is not None:
+            self._fail(self._replicas.closed, now_s)
+            return
+        if is_valid:
+            self._is_heard = True
+            self._replicas.forget([bookie_id])
+        if self._lac >= self._position:
+            self._reached(now_s)
+        elif self._is_over and is_valid:
+            self._news(self._lac, now_s)
+        elif is_carrier and self._entry is not None:
+            # The entry came, and what proves that it is acknowledged can only be a newer one.
+            self._wait_at(bookie_id, now_s, is_proof=True)
+        else:
+            self._rest(bookie_id, is_valid, now_s)
+
+    def _rest(self, bookie_id: BookieId, is_valid: bool, now_s: float) -> None:
+        """Ask again after a pause: a bookie may answer at once and without news, while the ledger is fenced for one."""
+        pacing = self._options.pacing
+        pause_s = self._pauses.get(bookie_id, 0.0 if is_valid else pacing.pause_min_s)
+        self._pauses[bookie_id] = min(pacing.pause_max_s, max(pacing.pause_min_s, 2 * pause_s))
+        if not pause_s:
+            self._wait_at(bookie_id, now_s)
+            return
+
+        def woken(_: Outcome, at_s: float) -> None:
+            del self._waiting[bookie_id]
+            self._wait_at(bookie_id, at_s)
+
+        self._waiting[bookie_id] = self._sleep(pause_s, woken)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _reached(self, now_s: float) -> None:
+        """The LAC covers the entry: end now, or give the entry itself a moment."""
+        is_coming = self._carrier in self._waiting and self._carrier not in self._replicas.said
+        # More than one entry is better read in a batch.
+        if self._entry is not None or not is_coming or self._lac > self._position:
+            self._news(self._lac, now_s)
+        elif not self._is_in_grace:
+            self._is_in_grace = True
+
+            def woken(_: Outcome, at_s: float) -> None:
+                self._news(self._lac, at_s, slow=self._carrier)
+
+            self._sleep(self._options.grace_s, woken)
+
+    def _news(
+        self,
+        lac: EntryId,
+        now_s: float,
+        *,
+        is_closed: bool = False,
+        slow: BookieId | None = None,
+    ) -> None:
+        entry = self._entry if lac >= self._position else None
+        self._finish(LacNews(lac, entry, is_closed, self._fenced, slow), now_s)

@@ -1,10 +1,10 @@
 """Reading a range of entries in order, from whichever replicas can give them.
 
 Where E = Qw the range is asked for in batches; a striped ledger's in runs of ids that one bookie holds, several parts
-of the range at the same time. The first bookie of the order is asked; the next one when its copy is missing, damaged, or
-not to be had. With `speculative_s` the next one is asked as well when no answer came for so long, with `parallel` all
-are asked at once. Only when all of a write set were asked without success is it an error, which names what each said.
-Those that are away or busy are asked again until `pacing.give_up_s` passed without progress. Before it fails, the
+of the range at the same time. The first bookie of the order is asked; the next one when its copy is missing, damaged,
+or not to be had. With `speculative_s` the next one is asked as well when no answer came for so long, with `parallel`
+all are asked at once. Only when all of a write set were asked without success is it an error, which names what each
+said. Those that are away or busy are asked again until `pacing.give_up_s` passed without progress. Before that the
 metadata is read once more: copies may have moved.
 
 For the driver: `ReadRange(ledger_id, metadata, first, last, options, order)` is a procedure whose value is None; what
@@ -13,13 +13,12 @@ it found is pulled, in order and as soon as it is there:
     reading.start(now_s)
     loop:  perform reading.take_actions()
            found = reading.take_found(now_s)   # [] when nothing is there yet; may cause actions: take them again
-           if reading.is_finished and not found: reading.value(); done
+           if found: hand it out
+           elif reading.is_finished: reading.value(); done
            else wait for an outcome, reading.completed(tag, outcome, now_s)
 
-What was found and not taken is bounded by `size_bytes_max`: a reader that does not take stops the asking. An error
-comes behind everything that was found before it. It asks for ReadEntries, Sleep and (before failing) ReadMetadata.
-`metadata` is the newest known to it, `position` the next entry to be handed out, `slow` counts per bookie how often
-another was quicker: feed it to the order of later reads.
+What was found and not taken is bounded: a reader that does not take stops the asking. An error comes behind everything
+that was found before it. It asks for ReadEntries, Sleep and, when nobody has an entry, ReadMetadata.
 
 Unconfirmed reading (`is_unconfirmed`): the range ends without an error before the first entry that is missing.
 Errors: NoSuchEntry only with Qw - Qa + 1 proofs; DigestMismatch, Unauthorized, else NotEnoughBookies.
@@ -27,40 +26,32 @@ Errors: NoSuchEntry only with Qw - Qa + 1 proofs; DigestMismatch, Unauthorized, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
 
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
-from fastbk.replication.polling import Order, as_they_are
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import Pacing
+from fastbk.replication.reading_options import Order, ReadOptions, as_they_are
+from fastbk.replication.reading_part import ReadPart
 
+__all__ = ["Order", "ReadOptions", "ReadRange", "as_they_are"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """How a range is read.
-
-    Attributes:
-        batch_entries, batch_bytes: limits of one answer.
-        size_bytes_max: data that may be found and not taken yet; one answer is always allowed.
-        speculative_s: ask the next replica as well after so long without an answer, doubled each time; None: never.
-        parallel: ask all replicas at once.
-        is_unconfirmed: end before the first entry that is missing instead of failing.
-        pacing: `give_up_s` is the limit of one step over all replicas; no single one gets more than its share of it.
-    """
-
-    batch_entries: int = 2_000
-    batch_bytes: int = 1024 * 1024
-    size_bytes_max: int = 4 * 1024 * 1024
-    speculative_s: float | None = None
-    parallel: bool = False
-    is_unconfirmed: bool = False
-    pacing: Pacing = field(default_factory=Pacing)
+# How many parts of a striped ledger are read at the same time, and how long each is.
+STRIPED_PARTS = 8
+STRIPED_PART_ENTRIES = 64
 
 
 class ReadRange(Procedure[None]):
-    """Reads [first, last]; see the module's text."""
+    """Reads [first, last]; see the module's text.
+
+    Attributes:
+        position: the next entry to be taken.
+        metadata: the newest that this procedure knows.
+        slow: bookie id -> how often another was quicker, or it did not answer; for the order of later reads.
+        skipped: how many copies were missing, damaged or not to be had.
+    """
 
     def __init__(
         self,
@@ -72,10 +63,109 @@ class ReadRange(Procedure[None]):
         order: Order = as_they_are,
     ) -> None:
         super().__init__()
+        self.ledger_id = ledger_id
         self.metadata = metadata
+        self.options = ReadOptions() if options is None else options
         self.position = first
         self.slow: dict[BookieId, int] = {}
+        self.skipped = 0
+        self._order = order
+        self._last = last
+        self._next_part = first
+        self._unfinished: deque[ReadPart] = deque()
+        self._behind: dict[ReadPart, list[Found]] = {}
+        self._ready: list[Found] = []
+        self._ready_bytes = 0
+        self._behind_bytes = 0
+        is_striped = metadata.ensemble_size != metadata.write_quorum
+        self._parts_max = STRIPED_PARTS if is_striped else 1
+        self._part_entries = STRIPED_PART_ENTRIES if is_striped else max(1, last - first + 1)
+
+    def begin(self, now_s: float) -> None:
+        """Ask for the first entries."""
+        self._begin_parts(now_s)
+        self._end_if_read(now_s)
 
     def take_found(self, now_s: float) -> list[Found]:
-        """Return the next entries in order, as many as are there; makes room for more."""
-        raise NotImplementedError
+        """Return the next entries in order, as many as are there; makes room for more: take the actions then."""
+        found, self._ready = self._ready, []
+        self._ready_bytes = 0
+        if found:
+            self.position = found[-1].entry_id + 1
+            if not self.is_finished:
+                for part in list(self._unfinished):
+                    part.go_on(now_s)
+                self._begin_parts(now_s)
+        return found
+
+    # --- for the parts -----------------------------------------------------------------------------------------
+
+    def in_order(self, bookies: Sequence[BookieId]) -> list[BookieId]:
+        """Return these as they are to be asked: the order of the caller's, those that were slow here last."""
+        ordered = list(self._order(bookies))
+        if self.slow:
+            ordered.sort(key=self.slow.__contains__)
+        return ordered
+
+    def was_slow(self, bookie_id: BookieId) -> None:
+        """Ask that one last from now on."""
+        self.slow[bookie_id] = self.slow.get(bookie_id, 0) + 1
+
+    def has_room(self, part: ReadPart) -> bool:
+        """Whether a part may ask; the first one always when there is nothing to take, so that it goes on."""
+        if self._ready_bytes + self._behind_bytes < self.options.size_bytes_max:
+            return True
+        return not self._ready and part is self._unfinished[0]
+
+    def took(self, part: ReadPart, found: Sequence[Found], now_s: float) -> None:
+        """Keep what a part found."""
+        size_bytes = sum([len(one.data) for one in found])
+        if part is self._unfinished[0]:
+            self._ready.extend(found)
+            self._ready_bytes += size_bytes
+        else:
+            self._behind.setdefault(part, []).extend(found)
+            self._behind_bytes += size_bytes
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _begin_parts(self, now_s: float) -> None:
+        while (
+            not self.is_finished
+            and self._next_part <= self._last
+            and len(self._unfinished) < self._parts_max
+        ):
+            first = self._next_part
+            last = min(self._last, first + self._part_entries - 1)
+            self._next_part = last + 1
+            part = ReadPart(self, first, last)
+            self._unfinished.append(part)
+            self._run(part, self._part_ended, now_s)
+
+    def _part_ended(self, _: Procedure[None], now_s: float) -> None:
+        """Hand on what is in order now."""
+        while self._unfinished and self._unfinished[0].is_finished:
+            part = self._unfinished.popleft()
+            if part.error is not None:
+                self._fail(part.error, now_s)
+                return
+            if part.is_cut_short:
+                self._finish(None, now_s)
+                return
+            if self._unfinished:
+                self._in_front(self._unfinished[0], now_s)
+        self._begin_parts(now_s)
+        self._end_if_read(now_s)
+
+    def _in_front(self, part: ReadPart, now_s: float) -> None:
+        """That part is the first now: what it found so far is ready."""
+        found = self._behind.pop(part, [])
+        size_bytes = sum([len(one.data) for one in found])
+        self._behind_bytes -= size_bytes
+        self._ready_bytes += size_bytes
+        self._ready.extend(found)
+        part.go_on(now_s)
+
+    def _end_if_read(self, now_s: float) -> None:
+        if not self._unfinished and self._next_part > self._last and not self.is_finished:
+            self._finish(None, now_s)
