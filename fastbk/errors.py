@@ -89,6 +89,12 @@ class ClientClosed(Error):
     code = -19
 
 
+class DuplicateEntryId(Error):
+    """The caller chose an entry id that this writer was given before. Nothing was sent."""
+
+    code = -22
+
+
 class LedgerFenced(Error):
     """Another client is recovering or has closed this ledger; this writer is finished.
 
@@ -176,3 +182,7 @@ class ReplicationConflict(StorageError):
 
     code = -1003
     default_outcome: Outcome = "unknown"
+
+
+class WeakQuorumWarning(UserWarning):
+    """A ledger is created whose ack quorum is less than a majority of its write quorum."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from fastbk.client.asking import Asking, Build
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import AddListener, Answer, Connection, open_connection
+from fastbk.client.known_bookies import KnownBookies
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration
 from fastbk.model.ids import BookieId
@@ -32,6 +34,13 @@ class ChannelListener(Protocol):
 
     def channel_drained(self, bookie_id: BookieId) -> None:
         """The bookie reads again after it had fallen behind."""
+
+
+class Endable(Protocol):
+    """What is under way and can be ended from outside."""
+
+    def end(self, error: Error) -> None:
+        """Fail with `error`."""
 
 
 class Channel:
@@ -139,6 +148,7 @@ class Channel:
             self._pool.report(error)
             reason = repr(error)
         self._was_missed = True  # it may listen elsewhere by now
+        self._pool.failed(self.bookie_id)
         self._give_notice(reason)
 
     def _lost(self, reason: str) -> None:
@@ -187,23 +197,45 @@ class Peer:
         self.bookie_id = bookie_id
         self.adds = Channel(pool, bookie_id)
         self.reads = Channel(pool, bookie_id)
-        self._pool = pool
+        self.pool = pool
 
-    async def request(self, build: Callable[[int], bytes], timeout_s: float) -> Answer:
-        """Send a request other than an add and return its answer; `build(request_id)` encodes it."""
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + timeout_s
-        connection = self.reads.connection
-        if connection is None:
-            connection = await self.reads.open(timeout_s)
-        request_id = self._pool.next_request_id()
-        return await connection.request(
-            request_id, build(request_id), max(0.001, end_s - loop.time())
-        )
+    def ask(
+        self,
+        build: Build,
+        timeout_s: float,
+        tell: Callable[[Answer | Error], None],
+    ) -> Asking:
+        """Send a request other than a writer's add; `build(request_id)` encodes it. Nothing is told before it returns.
+
+        Errors: NotEnoughBookies (not reached, or the connection was lost), QuorumTimeout.
+        """
+        return Asking(self, build, timeout_s, tell)
+
+    async def request(self, build: Build, timeout_s: float) -> Answer:
+        """Send a request other than a writer's add and return its answer; raises what `ask` tells."""
+        future: asyncio.Future[Answer | Error] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: Answer | Error) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        asking = self.ask(build, timeout_s, told)
+        try:
+            outcome = await future
+        finally:
+            asking.cancel()
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
 
 
 class BookiePool:
-    """All peers of one client, and what the metadata store says about where they are."""
+    """All peers of one client, and what the metadata store says about where they are.
+
+    Attributes:
+        known: what is known of the bookies.
+        runs: procedures that are under way, ended when the pool is closed.
+    """
 
     def __init__(
         self,
@@ -215,11 +247,10 @@ class BookiePool:
         self.slots: dict[int, AddListener] = {}
         self.report = report
         self.is_closed = False
+        self.known = KnownBookies(config)
+        self.runs: set[Endable] = set()
         self._list_bookies = list_bookies
         self._peers: dict[BookieId, Peer] = {}
-        self._known: dict[BookieId, BookieRegistration] = {}
-        self._known_s = -1e9
-        self._incarnations: dict[BookieId, int] = {}
         self._request_id = 0
         self._slot = 0
 
@@ -245,21 +276,18 @@ class BookiePool:
     async def bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
         found = await self._list_bookies()
-        self._known.update({one.service.bookie_id: one for one in found})
-        self._known_s = asyncio.get_running_loop().time()
+        self.known.update(found, asyncio.get_running_loop().time())
         return found
 
     async def address(self, bookie_id: BookieId, *, fresh: bool) -> tuple[str, int]:
         """Return where the bookie listens; the last known place when it is not registered now."""
-        now_s = asyncio.get_running_loop().time()
-        if bookie_id not in self._known:
+        if self.known.endpoint(bookie_id) is None:
             await self.bookies()
-        elif fresh and now_s - self._known_s > _REFRESH_S:
+        elif fresh and self.known.age_s(asyncio.get_running_loop().time()) > _REFRESH_S:
             # Without metadata the last known place is still worth a try.
             with contextlib.suppress(Error):
                 await self.bookies()
-        known = self._known.get(bookie_id)
-        endpoint = known.service.endpoint() if known is not None else None
+        endpoint = self.known.endpoint(bookie_id)
         if endpoint is None:
             raise NotEnoughBookies(f"bookie {bookie_id} is not registered")
         return endpoint.host, endpoint.port
@@ -267,13 +295,36 @@ class BookiePool:
     def check_incarnation(self, bookie_id: BookieId, connection: Connection) -> str | None:
         """Return why the bookie may not be used: its data is not what this client knew."""
         assert connection.hello is not None
-        seen = self._incarnations.setdefault(bookie_id, connection.hello.incarnation)
-        if seen != connection.hello.incarnation:
-            return "it came back without its data (another incarnation)"
-        return None
+        return self.known.check_incarnation(bookie_id, connection.hello.incarnation)
+
+    def failed(self, bookie_id: BookieId) -> None:
+        """Count an error of the bookie's towards its quarantine."""
+        self.known.failed(bookie_id, asyncio.get_running_loop().time())
+
+    def quarantine(self, bookie_id: BookieId) -> None:
+        """Have new fragments avoid a bookie that had to be replaced."""
+        self.known.quarantine(bookie_id, asyncio.get_running_loop().time())
+
+    async def reach(self, bookie_ids: Sequence[BookieId], timeout_s: float) -> dict[BookieId, str]:
+        """Connect to these for adds, all at once; return why those that do not answer are not reached."""
+        tries = [self.peer(one).adds.open(timeout_s) for one in bookie_ids]
+        missed: dict[BookieId, str] = {}
+        for bookie_id, result in zip(
+            bookie_ids, await asyncio.gather(*tries, return_exceptions=True), strict=True
+        ):
+            if isinstance(result, ClientClosed) or (
+                isinstance(result, BaseException) and not isinstance(result, Error)
+            ):
+                raise result
+            if isinstance(result, Error):
+                self.failed(bookie_id)
+                missed[bookie_id] = str(result)
+        return missed
 
     async def close(self, timeout_s: float) -> None:
-        """Close all connections."""
+        """Close all connections; procedures that are under way end with ClientClosed."""
         self.is_closed = True
+        for run in list(self.runs):
+            run.end(ClientClosed("the client was closed: make a new one"))
         channels = [one for peer in self._peers.values() for one in (peer.adds, peer.reads)]
         await asyncio.gather(*(one.close(timeout_s) for one in channels))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from fastbk.errors import ConfigError
+from fastbk.placement.values import PlacementConfig
 
 UNLIMITED_S = 1e9
 """An explicit "no deadline" for `timeout=`: 31 years. Infinity is refused, event loops cannot count to it."""
+
+_MAY_BE_0 = (
+    "explicit_lac_interval",
+    "laggard_wait",
+    "held_bytes_max",
+    "quarantine_errors_max",
+    "speculative_read",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +56,34 @@ class ClientConfig:
     """Between tries to reach a bookie; doubled each time, with jitter."""
     poll_interval: float = 1.0
     """How long a tailing reader waits at one bookie before it asks another and looks at the metadata."""
+    probe_timeout: float = 2.0
+    """Reaching a bookie that is to take another's place in an ensemble."""
+    replace_after: float = 1.0
+    """A bookie that a writer can do without is replaced when it has been away for so long: restarts take less."""
+    bookie_timeout: float = 5.0
+    """A bookie that is connected and leaves an add unanswered for so long counts as away."""
+    delayed_ensemble_change: bool = False
+    """True: a writer keeps bookies that fail as long as the ack quorum answers without them."""
+    ensemble_changes_max: int | None = None
+    """Changes of its ensemble that a writer may make; then it goes on with what it has. None: any number."""
+    quarantine_errors_max: int = 5
+    """So many errors of a bookie within `quarantine_interval` keep it out of new fragments. 0 = never."""
+    quarantine_interval: float = 10.0
+    quarantine_time: float = 30.0
+    """How long new fragments avoid a bookie in quarantine, if there are others."""
+    speculative_read: float = 0.5
+    """A read that waits so long for one bookie asks the next one as well. 0 = never."""
+    parallel_reads: bool = False
+    """True: reads ask all bookies that hold an entry at once and take the first answer."""
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    """How bookies are chosen for ledgers and in place of others, unless `create_ledger` says otherwise."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if one.name == "client_name":
+            if not isinstance(one.default, int | float) or isinstance(one.default, bool):
                 continue
-            low = (
-                0
-                if one.name in ("explicit_lac_interval", "laggard_wait", "held_bytes_max")
-                else 1e-9
-            )
+            low = 0 if one.name in _MAY_BE_0 else 1e-9
             if not low <= value <= 1e15:
                 raise ConfigError(f"{one.name}={value!r}: must be above 0 and finite")
 

@@ -63,6 +63,11 @@ def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
     )
 
 
+def late(timeout_s: float) -> QuorumTimeout:
+    """Return the error of a request that was not answered in time."""
+    return QuorumTimeout(f"no answer within {timeout_s:.3g} s")
+
+
 class AddListener(Protocol):
     """Who is told about answers to adds of one slot."""
 
@@ -88,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_drained = on_drained
         self._answers = AnswerBuffer()
-        self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._pending: dict[int, Callable[[Answer | Error], None]] = {}
         self._transport: asyncio.Transport | None = None
         self._reason = "the connection was closed"
         self._loop = asyncio.get_running_loop()
@@ -134,13 +139,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         answer: Answer | None = None
         for one in range(request_id, request_id + words[at + 2]):
-            future = self._pending.pop(one, None)
-            if future is None or future.done():
+            tell = self._pending.pop(one, None)
+            if tell is None:
                 self.answers_dropped += 1
                 continue
             if answer is None:
                 answer = answer_of(words, at, self._answers)
-            future.set_result(answer)
+            tell(answer)
 
     def _complaint(self, answer: Answer) -> None:
         """The bookie could not make sense of a frame: it will close, and this is why."""
@@ -167,9 +172,8 @@ class Connection(asyncio.BufferedProtocol):
         if exc is not None:
             self._reason = f"the connection was lost: {exc}"
         pending, self._pending = self._pending, {}
-        for future in pending.values():
-            if not future.done():
-                future.set_exception(NotEnoughBookies(self._reason))
+        for tell in pending.values():
+            tell(NotEnoughBookies(self._reason))
         if not self.closed.done():
             self.closed.set_result(None)
         self._on_lost(self._reason)
@@ -181,24 +185,46 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(frames)
 
-    async def request(self, request_id: int, frame: bytes, timeout_s: float) -> Answer:
+    def ask(
+        self, request_id: int, frame: bytes | bytearray, tell: Callable[[Answer | Error], None]
+    ) -> None:
+        """Send one request; `tell` gets its answer, or NotEnoughBookies when the connection is lost, once.
+
+        Never called before this returns. A request that was forgotten meanwhile is told nothing.
+        """
+        if self._transport is None:
+            self._loop.call_soon(tell, NotEnoughBookies(self._reason))
+            return
+        self._pending[request_id] = tell
+        self._transport.write(frame)
+
+    def forget(self, request_id: int) -> None:
+        """Drop the answer to a request when it comes."""
+        self._pending.pop(request_id, None)
+
+    async def request(self, request_id: int, frame: bytes | bytearray, timeout_s: float) -> Answer:
         """Send one request and return its answer.
 
         Raises NotEnoughBookies when the connection is lost, QuorumTimeout at the deadline. A cancelled request's
         answer is dropped when it comes.
         """
-        if self._transport is None:
-            raise NotEnoughBookies(self._reason)
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        self._pending[request_id] = future
-        self._transport.write(frame)
+        future: asyncio.Future[Answer | Error] = self._loop.create_future()
+
+        def told(outcome: Answer | Error) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.ask(request_id, frame, told)
         try:
             async with asyncio.timeout(timeout_s):
-                return await future
+                outcome = await future
         except TimeoutError:
-            raise QuorumTimeout(f"no answer within {timeout_s:.3g} s") from None
+            raise late(timeout_s) from None
         finally:
-            self._pending.pop(request_id, None)
+            self.forget(request_id)
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
 
     def abort(self, reason: str) -> None:
         """Close at once; `on_lost` follows."""

@@ -37,9 +37,11 @@ class DigestType(enum.IntEnum):
 
     @classmethod
     def of(cls, name: str | DigestType) -> DigestType:
-        """Return the type called `name` (crc32, hmac, crc32c, dummy; case does not matter)."""
+        """Return the type called `name` (crc32, hmac, crc32c, dummy or none; case does not matter)."""
         if isinstance(name, DigestType):
             return name
+        if name.lower() == "none":
+            return cls.DUMMY
         try:
             return cls[name.upper()]
         except KeyError:

@@ -1,0 +1,78 @@
+"""One request to one bookie on an asyncio loop: connect if need be, send, wait, with one deadline for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastbk.client.connection import Answer, Connection, late
+from fastbk.errors import Error, NotEnoughBookies
+
+if TYPE_CHECKING:
+    from fastbk.client.bookie_pool import Peer
+
+# Encodes a request, given its id.
+Build: TypeAlias = Callable[[int], bytes | bytearray]
+
+
+class Asking:
+    """A request on its way to one bookie; `tell` gets the answer or an Error, once, unless it was cancelled."""
+
+    __slots__ = ("_connection", "_peer", "_request_id", "_task", "_tell", "_timeout_s", "_timer")
+
+    def __init__(
+        self,
+        peer: Peer,
+        build: Build,
+        timeout_s: float,
+        tell: Callable[[Answer | Error], None],
+    ) -> None:
+        self._peer = peer
+        self._tell = tell
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._request_id = 0
+        self._task: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(timeout_s, self._late)
+        connection = peer.reads.connection
+        if connection is not None:
+            self._send(connection, build)
+        else:
+            self._task = loop.create_task(self._open(build))
+
+    async def _open(self, build: Build) -> None:
+        try:
+            self._send(await self._peer.reads.open(self._timeout_s), build)
+        except Error as error:
+            self._end(error)
+
+    def _send(self, connection: Connection, build: Build) -> None:
+        self._connection = connection
+        self._request_id = self._peer.pool.next_request_id()
+        connection.ask(self._request_id, build(self._request_id), self._end)
+
+    def _late(self) -> None:
+        if self._connection is not None:
+            self._end(late(self._timeout_s))
+        else:
+            self._end(
+                NotEnoughBookies(
+                    f"bookie {self._peer.bookie_id} was not reached within {self._timeout_s:.3g} s"
+                )
+            )
+
+    def _end(self, outcome: Answer | Error) -> None:
+        self.cancel()
+        if isinstance(outcome, Error):
+            self._peer.pool.failed(self._peer.bookie_id)
+        self._tell(outcome)
+
+    def cancel(self) -> None:
+        """Let go of it: a late answer is dropped."""
+        self._timer.cancel()
+        if self._connection is not None:
+            self._connection.forget(self._request_id)
+        elif self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()

@@ -1,0 +1,73 @@
+"""Which bookies a new ledger or a changed fragment gets: placement's choice, of those that answer. No I/O.
+
+Both clients run these generators: each yields bookies to connect to and is sent why some could not be reached; those
+are left out of the next choice. Every round leaves out at least one, so it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from fastbk.errors import NotEnoughBookies
+from fastbk.model.ids import BookieId
+from fastbk.placement.api import choose_ensemble, choose_replacements
+from fastbk.placement.values import BookieView, Chance, PlacementConfig
+from fastbk.replication.actions import Choose, Replaced
+
+T = TypeVar("T")
+Views: TypeAlias = Callable[[], Sequence[BookieView]]
+Choosing: TypeAlias = Generator[Sequence[BookieId], Mapping[BookieId, str], T]
+
+ROUNDS_MAX = 8
+"""Rounds of connecting for replacements: a writer waits for them, and may ask again."""
+
+
+def new_ensemble(
+    views: Views,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    config: PlacementConfig,
+    rng: Chance,
+) -> Choosing[tuple[BookieId, ...]]:
+    """Choose for a new ledger. Raises NotEnoughBookies with what is wrong with each that is not taken."""
+    missed: dict[BookieId, str] = {}
+    while True:
+        try:
+            chosen = choose_ensemble(
+                views(), ensemble, write_quorum, ack_quorum, config, rng, exclude=missed
+            )
+        except NotEnoughBookies as error:
+            error.replicas.update(missed)
+            raise
+        found = yield chosen
+        if not found:
+            return chosen
+        missed.update(found)
+
+
+def replacements(
+    views: Views,
+    action: Choose,
+    write_quorum: int,
+    ack_quorum: int,
+    config: PlacementConfig,
+    rng: Chance,
+) -> Choosing[Replaced]:
+    """Choose in place of an ensemble's bad members, as far as there is anybody."""
+    missed: dict[BookieId, str] = {}
+    for _ in range(ROUNDS_MAX):
+        exclude = {*action.exclude, *missed}
+        left_out: dict[BookieId, str] = {}
+        arguments = (views(), action.ensemble, action.bad, write_quorum, ack_quorum, config, rng)
+        try:
+            chosen = choose_replacements(*arguments, exclude=exclude)
+        except NotEnoughBookies as error:
+            left_out = error.replicas
+            chosen = choose_replacements(*arguments, exclude=exclude, partial=True)
+        found = yield tuple(chosen.values())
+        if not found:
+            return Replaced(chosen, {**left_out, **missed})
+        missed.update(found)
+    return Replaced({}, missed)

@@ -1,0 +1,114 @@
+"""What one client knows of the bookies: where they are, which data they stand for, which failed lately. No I/O.
+
+Both clients keep one. A bookie that fails again and again is put in quarantine for a time: new fragments avoid it while
+there are others; what it holds already is read from it and written to it as before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from fastbk.client.bookie_views import view_of
+from fastbk.client.config import ClientConfig
+from fastbk.meta.api import BookieRegistration, Endpoint
+from fastbk.model.ids import BookieId
+from fastbk.placement.values import BookieView
+
+SUSPECT_S = 5.0
+
+
+class KnownBookies:
+    """Bookies as the metadata store and the connections tell of them. Times are seconds of any one clock."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._listed: dict[BookieId, BookieRegistration] = {}
+        self._registered: frozenset[BookieId] = frozenset()
+        self._listed_s: float | None = None
+        self._incarnations: dict[BookieId, int] = {}
+        self._failed_s: dict[BookieId, float] = {}
+        self._failures_s: dict[BookieId, deque[float]] = {}
+        self._quarantined_until_s: dict[BookieId, float] = {}
+
+    # --- where they are ----------------------------------------------------------------------------------------
+
+    def update(self, found: Sequence[BookieRegistration], now_s: float) -> bool:
+        """Take the list of those registered now; return whether another set of them takes adds than before."""
+        before = self._writable()
+        self._listed.update({one.service.bookie_id: one for one in found})
+        self._registered = frozenset(one.service.bookie_id for one in found)
+        self._listed_s = now_s
+        return self._writable() != before
+
+    def _writable(self) -> frozenset[BookieId]:
+        return frozenset(one for one in self._registered if self._listed[one].writable)
+
+    def age_s(self, now_s: float) -> float:
+        """Return how long ago the list was read; infinite before the first time."""
+        return float("inf") if self._listed_s is None else now_s - self._listed_s
+
+    def is_registered(self, bookie_id: BookieId) -> bool:
+        """Whether it was in the list that was read last."""
+        return bookie_id in self._registered
+
+    def endpoint(self, bookie_id: BookieId) -> Endpoint | None:
+        """Return where it listens, or did when it was last registered."""
+        known = self._listed.get(bookie_id)
+        return None if known is None else known.service.endpoint()
+
+    # --- whose data --------------------------------------------------------------------------------------------
+
+    def check_incarnation(self, bookie_id: BookieId, incarnation: int) -> str | None:
+        """Return why the bookie may not be used: its data is not what this client knew."""
+        if self._incarnations.setdefault(bookie_id, incarnation) != incarnation:
+            return "it came back without its data (another incarnation)"
+        return None
+
+    def is_gone(self, bookie_id: BookieId) -> bool:
+        """Whether the data that this client knew under that id is lost, as the registration tells it."""
+        known, seen = self._listed.get(bookie_id), self._incarnations.get(bookie_id)
+        return known is not None and seen is not None and known.service.incarnation != seen
+
+    # --- which failed ------------------------------------------------------------------------------------------
+
+    def failed(self, bookie_id: BookieId, now_s: float) -> None:
+        """Count an error of the bookie's: it was not reached, went silent, or could not read or write."""
+        self._failed_s[bookie_id] = now_s
+        limit = self._config.quarantine_errors_max
+        if not limit:
+            return
+        times = self._failures_s.setdefault(bookie_id, deque(maxlen=limit))
+        times.append(now_s)
+        if len(times) == limit and now_s - times[0] <= self._config.quarantine_interval:
+            self._quarantined_until_s[bookie_id] = now_s + self._config.quarantine_time
+
+    def is_suspect(self, bookie_id: BookieId, now_s: float) -> bool:
+        """Whether it failed within the last seconds, so that others are asked first."""
+        failed_s = self._failed_s.get(bookie_id)
+        return failed_s is not None and now_s - failed_s < SUSPECT_S
+
+    def quarantine(self, bookie_id: BookieId, now_s: float) -> None:
+        """Have new fragments avoid a bookie that a writer had to replace."""
+        if self._config.quarantine_errors_max:
+            self._quarantined_until_s[bookie_id] = now_s + self._config.quarantine_time
+
+    def quarantined(self, now_s: float) -> list[BookieId]:
+        """Return those that new fragments avoid now."""
+        over = [one for one, until_s in self._quarantined_until_s.items() if until_s <= now_s]
+        for bookie_id in over:
+            del self._quarantined_until_s[bookie_id]
+            self._failures_s.pop(bookie_id, None)
+        return sorted(self._quarantined_until_s)
+
+    # --- for placement -----------------------------------------------------------------------------------------
+
+    def views(self, now_s: float) -> list[BookieView]:
+        """Return what placement has to know of each registered bookie that speaks our protocol."""
+        quarantined = set(self.quarantined(now_s))
+        listed = (self._listed[one] for one in sorted(self._registered))
+        return [
+            view_of(one, quarantined=one.service.bookie_id in quarantined)
+            for one in listed
+            if one.service.endpoint() is not None
+        ]

@@ -1,0 +1,160 @@
+"""What procedures ask about one ledger as frames of the wire, and answers as replies, digests checked.
+
+Both clients use it: a procedure sees the same `Reply` whichever of them runs it. Nothing that fails its digest, or
+names another ledger or entry than was asked for, leaves this file as data.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+from fastbk.client.connection import Answer
+from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
+from fastbk.model.ids import EntryId, LedgerId
+from fastbk.native import client_codec as codec
+from fastbk.replication.actions import (
+    AddEntry,
+    AskLac,
+    BookieRequest,
+    ForceLedger,
+    Found,
+    ReadEntries,
+    ReadEntry,
+    Reply,
+    TellLac,
+)
+from fastbk.wire.statuses import Status
+
+_LENGTH = struct.Struct(">q")
+_LENGTH_OFFSET = 24
+_ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
+
+
+class LedgerRequests:
+    """Encodes and decodes for one ledger, with its digest and password. Keeps no state between calls."""
+
+    def __init__(
+        self, ledger_id: LedgerId, digest_type: DigestType, password: bytes, flags: int = 0
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.digest_type = digest_type
+        self.adds = codec.LedgerCodec(ledger_id, digest_type, password, flags)
+        """Encodes the adds of the ledger's own writer, with `flags`."""
+        self._password = password
+        self._recovery = codec.LedgerCodec(ledger_id, digest_type, password, codec.FLAG_RECOVERY)
+
+    def frame(self, request: BookieRequest, request_id: int) -> bytes | bytearray:
+        """Return the frame of a request."""
+        ledger_id = self.ledger_id
+        if isinstance(request, ReadEntries):
+            return codec.put_read_batch(
+                request_id,
+                ledger_id,
+                request.first,
+                request.last,
+                request.entries_max,
+                request.size_bytes_max,
+            )
+        if isinstance(request, ReadEntry):
+            flags = (codec.FLAG_FENCE if request.fence else 0) | (
+                codec.FLAG_HIGH_PRIORITY if request.high_priority else 0
+            )
+            key = self.adds.master_key if request.fence else b""
+            return codec.put_read(request_id, ledger_id, request.entry_id, flags, key)
+        if isinstance(request, AskLac):
+            flags = codec.FLAG_PIGGYBACK if request.piggyback else 0
+            wait_ms = int(request.wait_s * 1000)
+            return codec.put_read_lac(request_id, ledger_id, request.previous, wait_ms, flags)
+        if isinstance(request, TellLac):
+            body = make_lac_body(ledger_id, request.lac, self.digest_type, self._password)
+            return codec.put_write_lac(
+                request_id, ledger_id, request.lac, self.adds.master_key, body
+            )
+        if isinstance(request, ForceLedger):
+            return codec.put_force(request_id, ledger_id)
+        return self._add(request, request_id)
+
+    def _add(self, request: AddEntry, request_id: int) -> bytearray:
+        data = bytes(request.data)
+        used = self._recovery if request.recovery else self.adds
+        frames, _, _ = used.encode_adds(
+            request_id, request.entry_id, request.lac, request.length - len(data), [data]
+        )
+        return frames
+
+    def reply(self, request: BookieRequest, answer: Answer) -> Reply:
+        """Return what an answer to `request` proves."""
+        status = answer.status
+        if isinstance(request, ReadEntries) and status == Status.OK:
+            return self._entries(request, answer)
+        if isinstance(request, ReadEntry):
+            # A bookie answers a fencing read only when the fence is durable, whatever it then says of the entry.
+            fenced = request.fence and status in (Status.OK, *_ABSENT)
+            if status == Status.OK:
+                return self._entry(request, answer, fenced)
+            return Reply(status, fenced=fenced)
+        if isinstance(request, AskLac):
+            if status == Status.OK:
+                return self._lac(request, answer)
+            return Reply(status, fenced=answer.fenced)
+        return Reply(status)
+
+    def _whole(self, entry: bytes) -> Found | None:
+        found = self.adds.check_entry(entry)
+        if found is None:
+            return None
+        (length,) = _LENGTH.unpack_from(entry, _LENGTH_OFFSET)
+        return Found(found[0], found[1], length, found[2])
+
+    def _entry(self, request: ReadEntry, answer: Answer, fenced: bool) -> Reply:
+        found = self._whole(answer.entries)
+        wanted: EntryId = answer.entry_id if request.entry_id < 0 else request.entry_id
+        if found is None or found.entry_id != wanted:
+            return Reply(Status.OK, damaged=True, fenced=fenced)
+        return Reply(Status.OK, found=(found,), lacs=(found.lac,), fenced=fenced)
+
+    def _entries(self, request: ReadEntries, answer: Answer) -> Reply:
+        sizes = array("I", answer.extra)
+        whole = self.adds.check_entries(answer.entries, answer.extra)
+        found: list[Found] = []
+        start = 0
+        for (entry_id, lac, data), size in zip(whole, sizes, strict=False):
+            (length,) = _LENGTH.unpack_from(answer.entries, start + _LENGTH_OFFSET)
+            found.append(Found(entry_id, lac, length, data))
+            start += size
+        # Ids ascend, so the ends tell whether all are among those that were asked for.
+        strange = (
+            bool(found)
+            and not request.first <= found[0].entry_id <= found[-1].entry_id <= request.last
+        )
+        if strange:
+            found = [one for one in found if request.first <= one.entry_id <= request.last]
+        return Reply(
+            Status.OK,
+            found=tuple(found),
+            damaged=strange or len(whole) < len(sizes),
+            lacs=(max(one.lac for one in found),) if found else (),
+            next_entry_id=answer.entry_id,
+        )
+
+    def _lac(self, request: AskLac, answer: Answer) -> Reply:
+        lacs: list[EntryId] = []
+        whole: tuple[Found, ...] = ()
+        damaged = False
+        if answer.extra:
+            lac = parse_lac_body(answer.extra, self.ledger_id, self.digest_type, self._password)
+            if lac is None:
+                damaged = True
+            else:
+                lacs.append(lac)
+        if answer.entries:
+            found = self._whole(answer.entries)
+            if found is None or found.entry_id != answer.entry_id:
+                damaged = True
+            else:
+                lacs.append(found.lac)
+                whole = (found,)
+        return Reply(
+            Status.OK, found=whole, damaged=damaged, lacs=tuple(lacs), fenced=answer.fenced
+        )

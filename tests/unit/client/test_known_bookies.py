@@ -1,0 +1,114 @@
+"""What a client knows of bookies: places, incarnations, quarantine; and the choice among those that answer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastbk.client.choosing import new_ensemble, replacements
+from fastbk.client.config import ClientConfig
+from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
+from fastbk.errors import NotEnoughBookies
+from fastbk.meta.api import BookieRegistration, BookieService, Endpoint
+from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.replication.actions import Choose
+
+
+def registered(
+    bookie_id: str, *, writable: bool = True, incarnation: int = 1, port: int = 1
+) -> BookieRegistration:
+    return BookieRegistration(
+        BookieService(bookie_id, incarnation, (Endpoint("127.0.0.1", port),)), writable
+    )
+
+
+def test_a_bookie_that_left_is_still_known_where_it_was() -> None:
+    known = KnownBookies(ClientConfig())
+    assert known.age_s(5.0) == float("inf")
+    assert known.update([registered("a", port=7), registered("b")], 1.0)
+    assert known.age_s(5.0) == 4.0
+    assert known.update([registered("b")], 2.0), "one fewer takes adds"
+    assert not known.update([registered("b")], 3.0)
+    endpoint = known.endpoint("a")
+    assert endpoint is not None
+    assert endpoint.port == 7
+    assert not known.is_registered("a")
+    assert [one.bookie_id for one in known.views(3.0)] == ["b"]
+    assert known.endpoint("c") is None
+
+
+def test_another_incarnation_is_refused_and_known_to_be_gone() -> None:
+    known = KnownBookies(ClientConfig())
+    known.update([registered("a", incarnation=4)], 0.0)
+    assert known.check_incarnation("a", 4) is None
+    assert not known.is_gone("a")
+    known.update([registered("a", incarnation=5)], 1.0)
+    assert known.is_gone("a")
+    assert known.check_incarnation("a", 5) is not None
+    assert not known.is_gone("b")
+
+
+def test_errors_over_the_threshold_mean_quarantine_for_a_time() -> None:
+    config = ClientConfig(quarantine_errors_max=3, quarantine_interval=10.0, quarantine_time=30.0)
+    known = KnownBookies(config)
+    known.update([registered("a"), registered("b")], 0.0)
+    for at_s in (0.0, 6.0, 11.0):
+        known.failed("a", at_s)
+        assert known.quarantined(at_s) == [], "three, but not within ten seconds"
+    known.failed("a", 12.0)
+    assert known.quarantined(12.0) == ["a"]
+    assert {one.bookie_id: one.quarantined for one in known.views(41.0)} == {"a": True, "b": False}
+    assert known.quarantined(42.0) == []
+    known.failed("a", 43.0)
+    assert known.quarantined(43.0) == [], "it begins anew"
+    known.quarantine("b", 50.0)
+    assert known.quarantined(79.0) == ["b"]
+
+
+def test_without_a_threshold_nobody_is_put_in_quarantine() -> None:
+    known = KnownBookies(ClientConfig(quarantine_errors_max=0))
+    for _ in range(100):
+        known.failed("a", 1.0)
+    known.quarantine("a", 1.0)
+    assert known.quarantined(1.0) == []
+    assert known.is_suspect("a", 1.0 + SUSPECT_S / 2), "reads still ask others first"
+    assert not known.is_suspect("a", 1.0 + SUSPECT_S)
+    assert not known.is_suspect("b", 1.0)
+
+
+def views(count: int) -> list[BookieView]:
+    return [BookieView(f"b{number}") for number in range(count)]
+
+
+def test_those_that_do_not_answer_are_left_out_of_the_next_choice() -> None:
+    choosing = new_ensemble(lambda: views(5), 3, 3, 2, PlacementConfig(), random.Random(1))
+    first = next(choosing)
+    second = choosing.send({first[0]: "refused"})
+    assert first[0] not in second
+    with pytest.raises(StopIteration) as chosen:
+        choosing.send({})
+    assert chosen.value.value == second
+
+
+def test_too_few_that_answer_is_an_error_with_what_was_wrong_with_each() -> None:
+    choosing = new_ensemble(lambda: views(3), 3, 3, 2, PlacementConfig(), random.Random(1))
+    next(choosing)
+    with pytest.raises(NotEnoughBookies) as caught:
+        choosing.send({"b1": "it is on fire"})
+    assert caught.value.replicas["b1"] == "it is on fire"
+    assert set(caught.value.replicas) == {"b0", "b1", "b2"}
+
+
+def test_replacements_cover_what_can_be_had_and_say_why_not_more() -> None:
+    action = Choose(1, ("b0", "b1", "b2"), frozenset({0, 2}), frozenset())
+    choosing = replacements(lambda: views(5), action, 3, 2, PlacementConfig(), random.Random(1))
+    asked = next(choosing)
+    assert set(asked) == {"b3", "b4"}
+    assert choosing.send({"b3": "refused"}) == ("b4",)
+    with pytest.raises(StopIteration) as end:
+        choosing.send({})
+    replaced = end.value.value
+    assert list(replaced.chosen.values()) == ["b4"]
+    assert set(replaced.chosen) <= {0, 2}
+    assert replaced.left_out["b3"] == "refused"
