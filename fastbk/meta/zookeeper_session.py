@@ -29,7 +29,7 @@ from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable
 
 SESSION_TIMEOUT_S = 10.0
 _RECONNECT_PAUSE_MAX_S = 1.0
-_STOP_TIMEOUT_S = 5.0
+_STOP_TIMEOUT_S = 2.0
 
 NoNode = exceptions.NoNodeError
 NodeExists = exceptions.NodeExistsError
