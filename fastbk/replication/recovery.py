@@ -130,8 +130,8 @@ class RecoverLedger(Procedure[VersionedLedger]):
             self._fail(fence.error, now_s)
             return
         self._fenced = fence.value()
-        self._highest = self._fenced.highest
         self._start: EntryId = self._fenced.lac
+        self._highest = max(self._start, self._fenced.highest)  # of all that are known to be somewhere
         self._missing: EntryId = ID_MAX + 1  # the first entry that is missing, as far as is known
         self._next_read = self._start + 1
         self._next_write = self._start + 1
