@@ -45,6 +45,7 @@ class LocalCluster:
         *,
         data: Path | str | None = None,
         settings: Mapping[str, Mapping[str, object]] | None = None,
+        metadata_uri: str | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         """Nothing runs yet.
@@ -53,11 +54,13 @@ class LocalCluster:
             bookies: how many.
             data: a folder, which is kept; None: a temporary one, which is removed at the end.
             settings: section → key → value of the bookies' configuration files.
+            metadata_uri: of a store that is there already, as one in ZooKeeper; None: sqlite in the folder.
             start_timeout_s: longest wait for all to take writes.
         """
         self._bookie_count = bookies
         self._given = None if data is None else Path(data)
         self._settings = settings
+        self._given_metadata_uri = metadata_uri
         self._start_timeout_s = start_timeout_s
         self._cluster: DevCluster | None = None
         self._temporary: Path | None = None
@@ -83,7 +86,12 @@ class LocalCluster:
         folder = self._given
         if folder is None:
             folder = self._temporary = Path(tempfile.mkdtemp(prefix="fastbk-"))
-        self._cluster = DevCluster(folder, self._bookie_count, settings=self._settings)
+        self._cluster = DevCluster(
+            folder,
+            self._bookie_count,
+            settings=self._settings,
+            metadata_uri=self._given_metadata_uri,
+        )
         try:
             self._cluster.start(self._start_timeout_s)
         except BaseException:

@@ -120,10 +120,10 @@ Happens ==
       [] Event.event = "ReadUnknown" -> UNCHANGED vars
       [] Event.event = "EnsembleCas" ->
             IF Event.recovery THEN RecovererChanges(Event.client, Event.first, Event.ensemble)
-            ELSE /\ Event.first = LastOf(writer.plan.segments).first
+            ELSE /\ writer.plan.state = "open"
+                 /\ Event.first = LastOf(writer.plan.segments).first
                  /\ Event.ensemble = LastOf(writer.plan.segments).ensemble
                  /\ Event.version = writer.plan.version
-                 /\ writer.plan.state = "open"
                  /\ StoreAppliesLate(writer.plan)
       [] Event.event = "RecoveryCas" ->
             LET plan == recoverer[Event.client].plan

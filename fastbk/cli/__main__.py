@@ -18,6 +18,7 @@ COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
     "bookie": "run one bookie by its configuration file",
     "ledger": "create, write, read, tail, list, show, delete ledgers",
+    "metadata": "make, format or show the place where a cluster's metadata is",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
 }

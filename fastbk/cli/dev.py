@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, note, print_json
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, Error
 from fastbk.server.lifecycle import RestartBudget
 
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.devcluster import Bookie, DevCluster
+    from fastbk.devcluster import Bookie, DevCluster, DevMetadata
 
 DATA_DEFAULT = "fastbk-data"
 RESTARTS_MAX = 5
@@ -47,6 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http-port-base", type=int, default=0, metavar="PORT", help="the same for /metrics"
     )
+    parser.add_argument(
+        "--zookeeper",
+        nargs="?",
+        const="local",
+        metavar="URI",
+        help="metadata in ZooKeeper instead of a file: in the one at URI, else in one that is started here;"
+        " a folder keeps what it began with",
+    )
     add_json(parser)
 
 
@@ -56,20 +64,36 @@ def run(options: argparse.Namespace) -> int:
     if options.ready_file is not None:
         # First of all: a file of an earlier run must not be taken for this one's.
         options.ready_file.unlink(missing_ok=True)
-    from fastbk.devcluster import DevCluster
+    from fastbk.devcluster import DevCluster, DevMetadata
 
     for name in ("port_base", "http_port_base"):
         base = getattr(options, name)
         if base and not 1024 <= base <= 65_535 - options.bookies:
             raise ConfigError(f"--{name.replace('_', '-')} {base} is not between 1024 and 65000")
     began_s = time.monotonic()
-    cluster = DevCluster(
-        options.data,
-        options.bookies,
-        port_base=options.port_base,
-        http_port_base=options.http_port_base,
-    )
+    metadata = DevMetadata(options.data, options.zookeeper)
     stopping = _catch_signals()
+    try:
+        cluster = DevCluster(
+            options.data,
+            options.bookies,
+            port_base=options.port_base,
+            http_port_base=options.http_port_base,
+            metadata_uri=metadata.start(),
+        )
+        return _run(options, cluster, metadata, stopping, began_s)
+    finally:
+        metadata.stop()
+
+
+def _run(
+    options: argparse.Namespace,
+    cluster: DevCluster,
+    metadata: DevMetadata,
+    stopping: _Stopping,
+    began_s: float,
+) -> int:
+    """Start the bookies, say so, watch them, and stop them."""
     try:
         cluster.start(should_stop=lambda: bool(stopping.number), reads_only_too=True)
         if not stopping.number:
@@ -79,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
                 if any(bookie.is_ready for bookie in cluster.bookies):
                     _write_ready_file(options.ready_file, cluster.metadata_uri)
             _announce(options, cluster, time.monotonic() - began_s)
-            _serve(cluster, stopping, options.ready_file)
+            _serve(cluster, metadata, stopping, options.ready_file)
     finally:
         clean = cluster.stop()
         if options.ready_file is not None:
@@ -111,7 +135,9 @@ def _catch_signals() -> _Stopping:
     return stopping
 
 
-def _serve(cluster: DevCluster, stopping: _Stopping, ready_file: Path | None) -> None:
+def _serve(
+    cluster: DevCluster, metadata: DevMetadata, stopping: _Stopping, ready_file: Path | None
+) -> None:
     """Tell of bookies that break down and come back; start a killed one again, within bounds."""
     ready = {bookie.name: bookie.boots for bookie in cluster.bookies}
     budgets = {bookie.name: RestartBudget(RESTARTS_MAX, 60.0) for bookie in cluster.bookies}
@@ -121,6 +147,7 @@ def _serve(cluster: DevCluster, stopping: _Stopping, ready_file: Path | None) ->
         watched = [s.fileno() for b in cluster.bookies if (s := b.watched()) is not None]
         select.select([stopping.bell, *watched], [], [], 1.0)
         cluster.refresh()
+        _keep_zookeeper(metadata)
         for bookie in cluster.bookies:
             _tell_of_reads_only(bookie, reads_only)
             if bookie.is_ready and bookie.boots != ready[bookie.name]:
@@ -138,6 +165,16 @@ def _serve(cluster: DevCluster, stopping: _Stopping, ready_file: Path | None) ->
             else:
                 note(f"{bookie.name}: down: {reason}; starting it again")
                 bookie.spawn()
+
+
+def _keep_zookeeper(metadata: DevMetadata) -> None:
+    """Start our ZooKeeper again if it is gone; bookies and clients go on without it meanwhile."""
+    if metadata.server is not None and not metadata.server.is_running:
+        note("zookeeper: down; starting it again")
+        try:
+            metadata.server.start()
+        except Error as error:
+            note(f"zookeeper: {error}")
 
 
 def _tell_of_reads_only(bookie: Bookie, known: set[str]) -> None:

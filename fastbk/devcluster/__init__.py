@@ -1,10 +1,11 @@
-"""A cluster on this machine: N bookies on loopback and sqlite metadata, all in one folder.
+"""A cluster on this machine: N bookies on loopback and their metadata, all in one folder.
 
 `fastbk dev`, `fastbk.testing.LocalCluster`, the main job and `fastbk bench` start their service with this.
 """
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
 from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster
+from fastbk.devcluster.metadata import DevMetadata
 from fastbk.devcluster.processes import (
     cpu_seconds,
     is_alive,
@@ -18,6 +19,7 @@ __all__ = [
     "STOP_TIMEOUT_S",
     "Bookie",
     "DevCluster",
+    "DevMetadata",
     "cpu_seconds",
     "is_alive",
     "is_free",

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
+from fastbk.devcluster.metadata import SQLITE_NAME
 from fastbk.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-METADATA_NAME = "metadata.sqlite"
 START_TIMEOUT_S = 60.0
 
 _DEFAULTS: dict[str, dict[str, str]] = {
@@ -35,6 +35,7 @@ class DevCluster:
         port_base: int = 0,
         http_port_base: int = 0,
         settings: Mapping[str, Mapping[str, object]] | None = None,
+        metadata_uri: str | None = None,
     ) -> None:
         """Make the folder and each bookie's configuration; nothing runs yet.
 
@@ -43,11 +44,12 @@ class DevCluster:
             bookies: how many; a folder keeps at least as many as it was ever started with.
             port_base, http_port_base: bookie n listens there + n; 0: any free port.
             settings: section → key → value of the configuration file, for all bookies.
+            metadata_uri: of a store that is there already; None: sqlite in the folder.
         """
         if bookies < 1:
             raise ConfigError("a cluster needs at least one bookie")
         self.data = data.absolute()
-        self.metadata_uri = f"sqlite:{self.data / METADATA_NAME}"
+        self.metadata_uri = metadata_uri or f"sqlite:{self.data / SQLITE_NAME}"
         self._settings = settings or {}
         try:
             self.data.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,67 @@
+"""`fastbk metadata`: makes and shows clusters, and asks before it forgets one."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fastbk.cli import metadata as command
+from fastbk.cli.__main__ import main
+from fastbk.meta import open_store
+from tests.fixtures.metadata import metadata, service
+from tests.fixtures.zookeeper import ZooKeeperPlace
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_init_makes_a_cluster_once(zookeeper: ZooKeeperPlace, capsys: Captured) -> None:
+    uri = zookeeper.location("/made").uri
+    assert main(["metadata", "init", "--metadata", uri, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["uri"] == uri
+    assert main(["metadata", "init", "--metadata", uri]) == 1
+    assert "something at" in capsys.readouterr().err
+    with closing(open_store(uri)) as store:
+        assert store.instance_id() == made["instance_id"]
+        with closing(store.register_bookie(service(), writable=True)):
+            assert main(["metadata", "show", "--metadata", uri, "--json"]) == 0
+            shown = json.loads(capsys.readouterr().out)
+            assert shown["writable_bookies"] == ["b1:3181"]
+            assert (shown["instance_id"], shown["layout"]) == (made["instance_id"], "hierarchical")
+            assert main(["metadata", "show", "--metadata", uri]) == 0
+            assert "b1:3181" in capsys.readouterr().out
+            assert main(["metadata", "format", "--force", "--metadata", uri]) == 1
+            assert "stop them first: b1:3181" in capsys.readouterr().err
+
+
+def test_format_asks_and_needs_a_yes(
+    zookeeper: ZooKeeperPlace, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = zookeeper.uri()
+    with closing(open_store(uri)) as store:
+        store.create_ledger(7, metadata())
+        # Nobody is at the terminal of a test.
+        assert main(["metadata", "format", "--metadata", uri]) == 2
+        assert "--force" in capsys.readouterr().err
+        monkeypatch.setattr(command, "_agreed", lambda uri: False)
+        assert main(["metadata", "format", "--metadata", uri]) == 2
+        assert store.list_ledgers() == [7]
+        assert main(["metadata", "format", "--metadata", uri, "--force", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["instance_id"] == store.instance_id()
+        assert store.list_ledgers() == []
+
+
+def test_sqlite_is_made_and_shown_too(tmp_path: Path, capsys: Captured) -> None:
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    assert main(["metadata", "show", "--metadata", uri]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["metadata", "init", "--metadata", uri]) == 0
+    assert main(["metadata", "init", "--metadata", uri]) == 1
+    assert main(["metadata", "format", "--metadata", uri, "--force"]) == 2
+    capsys.readouterr()
+    assert main(["metadata", "show", "--metadata", uri, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["uri"] == uri
+    assert main(["metadata", "init", "--metadata", "memory:x"]) == 2
