@@ -2,7 +2,7 @@
 
 Events in: batches of encoded adds, acknowledgements, refusals, lost and regained connections, the clock. Out: the
 next frames for a bookie, the head (everything below it is acknowledged, in entry order: INV-C1), a failure that
-ends the writer for good (INV-C2, A24). Ensemble change and recovery will be built on it.
+ends the writer for good (INV-C2). `WriterMachine` changes the ensemble with `freeze`, `replace` and `thaw`.
 
 Entries travel in *batches*: what was encoded by one call. One buffer serves all bookies. For each bookie there are
 two positions: `sent` (the next batch to send) and the frontier (everything of its share below it is acknowledged
@@ -15,16 +15,17 @@ held up to `held_bytes_max`, then dropped, oldest first, and counted as under-re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 
 from fastbk.errors import (
     Error,
     Outcome,
 )
-from fastbk.model.ids import BookieId, EntryId, LedgerId
-from fastbk.model.quorum import write_sets
+from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.replication.batch import Batch, Buffer, HeldBatches
-from fastbk.replication.refusals import UNABLE, refusal, too_few_able, too_late
+from fastbk.replication.refusals import UNABLE, full, refusal, too_few_able, too_late
+from fastbk.replication.shares import Shares
 from fastbk.wire.statuses import status_name
 
 
@@ -35,7 +36,14 @@ class AddMachine:
         head: the lowest entry id that is not acknowledged yet; the LAC is one less.
         next_entry_id: the id of the next entry to be added.
         failure: set once, for good; from then on nothing more is acknowledged (INV-C2).
-        under_replicated: for each bookie, how many acknowledged entries it was to hold but were dropped.
+        is_frozen: acks are recorded and the head stays.
+        under_replicated: for each index, how many acknowledged entries its bookie was to hold but were dropped.
+        forced_entry_id, forced_length: with deferred sync, the LAC and the bytes of data up to it.
+
+    Args:
+        held_bytes_max: how many bytes of acknowledged entries are held for bookies that lack them.
+        ends_when_unable: end the writer as soon as too few bookies can store, since nobody replaces them.
+        is_deferred: deferred sync; acknowledged entries raise the LAC only when they were forced.
     """
 
     def __init__(
@@ -48,6 +56,8 @@ class AddMachine:
         held_bytes_max: int,
         first_entry_id: EntryId = 0,
         length: int = 0,
+        ends_when_unable: bool = True,
+        is_deferred: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
         self.ensemble = tuple(ensemble)
@@ -58,12 +68,19 @@ class AddMachine:
         self.next_length = length
         self.failure: Error | None = None
         self.failed_entry_id: EntryId | None = None
+        self.is_frozen = False
+        self.is_deferred = is_deferred
+        self.forced_entry_id = first_entry_id - 1
+        self.forced_length = length
         self.under_replicated = [0] * len(self.ensemble)
         self.held_bytes_max = held_bytes_max
         self.entries_resent = 0
+        self._ends_when_unable = ends_when_unable
+        self._left_under_replicated: dict[BookieId, int] = {}  # of bookies that were replaced
         self._size = len(self.ensemble)
-        self._striped = write_quorum < self._size
-        self._write_sets = write_sets(self._size, write_quorum)
+        self._shares = Shares(self._size, write_quorum)
+        self._striped = self._shares.is_striped
+        self._write_sets = self._shares.write_sets
         self._batches = HeldBatches()
         self._released = 0  # the number of the first batch that is not acknowledged as a whole
         self._sent = [0] * self._size
@@ -73,7 +90,9 @@ class AddMachine:
         # Given up, but sent on the connection that is up: the ack may still come. Bounded by what a connection holds.
         self._up = [False] * self._size
         self._dropped: list[set[EntryId]] = [set() for _ in range(self._size)]
-        self._rewound = [False] * self._size
+        # Entries below may have been sent to that index more than once, or to a bookie that was replaced.
+        self._resent_below = [first_entry_id] * self._size
+        self._has_stored = [False] * self._size
         self._trouble: list[str | None] = ["not connected yet"] * self._size
         self._unable: set[int] = set()
         self._refusals: dict[EntryId, set[int]] = {}
@@ -82,12 +101,17 @@ class AddMachine:
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The LAC: the last acknowledged entry, -1 before the first."""
-        return self.head - 1
+        """The LAC: the last acknowledged entry (with deferred sync the last forced one), -1 before the first."""
+        return self.forced_entry_id if self.is_deferred else self.head - 1
 
     @property
     def length_confirmed(self) -> int:
         """Bytes of data of all entries up to the LAC."""
+        return self.forced_length if self.is_deferred else self.length_acknowledged
+
+    @property
+    def length_acknowledged(self) -> int:
+        """Bytes of data of all entries below the head."""
         if self.head == self.next_entry_id:
             return self.next_length
         batch = self._batches[self._released]
@@ -110,12 +134,55 @@ class AddMachine:
 
     def lagging(self, index: int) -> int:
         """Return how many added entries bookie `index` has neither acknowledged nor given up."""
-        frontier = self._frontier[index]
-        whole, rest = divmod(max(0, self.next_entry_id - frontier), self._size)
-        missing = whole * self.write_quorum + sum(
-            self._owns(index, frontier + offset) for offset in range(rest)
-        )
+        missing = self._shares.count(index, self._frontier[index], self.next_entry_id)
         return missing - len(self._late[index])
+
+    def has_stored(self, index: int) -> bool:
+        """Return whether bookie `index` has acknowledged anything since it is in the ensemble."""
+        return self._has_stored[index]
+
+    def owed_since(self, index: int) -> float | None:
+        """Return when the oldest add was admitted that bookie `index` has not acknowledged, None if it owes nothing."""
+        frontier, batches = self._frontier[index], self._batches
+        if frontier >= self.next_entry_id:
+            return None
+        held = range(batches.first, batches.end)
+        at = bisect_right(held, frontier, key=lambda number: batches[number].end_entry_id)
+        for number in held[at:]:
+            batch = batches[number]
+            # Whatever of its share lies first behind the frontier is missing.
+            if self._shares.owns_any(
+                index, max(frontier, batch.first_entry_id), batch.end_entry_id
+            ):
+                return batch.admitted_s
+        return None
+
+    def needed_of(self, down: Collection[int]) -> set[int]:
+        """Return those of the indexes `down` without which some entry in flight cannot be completed.
+
+        The newest entry of each write set has the fewest acks, so the others are not looked at.
+        """
+        needed: set[int] = set()
+        for entry_id in range(max(self.head, self.next_entry_id - self._size), self.next_entry_id):
+            lacking = [
+                one
+                for one in self._write_sets[entry_id % self._size]
+                if one in down and not self._has(one, entry_id)
+            ]
+            if self.write_quorum - len(lacking) < self.ack_quorum:
+                needed.update(lacking)
+        return needed
+
+    def short_without(self, down: Collection[int]) -> set[int]:
+        """Return those of `down` that are in a write set which has no ack quorum without them."""
+        return self._shares.short_without(down, self.ack_quorum)
+
+    def under_replicated_by_bookie(self) -> dict[BookieId, int]:
+        """Return how many acknowledged entries each bookie was to hold and will not get, replaced ones included."""
+        found = dict(self._left_under_replicated)
+        for bookie_id, count in zip(self.ensemble, self.under_replicated, strict=True):
+            found[bookie_id] = found.get(bookie_id, 0) + count
+        return found
 
     def outcome(self, entry_id: EntryId) -> Outcome:
         """Return what is known about an entry that was not acknowledged when the writer ended."""
@@ -128,7 +195,7 @@ class AddMachine:
         ]
         refused = self._refusals.get(entry_id, set())
         # A refusal of a copy that was sent twice says nothing about the first.
-        if all(index in refused and not self._rewound[index] for index in reached):
+        if all(index in refused and entry_id >= self._resent_below[index] for index in reached):
             return "not_written"
         return "unknown"
 
@@ -137,7 +204,13 @@ class AddMachine:
     def add(
         self, frames: Buffer, offsets: Sequence[int], data_sizes: Sequence[int], now_s: float
     ) -> None:
-        """Take the next entries, encoded with ids from `next_entry_id` and lengths from `next_length` on."""
+        """Take the next entries, encoded with ids from `next_entry_id` and lengths from `next_length` on.
+
+        Ids beyond 2^63-1 end the writer instead.
+        """
+        if self.next_entry_id + len(data_sizes) > ID_MAX + 1:
+            self._fail(full(self.ledger_id), self.head)
+            return
         batch = Batch(self.next_entry_id, frames, offsets, data_sizes, self.next_length, now_s)
         self._batches.append(batch)
         self.next_entry_id = batch.end_entry_id
@@ -157,6 +230,10 @@ class AddMachine:
         self._dropped[index].clear()
         self.rewind(index)
 
+    def blame(self, index: int, reason: str) -> None:
+        """Bookie `index` does not answer well; its next acknowledgement takes that back."""
+        self._trouble[index] = reason
+
     def rewind(self, index: int) -> None:
         """Send again what bookie `index` has not acknowledged."""
         if self._sent[index] > self._batches.first:
@@ -167,7 +244,7 @@ class AddMachine:
                     break
                 number -= 1
             if number < self._sent[index]:
-                self._rewound[index] = True
+                self._doubt(index)
                 self._sent[index] = number
 
     def next_to_send(self, index: int) -> Buffer | None:
@@ -200,18 +277,14 @@ class AddMachine:
             self._unable.discard(index)
         if self._trouble[index] is not None:
             self._trouble[index] = None
-        late = self._late[index]
-        if first_entry_id <= frontier or not self._owes(index, frontier, first_entry_id):
-            frontier = end
-            if late:
-                while self._owns_not(index, frontier) or frontier in late:
-                    late.discard(frontier)
-                    frontier += 1
-                for entry_id in [one for one in late if one < frontier]:
-                    late.discard(entry_id)
-            self._frontier[index] = frontier
+        self._has_stored[index] = True
+        if first_entry_id <= frontier or not self._shares.owns_any(index, frontier, first_entry_id):
+            if self._late[index]:
+                self._move_frontier(index, end)
+            else:
+                self._frontier[index] = end
         else:
-            late.update(range(max(first_entry_id, frontier), end))
+            self._late[index].update(range(max(first_entry_id, frontier), end))
         return self._advance()
 
     def refused(self, index: int, first_entry_id: EntryId, count: int, status: int) -> bool:
@@ -234,19 +307,33 @@ class AddMachine:
         if error is not None:
             self._fail(error, entry_id)
             return False
-        if status in UNABLE:
+        if status in UNABLE and self._ends_when_unable:
             self._unable.add(index)
             self._check_able()
         return self.failure is None
 
-    def expire(self, now_s: float, timeout_s: float) -> float | None:
-        """End the writer if its oldest add waits longer than `timeout_s`; return when to look again, None: idle."""
+    def expire(
+        self,
+        now_s: float,
+        timeout_s: float,
+        left_out: Mapping[BookieId, str] | None = None,
+    ) -> float | None:
+        """End the writer if its oldest add waits longer than `timeout_s`; return when to look again, None: idle.
+
+        `left_out`: given when other bookies were looked for and not found; why each could not be taken.
+        """
         if self.head == self.next_entry_id or self.failure is not None:
             return None
         end_s = self._batches[self._released].admitted_s + timeout_s
         if now_s < end_s:
             return end_s
-        error = too_late(self.ledger_id, self.head, self.ack_quorum, timeout_s, self.trouble())
+        trouble = self.trouble()
+        if left_out is None:
+            error = too_late(
+                self.ledger_id, self.head, self.ack_quorum, timeout_s, trouble, self.is_frozen
+            )
+        else:
+            error = too_few_able(self.ledger_id, self.head, {**left_out, **trouble})
         self._fail(error, self.head)
         return None
 
@@ -254,22 +341,79 @@ class AddMachine:
         """End the writer from outside (close, abort); what was acknowledged stays so."""
         self._fail(error, self.head)
 
+    def forced(self, entry_id: EntryId, length: int) -> None:
+        """Everything up to `entry_id`, `length` bytes of data, was forced. The LAC never falls (INV-C1)."""
+        if entry_id > self.forced_entry_id:
+            self.forced_entry_id, self.forced_length = entry_id, length
+
+    # --- change of the ensemble --------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Record acks but leave the head where it is: a fragment is about to start there (INV-E1)."""
+        self.is_frozen = True
+
+    def replace(self, index: int, bookie_id: BookieId) -> None:
+        """Another bookie holds the entries from the head on at `index`; call it frozen (INV-E2).
+
+        All acks there of entries in flight are unset, and they will be sent to it. What its predecessor lacks of the
+        entries below the head belongs to the former fragment: it stays counted under the predecessor's id.
+        """
+        head, late = self.head, self._late[index]
+        missing = self.under_replicated[index] + self._shares.count(
+            index, self._frontier[index], head
+        )
+        missing -= sum(1 for one in late if one < head)
+        if missing:
+            left, before = self._left_under_replicated, self.ensemble[index]
+            left[before] = left.get(before, 0) + missing
+        self._doubt(index)
+        late.clear()
+        self._dropped[index].clear()
+        self._unable.discard(index)
+        self._frontier[index] = head
+        self._sent[index] = self._reached[index] = self._released
+        self.under_replicated[index] = 0
+        self._up[index] = self._has_stored[index] = False
+        self._trouble[index] = "not connected yet"
+        self.ensemble = (*self.ensemble[:index], bookie_id, *self.ensemble[index + 1 :])
+
+    def thaw(self) -> bool:
+        """Let the head move again; return whether it did."""
+        self.is_frozen = False
+        return self.failure is None and self._advance()
+
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _owns(self, index: int, entry_id: EntryId) -> bool:
-        return (index - entry_id) % self._size < self.write_quorum
-
     def _owns_not(self, index: int, entry_id: EntryId) -> bool:
-        return self._striped and not self._owns(index, entry_id) and entry_id < self.next_entry_id
+        return (
+            self._striped
+            and not self._shares.owns(index, entry_id)
+            and entry_id < self.next_entry_id
+        )
 
-    def _owes(self, index: int, start: EntryId, end: EntryId) -> bool:
-        """Return whether any entry of [start, end) is to be held by bookie `index`."""
-        if not self._striped:
-            return start < end
-        return any(self._owns(index, one) for one in range(start, min(end, start + self._size)))
+    def _has(self, index: int, entry_id: EntryId) -> bool:
+        return entry_id < self._frontier[index] or entry_id in self._late[index]
+
+    def _doubt(self, index: int) -> None:
+        """What was sent to `index` so far will be sent again, or was sent to a bookie that is replaced."""
+        number = self._sent[index]
+        if number > self._batches.first:
+            end = self._batches[number - 1].end_entry_id
+            self._resent_below[index] = max(self._resent_below[index], end)
+
+    def _move_frontier(self, index: int, frontier: EntryId) -> None:
+        """Everything of its share below `frontier` is settled there; go on over what was acknowledged early."""
+        late = self._late[index]
+        if late:
+            while self._owns_not(index, frontier) or frontier in late:
+                late.discard(frontier)
+                frontier += 1
+            for entry_id in [one for one in late if one < frontier]:
+                late.discard(entry_id)
+        self._frontier[index] = frontier
 
     def _was_sent(self, index: int, entry_id: EntryId) -> bool:
-        if self._rewound[index]:
+        if entry_id < self._resent_below[index]:
             return True
         number = self._sent[index]
         if number <= self._batches.first:
@@ -289,7 +433,7 @@ class AddMachine:
         wanted = [
             entry_id - first
             for entry_id in range(max(first, frontier), batch.end_entry_id)
-            if self._owns(index, entry_id) and entry_id not in late
+            if self._shares.owns(index, entry_id) and entry_id not in late
         ]
         if is_again:
             self.entries_resent += len(wanted)
@@ -301,6 +445,8 @@ class AddMachine:
         return b"".join([view[offsets[one] : offsets[one + 1]] for one in wanted])
 
     def _advance(self) -> bool:
+        if self.is_frozen:
+            return False
         head = self.head
         if self._striped:
             self.head = min(self._class_end(remainder) for remainder in range(self._size))
@@ -353,7 +499,7 @@ class AddMachine:
             start = max(frontier, batch.first_entry_id)
             late = self._late[index]
             for entry_id in range(start, batch.end_entry_id):
-                if self._owns(index, entry_id) and entry_id not in late:
+                if self._shares.owns(index, entry_id) and entry_id not in late:
                     return False
         return True
 
@@ -362,13 +508,13 @@ class AddMachine:
             late = self._late[index]
             was_sent = self._up[index] and self._sent[index] > self._batches.first
             for entry_id in range(max(frontier, batch.first_entry_id), batch.end_entry_id):
-                if self._owns(index, entry_id) and entry_id not in late:
+                if self._shares.owns(index, entry_id) and entry_id not in late:
                     self.under_replicated[index] += 1
                     if was_sent:
                         self._dropped[index].add(entry_id)
                 late.discard(entry_id)
             if frontier < batch.end_entry_id:
-                self._frontier[index] = batch.end_entry_id
+                self._move_frontier(index, batch.end_entry_id)
 
     def _late_ack_of_dropped(self, index: int, first: EntryId, end: EntryId) -> None:
         dropped = self._dropped[index]

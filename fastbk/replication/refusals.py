@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastbk.errors import (
     Error,
+    LedgerClosed,
     LedgerFenced,
     NotEnoughBookies,
     ProtocolError,
@@ -33,8 +34,9 @@ _NEXT_STEP: dict[int, str] = {
     Status.BAD_REQUEST: "client and bookie disagree about the protocol: compare their versions",
     Status.UNSUPPORTED: "client and bookie disagree about the protocol: compare their versions",
 }
-# Refusals after which a bookie is not counted on until it takes an add again.
-UNABLE = (Status.READ_ONLY, Status.IO_ERROR)
+# Refusals after which a bookie is not counted on until it takes an add again: it is of no use to this ledger, because
+# it is full or damaged, has been told that the ledger was deleted, or does not know what it held.
+UNABLE = (Status.READ_ONLY, Status.IO_ERROR, Status.NO_LEDGER, Status.CANNOT_TELL)
 
 
 def refusal(
@@ -61,11 +63,17 @@ def too_late(
     ack_quorum: int,
     timeout_s: float,
     trouble: dict[BookieId, str],
+    is_frozen: bool = False,
 ) -> Error:
-    """Return the error of a writer whose oldest add was not acknowledged in time."""
+    """Return the error of a writer whose oldest add was not acknowledged in time; `is_frozen`: not allowed to be."""
+    why = (
+        ", while the metadata did not answer to a change of the ledger's bookies"
+        if is_frozen
+        else ""
+    )
     return QuorumTimeout(
         f"ledger {ledger_id}: entry {entry_id} was not acknowledged by {ack_quorum} bookies within"
-        f" {timeout_s:g} s; see which bookies are missing, then go on in a new ledger",
+        f" {timeout_s:g} s{why}; see which bookies are missing, then go on in a new ledger",
         replicas=trouble,
     )
 
@@ -75,5 +83,19 @@ def too_few_able(ledger_id: LedgerId, entry_id: EntryId, trouble: dict[BookieId,
     return NotEnoughBookies(
         f"ledger {ledger_id}: too few bookies can store entry {entry_id};"
         " go on in a new ledger on other bookies",
+        replicas=trouble,
+    )
+
+
+def full(ledger_id: LedgerId) -> Error:
+    """Return the error of a writer that has used up all entry ids."""
+    return LedgerClosed(f"ledger {ledger_id} is full: go on in a new one")
+
+
+def cannot_change_deferred(ledger_id: LedgerId, trouble: dict[BookieId, str]) -> Error:
+    """Return the error of a writer with deferred sync one of whose bookies would have to be replaced."""
+    return NotEnoughBookies(
+        f"ledger {ledger_id}: a ledger with deferred sync keeps its bookies, and some have failed;"
+        " go on in a new ledger",
         replicas=trouble,
     )

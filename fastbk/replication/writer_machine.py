@@ -42,16 +42,26 @@ is under way is given up), then run `closing(timeout_s)`. To force: run `forcing
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.replication.actions import Outcome
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.change_round import ChangeRound, NothingDone
 from fastbk.replication.closing import CloseLedger
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
+from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.refusals import cannot_change_deferred
+
+# After a change that found no bookies or no metadata; doubled each time.
+AGAIN_MIN_S = 0.5
+AGAIN_MAX_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class WriterMachine(Procedure[None]):
         adds: what is sent where; `head`, `next_entry_id`, `next_length`, `add`, `next_to_send` are the driver's to use.
         known: the metadata as this writer last read or wrote it.
         ensemble_version: counts the changes of `ensemble`.
-        changes: how many changes of the ensemble this writer has made.
+        changes: how many changes of the ensemble this writer has gone through.
         wake_s: when `tick` is to be called, None for never.
     """
 
@@ -91,10 +101,23 @@ class WriterMachine(Procedure[None]):
             metadata.write_quorum,
             metadata.ack_quorum,
             held_bytes_max=options.held_bytes_max,
+            ends_when_unable=False,
+            is_deferred=options.is_deferred,
         )
         self.ensemble_version = 0
         self.changes = 0
         self.wake_s: float | None = None
+        self._health = MemberHealth(options.change)
+        self._failed = self._health.failed
+        self._index = {bookie_id: index for index, bookie_id in enumerate(self.ensemble)}
+        self._answers_s = [-math.inf] * len(self.ensemble)  # when each could begin to answer
+        self._round: ChangeRound | None = None
+        self._again_s = -math.inf
+        self._pause_s = AGAIN_MIN_S
+        # The last round: whom it was to replace, and whether an entry needed one of them.
+        self._tried: tuple[frozenset[int], bool] = (frozenset(), False)
+        self._left_out: Mapping[BookieId, str] | None = None
+        self._avoided = Avoided()
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -116,7 +139,7 @@ class WriterMachine(Procedure[None]):
     @property
     def is_changing(self) -> bool:
         """Whether the ensemble is being changed and the head therefore stays."""
-        raise NotImplementedError
+        return self.adds.is_frozen
 
     @property
     def last_add_confirmed(self) -> EntryId:
@@ -130,21 +153,30 @@ class WriterMachine(Procedure[None]):
 
     def index_of(self, bookie_id: BookieId) -> int | None:
         """Return the bookie's index in the ensemble, None if it is no member."""
-        raise NotImplementedError
+        return self._index.get(bookie_id)
 
     # --- what the driver reports ---------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
         """Begin to wait for the first connections."""
-        raise NotImplementedError
+        for index in range(len(self.ensemble)):
+            self._health.connecting(index, now_s)
+        self._look(now_s)
 
     def added(self, now_s: float) -> None:
         """Entries were given to `adds.add`."""
-        raise NotImplementedError
+        if self.wake_s is None or (self._failed and self.adds.needed_of(self._failed)):
+            self._look(now_s)
 
     def connected(self, bookie_id: BookieId, now_s: float) -> None:
         """The bookie can be written to (again); send it what `adds.next_to_send` has."""
-        raise NotImplementedError
+        index = self._index.get(bookie_id)
+        if index is None or self._is_gone(index):
+            return
+        self.adds.connected(index)
+        self._health.connected(index)
+        self._answers_s[index] = now_s
+        self._look(now_s)
 
     def lost(
         self, bookie_id: BookieId, reason: str, now_s: float, *, is_gone: bool = False
@@ -153,50 +185,216 @@ class WriterMachine(Procedure[None]):
 
         `is_gone`: for good (its data was lost: another incarnation answers): replaced at once, and never taken again.
         """
-        raise NotImplementedError
+        if is_gone:
+            self._avoided.add_for_good(bookie_id)
+        index = self._index.get(bookie_id)
+        if index is None:
+            return
+        self.adds.lost(index, reason)
+        self._health.lost(index, now_s, is_gone)
+        self._look(now_s)
 
     def acknowledged(
         self, bookie_id: BookieId, first_entry_id: EntryId, count: int, now_s: float
     ) -> bool:
         """The bookie has [first, first + count) durably; return whether the head moved."""
-        raise NotImplementedError
+        index = self._index.get(bookie_id)
+        if index is None:
+            return False
+        if self._failed:
+            self._health.acknowledged(index)
+        return self.adds.acknowledged(index, first_entry_id, count)
 
     def refused(
         self, bookie_id: BookieId, first_entry_id: EntryId, count: int, status: int, now_s: float
     ) -> bool:
         """The bookie did not store these; return True if `retry` is to be called after a pause."""
-        raise NotImplementedError
+        index = self._index.get(bookie_id)
+        if index is None:
+            return False
+        is_to_retry = self.adds.refused(index, first_entry_id, count, status)
+        if is_to_retry:
+            self._health.refused(index, status, now_s)
+            self._answers_s[index] = now_s
+        self._look(now_s)
+        return is_to_retry and self.failure is None
 
     def retry(self, bookie_id: BookieId) -> None:
         """Send again what the bookie has not acknowledged."""
-        raise NotImplementedError
+        index = self._index.get(bookie_id)
+        if index is not None:
+            self.adds.rewind(index)
 
     def bookies_changed(self, now_s: float) -> None:
         """Other bookies are to be had: a change that found none is tried again at once."""
-        raise NotImplementedError
+        self._again_s = now_s
+        self._pause_s = AGAIN_MIN_S
+        self._look(now_s)
 
     def tick(self, now_s: float) -> float | None:
         """Look at the clock: adds that waited too long, bookies that were away too long. Return `wake_s`."""
-        raise NotImplementedError
+        self._look(now_s)
+        return self.wake_s
+
+    def completed(self, tag: int, outcome: Outcome, now_s: float) -> None:
+        """Take the outcome of an action; one that was withdrawn is dropped."""
+        super().completed(tag, outcome, now_s)
+        self._look(now_s)
 
     def end(self, error: Error, now_s: float) -> None:
         """End the writer from outside; what was acknowledged stays so."""
-        raise NotImplementedError
+        self.adds.end(error)
+        self._look(now_s)
 
     def stop(self, now_s: float) -> None:
         """Begin no change any more and give up one that is under way: the ledger is about to be closed or left."""
-        raise NotImplementedError
+        self.wake_s = None
+        self._finish(None, now_s)
 
     # --- close and force ---------------------------------------------------------------------------------------
 
     def closing(self, timeout_s: float) -> CloseLedger:
-        """Return the procedure that closes the ledger at this writer's LAC. Call `stop` first."""
-        raise NotImplementedError
+        """Return the procedure that closes the ledger at this writer's LAC. Call `stop` first.
+
+        A change that was given up may still reach the store, before or after: it moves no entry below the LAC.
+        """
+        return CloseLedger(
+            self.ledger_id, self.known, self.last_add_confirmed, self.length_confirmed, timeout_s
+        )
 
     def forcing(self, timeout_s: float) -> ForceProcedure:
         """Return the procedure that makes everything acknowledged so far durable on the ensemble."""
-        raise NotImplementedError
+        adds = self.adds
+        return ForceProcedure(
+            self.ledger_id,
+            adds.ensemble,
+            adds.write_quorum,
+            adds.ack_quorum,
+            ForcedTo(adds.head - 1, adds.length_acknowledged),
+            holds=[adds.has_stored(index) for index in range(len(adds.ensemble))],
+            needs_all=self.options.is_deferred,
+            timeout_s=timeout_s,
+        )
 
     def forced(self, to: ForcedTo) -> None:
         """A force has succeeded; with deferred sync the LAC moves to where it was begun."""
-        raise NotImplementedError
+        self.adds.forced(to.entry_id, to.length)
+
+    # --- inside: what is due -----------------------------------------------------------------------------------
+
+    def _look(self, now_s: float) -> None:
+        """Do what is due after an event or by the clock, and say when to look again."""
+        if self.is_finished:
+            return
+        adds = self.adds
+        if not self._failed:
+            self._left_out = None
+        expire_s = adds.expire(now_s, self.options.append_timeout_s, self._left_out)
+        silent_s = self._find_silent(now_s)
+        due, due_s = self._health.due(now_s, adds.needed_of, adds.short_without)
+        again_s = None
+        if self._round is None and adds.failure is None:
+            if due and not self._is_put_off(due, now_s):
+                self._tried = frozenset(due), bool(adds.needed_of(due))
+                self._begin_change(due, now_s)
+            if self._round is None:
+                again_s = self._again_s if due else None
+                if adds.is_frozen:
+                    # Also when nothing was replaced: a writer that forgets this stands still for ever.
+                    adds.thaw()
+        if adds.failure is not None:
+            self.wake_s = None
+            self._fail(adds.failure, now_s)
+            return
+        looks = (expire_s, silent_s, due_s, again_s)
+        self.wake_s = min((one for one in looks if one is not None), default=None)
+
+    def _find_silent(self, now_s: float) -> float | None:
+        """Note the connected bookies that leave an add unanswered for too long; return when to look for others."""
+        timeout_s = self.options.change.bookie_timeout_s
+        look_s: float | None = None
+        for index in range(len(self.ensemble)):
+            owed_s = None if index in self._failed else self.adds.owed_since(index)
+            if owed_s is None:
+                continue
+            end_s = max(owed_s, self._answers_s[index]) + timeout_s
+            if now_s >= end_s:
+                self.adds.blame(index, f"left an add unanswered for {timeout_s:g} s")
+                self._health.silent(index, now_s)
+            else:
+                look_s = end_s if look_s is None else min(look_s, end_s)
+        return look_s
+
+    def _is_gone(self, index: int) -> bool:
+        failed = self._failed.get(index)
+        return failed is not None and failed.trouble is Trouble.GONE
+
+    # --- inside: the change --------------------------------------------------------------------------------------
+
+    def _begin_change(self, due: set[int], now_s: float) -> None:
+        changes_max = self.options.change.changes_max
+        if self.options.is_deferred:
+            # Acks of the bookies that stay cover nothing that is not forced, and the lost ones can't be asked any more.
+            self.adds.end(cannot_change_deferred(self.ledger_id, self.adds.trouble()))
+        elif changes_max is not None and self.changes >= changes_max:
+            self._put_off({}, now_s)
+        else:
+            avoid = self._avoided.now(now_s)
+            self._round = ChangeRound(self.adds, self.known, due, avoid, self._still_wanted)
+            self._run(self._round, self._round_ended, now_s)
+
+    def _round_ended(self, part: Procedure[VersionedLedger | NothingDone], now_s: float) -> None:
+        self._round = None
+        if part.error is not None:
+            self.adds.end(part.error)
+            return
+        result = part.value()
+        if isinstance(result, NothingDone):
+            self._put_off(result.left_out, now_s)
+        else:
+            self._adopt(result, now_s)
+
+    def _put_off(self, left_out: Mapping[BookieId, str] | None, now_s: float) -> None:
+        """There is no replacement now: go on without."""
+        self._left_out = left_out
+        self._again_s = now_s + self._pause_s
+        self._pause_s = min(AGAIN_MAX_S, 2 * self._pause_s)
+
+    def _is_put_off(self, due: set[int], now_s: float) -> bool:
+        """Return whether to wait; not when others have failed since, or an entry has come to need one."""
+        if now_s >= self._again_s:
+            return False
+        is_needed = bool(self.adds.needed_of(due))
+        before, was_needed = self._tried
+        return due <= before and (was_needed or not is_needed)
+
+    def _still_wanted(self, chosen: Mapping[int, BookieId], now_s: float) -> dict[int, BookieId]:
+        wanted: dict[int, BookieId] = {}
+        taken = {*self.ensemble, *self._avoided.now(now_s)}
+        for index, bookie_id in sorted(chosen.items()):
+            if index in self._failed and bookie_id not in taken:
+                wanted[index] = bookie_id
+                taken.add(bookie_id)
+        return wanted
+
+    def _adopt(self, found: VersionedLedger, now_s: float) -> None:
+        """What the metadata says is the ensemble from now on (INV-E2)."""
+        before, ensemble = self.ensemble, found.metadata.fragments[-1].ensemble
+        replaced = [one for one, bookie_id in enumerate(ensemble) if bookie_id != before[one]]
+        are_up = {before[one] for one in replaced if one not in self._failed}
+        self.known = found
+        self._index = {bookie_id: index for index, bookie_id in enumerate(ensemble)}
+        for index in replaced:
+            self.adds.replace(index, ensemble[index])
+            self._health.connecting(index, now_s)
+            self._avoided.add(before[index], now_s)
+            if ensemble[index] in are_up:
+                # Somebody else moved it to another place.
+                self.adds.connected(index)
+                self._health.connected(index)
+                self._answers_s[index] = now_s
+        if replaced:
+            self.ensemble_version += 1
+            self.changes += 1
+            self._left_out = None
+            self._pause_s = AGAIN_MIN_S

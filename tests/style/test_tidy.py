@@ -21,7 +21,7 @@ TEXT = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".fbs", ".in", "")
 
 # Files over the limit: lines that they may have, and why they are one file.
 LONG_FILES: dict[str, tuple[int, str]] = {
-    "fastbk/replication/add_machine.py": (500, "one state machine; half of it is its events and actions"),
+    "fastbk/replication/add_machine.py": (550, "one state machine; half of it is its events and questions"),
     "fastbk/client/blocking.py": (420, "one thread, one channel, the calls over it"),
     "fastbk/client/blocking_writer.py": (430, "the writer's public calls with their docstrings"),
     "fastbk/client/ledger_reader.py": (430, "the reader's public calls with their docstrings"),
