@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.style.tree import ROOT
-from tests.tools.model_trace import TraceError, batches, config_text, module_text, read_traces, verdicts
+from tests.tools.model_trace import (
+    TraceError,
+    batches,
+    config_text,
+    module_text,
+    read_traces,
+    verdicts,
+)
 
 MODEL = ROOT / "model"
 BUILD = ROOT / "build" / "model"
@@ -55,7 +62,9 @@ class Outcome:
 
 def configuration(path: Path) -> Configuration:
     """Read what a configuration's comment expects; raises ValueError if it says nothing."""
-    found = re.search(r"^\\\* expect: (?:holds|violates (\w+))( +quick)?$", path.read_text(), re.MULTILINE)
+    found = re.search(
+        r"^\\\* expect: (?:holds|violates (\w+))( +quick)?$", path.read_text(), re.MULTILINE
+    )
     if found is None:
         raise ValueError(f"{path.name} does not say what to expect")
     return Configuration(path, found[1], found[2] is not None)
@@ -63,8 +72,15 @@ def configuration(path: Path) -> Configuration:
 
 def outcome(output: str, seconds: float) -> Outcome:
     """Read TLC's output."""
-    violated = re.search(r"Error: (?:Invariant|Action property|Temporal properties?) ?(\w+)? ?(?:is|was|were) violated", output)
-    states = re.search(r"^\d+ states generated, (\d+) distinct states found, (\d+) states left", output, re.MULTILINE)
+    violated = re.search(
+        r"Error: (?:Invariant|Action property|Temporal properties?) ?(\w+)? ?(?:is|was|were) violated",
+        output,
+    )
+    states = re.search(
+        r"^\d+ states generated, (\d+) distinct states found, (\d+) states left",
+        output,
+        re.MULTILINE,
+    )
     depth = re.search(r"depth of the complete state graph search is (\d+)", output)
     finished = "Model checking completed. No error has been found." in output
     return Outcome(
@@ -84,7 +100,9 @@ def fetch_tlc() -> None:
     where = [f"-Dartifact={TLC_ARTIFACT}", f"-DoutputDirectory={TLC_JAR.parent}"]
     # Into another folder first: half a jar must not be taken for one.
     where[1] += ".part"
-    subprocess.run(["mvn", "-q", "-B", "dependency:copy", *where], check=True, cwd=BUILD, timeout=600)
+    subprocess.run(
+        ["mvn", "-q", "-B", "dependency:copy", *where], check=True, cwd=BUILD, timeout=600
+    )
     (TLC_JAR.parent.with_name("jars.part") / TLC_JAR.name).rename(TLC_JAR)
 
 
@@ -93,12 +111,25 @@ def run_tlc(name: str, module: Path, config: Path, workers: str) -> tuple[str, f
     states = BUILD / "states" / name
     shutil.rmtree(states, ignore_errors=True)
     states.mkdir(parents=True)
-    command = ["java", "-XX:+UseParallelGC", HEAP, f"-DTLA-Library={MODEL}", "-cp", str(TLC_JAR), "tlc2.TLC"]
+    command = [
+        "java",
+        "-XX:+UseParallelGC",
+        HEAP,
+        f"-DTLA-Library={MODEL}",
+        "-cp",
+        str(TLC_JAR),
+        "tlc2.TLC",
+    ]
     command += ["-workers", workers, "-metadir", str(states), "-config", str(config), str(module)]
     started = time.monotonic()
     with (BUILD / f"{name}.out").open("w+") as output:
         subprocess.run(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=BUILD, check=False, timeout=RUN_S_MAX
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=BUILD,
+            check=False,
+            timeout=RUN_S_MAX,
         )
         seconds = time.monotonic() - started
         output.seek(0)
@@ -115,12 +146,21 @@ def check_configurations(chosen: Iterable[Configuration], workers: str) -> int:
         name = each.path.stem
         text, seconds = run_tlc(name, MODEL / "Check.tla", each.path, workers)
         found = outcome(text, seconds)
-        result = f"violates {found.violated}" if found.violated else "holds" if found.complete else "did not finish"
+        result = (
+            f"violates {found.violated}"
+            if found.violated
+            else "holds"
+            if found.complete
+            else "did not finish"
+        )
         if not found.meets(each):
             wrong += 1
             promised = f"violates {each.violates}" if each.violates else "holds"
             result += f"  WRONG: should be: {promised}; see build/model/{name}.out"
-        print(f"{name:34}{found.distinct_states:10,}{found.depth:7}{found.seconds:9.1f}  {result}", flush=True)
+        print(
+            f"{name:34}{found.distinct_states:10,}{found.depth:7}{found.seconds:9.1f}  {result}",
+            flush=True,
+        )
     return wrong
 
 
@@ -140,14 +180,19 @@ def check_traces(path: Path) -> int:
         found = outcome(text, seconds)
         if not found.complete or found.violated:
             wrong += 1
-            print(f"batch {number}: {found.violated or 'TLC failed'}; see build/model/{path.stem}_{number}.out")
+            print(
+                f"batch {number}: {found.violated or 'TLC failed'}; see build/model/{path.stem}_{number}.out"
+            )
         for verdict in verdicts(text, batch):
             if not verdict.as_expected:
                 wrong += 1
                 print(f"WRONG: {verdict}")
     events = sum(len(trace.events) for trace in traces)
     seconds = time.monotonic() - started
-    print(f"{path.name}: traces={len(traces)} events={events} wrong={wrong} seconds={seconds:.1f}", flush=True)
+    print(
+        f"{path.name}: traces={len(traces)} events={events} wrong={wrong} seconds={seconds:.1f}",
+        flush=True,
+    )
     return wrong if traces else 1
 
 
@@ -164,9 +209,17 @@ def main() -> int:
             print(f"{os.environ['TRACES']}: {error}")
             return 1
     chosen = [configuration(path) for path in sorted((MODEL / "configurations").glob("*.cfg"))]
-    chosen = [each for each in chosen if only in each.path.stem and (each.quick or not os.environ.get("QUICK"))]
+    chosen = [
+        each
+        for each in chosen
+        if only in each.path.stem and (each.quick or not os.environ.get("QUICK"))
+    ]
     wrong = check_configurations(chosen, workers)
-    wrong += sum(check_traces(path) for path in sorted((MODEL / "traces").glob("*.jsonl")) if only in path.stem)
+    wrong += sum(
+        check_traces(path)
+        for path in sorted((MODEL / "traces").glob("*.jsonl"))
+        if only in path.stem
+    )
     print(f"{len(chosen)} configurations, {wrong} not as they should be")
     return 1 if wrong or not chosen else 0
 

@@ -1,8 +1,9 @@
 """Traces of the simulator as TLA+ modules, and what TLC says about them. No I/O here.
 
 A trace file holds JSON lines in the format of model/README.md. `read_traces` checks the form, `batches` puts together
-traces that one run of TLC can judge, `module_text` and `config_text` write the module for it and `verdicts` reads from TLC's
-output how far each trace came. Names are replaced by short ones (`w`, `r1`, `b1`), so that a batch needs few.
+traces that one run of TLC can judge, `module_text` and `config_text` write the module for it and `verdicts` reads
+from TLC's output how far each trace came. Names are replaced by short ones (`w`, `r1`, `b1`), so that a batch needs
+few.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ HEADER = ("trace", "write_quorum", "ack_quorum", "version", "ensemble")
 BATCH_SIZE = 50
 # No trace of one ledger comes near it; the specification's bounds are for walking through all behaviours.
 UNBOUNDED = 1_000_000
-CHECKED = "NoTruncation Agreement AckQuorumStored Density SingleClose LacNeverPassesAcked SegmentsOrdered"
+CHECKED = (
+    "NoTruncation Agreement AckQuorumStored Density SingleClose LacNeverPassesAcked SegmentsOrdered"
+)
 
 
 class TraceError(Exception):
@@ -55,7 +58,8 @@ class Trace:
     ack_quorum: int
     version: int
     ensemble: list[str]
-    refused_at: int | None  # of a trace made by hand: the event (from 1) at which it has to be refused
+    # Of a trace made by hand: the event, from 1, at which it has to be refused.
+    refused_at: int | None
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -160,7 +164,7 @@ def _short_names(trace: Trace) -> tuple[dict[str, str], dict[str, str]]:
     recoverers: list[str] = []
     bookies = list(trace.ensemble)
     for event in trace.events:
-        kind, client = event["event"], event.get("client")
+        kind, client = event["event"], str(event.get("client"))
         recovery = kind in BY_A_RECOVERER or bool(event.get("recovery"))
         writes = kind == "Acked" or (kind in ("AddSent", "EnsembleCas") and not recovery)
         if recovery and client not in recoverers:
@@ -206,7 +210,9 @@ def module_text(batch: list[Trace], module: str) -> str:
         lines.append(
             f"Trace{number} == [version |-> {trace.version}, ensemble |-> {ensemble}, events |-> Events{number}]"
         )
-    lines.append(f"Batch == <<{', '.join(f'Trace{number}' for number in range(1, len(batch) + 1))}>>")
+    lines.append(
+        f"Batch == <<{', '.join(f'Trace{number}' for number in range(1, len(batch) + 1))}>>"
+    )
     return "\n".join([*lines, "====", ""])
 
 
@@ -216,7 +222,9 @@ def _sequence(names: Iterable[str]) -> str:
 
 def _event_text(event: dict[str, Any], clients: dict[str, str], bookies: dict[str, str]) -> str:
     """One event as a record; all have the same fields, since TLC compares records field by field."""
-    numbers = ", ".join(f"{key} |-> {event.get(key) if event.get(key) is not None else -1}" for key in NUMBERS)
+    numbers = ", ".join(
+        f"{key} |-> {event.get(key) if event.get(key) is not None else -1}" for key in NUMBERS
+    )
     segments = ", ".join(
         f"[first |-> {first}, ensemble |-> {_sequence(bookies[name] for name in ensemble)}]"
         for first, ensemble in event.get("segments") or []
@@ -235,7 +243,13 @@ def config_text(batch: list[Trace]) -> str:
     recoverers = sorted({short for clients, _ in names for short in clients.values()} - {"w"})
     bookies = sorted({short for _, shorts in names for short in shorts.values()})
     entries = 1 + max(
-        (event["entry"] for trace in batch for event in trace.events if event.get("entry") is not None), default=0
+        (
+            event["entry"]
+            for trace in batch
+            for event in trace.events
+            if event.get("entry") is not None
+        ),
+        default=0,
     )
     first = batch[0]
     constants = {
@@ -250,8 +264,23 @@ def config_text(batch: list[Trace]) -> str:
         "Faults": "{}",
         "ExplicitLac": "TRUE",
     }
-    bounds = ("Window", "ReadAhead", "WriterChanges", "RecoveryChanges", "Wipes", "Crashes", "Unknowns", "Edits")
-    lines = ["SPECIFICATION TraceSpec", "CHECK_DEADLOCK FALSE", f"INVARIANTS {CHECKED}", "CONSTRAINT Progress", "CONSTANTS"]
+    bounds = (
+        "Window",
+        "ReadAhead",
+        "WriterChanges",
+        "RecoveryChanges",
+        "Wipes",
+        "Crashes",
+        "Unknowns",
+        "Edits",
+    )
+    lines = [
+        "SPECIFICATION TraceSpec",
+        "CHECK_DEADLOCK FALSE",
+        f"INVARIANTS {CHECKED}",
+        "CONSTRAINT Progress",
+        "CONSTANTS",
+    ]
     lines += [f"    {name} = {value}" for name, value in constants.items()]
     lines += [f"    {name} = {UNBOUNDED}" for name in bounds]
     return "\n".join([*lines, "    Traces <- Batch", ""])
