@@ -67,8 +67,11 @@ class Bookie:
         """Where its processes' log lines go."""
         return self.directory / LOG_NAME
 
-    def spawn(self) -> None:
-        """Start the supervisor and return at once; see `refresh` and `DevCluster.wait_ready`."""
+    def spawn(self, *arguments: str) -> None:
+        """Start the supervisor and return at once; see `refresh` and `DevCluster.wait_ready`.
+
+        `arguments`: more of those that `python -m fastbk.server --help` names.
+        """
         if self.is_running:
             return
         self.forget()
@@ -83,6 +86,7 @@ class Bookie:
                     str(self.directory / CONFIG_NAME),
                     "--lifeline",
                     str(theirs.fileno()),
+                    *arguments,
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import Error, MetadataUnavailable
+from fastbk.gc.limbo import LimboWatch
 from fastbk.gc.live_set import Collector, Cycle, Rules
 from fastbk.meta.uri import open_store
+from fastbk.model.ids import BookieId
 from fastbk.native.kill_points import kill_point
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats
@@ -30,6 +32,8 @@ from fastbk.server.gc_messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastbk.meta.api import MetadataStore
 
 REOPEN_DELAY_S = 5.0
@@ -55,10 +59,22 @@ class IndexClient:
 
     def ids(self) -> set[int]:
         """Return the ids of local ledgers that are not deleted. Raises IndexSilent."""
+        return self._list("list_ledgers")
+
+    def limbo_ids(self) -> set[int]:
+        """Return the ids of ledgers in limbo that are not deleted. Raises IndexSilent."""
+        return self._list("list_limbo")
+
+    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
+        """Have ledgers taken out of limbo; return how many were in it. Raises IndexSilent: then some may be out."""
+        request = {"type": "limbo_over", "fenced": fenced}
+        return self._in_pages(ledger_ids, request, "limbo_over")
+
+    def _list(self, what: str) -> set[int]:
         found: set[int] = set()
         cursor = 0
         while True:
-            reply = self._ask({"type": "list_ledgers", "cursor": cursor}, "ledgers")
+            reply = self._ask({"type": what, "cursor": cursor}, "ledgers")
             if not reply.ids:
                 return found
             found.update(reply.ids)
@@ -66,25 +82,25 @@ class IndexClient:
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there. Raises IndexSilent: then some may be."""
+        request = {"type": "delete_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
+        kill_point("gc.before_delete")
+        count = self._in_pages(ledger_ids, request, "deleted")
+        kill_point("gc.after_delete")
+        return count
+
+    def _in_pages(
+        self, ledger_ids: list[int], request: Mapping[str, object], wanted: str
+    ) -> int:
         count = at = 0
         while at < len(ledger_ids):
             page = ledger_ids[at : at + self._ids_a_message]
-            kill_point("gc.before_delete")
             try:
-                reply = self._ask(
-                    {
-                        "type": "delete_ledgers",
-                        "ids": page,
-                        "reason": reason[:REASON_CHARACTERS_MAX],
-                    },
-                    "deleted",
-                )
+                reply = self._ask({**request, "ids": page}, wanted)
             except TooLong:
                 if len(page) == 1:
                     raise IndexSilent("the socket to the index takes no message at all") from None
                 self._ids_a_message = len(page) // 2
                 continue
-            kill_point("gc.after_delete")
             count += reply.count
             at += len(page)
         return count
@@ -154,7 +170,17 @@ def note(stats: Stats, cycle: Cycle) -> None:
         logs.info("gc.deleted", ledgers=cycle.deleted, local=cycle.local, kept=cycle.kept)
 
 
-def serve(child: Child, collector: Collector, stats: Stats, interval_s: float) -> None:
+def look_at_limbo(watch: LimboWatch, stats: Stats) -> None:
+    """One look at the ledgers in limbo; its doubts leave them there."""
+    look = watch.look()
+    stats.count(SLOTS["FBK_C_GC_LIMBO_OVER"], look.over)
+    if look.over or look.stopped:
+        logs.info("gc.limbo", over=look.over, left=look.left, stopped=look.stopped)
+
+
+def serve(
+    child: Child, collector: Collector, watch: LimboWatch, stats: Stats, interval_s: float
+) -> None:
     """Run cycles until the supervisor asks to drain. Raises SupervisorGone."""
     next_at_s = time.monotonic() + interval_s
     while True:
@@ -166,6 +192,8 @@ def serve(child: Child, collector: Collector, stats: Stats, interval_s: float) -
             force = bool(message and message.get("force"))
             cycle = collector.run(force=force)
             note(stats, cycle)
+            if not cycle.stopped or cycle.refused:
+                look_at_limbo(watch, stats)
             if message is not None:
                 child.send({"type": "collected", **msgspec.to_builtins(cycle)})
             next_at_s = time.monotonic() + interval_s
@@ -192,8 +220,10 @@ def main(child: Child) -> None:
     store = open_metadata(child, config.metadata_uri)
     if store is not None:
         rules = Rules(settings.delete_ratio_max, settings.unchecked_ledgers_max)
-        collector = Collector(IndexClient(child.fds["index"]), store, rules)
-        serve(child, collector, stats, settings.interval_ms / 1e3)
+        index = IndexClient(child.fds["index"])
+        collector = Collector(index, store, rules)
+        watch = LimboWatch(index, store, BookieId(config.bookie_id))
+        serve(child, collector, watch, stats, settings.interval_ms / 1e3)
     child.send({"type": "drained"})
 
 

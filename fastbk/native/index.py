@@ -14,7 +14,7 @@ from fastbk.native.stats import SLOTS
 from fastbk.native.store import FlushItems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fastbk.native.cdata import CData
     from fastbk.native.store import Store
@@ -220,16 +220,49 @@ class Index:
                 complete for nobody, which is all that gc needs (INV-G1).
             count_max: most ids returned.
         """
+        return self._page(lib.fbk_index_list_ledgers, cursor, count_max)
+
+    def list_limbo(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
+        """Return ids of some ledgers that are in limbo and not deleted, like `list_ledgers`."""
+        return self._page(lib.fbk_index_list_limbo, cursor, count_max)
+
+    def _page(
+        self, list_some: Callable[..., int], cursor: int, count_max: int
+    ) -> tuple[list[int], int]:
         at = ffi.new("uint64_t *", cursor)
         ids = ffi.new("int64_t[]", count_max)
-        count = lib.fbk_index_list_ledgers(self.handle, at, ids, count_max)
+        count = list_some(self.handle, at, ids, count_max)
         found: list[int] = ffi.unpack(ids, count) if count else []
         return found, int(at[0])
 
-    def delete_ledgers(self, ledger_ids: Iterable[int], now_s: int) -> int:
-        """Mark ledgers deleted; return how many were known and not deleted before."""
+    def delete_ledgers(self, ledger_ids: Iterable[int], now_s: int) -> tuple[int, int]:
+        """Mark ledgers deleted, here and in the journal, which takes no adds to them from then on.
+
+        Returns how many were known and not deleted before, and how many of the ids were handled: not all while the
+        journal has yet to take note of earlier ones.
+        """
         ids = ffi.new("int64_t[]", list(ledger_ids))
-        return int(lib.fbk_index_delete_ledgers(self.handle, ids, len(ids), now_s))
+        taken = ffi.new("int32_t *")
+        count = int(lib.fbk_index_delete_ledgers(self.handle, ids, len(ids), now_s, taken))
+        return count, int(taken[0])
+
+    def put_in_limbo(self, ledger_ids: Sequence[int]) -> None:
+        """Take it that data of these ledgers was lost here: of none of them "no" is said any more (INV-X4).
+
+        Before the journal is started. Raises CorruptDataError (an id below 0), NativeFullError (ledgers_max).
+        """
+        ids = ffi.new("int64_t[]", ledger_ids)
+        check(lib.fbk_index_put_in_limbo(self.handle, ids, len(ids)), "put ledgers in limbo")
+
+    def limbo_over(self, ledger_ids: Sequence[int], *, fenced: bool) -> tuple[int, int]:
+        """Take ledgers out of limbo: whatever this bookie held of them lies elsewhere, and metadata says so.
+
+        `fenced`: somebody may have fenced them, so normal adds stay refused. Returns like `delete_ledgers`.
+        """
+        ids = ffi.new("int64_t[]", ledger_ids)
+        taken = ffi.new("int32_t *")
+        count = lib.fbk_index_limbo_over(self.handle, ids, len(ids), int(fenced), taken)
+        return int(count), int(taken[0])
 
     def deleted_ledgers(self) -> list[int]:
         """Return the ids of all deleted ledgers that are still known, ascending."""

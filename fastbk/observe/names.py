@@ -160,6 +160,7 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_GC_CYCLES_STOPPED": "Looks that ended by an error or a rule before anything was deleted.",
     "FBK_C_GC_DELETED": "Ledgers deleted.",
     "FBK_C_GC_KEPT": "Candidates that metadata listed after all.",
+    "FBK_C_GC_LIMBO_OVER": "Ledgers that left limbo, metadata having put others in this bookie's place.",
     "FBK_C_GC_REFUSED": "Looks that would have deleted too much.",
 }
 
@@ -176,7 +177,8 @@ _GAUGES: dict[str, str] = {
     "FBK_C_INDEX_JOURNAL_BEHIND": "Journal bytes behind the mark, as far as taken in.",
     "FBK_C_INDEX_MARK": "The log mark: the last batch in a finished flush.",
     "FBK_C_INDEX_READS_ONLY": "1 while normal adds are refused.",
-    "FBK_C_INDEX_LIMBO": "1 when damage is on record: no is never said.",
+    "FBK_C_INDEX_DAMAGED": "1 when damage is on record: no is never said.",
+    "FBK_C_INDEX_LIMBO": "Ledgers whose data was lost here and not repaired yet.",
     "FBK_C_GC_CANDIDATES": "Local ledgers that metadata did not list last time.",
     "FBK_C_GC_LEDGERS": "Local ledgers.",
 }

@@ -17,6 +17,11 @@ from fastbk.observe import logs
 from fastbk.server.config import BookieConfig
 from fastbk.server.supervisor import Supervisor
 
+ACCEPT_DATA_LOSS = (
+    "start although this bookie's data is gone for good: it says of no ledger that it held that something is missing,"
+    " until `fastbk bookie recover` has repaired it; without effect when nothing is missing"
+)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a bookie until SIGTERM, SIGINT or the lifeline's end; return 0, 1 (failed) or 2
@@ -25,18 +30,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fastbk bookie", description="Run one bookie.")
     parser.add_argument("--config", required=True, type=Path, help="its TOML file")
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--accept-data-loss", action="store_true", help=ACCEPT_DATA_LOSS)
     options = parser.parse_args(arguments)
-    return serve(options.config, options.lifeline)
+    return serve(options.config, options.lifeline, accept_data_loss=options.accept_data_loss)
 
 
-def serve(path: Path, lifeline_descriptor: int | None = None) -> int:
-    """Run the bookie that the file at `path` describes; errors are one line on stderr."""
+def serve(
+    path: Path, lifeline_descriptor: int | None = None, *, accept_data_loss: bool = False
+) -> int:
+    """Run the bookie that the file at `path` describes; errors are one line on stderr.
+
+    `accept_data_loss`: see `fastbk.server.identity.settle`.
+    """
     arm_from_environment()
     logs.configure()
     logs.bind(role="supervisor")
     lifeline = None if lifeline_descriptor is None else socket.socket(fileno=lifeline_descriptor)
     try:
-        supervisor = Supervisor(config.load(path, BookieConfig), lifeline)
+        supervisor = Supervisor(
+            config.load(path, BookieConfig), lifeline, accept_data_loss=accept_data_loss
+        )
         return asyncio.run(supervisor.run())
     except (Error, OSError) as error:
         if lifeline is not None:

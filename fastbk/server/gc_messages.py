@@ -4,6 +4,8 @@ One JSON object a message over a SOCK_SEQPACKET pair; gc asks, the index answers
 
 - `list_ledgers` (cursor) -> `ledgers` (ids, cursor to go on with; no ids: the end);
 - `delete_ledgers` (ids, reason) -> `deleted` (count);
+- `list_limbo` (cursor) -> `ledgers`, as above: those whose data was lost here (INV-X4);
+- `limbo_over` (ids, fenced) -> `limbo_over` (count);
 - `usage` (cursor) -> `usage` (logs with their durable and live bytes, cursor; no logs: the end).
 
 A request carries a `number`, which its answer repeats: what comes too late is taken for nobody's answer.
@@ -48,6 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cursor: int = 0
     ids: list[int] = msgspec.field(default_factory=list)
     reason: str = ""
+    fenced: bool = False
 
 
 class LogUsage(msgspec.Struct, frozen=True, kw_only=True):

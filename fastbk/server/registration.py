@@ -35,10 +35,19 @@ class Membership:
     """Keeps metadata in agreement with what this bookie is and whether it takes writes."""
 
     def __init__(
-        self, config: BookieConfig, service: Endpoint, on_problem: Callable[[str | None], None]
+        self,
+        config: BookieConfig,
+        service: Endpoint,
+        on_problem: Callable[[str | None], None],
+        *,
+        accept_data_loss: bool = False,
     ) -> None:
-        """`on_problem` gets a reason while metadata does not know of us, None when it does again."""
+        """`on_problem` gets a reason while metadata does not know of us, None when it does again.
+
+        `accept_data_loss`: see `fastbk.server.identity.settle`.
+        """
         self._config = config
+        self._accept_data_loss = accept_data_loss
         self._endpoint = service
         self._on_problem = on_problem
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
@@ -118,7 +127,9 @@ class Membership:
 
     def _join(self, bookie_id: str) -> BookieService:
         self._store = open_store(self._config.metadata.uri)
-        incarnation = settle(self._config, self._store, bookie_id)
+        incarnation = settle(
+            self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
+        )
         return BookieService(BookieId(bookie_id), incarnation, (self._endpoint,))
 
     async def _keep(self) -> None:

@@ -54,12 +54,19 @@ ORPHAN_DRAIN_MS = 3_000
 class Supervisor:
     """One bookie's life, from locked directories to the last child's end."""
 
-    def __init__(self, config: BookieConfig, lifeline: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        config: BookieConfig,
+        lifeline: socket.socket | None = None,
+        *,
+        accept_data_loss: bool = False,
+    ) -> None:
         """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end
-        stops us.
+        stops us. `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
         config_module.check(config)
         self._config = config
+        self._accept_data_loss = accept_data_loss
         self._lifeline = lifeline
         self._life = Lifecycle(time.monotonic())
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
@@ -102,7 +109,10 @@ class Supervisor:
             logs.bind(bookie_id=self._bookie_id)
             endpoint = Endpoint(self._config.bookie.advertised or host, self._guard.port)
             self._membership = Membership(
-                self._config, endpoint, lambda reason: self._life.note("metadata", reason)
+                self._config,
+                endpoint,
+                lambda reason: self._life.note("metadata", reason),
+                accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
             self._admin = await self._open_admin(stack)

@@ -4,7 +4,8 @@
 with a directory that is missing, empty, foreign or swapped would answer "no such entry" for acknowledged data, so
 every difference ends the start with an error that says what differs, the likely cause, and what is safe to do.
 A bookie is born in this order: folders and first manifest, identities, metadata; `Verdict.BORN_HALFWAY` is a birth
-that was cut short before metadata heard of it, and goes on where it stopped.
+that was cut short before metadata heard of it, and goes on where it stopped. A bookie whose data is gone for good may
+be born again under its name, on a person's word only (`Verdict.LOST`).
 
 Pure but for `read_identity` and `write_identity`. The supervisor calls this before anything is served.
 """
@@ -133,6 +134,8 @@ class Verdict(enum.Enum):
     """Nobody knows this id and the directories are empty: give birth."""
     BORN_HALFWAY = "born_halfway"
     """Identities are there, no data, and metadata has not heard of them: finish the birth."""
+    LOST = "lost"
+    """Metadata knows data that is gone, and a person said that this is so: born again, with what it held in limbo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +156,19 @@ class Known:
     roles: Mapping[str, str]
 
 
-def judge(bookie_id: str, found: Sequence[Found], known: Known | None) -> Verdict:
+def judge(
+    bookie_id: str, found: Sequence[Found], known: Known | None, *, accept_data_loss: bool = False
+) -> Verdict:
     """Return what a start may do with these directories. Raises IdentityError (INV-D1).
 
     Args:
         bookie_id: of the bookie that starts.
         found: every configured directory.
         known: None when metadata has no such bookie id.
+        accept_data_loss: a person's word that the data is gone for good; counts only where there is none.
     """
+    if known is not None and accept_data_loss and _is_lost(bookie_id, found, known):
+        return Verdict.LOST
     for each in found:
         if each.identity is not None:
             _check_own(bookie_id, each, each.identity)
@@ -180,6 +188,20 @@ def judge(bookie_id: str, found: Sequence[Found], known: Known | None) -> Verdic
     if all(identity is None for identity in identities):
         return Verdict.NEW
     return Verdict.BORN_HALFWAY
+
+
+def _is_lost(bookie_id: str, found: Sequence[Found], known: Known) -> bool:
+    """Return whether nothing is left of the data that metadata knows: no data anywhere, identities other than its own.
+
+    A rebirth that was cut short leaves new identities, of one incarnation or two: it is begun anew.
+    """
+    if any(each.data for each in found):
+        return False
+    identities = [each.identity for each in found if each.identity is not None]
+    if any(one.bookie_id != bookie_id for one in identities):
+        return False
+    alive = [one for one in identities if one.incarnation_number == known.incarnation]
+    return len(alive) < len(found)
 
 
 def _check_own(bookie_id: str, found: Found, identity: Identity) -> None:
@@ -220,7 +242,9 @@ def _check_known(bookie_id: str, found: Sequence[Found], known: Known) -> None:
                 f"the metadata store knows bookie {bookie_id!r} (incarnation {known.incarnation:016x}), but its"
                 f" {each.role} directory {each.directory} {holds}. Likely the disk is not mounted, the path is wrong,"
                 " or the data was deleted. Mount or restore it. A bookie never starts empty under an id that holds"
-                " data: if the data is gone for good, start a bookie under a new id instead"
+                " data: if the data is gone for good, start a bookie under a new id instead, or move what is left of"
+                f" all its directories aside and start once with --accept-data-loss, then repair with `fastbk bookie"
+                f" recover {bookie_id}`"
             )
         if each.identity.incarnation_number != known.incarnation:
             raise IdentityError(

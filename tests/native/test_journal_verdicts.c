@@ -230,9 +230,57 @@ test_states_are_loaded(void)
     rig_free(&rig);
 }
 
+static void
+give_notice(struct rig *rig, int64_t ledger_id, uint32_t what)
+{
+    uint64_t written = fbk_cursor_load(&rig->index->notices_written);
+    rig->index->notices[written % FBK_NOTICE_COUNT] = (struct fbk_notice){.ledger_id = ledger_id, .what = what};
+    fbk_cursor_publish(&rig->index->notices_written, written + 1);
+}
+
+/* What metadata says comes through the index, within one life of the journal. */
+static void
+test_notices(void)
+{
+    struct rig rig;
+    rig_make(&rig, 1, RING_BYTES, FILE_BYTES);
+    rig_open(&rig);
+    CHECK_EQUAL(rig_roll(&rig, 1, 1, 1), -1);
+    rig_add(&rig, 0, 1, 0, 1, 0, 64);
+    rig_fence(&rig, 0, 1, 1);
+    rig_add(&rig, 0, 2, 0, 1, 0, 64);
+    rig_settle(&rig);
+    struct fbk_ledger_state *lost = fbk_ledgers_add(&rig.journal->ledgers, 3);
+    lost->flags = FBK_LEDGER_LIMBO;
+    fbk_ledgers_add(&rig.journal->ledgers, 4)->flags = FBK_LEDGER_LIMBO;
+    uint64_t in_limbo = rig_add(&rig, 0, 3, 0, 1, 0, 64);
+    rig_settle(&rig);
+    CHECK_EQUAL(rig_verdict(&rig, 0, in_limbo), FBK_S_FENCED);
+    give_notice(&rig, 1, FBK_NOTICE_DELETED);
+    give_notice(&rig, 3, FBK_NOTICE_LIMBO_OVER);
+    give_notice(&rig, 4, FBK_NOTICE_LIMBO_OVER_FENCED);
+    give_notice(&rig, 99, FBK_NOTICE_DELETED); /* never heard of */
+    uint64_t deleted = rig_add(&rig, 0, 1, 1, 1, 0, 64);
+    uint64_t deleted_repair = rig_add(&rig, 0, 1, 0, 1, FBK_FLAG_RECOVERY, 64);
+    uint64_t alive = rig_add(&rig, 0, 2, 1, 1, 0, 64);
+    uint64_t over = rig_add(&rig, 0, 3, 0, 1, 0, 64);
+    uint64_t over_fenced = rig_add(&rig, 0, 4, 0, 1, 0, 64);
+    rig_settle(&rig);
+    CHECK_EQUAL(rig_verdict(&rig, 0, deleted), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(rig_verdict(&rig, 0, deleted_repair), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(rig_verdict(&rig, 0, alive), 0);
+    CHECK_EQUAL(rig_verdict(&rig, 0, over), 0);
+    CHECK_EQUAL(rig_verdict(&rig, 0, over_fenced), FBK_S_FENCED);
+    CHECK_EQUAL(fbk_cursor_load(&rig.segment->notices_consumed), 4);
+    fbk_cursor_publish(&rig.index->notices_written, 5 + FBK_NOTICE_COUNT);
+    CHECK_EQUAL(fbk_journal_step(rig.journal, 0), FBK_E_POISONED);
+    rig_free(&rig);
+}
+
 int
 main(void)
 {
+    test_notices();
     test_verdicts();
     test_read_only_and_limits();
     test_a_barrier_waits_for_what_is_in_flight();

@@ -87,10 +87,19 @@ int64_t fbk_index_write_states(struct fbk_index *index, int32_t states_fd);
 
 /* ---- gc.  Ids of undeleted ledgers from *cursor (0 at first) on; 0 at the end. */
 int32_t fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max);
-/* Marks ledgers deleted; returns how many were known and not deleted before. */
-int32_t fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s);
+/* Marks ledgers deleted and tells the journal, which takes no adds to them from then on; returns how many were known and not
+ * deleted before.  *taken: the ids handled; fewer than count while the journal has not taken note of earlier ones. */
+int32_t fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s,
+                                 int32_t *taken);
 /* Ids of deleted ledgers, ascending, up to ids_max; returns how many there are. */
 int64_t fbk_index_list_deleted(const struct fbk_index *index, int64_t *ledger_ids, int64_t ids_max);
+
+/* ---- ledgers whose data was lost here (INV-X4).  Made if unknown.  FBK_E_FULL (ledgers_max). */
+int32_t fbk_index_put_in_limbo(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count);
+/* Their data is elsewhere again, and no metadata names this bookie for it; fenced: somebody may have fenced them. */
+int32_t fbk_index_limbo_over(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t fenced, int32_t *taken);
+/* Ids of ledgers in limbo that are not deleted, as fbk_index_list_ledgers lists. */
+int32_t fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max);
 
 /* 1: normal adds are refused (disk nearly full). */
 void fbk_index_set_reads_only(struct fbk_index *index, uint32_t reads_only);

@@ -121,9 +121,10 @@
 #define FBK_C_INDEX_JOURNAL_BEHIND 37    /* gauge: journal bytes behind the mark, as far as taken in */
 #define FBK_C_INDEX_MARK 38              /* gauge: last batch in a finished flush */
 #define FBK_C_INDEX_READS_ONLY 39        /* gauge */
-#define FBK_C_INDEX_LIMBO 40             /* gauge: 1 = damage is on record */
+#define FBK_C_INDEX_DAMAGED 40           /* gauge: 1 = damage is on record */
 #define FBK_C_INDEX_REPLAYED_BATCHES 41
 #define FBK_C_INDEX_REPLAYED_RECORDS 42
+#define FBK_C_INDEX_LIMBO 44             /* gauge: ledgers in limbo */
 #define FBK_C_INDEX_UNEXPECTED 43        /* adds the journal took for new that were here already */
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
@@ -137,4 +138,5 @@
 #define FBK_C_GC_KEPT 4                  /* candidates that metadata listed after all */
 #define FBK_C_GC_REFUSED 5               /* cycles that would have deleted too much */
 #define FBK_C_GC_LEDGERS 6               /* gauge: local ledgers */
+#define FBK_C_GC_LIMBO_OVER 7            /* ledgers that left limbo */
 

@@ -93,6 +93,19 @@ fbk_decide_stored(struct fbk_ledger_state *state, int64_t entry_id, int64_t lac)
     return true;
 }
 
+bool
+fbk_decide_notice(struct fbk_ledger_state *state, uint32_t what)
+{
+    uint32_t before = state->flags;
+    if (what == FBK_NOTICE_DELETED)
+        state->flags |= FBK_LEDGER_DELETED;
+    else if (what == FBK_NOTICE_LIMBO_OVER || what == FBK_NOTICE_LIMBO_OVER_FENCED)
+        state->flags &= ~FBK_LEDGER_LIMBO;
+    if (what == FBK_NOTICE_LIMBO_OVER_FENCED)
+        state->flags |= FBK_LEDGER_FENCED;
+    return state->flags != before;
+}
+
 uint32_t
 fbk_decide_no(const struct fbk_ledger_state *state, bool in_doubt, uint32_t no)
 {

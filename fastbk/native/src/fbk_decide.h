@@ -32,6 +32,9 @@ void fbk_decide_replay(struct fbk_ledger_state *state, const struct fbk_record *
 /* Takes note of a stored entry: highest id, and the LAC in it.  True: the LAC grew. */
 bool fbk_decide_stored(struct fbk_ledger_state *state, int64_t entry_id, int64_t lac);
 
+/* What metadata says of the ledger: FBK_NOTICE_*.  True: the state is another one now. */
+bool fbk_decide_notice(struct fbk_ledger_state *state, uint32_t what);
+
 /* `no` (NO_LEDGER, NO_ENTRY), or what has to be said instead (INV-X1): CANNOT_TELL where that may not be known, NO_LEDGER of
  * a deleted ledger.  state may be NULL; in_doubt: damage is on record. */
 uint32_t fbk_decide_no(const struct fbk_ledger_state *state, bool in_doubt, uint32_t no);

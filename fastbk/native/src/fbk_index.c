@@ -340,6 +340,7 @@ fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t lim
     if (index->batch_sequence < mark_sequence)
         index->batch_sequence = mark_sequence;
     index->limbo = index->limbo || limbo != 0;
+    fbk_gauge(&index->segment->stats, FBK_C_INDEX_DAMAGED, index->limbo);
     fbk_cursor_publish(&index->segment->mark_sequence, mark_sequence);
 }
 

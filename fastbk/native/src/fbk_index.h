@@ -191,7 +191,8 @@ struct fbk_index {
     uint64_t dirty_memory_bytes;
     uint32_t seal_number;
     bool dirty_lost;             /* no memory for the list: look through the table */
-    bool limbo;
+    bool limbo;                  /* damage is on record: of no ledger "no" may be said */
+    uint64_t limbo_count;        /* ledgers in limbo */
 
     uint64_t order;              /* descriptors taken in */
     uint64_t order_published;

@@ -45,13 +45,31 @@ fbk_index_damage(struct fbk_index *index)
     uint64_t cursor = 0;
     struct fbk_ledger_state *state;
     index->limbo = true;
-    fbk_gauge(&index->segment->stats, FBK_C_INDEX_LIMBO, 1);
+    fbk_gauge(&index->segment->stats, FBK_C_INDEX_DAMAGED, 1);
     while ((state = fbk_ledgers_next(&index->ledgers, &cursor)) != NULL) {
         const uint32_t both = FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO;
         if ((state->flags & both) == both)
             continue;
         fbk_index_touch(index, state);
         state->flags |= both;
+        fbk_index_wake(index, state);
+    }
+    return 0;
+}
+
+int32_t
+fbk_index_put_in_limbo(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count)
+{
+    for (uint64_t n = 0; n < count; n++) {
+        if (ledger_ids[n] < 0)
+            return FBK_E_CORRUPT;
+        struct fbk_ledger_state *state = fbk_index_ledger_make(index, ledger_ids[n]);
+        if (!state)
+            return FBK_E_FULL;
+        if (state->flags & FBK_LEDGER_LIMBO)
+            continue;
+        fbk_index_touch(index, state);
+        state->flags |= FBK_LEDGER_LIMBO; /* INV-X4: counts as fenced, too */
         fbk_index_wake(index, state);
     }
     return 0;
@@ -83,11 +101,13 @@ fbk_index_write_states(struct fbk_index *index, int32_t states_fd)
         return -ENOMEM;
     uint64_t cursor = 0, count = 0, filled = 0;
     const struct fbk_ledger_state *state;
+    index->limbo_count = 0;
     if (ftruncate(states_fd, (off_t)(index->ledgers.count * sizeof *chunk)) < 0)
         return -errno;
     do {
         state = fbk_ledgers_next(&index->ledgers, &cursor);
         if (state) {
+            index->limbo_count += (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
             chunk[filled] = *state;
             fbk_index_state_seal(&chunk[filled++]);
         }
@@ -99,38 +119,83 @@ fbk_index_write_states(struct fbk_index *index, int32_t states_fd)
             filled = 0;
         }
     } while (state);
+    fbk_gauge(&index->segment->stats, FBK_C_INDEX_LIMBO, index->limbo_count);
     return (int64_t)count;
 }
 
 /* ------------------------------------------------------------------ gc */
 
-int32_t
-fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
+/* Ids of ledgers that have all flags of `wanted` and are not deleted. */
+static int32_t
+list(const struct fbk_index *index, uint32_t wanted, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
 {
     int32_t count = 0;
     const struct fbk_ledger_state *state;
     while (count < ids_max && (state = fbk_ledgers_next(&index->ledgers, cursor)) != NULL)
-        if (!(state->flags & FBK_LEDGER_DELETED))
+        if ((state->flags & (wanted | FBK_LEDGER_DELETED)) == wanted)
             ledger_ids[count++] = state->ledger_id;
     return count;
 }
 
 int32_t
-fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s)
+fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
 {
-    int32_t deleted = 0;
-    for (int32_t n = 0; n < count; n++) {
-        struct fbk_ledger_state *state = fbk_index_ledger(index, ledger_ids[n]);
+    return list(index, 0, cursor, ledger_ids, ids_max);
+}
+
+int32_t
+fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
+{
+    return list(index, FBK_LEDGER_LIMBO, cursor, ledger_ids, ids_max);
+}
+
+/* Changes states by what metadata says, and has the journal do the same; stops while the journal has not applied earlier
+ * notices.  Returns how many states changed; *taken: how many ids were handled. */
+static int32_t
+give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what, uint64_t deleted_s, int32_t *taken)
+{
+    int32_t changed = 0;
+    uint64_t written = fbk_cursor_load(&index->segment->notices_written);
+    uint64_t waiting = written - fbk_cursor_load(&index->journal->notices_consumed);
+    for (*taken = 0; *taken < count; ++*taken) {
+        struct fbk_ledger_state *state = fbk_index_ledger(index, ledger_ids[*taken]);
         if (!fbk_index_is_here(state))
             continue;
+        if (waiting >= FBK_NOTICE_COUNT) /* the journal lags, or its cursor can't be */
+            break;
+        bool was_limbo = state->flags & FBK_LEDGER_LIMBO;
         fbk_index_touch(index, state);
-        state->flags |= FBK_LEDGER_DELETED;
-        state->deleted_s = now_s;
+        if (!fbk_decide_notice(state, what))
+            continue;
+        index->limbo_count -= was_limbo;
+        state->deleted_s = deleted_s;
         fbk_index_wake(index, state);
-        deleted++;
+        index->segment->notices[written++ % FBK_NOTICE_COUNT] = (struct fbk_notice){.ledger_id = state->ledger_id, .what = what};
+        waiting++;
+        changed++;
     }
+    if (changed > 0) {
+        fbk_cursor_publish(&index->segment->notices_written, written);
+        if (fbk_bell_needed(&index->journal->sleeper, &index->journal_rung))
+            fbk_bell_ring(index->options.journal_bell_fd);
+        fbk_gauge(&index->segment->stats, FBK_C_INDEX_LIMBO, index->limbo_count);
+    }
+    return changed;
+}
+
+int32_t
+fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s, int32_t *taken)
+{
+    int32_t deleted = give_notice(index, ledger_ids, count, FBK_NOTICE_DELETED, now_s, taken);
     fbk_count(&index->segment->stats, FBK_C_INDEX_DELETED_LEDGERS, (uint64_t)deleted);
     return deleted;
+}
+
+int32_t
+fbk_index_limbo_over(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t fenced, int32_t *taken)
+{
+    uint32_t what = fenced ? FBK_NOTICE_LIMBO_OVER_FENCED : FBK_NOTICE_LIMBO_OVER;
+    return give_notice(index, ledger_ids, count, what, 0, taken);
 }
 
 static int

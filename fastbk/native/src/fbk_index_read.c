@@ -85,7 +85,8 @@ fbk_index_run_read(struct fbk_index *index, struct fbk_index_request *request)
     if (!fbk_index_is_here(state)) {
         found.status = fbk_index_no(index, state, FBK_S_NO_LEDGER);
     } else {
-        if (request->first_entry_id == -1) /* resolved once: what comes in later is not what was asked for */
+        /* Resolved once: what comes in later is not what was asked for.  Which was the highest can't be told in limbo. */
+        if (request->first_entry_id == -1 && !(state->flags & FBK_LEDGER_LIMBO))
             request->first_entry_id = state->highest_entry_id;
         if (request->first_entry_id < 0) {
             found.status = fbk_index_no(index, state, FBK_S_NO_ENTRY);
@@ -135,7 +136,8 @@ lac_body_of(const struct fbk_index *index, int64_t ledger_id)
 static bool
 must_wait(const struct fbk_index_request *request, const struct fbk_ledger_state *state)
 {
-    if (request->timeout_ms == 0 || (state && (state->flags & (FBK_LEDGER_FENCED | FBK_LEDGER_DELETED))))
+    const uint32_t never_again = FBK_LEDGER_FENCED | FBK_LEDGER_DELETED | FBK_LEDGER_LIMBO;
+    if (request->timeout_ms == 0 || (state && (state->flags & never_again)))
         return false;
     return !state || state->lac <= request->previous_lac;
 }
@@ -196,7 +198,8 @@ fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *reques
         return fbk_index_reply_status(index, &request->asker, FBK_S_TOO_MANY_REQUESTS) ? FBK_RAN_DONE : FBK_RAN_LATER;
     }
     request->timeout_ms = 0;
-    if (!fbk_index_is_here(state)) {
+    if (!fbk_index_is_here(state) || (state->flags & FBK_LEDGER_LIMBO)) {
+        /* INV-X4: a LAC below the one that was lost would be taken for the whole truth. */
         uint32_t status = fbk_index_no(index, state, FBK_S_NO_LEDGER);
         return fbk_index_reply_status(index, &request->asker, status) ? FBK_RAN_DONE : FBK_RAN_LATER;
     }

@@ -164,7 +164,7 @@ fbk_index_wake(struct fbk_index *index, const struct fbk_ledger_state *state)
 {
     if (index->waiter_count == 0)
         return;
-    bool for_all = (state->flags & (FBK_LEDGER_FENCED | FBK_LEDGER_DELETED)) != 0;
+    bool for_all = (state->flags & (FBK_LEDGER_FENCED | FBK_LEDGER_DELETED | FBK_LEDGER_LIMBO)) != 0;
     for (uint32_t slot = *bucket_of(index, state->ledger_id); slot != FBK_NONE;) {
         const struct fbk_waiter *waiter = &index->waiters[slot];
         uint32_t next = waiter->next;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "fbk_checksum.h"
+#include "fbk_decide.h"
 #include "fbk_fault.h"
 #include "fbk_journal_format.h"
 
@@ -164,6 +165,26 @@ look(struct fbk_journal *journal, bool before_sleep)
     return (int64_t)waiting;
 }
 
+/* What metadata says of ledgers: deleted, out of limbo.  Before anything is taken, so that an add that comes behind the
+ * index's word is decided by it. */
+static int32_t
+take_notices(struct fbk_journal *journal)
+{
+    uint64_t written = fbk_cursor_load(&journal->index->notices_written);
+    if (FBK_LIKELY(written == journal->notices))
+        return 0;
+    if (FBK_UNLIKELY(written - journal->notices > FBK_NOTICE_COUNT))
+        return fbk_journal_poison(journal, FBK_POISON_CURSOR, FBK_WORKERS_MAX, written, 0);
+    for (; journal->notices != written; journal->notices++) {
+        const struct fbk_notice notice = journal->index->notices[journal->notices % FBK_NOTICE_COUNT];
+        struct fbk_ledger_state *state = fbk_ledgers_find(&journal->ledgers, notice.ledger_id);
+        if (state)
+            fbk_decide_notice(state, notice.what);
+    }
+    fbk_cursor_publish(&journal->segment->notices_consumed, written);
+    return 0;
+}
+
 /* How much has to wait in the rings before the next batch is taken; 0 = however much, none can be taken. */
 static uint64_t
 needed_bytes(const struct fbk_journal *journal)
@@ -179,6 +200,8 @@ fill(struct fbk_journal *journal)
 {
     journal->stalled = false;
     for (;;) {
+        if (take_notices(journal) < 0)
+            return FBK_E_POISONED;
         int64_t waiting = look(journal, false);
         if (waiting <= 0)
             return (int32_t)waiting; /* FBK_E_POISONED or 0 */

@@ -79,6 +79,7 @@ struct fbk_journal {
     uint64_t order;              /* descriptors ever made */
     uint64_t published;          /* descriptors ever published */
     uint64_t exceptions;         /* ever made: those of unpublished batches are in the segment already, unseen */
+    uint64_t notices;            /* of the index's, applied */
     uint64_t index_rung;
     uint64_t index_rung_ns;
 

@@ -12,7 +12,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 1u
+#define FBK_LAYOUT_VERSION 2u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_PAIRS_MAX 1u /* A19: the first version runs one pair; every name and struct carries the number */
@@ -192,8 +192,20 @@ struct fbk_exception {
     uint32_t verdict;  /* a status: refused, not stored; FBK_V_CHECK; FBK_V_ORDERED */
 };
 
+/* What metadata says of a ledger reaches the index through gc, and the journal through these. */
+#define FBK_NOTICE_DELETED 1u
+#define FBK_NOTICE_LIMBO_OVER 2u
+#define FBK_NOTICE_LIMBO_OVER_FENCED 3u
+struct fbk_notice {
+    int64_t ledger_id;
+    uint32_t what;
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct fbk_notice) == 16, "notice");
+
 #define FBK_DESCRIPTOR_COUNT 1024u
 #define FBK_EXCEPTION_COUNT 65536u
+#define FBK_NOTICE_COUNT 4096u
 
 /* Written by journal p. */
 struct fbk_journal_segment {
@@ -204,6 +216,7 @@ struct fbk_journal_segment {
     struct fbk_stats stats;
     struct fbk_batch_descriptor descriptors[FBK_DESCRIPTOR_COUNT];
     struct fbk_exception exceptions[FBK_EXCEPTION_COUNT];
+    struct fbk_cursor notices_consumed;         /* of the index's, applied to the table of ledger states */
 };
 
 /* Written by index p.  Ring behind it: one reply ring per worker (ring w at ring_base + w * ring size). */
@@ -220,6 +233,8 @@ struct fbk_index_segment {
     struct fbk_cursor mark_sequence;   /* last batch contained in a finished flush */
     struct fbk_cursor reads_only;      /* 1: refuse normal adds (disk full, limits): READ_ONLY */
     struct fbk_stats stats;
+    struct fbk_cursor notices_written; /* ever put into `notices`, for the journal */
+    struct fbk_notice notices[FBK_NOTICE_COUNT]; /* a queue: notice n lies in slot n mod count */
 };
 
 /* ------------------------------------------------------------------ ledger states (A3) */

@@ -187,12 +187,16 @@ class Flusher:
                 raise CheckpointFailed(self.failure)
 
     def delete_ledgers(self, ledger_ids: Sequence[int], reason: str) -> int:
-        """Mark ledgers deleted; their data goes after the next flush. Returns how many were there."""
+        """Mark ledgers deleted; their data goes after the next flush. Returns how many were there.
+
+        Some may be left while the journal has yet to hear of earlier ones: they are to be asked for again.
+        """
         now_s = int(self._clock_s())
-        count = self._index.delete_ledgers(ledger_ids, now_s)
+        count, taken = self._index.delete_ledgers(ledger_ids, now_s)
         if count:
             kill_point("index.delete_marked")
-            self._marked.append({"ledgers": list(ledger_ids), "reason": reason, "time_s": now_s})
+            event = {"ledgers": list(ledger_ids[:taken]), "reason": reason, "time_s": now_s}
+            self._marked.append(event)
         return count
 
     def look_for_leftovers(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastbk.storage.checkpoint import Checkpoint
 
 MESSAGES_A_LOOK = 4
-PAGED = ("list_ledgers", "usage")
+PAGED = ("list_ledgers", "list_limbo", "usage")
 """What may be asked again for less: it changes nothing."""
 
 
@@ -89,6 +89,12 @@ class GcPort:
         if request.type == "list_ledgers":
             ids, cursor = self._index.list_ledgers(request.cursor, self._ids_a_message)
             return {"type": "ledgers", "ids": ids, "cursor": cursor}
+        if request.type == "list_limbo":
+            ids, cursor = self._index.list_limbo(request.cursor, self._ids_a_message)
+            return {"type": "ledgers", "ids": ids, "cursor": cursor}
+        if request.type == "limbo_over":
+            count, _ = self._index.limbo_over(request.ids, fenced=request.fenced)
+            return {"type": "limbo_over", "count": count}
         if request.type == "delete_ledgers":
             count = self._flusher.delete_ledgers(request.ids, request.reason)
             return {"type": "deleted", "count": count}

@@ -27,6 +27,7 @@ from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.replay import replay
 from fastbk.server.topology import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
+from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.units import KIB, MIB
 
@@ -209,6 +210,9 @@ def main(child: Child) -> None:
     if damaged:
         logs.error("index.locations_damaged", file_ids=sorted(damaged))
     parts.start_readers()
+    limbo = read_limbo(parts.disk, config.settings.directory, config.incarnation)
+    if limbo:
+        logs.warning("index.ledgers_in_limbo", ledgers=len(limbo))
     started_s = time.monotonic()
     found = replay(
         parts.index,
@@ -217,7 +221,9 @@ def main(child: Child) -> None:
         parts.journal_disk,
         config.journal_directory,
         config.incarnation,
+        limbo,
     )
+    remove_limbo(parts.disk, config.settings.directory)
     kill_point("index.replay_before_states")
     states = parts.index.write_states(child.fds["states"])
     logs.info(

@@ -80,6 +80,7 @@ def replay(
     disk: Disk,
     directory: str,
     incarnation: int,
+    limbo: Sequence[int] = (),
 ) -> Replayed:
     """Take in everything behind the manifest's mark, and flush it.
 
@@ -87,12 +88,15 @@ def replay(
         index: its store has loaded the manifest's files.
         manifest: as loaded.
         disk: of the journal directory.
+        limbo: ids of ledgers whose data was lost by an earlier life (INV-X4).
 
     Raises StorageError (a foreign journal), CorruptDataError, OSError, CheckpointFailed: the bookie can't
     start, and nothing is lost by that.
     """
     index.set_mark(manifest.mark, is_damaged=bool(manifest.damage))
     lost = load_states(index, manifest)
+    if limbo:
+        index.put_in_limbo(limbo)
     plan = plan_replay(find_files(disk, directory), manifest.mark, incarnation)
     ends = [
         _replay_file(index, flusher, disk, file, plan.mark_sequence, incarnation)

@@ -84,6 +84,17 @@ def test_limbo_takes_repairs_only_and_denies_nothing(table: LedgerTable, fenced:
     assert table.decide(3, 1, Kind.ADD, RECOVERY, KEY) == refused(Status.NO_LEDGER)
 
 
+@pytest.mark.parametrize("state", [LedgerState(4, flags=LIMBO), LedgerState(4, 9, 8, 0, LIMBO, KEY)])
+def test_a_ledger_in_limbo_keeps_what_it_learns(table: LedgerTable, state: LedgerState) -> None:
+    table.put(state)
+    table.decide(4, 0, Kind.ADD, RECOVERY, KEY)
+    table.stored(4, 0, -1)
+    after = table.get(4)
+    assert after is not None
+    assert after.flags & LIMBO
+    assert after.highest_entry_id == max(0, state.highest_entry_id)
+
+
 def test_damage_leaves_every_no_in_doubt(table: LedgerTable) -> None:
     assert table.missing(1, in_doubt=True) == Status.CANNOT_TELL
     table.decide(1, 0, Kind.ADD, 0, KEY)

@@ -143,6 +143,53 @@ def test_every_difference_ends_the_start(
     assert next_step in str(caught.value)
 
 
+BORN_AGAIN = [changed(each, incarnation="0000000000000001", directory_id=f"{each.role}9") for each in (JOURNAL, LEDGER)]
+
+
+@pytest.mark.parametrize(
+    "directories",
+    [
+        found(None, None),
+        found(ledger=None),
+        found(*BORN_AGAIN),
+        found(BORN_AGAIN[0], None),
+        found(BORN_AGAIN[0], changed(BORN_AGAIN[1], incarnation="0000000000000002")),
+    ],
+    ids=["all", "one", "cut short", "cut short earlier", "cut short twice"],
+)
+def test_lost_data_is_accepted_on_a_person_s_word_only(directories: list[Found]) -> None:
+    """INV-X4."""
+    assert judge(ME, directories, KNOWN, accept_data_loss=True) is Verdict.LOST
+    with pytest.raises(IdentityError):
+        judge(ME, directories, KNOWN)
+
+
+@pytest.mark.parametrize(
+    "directories",
+    [
+        found(None, None, ["logs/1.log"]),
+        found(None, data=["logs/1.log"]),
+        found(*BORN_AGAIN, data=["manifest"]),
+        found(changed(JOURNAL, bookie_id="b:1"), None),
+    ],
+    ids=["data without identity", "journal lost", "data of another life", "another bookie's"],
+)
+def test_what_is_left_of_data_is_not_given_up(directories: list[Found]) -> None:
+    with pytest.raises(IdentityError):
+        judge(ME, directories, KNOWN, accept_data_loss=True)
+
+
+def test_the_word_has_no_effect_where_nothing_is_missing() -> None:
+    assert judge(ME, found(), KNOWN, accept_data_loss=True) is Verdict.KNOWN
+    assert judge(ME, found(data=["logs/1.log"]), KNOWN, accept_data_loss=True) is Verdict.KNOWN
+    assert judge(ME, found(None, None), None, accept_data_loss=True) is Verdict.NEW
+
+
+def test_the_refusal_says_how_to_go_on() -> None:
+    with pytest.raises(IdentityError, match=r"--accept-data-loss.*bookie recover 127.0.0.1:3181"):
+        judge(ME, found(None, None), KNOWN)
+
+
 def test_what_counts_as_data() -> None:
     with FakeDisk() as fake:
         disk = fake.disk()

@@ -1,0 +1,97 @@
+"""When a ledger leaves limbo: the bookie that lost its data is not counted on for it any more (INV-X4).
+
+Whoever repairs a ledger copies what is left of it to other bookies and names them in metadata instead of this one.
+From then on nobody who knows the metadata takes this bookie's "no" for the truth about that ledger, and "cannot tell"
+may end. A ledger that is deleted leaves with the rest of what gc deletes. Every doubt keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from fastbk.errors import Error, NoSuchLedger
+from fastbk.model.ledger import LedgerState
+
+if TYPE_CHECKING:
+    from fastbk.meta.api import MetadataStore
+    from fastbk.model.ids import BookieId
+    from fastbk.model.ledger import LedgerMetadata
+
+LEDGERS_A_LOOK = 1000
+"""Whose metadata is read in one look; the next look goes on behind them."""
+
+
+class LedgersInLimbo(Protocol):
+    """What the watch needs of the index."""
+
+    def limbo_ids(self) -> set[int]:
+        """Return the ids of ledgers in limbo; some may be missing. Raises Error."""
+
+    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
+        """Take ledgers out of limbo; return how many were in it. Raises Error."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look did: ledgers out of limbo, ledgers left in it, and why it ended early (empty: it did not)."""
+
+    over: int = 0
+    left: int = 0
+    stopped: str = ""
+
+
+def is_counted_on(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
+    """Return whether anybody would ask this bookie for an entry that it may have lost.
+
+    Fragments that begin behind a closed ledger's last entry hold nothing.
+    """
+    return any(
+        bookie_id in fragment.ensemble
+        for fragment in metadata.fragments
+        if not metadata.is_closed or fragment.first_entry_id <= metadata.last_entry_id
+    )
+
+
+def may_be_fenced(metadata: LedgerMetadata) -> bool:
+    """Return whether a fence of the ledger may have been lost with the data: recovery begins in metadata."""
+    return metadata.state is not LedgerState.OPEN
+
+
+@dataclass
+class LimboWatch:
+    """Looks at the ledgers in limbo, some at a time."""
+
+    local: LedgersInLimbo
+    store: MetadataStore
+    bookie_id: BookieId
+    _after: int = field(default=-1)
+
+    def look(self) -> Look:
+        """Read the metadata of some ledgers in limbo and let those go that this bookie is not counted on for."""
+        over = 0
+        ids: set[int] = set()
+        try:
+            ids = self.local.limbo_ids()
+            turn = sorted(ids, key=lambda ledger_id: (ledger_id <= self._after, ledger_id))
+            turn = turn[:LEDGERS_A_LOOK]
+            free: dict[bool, list[int]] = {True: [], False: []}
+            for ledger_id in turn:
+                metadata = self._metadata(ledger_id)
+                if metadata is not None and not is_counted_on(self.bookie_id, metadata):
+                    free[may_be_fenced(metadata)].append(ledger_id)
+            for fenced, ledger_ids in free.items():
+                if ledger_ids:
+                    over += self.local.limbo_over(ledger_ids, fenced=fenced)
+            if turn:
+                self._after = turn[-1]
+        except (Error, OSError) as error:
+            return Look(over, len(ids) - over, f"{type(error).__name__}: {error}")
+        return Look(over, len(ids) - over)
+
+    def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """Return None for a deleted ledger: that is the collector's, which looks twice."""
+        try:
+            return self.store.read_ledger(ledger_id).metadata
+        except NoSuchLedger:
+            return None

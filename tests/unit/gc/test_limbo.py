@@ -1,0 +1,114 @@
+"""Which ledgers leave limbo by what metadata says, and every doubt that keeps (INV-X4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from fastbk.errors import MetadataUnavailable, NoSuchLedger
+from fastbk.gc import limbo
+from fastbk.gc.limbo import LimboWatch, Look, is_counted_on, may_be_fenced
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+
+ME, A, B = BookieId("me"), BookieId("a"), BookieId("b")
+
+
+def ledger(
+    *firsts: tuple[int, BookieId], state: LedgerState = LedgerState.OPEN, last: int = -1
+) -> LedgerMetadata:
+    """Fragments by first entry and the bookie beside B."""
+    return LedgerMetadata(
+        ensemble_size=2,
+        write_quorum=2,
+        ack_quorum=2,
+        fragments=tuple(Fragment(first, (bookie, B)) for first, bookie in firsts),
+        state=state,
+        last_entry_id=last,
+    )
+
+
+CLOSED = LedgerState.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("metadata", "counted"),
+    [
+        (ledger((0, ME)), True),
+        (ledger((0, A)), False),
+        (ledger((0, ME), (10, A)), True),
+        (ledger((0, A), (10, ME)), True),
+        (ledger((0, A), (10, ME), state=LedgerState.IN_RECOVERY), True),
+        (ledger((0, A), (10, ME), state=CLOSED, last=9), False),
+        (ledger((0, A), (10, ME), state=CLOSED, last=10), True),
+        (ledger((0, ME), state=CLOSED, last=-1), False),
+    ],
+)
+def test_who_is_counted_on(metadata: LedgerMetadata, counted: bool) -> None:
+    assert is_counted_on(ME, metadata) == counted
+
+
+def test_a_recovery_that_began_may_have_fenced() -> None:
+    assert not may_be_fenced(ledger((0, A)))
+    assert may_be_fenced(ledger((0, A), state=LedgerState.IN_RECOVERY))
+    assert may_be_fenced(ledger((0, A), state=CLOSED, last=4))
+
+
+@dataclass
+class World:
+    """The index's ledgers in limbo, and metadata."""
+
+    held: set[int]
+    ledgers: dict[int, LedgerMetadata]
+    over: list[tuple[list[int], bool]] = field(default_factory=list)
+    fails_at: int = -1
+    read: list[int] = field(default_factory=list)
+
+    def limbo_ids(self) -> set[int]:
+        return set(self.held)
+
+    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
+        self.over.append((ledger_ids, fenced))
+        self.held -= set(ledger_ids)
+        return len(ledger_ids)
+
+    def read_ledger(self, ledger_id: int) -> VersionedLedger:
+        self.read.append(ledger_id)
+        if ledger_id == self.fails_at:
+            raise MetadataUnavailable("gone")
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedger(f"{ledger_id}")
+        return VersionedLedger(self.ledgers[ledger_id], 1)
+
+
+def watch(world: World) -> LimboWatch:
+    return LimboWatch(world, world, ME)  # type: ignore[arg-type]
+
+
+def test_repaired_ledgers_leave_and_deleted_ones_wait_for_the_collector() -> None:
+    world = World(
+        {1, 2, 3, 4},
+        {1: ledger((0, ME)), 2: ledger((0, A)), 3: ledger((0, A), state=CLOSED, last=3)},
+    )
+    assert watch(world).look() == Look(over=2, left=2)
+    assert world.over == [([3], True), ([2], False)]
+    assert world.held == {1, 4}
+
+
+def test_an_outage_ends_nothing() -> None:
+    world = World({1, 2}, {1: ledger((0, A)), 2: ledger((0, A))}, fails_at=2)
+    look = watch(world).look()
+    assert (look.over, look.left) == (0, 2)
+    assert look.stopped
+    assert world.held == {1, 2}
+
+
+def test_looks_are_bounded_and_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limbo, "LEDGERS_A_LOOK", 2)
+    world = World(set(range(5)), {n: ledger((0, ME)) for n in range(5)})
+    watching = watch(world)
+    for _ in range(3):
+        watching.look()
+    assert world.read == [0, 1, 2, 3, 4, 0]

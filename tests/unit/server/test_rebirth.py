@@ -1,0 +1,174 @@
+"""A bookie that lost its data: refused, or on a person's word born again with all it held in limbo (INV-X4, INV-D1)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fastbk.meta.api import BookieService, Endpoint
+from fastbk.meta.memory import MemoryStore
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.native.disk import Disk
+from fastbk.server import identity
+from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings, LimitSettings
+from fastbk.server.identity import ledgers_of, settle
+from fastbk.storage.identity import IdentityError
+from fastbk.storage.limbo import read_limbo
+
+ME, OTHER = BookieId("me"), BookieId("other")
+
+
+@dataclass
+class World:
+    folder: Path
+    clock: Callable[[], float] = time.monotonic
+    ledgers_max: int = 100
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(f"{self.folder}", clock=self.clock)
+        self.config = BookieConfig(
+            journal=JournalSettings(directory=str(self.folder / "journal")),
+            ledgers=LedgerSettings(directory=str(self.folder / "ledgers")),
+            limits=LimitSettings(ledgers_max=self.ledgers_max),
+        )
+        self.mount()
+
+    def mount(self) -> None:
+        for directory in (self.config.journal.directory, self.config.ledgers.directory):
+            Path(directory).mkdir(exist_ok=True)
+
+    def wipe(self) -> None:
+        for directory in (self.config.journal.directory, self.config.ledgers.directory):
+            shutil.rmtree(directory)
+        self.mount()
+
+    def settle(self, *, accept: bool = False) -> int:
+        return settle(self.config, self.store, ME, accept_data_loss=accept)
+
+    def ledger(self, ledger_id: int, *bookies: BookieId) -> None:
+        """A ledger with one fragment a bookie."""
+        metadata = LedgerMetadata(
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            fragments=tuple(Fragment(10 * n, (bookie,)) for n, bookie in enumerate(bookies)),
+        )
+        self.store.create_ledger(ledger_id, metadata)
+
+    def limbo(self, incarnation: int) -> list[int]:
+        directory = self.config.ledgers.directory
+        return list(read_limbo(Disk(Path(directory), "plain"), directory, incarnation))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_every_fragment_counts(world: World) -> None:
+    world.ledger(3, ME)
+    world.ledger(1, OTHER)
+    world.ledger(5, OTHER, ME, OTHER)
+    world.ledger(2**62, ME, OTHER)
+    assert ledgers_of(world.store, ME) == [3, 5, 2**62]
+
+
+def test_lost_data_refuses_to_start(world: World) -> None:
+    world.settle()
+    world.wipe()
+    with pytest.raises(IdentityError, match="--accept-data-loss"):
+        world.settle()
+    assert not any(Path(world.config.ledgers.directory).iterdir()), "nothing was touched"
+
+
+def test_born_again_with_what_it_held_in_limbo(world: World) -> None:
+    old = world.settle()
+    world.ledger(1, ME)
+    world.ledger(2, OTHER)
+    assert world.limbo(old) == []
+    world.wipe()
+    new = world.settle(accept=True)
+    assert new != old
+    assert world.limbo(new) == [1]
+    assert world.settle() == new, "the word is given once"
+    assert world.settle(accept=True) == new
+    read = world.store.read_identity(ME)
+    assert read is not None
+    assert read.identity.incarnation == new
+
+
+def test_an_id_whose_identity_was_deleted_is_not_new(world: World) -> None:
+    """Deleting the identity in the metadata is how operators make a wiped bookie start."""
+    world.settle()
+    world.ledger(1, ME)
+    read = world.store.read_identity(ME)
+    assert read is not None
+    world.store.delete_identity(ME, read.version)
+    world.wipe()
+    with pytest.raises(
+        IdentityError, match=r"knows no identity .* 1 ledgers name it .*--accept-data-loss"
+    ):
+        world.settle()
+    assert world.limbo(world.settle(accept=True)) == [1]
+
+
+@pytest.mark.parametrize("step", ["write_limbo", "write_identity", "store"])
+def test_a_rebirth_that_was_cut_short_is_done_again(
+    world: World, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before metadata hears of it nothing is said under the new incarnation; after that the list is there."""
+    old = world.settle()
+    world.ledger(1, ME)
+    world.wipe()
+
+    def fail(*_: object) -> None:
+        raise OSError("cut")
+
+    with monkeypatch.context() as patch:
+        if step == "store":
+            patch.setattr(world.store, "write_identity", fail)
+        else:
+            patch.setattr(identity, step, fail)
+        with pytest.raises(OSError, match="cut"):
+            world.settle(accept=True)
+    with pytest.raises(IdentityError):
+        world.settle()
+    world.ledger(2, ME)
+    new = world.settle(accept=True)
+    assert new != old
+    assert world.limbo(new) == [1, 2]
+
+
+def test_more_ledgers_than_there_is_room_for(tmp_path: Path) -> None:
+    world = World(tmp_path, ledgers_max=1)
+    world.settle()
+    world.ledger(1, ME)
+    world.ledger(2, ME)
+    world.wipe()
+    with pytest.raises(IdentityError, match=r"raise .* ledgers_max"):
+        world.settle(accept=True)
+    world.store.close()
+
+
+def test_an_earlier_life_that_is_still_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, clock=lambda: 0.0)
+    old = world.settle()
+    service = BookieService(ME, old, (Endpoint("127.0.0.1", 1),))
+    lease = world.store.register_bookie(service, writable=True)
+    world.wipe()
+    monkeypatch.setattr(identity, "OLD_LEASE_WAIT_S", 0.0)
+    with pytest.raises(IdentityError, match="alive elsewhere"):
+        world.settle(accept=True)
+    lease.close()
+    assert world.settle(accept=True) != old
+    world.store.close()
