@@ -82,12 +82,12 @@ class ZooKeeperLease:
         self._writable = writable
         self._closed = False
         self._node: Node | None = None
-        call = session.call(f"register bookie {service.bookie_id}")
+        call = session.impatient_call(f"register bookie {service.bookie_id}")
         self._register(call, must_be_ours=False)
 
     def renew(self) -> None:
         """See that we are registered; do it again when our session expired."""
-        call = self._session.call(f"renew bookie {self._service.bookie_id}")
+        call = self._session.impatient_call(f"renew bookie {self._service.bookie_id}")
         found = call.exists(self._path(self._writable))
         if found is None or not self._is_ours(found):
             self._register(call, must_be_ours=True)
@@ -98,7 +98,7 @@ class ZooKeeperLease:
             self.renew()
             return
         before, self._writable = self._writable, writable
-        call = self._session.call(f"register bookie {self._service.bookie_id}")
+        call = self._session.impatient_call(f"register bookie {self._service.bookie_id}")
         try:
             self._register(call, must_be_ours=True)
         except MetadataConflict:
@@ -115,7 +115,7 @@ class ZooKeeperLease:
                 f"bookie {self._service.bookie_id} stays registered until its session of"
                 f" {self._session.session_timeout_s:g} s has run out: ZooKeeper is away"
             )
-        call = self._session.call(f"deregister bookie {self._service.bookie_id}")
+        call = self._session.impatient_call(f"deregister bookie {self._service.bookie_id}")
         path = self._path(self._writable)
         found = call.exists(path)
         if found is not None and self._is_ours(found):

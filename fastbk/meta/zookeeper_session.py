@@ -30,6 +30,8 @@ from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable
 SESSION_TIMEOUT_S = 10.0
 _RECONNECT_PAUSE_MAX_S = 1.0
 _STOP_TIMEOUT_S = 2.0
+_PATIENCE_S = 0.5
+"""A server that is left for another one is replaced well within this."""
 
 NoNode = exceptions.NoNodeError
 NodeExists = exceptions.NodeExistsError
@@ -171,6 +173,12 @@ class Session:
         _ = self.client
         return Call(self, what, self.timeout_s if timeout_s is None else timeout_s)
 
+    def impatient_call(self, what: str) -> Call:
+        """Begin a call that is repeated soon anyway: it does not wait for a connection that is away."""
+        _ = self.client
+        timeout_s = min(self.timeout_s, self.session_timeout_s / 3)
+        return Call(self, what, timeout_s, patience_s=_PATIENCE_S)
+
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait for a connection; return whether there is one."""
         return self._connected.wait(max(0.0, timeout_s))
@@ -211,9 +219,13 @@ class Session:
 class Call:
     """The requests of one public call, under one deadline."""
 
-    def __init__(self, session: Session, what: str, timeout_s: float) -> None:
+    def __init__(
+        self, session: Session, what: str, timeout_s: float, patience_s: float | None = None
+    ) -> None:
+        """`patience_s`: longest wait for a connection that is away; None: until the deadline."""
         self.session = session
         self._what = what
+        self._patience_s = timeout_s if patience_s is None else patience_s
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
         self._may_have_written = False
@@ -338,8 +350,8 @@ class Call:
             raise self._too_late("others kept changing the same record")
 
     def _connected(self) -> Any:  # noqa: ANN401 -- kazoo has no types
-        if not self.session.wait_connected(self.left_s):
-            raise self._too_late("there is no connection")
+        if not self.session.wait_connected(min(self.left_s, self._patience_s)):
+            raise self._too_late("there is no connection", min(self._timeout_s, self._patience_s))
         return self.session.client
 
     def _pause(self, error: Exception) -> None:
@@ -360,9 +372,10 @@ class Call:
         except self.session.client.handler.timeout_exception as error:
             raise self._too_late("it does not answer") from error
 
-    def _too_late(self, why: str) -> Error:
+    def _too_late(self, why: str, within_s: float | None = None) -> Error:
+        within_s = self._timeout_s if within_s is None else within_s
         return MetadataUnavailable(
-            f"{self._what}: ZooKeeper {self.session.servers}: {why} within {self._timeout_s:g} s"
+            f"{self._what}: ZooKeeper {self.session.servers}: {why} within {within_s:.3g} s"
             + ("; read again before retrying" if self._may_have_written else ""),
             outcome="unknown" if self._may_have_written else "not_written",
         )

@@ -237,3 +237,22 @@ async def test_a_cluster_for_tests_on_a_loop() -> None:
         await cluster.restart_bookie_async(0)
         await cluster.wait_ready_async()
     assert not folder.exists()
+
+
+def test_zookeeper_is_started_with_the_bookies_and_ends_with_them(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ledger_id = -1
+    # The second time without the option: the folder keeps what it began with.
+    for words in (["--zookeeper"], []):
+        started = Dev(data, "--bookies", "3", *words)
+        try:
+            uri = started.wait_ready()
+            assert uri.startswith("zk+hierarchical://127.0.0.1:")
+            if ledger_id < 0:
+                ledger_id = asyncio.run(write(uri, 10))
+            assert asyncio.run(read(uri, ledger_id)) == [b"entry %d" % n for n in range(10)]
+            pids = started.pids()
+        finally:
+            started.stop()
+        assert started.process.returncode == 0
+        wait_until(lambda pids=pids: not any(map(is_alive, pids)), "the end of all processes")  # type: ignore[misc]
