@@ -1,0 +1,142 @@
+"""Real bookies on a real ZooKeeper that goes away and comes back: who has nothing to ask there goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import fastbk
+from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta import MetadataStore, open_store
+from fastbk.testing import LocalCluster
+from tests.fixtures.tcp_proxy import TcpProxy
+from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.zookeeper import ZooKeeperPlace
+
+SESSION_TIMEOUT_S = 1.0
+OUTAGE_S = 1.0
+"""How long appends go on after all registrations have run out. What matters is longer than a session."""
+
+
+@pytest.fixture(scope="module")
+def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server of this module's own, whose sessions run out soon."""
+    server = ZooKeeperServer(
+        tmp_path_factory.mktemp("zookeeper"),
+        tick_ms=100,
+        session_timeout_max_s=SESSION_TIMEOUT_S,
+        is_durable=False,
+    )
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def place(impatient_server: ZooKeeperServer) -> ZooKeeperPlace:
+    return ZooKeeperPlace(impatient_server)
+
+
+@pytest.fixture
+def proxy(place: ZooKeeperPlace) -> Iterator[TcpProxy]:
+    with TcpProxy(place.address) as one:
+        yield one
+
+
+@pytest.fixture
+def near(place: ZooKeeperPlace) -> Iterator[MetadataStore]:
+    """What others see: a store that goes past the proxy."""
+    with closing(open_store(place.uri())) as store:
+        yield store
+
+
+def bookies_seen(store: MetadataStore) -> list[str]:
+    return [one.service.bookie_id for one in store.list_bookies() if one.writable]
+
+
+async def test_an_outage_longer_than_every_session_fails_no_append(
+    place: ZooKeeperPlace, proxy: TcpProxy, near: MetadataStore, tmp_path: Path
+) -> None:
+    uri = place.uri(through=proxy.address)
+    with LocalCluster(3, data=tmp_path / "data", metadata_uri=uri) as cluster:
+        everybody = [bookie.name for bookie in cluster.bookies]
+        assert bookies_seen(near) == everybody
+        processes = [dict(bookie.pids) for bookie in cluster.bookies]
+        async with fastbk.connect(uri, metadata_timeout=0.5) as client:
+            writer = await client.create_ledger(3, 3, 2)
+            appended = 0
+
+            async def append_while(seconds: float) -> None:
+                nonlocal appended
+                end_s = time.monotonic() + seconds
+                while time.monotonic() < end_s:
+                    assert await writer.append(b"%d" % appended) == appended
+                    appended += 1
+
+            await append_while(0.2)
+            proxy.cut()
+            while bookies_seen(near):
+                await append_while(0.1)
+            before = appended
+            await append_while(OUTAGE_S)
+            assert appended > before
+            with pytest.raises(MetadataUnavailable):
+                await client.create_ledger()
+            proxy.mend()
+            while bookies_seen(near) != everybody:
+                await append_while(0.1)
+            # Registered again, by the very same processes.
+            assert [dict(bookie.pids) for bookie in cluster.bookies] == processes
+            await append_while(0.2)
+            await writer.close()
+            reader = await client.open_ledger(writer.ledger_id)
+            found = [bytes(entry.data) async for entry in reader.read()]
+            assert found == [b"%d" % one for one in range(appended)]
+
+
+async def test_a_bookie_that_breaks_down_and_one_that_stops_need_no_zookeeper(
+    place: ZooKeeperPlace, proxy: TcpProxy, near: MetadataStore, tmp_path: Path
+) -> None:
+    uri = place.uri(through=proxy.address)
+    with LocalCluster(3, data=tmp_path / "data", metadata_uri=uri) as cluster:
+        everybody = bookies_seen(near)
+        async with fastbk.connect(uri, metadata_timeout=0.5) as client:
+            writer = await client.create_ledger(3, 3, 2)
+            await writer.append(b"before")
+            proxy.cut()
+            await wait_until_async(lambda: not bookies_seen(near), "all registrations run out")
+            # Its next boot is told to nobody until ZooKeeper is back, but it serves.
+            boots = cluster.bookies[0].boots
+            await cluster.kill_async(0, "journal")
+            await asyncio.to_thread(cluster.wait_ready, 0, boots + 1)
+            began_s = time.monotonic()
+            assert await cluster.stop_bookie_async(2) == 0
+            assert time.monotonic() - began_s < 8.0
+            # Both of the quorum are needed now: the one that broke down is one of them.
+            assert await writer.append(b"after") == 1
+            proxy.mend()
+            await wait_until_async(
+                lambda: bookies_seen(near) == everybody[:2], "the living are registered"
+            )
+            await writer.close()
+
+
+def test_a_bookie_comes_back_in_zookeeper_under_its_name(
+    place: ZooKeeperPlace, near: MetadataStore, tmp_path: Path
+) -> None:
+    with LocalCluster(1, data=tmp_path / "data", metadata_uri=place.uri()) as cluster:
+        (identity,) = near.list_identities()
+        cluster.kill(
+            0
+        )  # its session lives on for a while: the next process takes the registration over
+        cluster.start_bookie(0)
+        (found,) = near.list_bookies()
+        assert found.service.incarnation == identity.incarnation
+        cluster.stop_bookie(0)
+        wait_until(lambda: near.list_bookies() == [], "it deregisters when it stops")
