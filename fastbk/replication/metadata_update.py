@@ -1,8 +1,8 @@
 """One change of a ledger's metadata by compare-and-set, through conflicts and unknown results (INV-M1).
 
 What is wanted is a decision, not a value: after a conflict the metadata is read again and decided anew. When the
-store did not answer, the change may have taken effect: it is read again too, and finding exactly what was written is
-success. Nothing is ever assumed.
+store did not answer, the change may have taken effect, or may do so later: it is read again too, and finding exactly
+what was written is success. Nothing is ever assumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ class MetadataUpdate(Procedure[VersionedLedger]):
             procedure with it), or raise an Error, which ends the procedure. Called again after every re-read, so what
             it returns must follow from its argument alone.
         known: what was last read; None reads first.
-        timeout_s: how long an unavailable store is asked again; then MetadataUnavailable, outcome unknown.
+        timeout_s: how long an unavailable store is asked again, and conflicts are met with another try; then
+            MetadataUnavailable (outcome unknown) or MetadataConflict.
+
+    Attributes:
+        is_ours: when finished: the metadata is what this procedure wrote; False: nothing had to be changed.
     """
 
     def __init__(
@@ -37,12 +41,14 @@ class MetadataUpdate(Procedure[VersionedLedger]):
         timeout_s: float,
     ) -> None:
         super().__init__()
+        self.is_ours = False
         self._decide = decide
         self._known = known
         self._timeout_s = timeout_s
         self._end_s = 0.0
         self._pause_s = PAUSE_MIN_S
         self._written: LedgerMetadata | None = None
+        self._last_error: Error | None = None
 
     def begin(self, now_s: float) -> None:
         """Write at once what follows from what is known, or read first."""
@@ -53,8 +59,9 @@ class MetadataUpdate(Procedure[VersionedLedger]):
             self._see(self._known, now_s)
 
     def _see(self, current: VersionedLedger, now_s: float) -> None:
-        if self._written is not None and current.metadata == self._written:
+        if current.metadata == self._written:
             # An update whose answer was lost had taken effect.
+            self.is_ours = True
             self._finish(current, now_s)
             return
         try:
@@ -64,25 +71,30 @@ class MetadataUpdate(Procedure[VersionedLedger]):
             return
         if wanted is None or wanted == current.metadata:
             self._finish(current, now_s)
-            return
+        elif self._last_error is not None and now_s >= self._end_s:
+            self._fail(self._last_error, now_s)
+        else:
+            self._write(wanted, current.version)
 
-        def updated(outcome: Outcome, at_s: float) -> None:
+    def _write(self, wanted: LedgerMetadata, version: int) -> None:
+        def updated(outcome: Outcome, now_s: float) -> None:
             if isinstance(outcome, int):
-                self._finish(VersionedLedger(wanted, outcome), at_s)
+                self.is_ours = True
+                self._finish(VersionedLedger(wanted, outcome), now_s)
             elif isinstance(outcome, MetadataConflict):
+                self._last_error = outcome
                 self._read_metadata(self._was_read)
             elif isinstance(outcome, MetadataUnavailable):
-                self._written = wanted
-                self._again(outcome, at_s)
+                self._again(outcome, now_s)
             else:
                 assert isinstance(outcome, Error)
-                self._fail(outcome, at_s)
+                self._fail(outcome, now_s)
 
-        self._update_metadata(wanted, current.version, updated)
+        self._written = wanted
+        self._update_metadata(wanted, version, updated)
 
     def _was_read(self, outcome: Outcome, now_s: float) -> None:
         if isinstance(outcome, VersionedLedger):
-            self._pause_s = PAUSE_MIN_S
             self._see(outcome, now_s)
         elif isinstance(outcome, MetadataUnavailable):
             self._again(outcome, now_s)
@@ -91,6 +103,7 @@ class MetadataUpdate(Procedure[VersionedLedger]):
             self._fail(outcome, now_s)
 
     def _again(self, error: Error, now_s: float) -> None:
+        self._last_error = error
         if now_s + self._pause_s > self._end_s:
             self._fail(error, now_s)
             return

@@ -131,14 +131,16 @@ class RecoverLedger(Procedure[VersionedLedger]):
             return
         self._fenced = fence.value()
         self._start: EntryId = self._fenced.lac
-        self._highest = max(self._start, self._fenced.highest)  # of all that are known to be somewhere
+        self._highest = max(
+            self._start, self._fenced.highest
+        )  # of all that are known to be somewhere
         self._missing: EntryId = ID_MAX + 1  # the first entry that is missing, as far as is known
         self._next_read = self._start + 1
         self._next_write = self._start + 1
         self._readings: dict[EntryId, ReadForRecovery] = {}
         self._outcomes: dict[EntryId, Procedure[Found | None]] = {}
         self._read_bytes = 0
-        self._largest = 0
+        self._largest = self._fenced.largest_bytes
         self._length: int | None = self._fenced.lengths.get(self._start)
         if self._start == -1:
             self._length = 0
@@ -277,14 +279,11 @@ class RecoverLedger(Procedure[VersionedLedger]):
                 else:
                     self._fail(update.error, at_s)
                 return
-            value = update.value()
-            end = (value.metadata.last_entry_id, value.metadata.length)
-            is_ours = end == (last, length) and value.metadata.fragments[-len(tail) :] == tail
-            self.stats.is_adopted = not is_ours
-            self._finish(value, at_s)
+            self.stats.is_adopted = not change.is_ours
+            self._finish(update.value(), at_s)
 
-        update = MetadataUpdate(decide, self._taken, self._options.metadata_timeout_s)
-        self._run(update, closed, now_s)
+        change = MetadataUpdate(decide, self._taken, self._options.metadata_timeout_s)
+        self._run(change, closed, now_s)
 
 
 def _in_recovery(current: LedgerMetadata) -> LedgerMetadata | None:

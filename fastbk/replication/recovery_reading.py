@@ -25,11 +25,13 @@ class Fenced:
         lac: everything up to it is acknowledged for certain: the best LAC that a good digest covers, or the last
             entry before the last fragment.
         highest: the highest entry that any of them holds, -1 if none.
+        largest_bytes: the largest data among the entries that were seen.
         lengths: the ledger's length at those entries that were seen.
     """
 
     lac: EntryId
     highest: EntryId = -1
+    largest_bytes: int = 0
     lengths: dict[EntryId, int] = field(default_factory=dict)
 
 
@@ -87,6 +89,7 @@ class FenceEnsemble(Procedure[Fenced]):
             # Only what this digest covers; the number beside the entry counts for nothing (P19).
             self._fenced.lac = max(self._fenced.lac, found.lac)
             self._fenced.highest = max(self._fenced.highest, found.entry_id)
+            self._fenced.largest_bytes = max(self._fenced.largest_bytes, len(found.data))
             self._fenced.lengths[found.entry_id] = found.length
         if self._is_covered(self._valid):
             self._finish(self._fenced, now_s)

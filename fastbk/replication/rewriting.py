@@ -1,7 +1,9 @@
 """The writing half of a recovery: every entry found is written again, until its write set has Qa copies of it.
 
-Entries are taken, and completed, in strict order. A bookie that fails is replaced in memory only: the fragments made
-here reach the metadata with the close, in the same compare-and-set, or never (another recoverer may close first).
+Entries are taken, and completed, in strict order. Qa copies are enough, but an entry is kept a little longer for the
+rest of its Qw copies, so that a bookie which fails a moment after the others have answered is still replaced; one that
+does not answer at all is not waited for again. Replaced is in memory only: the fragments made here reach the metadata
+with the close, in the same compare-and-set, or never (another recoverer may close first).
 
 The LAC inside the entries written here is the one that the recovery began with, however far it has come. Until the
 close nothing behind it is certain: a competitor may close lower, and a reader that had seen a higher LAC would have
@@ -23,10 +25,12 @@ from fastbk.wire.statuses import Status
 
 # Beyond this a bookie that still owes copies of entries that are done without it counts as failed.
 OWED_COUNT_MAX = 64
+# How long entries that have their ack quorum wait for a bookie, once in a recovery.
+LAGGARD_WAIT_S = 0.05
 
 
 class _Pending:
-    """An entry that is not on Qa bookies yet: who acknowledged it."""
+    """An entry that is not done: who acknowledged it."""
 
     __slots__ = ("acks", "found")
 
@@ -39,7 +43,7 @@ class RewriteEntries(Procedure[None]):
     """Writes entries again with the recovery flag; finished when `no_more` was called and all are done.
 
     Attributes:
-        done: the lowest entry that is not on Qa bookies yet.
+        done: the lowest entry that is not done yet; those before it are on Qa bookies at least.
         fragments: the last fragment as it was, and those that failing bookies made necessary.
         held_bytes: data of the entries that are not done.
         bookies_replaced: how often a member was replaced.
@@ -79,6 +83,8 @@ class RewriteEntries(Procedure[None]):
         self._is_choosing = False
         self._is_pausing = False
         self._untried: set[int] = set()
+        self._laggards: set[int] = set()
+        self._is_waiting_for_laggards = False
 
     # --- for the recovery --------------------------------------------------------------------------------------
 
@@ -163,19 +169,47 @@ class RewriteEntries(Procedure[None]):
         while (pending := self._pending.get(self.done)) is not None:
             if len(pending.acks) < self._metadata.ack_quorum:
                 break
+            if owing := self._owing(self.done):
+                self._wait_for_laggards(owing, now_s)
+                break
             del self._pending[self.done]
             self.held_bytes -= len(pending.found.data)
             self.done += 1
         if self.done == before:
             return
         self._backoff.moved(now_s)
-        for index, asked in enumerate(self._asked):
-            if len(asked) - len(self._pending) > OWED_COUNT_MAX:
+        for index in sorted(self._laggards):
+            if len(self._asked[index]) - len(self._pending) > OWED_COUNT_MAX:
                 bookie_id = self.fragments[-1].ensemble[index]
                 self._replicas.said[bookie_id] = "too far behind the others"
                 self._index_failed(index, now_s)
-        self._progressed(now_s)
-        self._settle(now_s)
+        if not self.is_finished:
+            self._progressed(now_s)
+            self._settle(now_s)
+
+    def _owing(self, entry_id: EntryId) -> set[int]:
+        """Return the indexes whose copy, or whose replacement, is worth waiting for."""
+        return {
+            index
+            for index in self._write_set(entry_id)
+            if (entry_id in self._asked[index] and index not in self._laggards)
+            or index in self._untried
+            or (index in self._failed and self._is_choosing)
+        }
+
+    def _wait_for_laggards(self, owing: set[int], now_s: float) -> None:
+        if self._is_waiting_for_laggards:
+            return
+        self._is_waiting_for_laggards = True
+        entry_id = self.done
+
+        def woken(_: Outcome, at_s: float) -> None:
+            self._is_waiting_for_laggards = False
+            if self.done == entry_id:
+                self._laggards |= {one for one in owing if entry_id in self._asked[one]}
+            self._advance(at_s)
+
+        self._sleep(LAGGARD_WAIT_S, woken)
 
     # --- failing bookies ---------------------------------------------------------------------------------------
 
@@ -237,6 +271,7 @@ class RewriteEntries(Procedure[None]):
                 fresh.append(index)
         if fresh:
             self._change(tuple(ensemble), fresh)
+        self._advance(now_s)
         self._settle(now_s)
 
     def _change(self, ensemble: tuple[BookieId, ...], fresh: list[int]) -> None:
@@ -250,6 +285,7 @@ class RewriteEntries(Procedure[None]):
         for index in fresh:
             self._failed.discard(index)
             self._untried.discard(index)
+            self._laggards.discard(index)
         for pending in self._pending.values():
             for index in self._write_set(pending.found.entry_id):
                 if index in fresh:

@@ -1,0 +1,180 @@
+"""Where a recovery ends, how long the ledger is then, and what stays when it is cut off."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.errors import (
+    NoSuchEntry,
+    NotEnoughBookies,
+)
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import ID_MAX
+from fastbk.model.ledger import LedgerState
+from fastbk.replication.actions import (
+    Found,
+    ReadEntry,
+    Withdraw,
+)
+from tests.fixtures.quorum_world import (
+    World,
+    entry_of,
+    is_closed_at,
+    length_at,
+    metadata_of,
+)
+from tests.fixtures.recovering import (
+    entry_asked,
+    is_read_of,
+    recover,
+    recoverer,
+    three,
+)
+
+
+@pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 3, 3), (5, 3, 2), (4, 2, 1)])
+@pytest.mark.parametrize("entries", [0, 1, 2, 40])
+def test_a_ledger_is_closed_behind_its_last_entry(
+    quorums: tuple[int, int, int], entries: int
+) -> None:
+    world = World.of(metadata_of(*quorums))
+    for entry_id in range(entries):
+        world.write(entry_id)
+    procedure = recover(world)
+    assert is_closed_at(world, entries - 1)
+    assert procedure.value() == world.current
+    assert [one.state for one in world.history] == [
+        LedgerState.OPEN,
+        LedgerState.IN_RECOVERY,
+        LedgerState.CLOSED,
+    ]
+    assert procedure.stats.entries_rewritten == min(1, entries)
+    assert procedure.stats.copies_missing == procedure.stats.bookies_replaced == 0
+
+
+def test_a_closed_ledger_is_used_as_it_is() -> None:
+    world = three(3)
+    world.current = VersionedLedger(world.metadata.closed(2, length_at(2)), 5)
+    client, procedure = recoverer(world, world.current)
+    assert procedure.is_finished
+    assert procedure.value() is world.current
+    assert client.log == []
+    assert procedure.stats.is_adopted
+
+
+def test_a_ledger_in_recovery_is_gone_on_with() -> None:
+    world = three(3)
+    world.edit(state=LedgerState.IN_RECOVERY)
+    recover(world)
+    assert is_closed_at(world, 2)
+    assert len(world.history) == 3
+
+
+def test_one_good_copy_decides_that_an_entry_exists_and_it_is_brought_everywhere() -> None:
+    world = three(2)
+    world.write(2, ["b2"])
+    client, procedure = recoverer(world)
+    client.run(until=lambda: any(is_read_of(one, 2) for one in client.pending.values()))
+    client.deliver(next(one for one in client.asks(ReadEntry, "b2") if entry_asked(one) == 2))
+    client.run()
+    assert is_closed_at(world, 2)
+    assert all(2 in bookie.entries for bookie in world.bookies.values())
+    assert procedure.stats.entries_rewritten == 2  # b0 and b1 knew of LAC 0 only
+
+
+def test_entries_behind_the_first_missing_one_are_ignored() -> None:
+    world = three(2)
+    world.write(3)
+    world.write(4)
+    for bookie in world.bookies.values():
+        bookie.entries[3] = entry_of(3, lac=1)
+        bookie.entries[4] = entry_of(4, lac=1)
+    recover(world)
+    assert is_closed_at(world, 1)
+
+
+def test_one_damaged_copy_decides_nothing_and_a_good_one_does() -> None:
+    world = three(3)
+    world.bookies["b0"].damaged = {2}
+    world.bookies["b1"].damaged = {1}
+    recover(world)
+    assert is_closed_at(world, 2)
+
+
+def test_the_length_is_not_that_of_an_answer_that_names_the_last_entry_as_its_lac() -> None:
+    world = three(3)  # entries 0..2
+    for bookie in world.bookies.values():
+        bookie.entries[2] = entry_of(2, lac=1)
+    client, procedure = recoverer(world)
+    client.run(
+        until=lambda: bool(client.asks(ReadEntry)) and client.log[-1] in client.pending.values()
+    )
+    client.run(until=lambda: any(is_read_of(one, 2) for one in client.log))
+    # The only copy behind the LAC was lost with its bookies' disks; they know that they lost it.
+    for bookie in world.bookies.values():
+        bookie.entries.pop(2, None)
+    client.run()
+    assert procedure.value().metadata.last_entry_id == 1
+    assert procedure.value().metadata.length == length_at(1)
+
+
+def test_the_length_of_an_empty_last_fragment_is_read_from_the_fragment_before() -> None:
+    world = World.of(metadata_of(2, 2, 2, 5))
+    for entry_id in range(5):
+        world.write(entry_id)
+    recover(world)
+    assert is_closed_at(world, 4)
+    assert [one.first_entry_id for one in world.metadata.fragments] == [0, 5]
+
+
+def test_without_its_last_acknowledged_entry_a_ledger_is_not_closed() -> None:
+    world = World.of(metadata_of(2, 2, 2, 5))
+    for entry_id in range(5):
+        world.write(entry_id)
+    world.bookies["b0"].away = world.bookies["b1"].away = True
+    client, procedure = recoverer(world)
+    client.run()
+    with pytest.raises(NotEnoughBookies) as caught:
+        procedure.value()
+    assert caught.value.entry_id == 4
+    assert world.metadata.state is LedgerState.IN_RECOVERY
+    world.bookies["b0"].away = world.bookies["b1"].away = False
+    for name in ("b0", "b1"):
+        del world.bookies[name].entries[4]
+    client, procedure = recoverer(world)
+    client.run()
+    with pytest.raises(NoSuchEntry, match="they lost data"):
+        procedure.value()
+
+
+@pytest.mark.parametrize("last", [2**31 - 1, 2**31, 2**40, ID_MAX - 1, ID_MAX])
+def test_p25_ids_up_to_the_last_one(last: int) -> None:
+    metadata = metadata_of(5, 3, 2, last - 1)
+    world = World.of(metadata)
+    for entry_id in (last - 1, last):
+        for name in (metadata.fragments[-1].ensemble[(entry_id + one) % 5] for one in range(3)):
+            world.bookies[name].entries[entry_id] = Found(entry_id, last - 2, entry_id, b"x")
+    procedure = recover(world)
+    assert (world.metadata.last_entry_id, world.metadata.length) == (last, last)
+    assert procedure.stats.entries_rewritten == 2
+
+
+@pytest.mark.parametrize("step", range(0, 40, 3))
+def test_a_cancelled_recovery_asks_for_nothing_more(step: int) -> None:
+    world = three()
+    for entry_id in range(10):
+        world.write(entry_id, lac=3)
+    client, procedure = recoverer(world)
+    for _ in range(step):
+        if client.pending:
+            client.deliver(next(iter(client.pending.values())))
+    late = list(client.pending.values())
+    procedure.cancel()
+    actions = procedure.take_actions()
+    assert all(isinstance(one, Withdraw) for one in actions)
+    assert {one.tag for one in actions} == {one.tag for one in late}
+    for one in late:
+        procedure.completed(one.tag, world.outcome(one), client.now_s)
+        assert procedure.take_actions() == []
+    recover(world)
+    assert is_closed_at(world, 9)
