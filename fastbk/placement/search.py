@@ -250,8 +250,7 @@ class _Search:
     def descend(self, depth: int, cost: int) -> None:
         """Fill the positions from `depth` on in every way that may still be the best."""
         if depth == len(self.open):
-            if self.best_cost is None or cost < self.best_cost:
-                self.best, self.best_cost = dict(self.filled), cost
+            self.best, self.best_cost = dict(self.filled), cost  # better than what was: see below
             return
         position = self.open[depth]
         for option_cost, _, _, _, cell in self._options(position):

@@ -91,6 +91,24 @@ def test_racks_span_every_write_set_where_they_can(enforce: bool) -> None:
         assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
 
 
+@pytest.mark.parametrize("enforce", [False, True])
+def test_the_first_way_down_is_not_the_last(enforce: bool) -> None:
+    """Two racks of one and one of two: who begins with the small ones, side by side, has to come back."""
+    bookies = [*at("/r/1", "a"), *at("/r/2", "b"), *at("/r/3", "c", "d")]
+    config = PlacementConfig(policy="rack", enforce=enforce)
+    for chosen in many(bookies, 4, 2, config):
+        assert spans(bookies, chosen, 2) == [2, 2, 2, 2]
+
+
+def test_regions_of_different_sizes_are_not_alike() -> None:
+    """Only who begins in the large region, or comes back to it, has two racks of it in the ring."""
+    bookies = [*at("/x/1", "a"), *at("/x/2", "b"), *at("/y/1", "c"), *at("/z/1", "d")]
+    for enforce in (False, True):
+        config = PlacementConfig(policy="region", enforce=enforce)
+        for chosen in many(bookies, 4, 2, config):
+            assert spans(bookies, chosen, 2, upper=True) == [2, 2, 2, 2]
+
+
 def test_racks_that_cannot_span_are_refused_or_done_without() -> None:
     bookies = [*at("/r/1", "a"), *at("/r/2", "b", "c", "d")]
     for chosen in many(bookies, 4, 2, PlacementConfig(policy="rack")):
