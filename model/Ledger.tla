@@ -25,7 +25,7 @@ CONSTANTS
     Wipes, Crashes,         \* bookies that lose their data; bookies that crash (matters with a fault only)
     Unknowns,               \* compare-and-set whose result does not arrive
     Edits,                  \* metadata changes by strangers (custom metadata)
-    ExplicitLac,            \* TRUE: the writer also sends its LAC by itself
+    ExplicitLac,            \* TRUE: the writer also sends its LAC by itself, and bookies may forget LACs
     Faults                  \* names of planted faults; {} is the protocol
 
 VARIABLES
@@ -151,8 +151,8 @@ WriterAcknowledges ==
 
 Pending == writer.lac + 1 .. writer.next - 1
 
-\* The writer takes `segments` as its own: acks of bookies that are no longer responsible are void,
-\* and what is pending goes to those that are now.
+\* The writer takes `segments` as its own: acks of bookies that are no longer responsible are void, and what is
+\* pending goes to those that are now.  So may what is acknowledged: a buffer that is sent again may hold more.
 Adopted(segments, version, phase) ==
     LET ensemble == LastOf(segments).ensemble
     IN  /\ writer' = [writer EXCEPT
@@ -161,7 +161,7 @@ Adopted(segments, version, phase) ==
               !.acks = [e \in Entries |->
                            IF e \in Pending /\ ~Planted("replaced bookies count")
                            THEN @[e] \cap WriteSet(ensemble, e) ELSE @[e]]]
-        /\ adds' = adds \cup UNION {Requests(Writer, e, WriteSet(ensemble, e), EncodedLac(Writer, e)) : e \in Pending}
+        /\ adds' = adds \cup UNION {Requests(Writer, e, WriteSet(ensemble, e), EncodedLac(Writer, e)) : e \in 0 .. writer.next - 1}
 
 ChangedEnsemble(old, new) ==
     [version |-> writer.version + 1, state |-> "open", last |-> None,
@@ -309,7 +309,8 @@ BookieFences(r, b) ==
     /\ FenceAt(b)
     /\ UNCHANGED <<meta, late, applied, adds, writer, recoverer, used>>
 
-\* A LAC that came by itself may be forgotten in a crash: any lower one is an honest answer too.
+\* A LAC that came by itself may be forgotten in a crash, and a bookie may tell that of its last entry instead of the
+\* best: any lower one is an honest answer too.
 BookieAnswersLac(r, b, lac) ==
     /\ recoverer[r].phase = "fence"
     /\ b \in Members(LastOf(recoverer[r].base).ensemble)
@@ -398,12 +399,18 @@ RecovererChangesAny(r) ==
        IN  \E old \in Members(ensemble), new \in Bookies \ Members(ensemble), first \in 0 .. SendLimit :
                RecovererChanges(r, first, Replaced(ensemble, old, new))
 
+\* The metadata gets those segments of the recoverer's that hold something; a last segment without entries stays.
+UsedSegments(state) ==
+    LET tail == SelectSeq(SubSeq(state.work, Len(state.base), Len(state.work)), LAMBDA s : s.first <= state.found)
+    IN  IF tail = <<>> THEN state.base ELSE SubSeq(state.base, 1, Len(state.base) - 1) \o tail
+
 RecovererPlansClose(r) ==
     LET state == recoverer[r]
     IN  /\ state.phase = "settle"
         /\ Confirmed(r) = state.found
         /\ SetRecoverer(r, [state EXCEPT !.phase = "close", !.acks = [e \in Entries |-> {}],
-              !.plan = [version |-> state.version + 1, state |-> "closed", segments |-> state.work, last |-> state.found]])
+              !.plan = [version |-> state.version + 1, state |-> "closed", segments |-> UsedSegments(state),
+                        last |-> state.found]])
         /\ UNCHANGED <<meta, late, applied, store, adds, writer, used>>
 
 RecovererCloses(r) ==
@@ -501,7 +508,8 @@ RecovererSteps(r) ==
            \/ /\ recoverer[r].phase \in {"fence", "read"}
               /\ b \in Members(LastOf(recoverer[r].base).ensemble)
               /\ BookieFences(r, b)
-           \/ recoverer[r].heard[b] = Silent /\ BookieAnswersLac(r, b, store[b].lac)
+           \/ /\ recoverer[r].heard[b] = Silent
+              /\ \E lac \in {store[b].lac} \cup (IF ExplicitLac THEN {None} ELSE {}) : BookieAnswersLac(r, b, lac)
            \/ \E entry \in recoverer[r].found + 1 .. recoverer[r].found + ReadAhead :
                   /\ entry <= SendLimit
                   /\ b \notin recoverer[r].yes[entry] \cup recoverer[r].no[entry]

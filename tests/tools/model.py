@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class Outcome:
     distinct_states: int
     depth: int
     seconds: float
+    cpu_s: float
 
     def meets(self, configuration: Configuration) -> bool:
         """Whether that is what the configuration promises."""
@@ -70,8 +72,8 @@ def configuration(path: Path) -> Configuration:
     return Configuration(path, found[1], found[2] is not None)
 
 
-def outcome(output: str, seconds: float) -> Outcome:
-    """Read TLC's output."""
+def outcome(output: str, seconds: float, cpu_s: float) -> Outcome:
+    """Read TLC's output; `seconds` and `cpu_s` are what it took by the clock and of processors' time."""
     violated = re.search(
         r"Error: (?:Invariant|Action property|Temporal properties?) ?(\w+)? ?(?:is|was|were) violated",
         output,
@@ -89,6 +91,7 @@ def outcome(output: str, seconds: float) -> Outcome:
         distinct_states=int(states[1]) if states else 0,
         depth=int(depth[1]) if depth else 0,
         seconds=seconds,
+        cpu_s=cpu_s,
     )
 
 
@@ -97,55 +100,53 @@ def fetch_tlc() -> None:
     if TLC_JAR.exists():
         return
     print(f"fetching {TLC_ARTIFACT}", flush=True)
-    where = [f"-Dartifact={TLC_ARTIFACT}", f"-DoutputDirectory={TLC_JAR.parent}"]
     # Into another folder first: half a jar must not be taken for one.
-    where[1] += ".part"
+    where = [f"-Dartifact={TLC_ARTIFACT}", f"-DoutputDirectory={TLC_JAR.parent}.part"]
     subprocess.run(
         ["mvn", "-q", "-B", "dependency:copy", *where], check=True, cwd=BUILD, timeout=600
     )
+    TLC_JAR.parent.mkdir(exist_ok=True)
     (TLC_JAR.parent.with_name("jars.part") / TLC_JAR.name).rename(TLC_JAR)
 
 
-def run_tlc(name: str, module: Path, config: Path, workers: str) -> tuple[str, float]:
-    """Run TLC; return what it printed (kept as build/model/NAME.out) and the seconds it took."""
-    states = BUILD / "states" / name
-    shutil.rmtree(states, ignore_errors=True)
-    states.mkdir(parents=True)
-    command = [
-        "java",
-        "-XX:+UseParallelGC",
-        HEAP,
-        f"-DTLA-Library={MODEL}",
-        "-cp",
-        str(TLC_JAR),
-        "tlc2.TLC",
-    ]
-    command += ["-workers", workers, "-metadir", str(states), "-config", str(config), str(module)]
-    started = time.monotonic()
-    with (BUILD / f"{name}.out").open("w+") as output:
-        subprocess.run(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=BUILD,
-            check=False,
-            timeout=RUN_S_MAX,
-        )
-        seconds = time.monotonic() - started
-        output.seek(0)
-        text = output.read()
-    shutil.rmtree(states, ignore_errors=True)
-    return text, seconds
+def run_tlc(name: str, module: Path, config: Path, workers: str) -> tuple[str, Outcome]:
+    """Run TLC; return what it printed, which is kept as build/model/NAME.out, and what that says."""
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=BUILD) as states:
+        command = ["java", "-XX:+UseParallelGC", HEAP, f"-DTLA-Library={MODEL}"]
+        command += ["-cp", str(TLC_JAR), "tlc2.TLC", "-workers", workers]
+        command += ["-metadir", states, "-config", str(config), str(module)]
+        started, used_before = time.monotonic(), cpu_of_children_s()
+        with (BUILD / f"{name}.out").open("w+") as output:
+            try:
+                subprocess.run(
+                    command,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=states,
+                    check=False,
+                    timeout=RUN_S_MAX,
+                )
+            except subprocess.TimeoutExpired:
+                print(f"{name}: killed after {RUN_S_MAX} s", flush=True)
+            seconds = time.monotonic() - started
+            output.seek(0)
+            text = output.read()
+    return text, outcome(text, seconds, cpu_of_children_s() - used_before)
+
+
+def cpu_of_children_s() -> float:
+    """Return the processor time of all finished children: it says more than the clock on a busy machine."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def check_configurations(chosen: Iterable[Configuration], workers: str) -> int:
     """Run each configuration, print a line of a table for it; return how many were not as promised."""
-    print(f"{'configuration':34}{'distinct':>10}{'depth':>7}{'seconds':>9}  result", flush=True)
+    print(f"{'configuration':32}{'distinct':>10}{'depth':>6}{'seconds':>9}{'cpu s':>8}  result")
     wrong = 0
     for each in chosen:
         name = each.path.stem
-        text, seconds = run_tlc(name, MODEL / "Check.tla", each.path, workers)
-        found = outcome(text, seconds)
+        _, found = run_tlc(name, MODEL / "Check.tla", each.path, workers)
         result = (
             f"violates {found.violated}"
             if found.violated
@@ -158,7 +159,8 @@ def check_configurations(chosen: Iterable[Configuration], workers: str) -> int:
             promised = f"violates {each.violates}" if each.violates else "holds"
             result += f"  WRONG: should be: {promised}; see build/model/{name}.out"
         print(
-            f"{name:34}{found.distinct_states:10,}{found.depth:7}{found.seconds:9.1f}  {result}",
+            f"{name:32}{found.distinct_states:10,}{found.depth:6}{found.seconds:9.1f}{found.cpu_s:8.1f}"
+            f"  {result}",
             flush=True,
         )
     return wrong
@@ -171,13 +173,12 @@ def check_traces(path: Path) -> int:
     started = time.monotonic()
     wrong = 0
     for number, batch in enumerate(batches(traces), 1):
-        module = BUILD / "Batch.tla"
-        module.write_text(module_text(batch, module.stem))
-        config = BUILD / "Batch.cfg"
-        config.write_text(config_text(batch))
-        # One worker: how far a trace came is counted by it.
-        text, seconds = run_tlc(f"{path.stem}_{number}", module, config, "1")
-        found = outcome(text, seconds)
+        with tempfile.TemporaryDirectory(prefix="batch-", dir=BUILD) as folder:
+            module, config = Path(folder, "Batch.tla"), Path(folder, "Batch.cfg")
+            module.write_text(module_text(batch, module.stem))
+            config.write_text(config_text(batch))
+            # One worker: how far a trace came is counted by it.
+            text, found = run_tlc(f"{path.stem}_{number}", module, config, "1")
         if not found.complete or found.violated:
             wrong += 1
             print(
@@ -214,14 +215,12 @@ def main() -> int:
         for each in chosen
         if only in each.path.stem and (each.quick or not os.environ.get("QUICK"))
     ]
-    wrong = check_configurations(chosen, workers)
-    wrong += sum(
-        check_traces(path)
-        for path in sorted((MODEL / "traces").glob("*.jsonl"))
-        if only in path.stem
+    traces = [path for path in sorted((MODEL / "traces").glob("*.jsonl")) if only in path.stem]
+    wrong = check_configurations(chosen, workers) + sum(check_traces(path) for path in traces)
+    print(
+        f"{len(chosen)} configurations, {len(traces)} files of traces, {wrong} not as they should be"
     )
-    print(f"{len(chosen)} configurations, {wrong} not as they should be")
-    return 1 if wrong or not chosen else 0
+    return 1 if wrong or not chosen + traces else 0
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ CUT = "Progress(9) at 10:00: 100 states generated, 50 distinct states found, 9 s
 def test_what_tlc_says_meets_one_promise_at_most(
     output: str, holds: bool, breaks: str | None
 ) -> None:
-    found = model.outcome(output, 1.0)
+    found = model.outcome(output, 1.0, 1.0)
     promises = {
         name: model.Configuration(Path("x.cfg"), name, quick=False)
         for name in (None, "Density", "ClosedIsFinal")
