@@ -191,7 +191,11 @@ class ZooKeeperLease:
 
 
 class Identities:
-    """Which data each bookie id stands for (INV-D1): our own nodes, and a cookie beside each for Apache's tools."""
+    """Which data each bookie id stands for (INV-D1): our own nodes, and a cookie beside each for Apache's tools.
+
+    One without its cookie does not count: Apache's tools take a bookie out of a cluster, or all of them, by deleting
+    cookies, and know nothing of our nodes.
+    """
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -199,12 +203,13 @@ class Identities:
     def read(self, call: Call, bookie_id: BookieId) -> VersionedIdentity | None:
         """Return a bookie's identity."""
         path = self._paths.identity(check_bookie_id(bookie_id))
-        found = call.get(path)
-        if found is None:
+        both = [path, self._paths.cookie(bookie_id)]
+        found, cookie = call.get_all(both)
+        if found is None or cookie is None:
             # "Unknown" lets a bookie be born: that must not come from a server that is behind.
             call.sync(path)
-            found = call.get(path)
-        if found is None:
+            found, cookie = call.get_all(both)
+        if found is None or cookie is None:
             return None
         return VersionedIdentity(parse_identity(found.data), found.version)
 
@@ -226,19 +231,24 @@ class Identities:
                 and (found.version, found.data) == (new_version, raw)
             ):
                 return new_version
-            if (None if found is None else found.version) != version:
+            is_known = found is not None and cookie_node is not None
+            if (found.version if found is not None and is_known else None) != version:
                 raise _identity_conflict(bookie_id)
             if found is None and cookie_node is not None:
                 raise MetadataConflict(
                     f"bookie id {bookie_id} has a cookie that is not fastbk's: another system's bookie"
                     " has that name; choose another one"
                 )
-            ops = [
-                Op.create(path, raw) if version is None else Op.set(path, raw, version),
-                Op.create(cookie_path, cookie)
-                if cookie_node is None
-                else Op.set(cookie_path, cookie, cookie_node.version),
-            ]
+            ops = []
+            if found is not None and version is None:
+                ops.append(
+                    Op.delete(path, found.version)
+                )  # left behind when its cookie was deleted
+            ops.append(Op.create(path, raw) if version is None else Op.set(path, raw, version))
+            if cookie_node is None:
+                ops.append(Op.create(cookie_path, cookie))
+            else:
+                ops.append(Op.set(cookie_path, cookie, cookie_node.version))
             try:
                 call.multi(ops)
             except NoNode:
@@ -262,13 +272,10 @@ class Identities:
             found, cookie_node = call.get_all([path, cookie_path])
             if is_unknown and found is None:
                 return
-            if found is None or found.version != version:
+            if found is None or cookie_node is None or found.version != version:
                 raise _identity_conflict(bookie_id)
-            ops = [Op.delete(path, version)]
-            if cookie_node is not None:
-                ops.append(Op.delete(cookie_path, cookie_node.version))
             try:
-                call.multi(ops)
+                call.multi([Op.delete(path, version), Op.delete(cookie_path, cookie_node.version)])
             except (NoNode, BadVersion):
                 continue
             except ResultUnknown:
@@ -279,7 +286,10 @@ class Identities:
 
     def list(self, call: Call) -> list[BookieIdentity]:
         """Return all identities, by bookie id."""
-        names = sorted(call.children(self._paths.identities) or [])
+        names = sorted(
+            set(call.children(self._paths.identities) or [])
+            & set(call.children(self._paths.cookies) or [])
+        )
         nodes = call.get_all(self._paths.identity(name) for name in names)
         return [parse_identity(node.data) for node in nodes if node is not None]
 

@@ -30,6 +30,7 @@ from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable
 SESSION_TIMEOUT_S = 10.0
 _RECONNECT_PAUSE_MAX_S = 1.0
 _STOP_TIMEOUT_S = 2.0
+_REPEATED_TIMEOUT_S = 2.0
 _PATIENCE_S = 0.5
 """A server that is left for another one is replaced well within this."""
 
@@ -176,7 +177,7 @@ class Session:
     def impatient_call(self, what: str) -> Call:
         """Begin a call that is repeated soon anyway: it does not wait for a connection that is away."""
         _ = self.client
-        timeout_s = min(self.timeout_s, self.session_timeout_s / 3)
+        timeout_s = min(self.timeout_s, max(_REPEATED_TIMEOUT_S, self.session_timeout_s / 3))
         return Call(self, what, timeout_s, patience_s=_PATIENCE_S)
 
     def wait_connected(self, timeout_s: float) -> bool:

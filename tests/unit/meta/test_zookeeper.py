@@ -180,6 +180,22 @@ def test_an_identity_has_a_cookie_beside_it(zookeeper: ZooKeeperPlace, peek: Kaz
             store.write_identity(identity, None)
 
 
+def test_a_bookie_whose_cookie_apache_deleted_is_unknown(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    identity = BookieIdentity("b1", 7, (DirectoryIdentity("ab", "journal"),))
+    with closing(open_store(zookeeper.uri())) as store:
+        version = store.write_identity(identity, None)
+        peek.delete(zookeeper.path("cookies/b1"))
+        assert (store.read_identity("b1"), store.list_identities()) == (None, [])
+        with pytest.raises(MetadataConflict):
+            store.write_identity(identity, version)
+        with pytest.raises(MetadataConflict):
+            store.delete_identity("b1", version)
+        store.write_identity(BookieIdentity("b1", 8, ()), None)
+        assert [one.incarnation for one in store.list_identities()] == [8]
+
+
 # --- ids ---------------------------------------------------------------------------------------------------------
 
 
