@@ -5,11 +5,12 @@ One `Index` a process, used by its main thread; only `sealed` may be called by t
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.ffi import check, error_of
+from fastbk.native.ffi import CorruptDataError, check, error_of
 from fastbk.native.stats import SLOTS
 from fastbk.native.store import FlushItems
 
@@ -251,8 +252,14 @@ class Index:
 
         Before the journal is started. Raises CorruptDataError (an id below 0), NativeFullError (ledgers_max).
         """
-        ids = ffi.new("int64_t[]", ledger_ids)
-        check(lib.fbk_index_put_in_limbo(self.handle, ids, len(ids)), "put ledgers in limbo")
+        try:
+            ids = array("q", ledger_ids)
+        except OverflowError:
+            raise CorruptDataError(
+                "put ledgers in limbo: an id is no signed 64-bit number"
+            ) from None
+        raw = ffi.from_buffer("int64_t[]", ids)
+        check(lib.fbk_index_put_in_limbo(self.handle, raw, len(ids)), "put ledgers in limbo")
 
     def limbo_over(self, ledger_ids: Sequence[int], *, fenced: bool) -> tuple[int, int]:
         """Take ledgers out of limbo: whatever this bookie held of them lies elsewhere, and metadata says so.
