@@ -70,6 +70,7 @@ class Rig:
         spares: bookies that `Choose` gives, in order.
         wire: by bookie, the entries that were sent and not answered.
         stored: by bookie, the entries that it has.
+        orphaned: what was on the wire to bookies that were replaced.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Rig:
         self.writer = WriterMachine(7, self.store.now, options)
         self.wire: dict[str, list[int]] = {}
         self.stored: dict[str, set[int]] = {}
+        self.orphaned: dict[str, list[int]] = {}
         self.todo: list[Action] = []
         self.writer.start(self.now_s)
         for bookie_id in self.writer.ensemble:
@@ -182,7 +184,7 @@ class Rig:
         if self.writer.ensemble_version != version:
             for bookie_id in list(self.wire):
                 if bookie_id not in self.writer.ensemble:
-                    del self.wire[bookie_id]
+                    self.orphaned[bookie_id] = self.wire.pop(bookie_id)
         self.take()
         self.pump()
         return action
