@@ -64,7 +64,9 @@ def replacements(
         try:
             chosen = choose_replacements(*arguments, exclude=exclude)
         except NotEnoughBookies as error:
-            left_out = error.replicas
+            # Not those that are in the ensemble already: what is wrong with them the writer knows better.
+            said = error.replicas.items()
+            left_out = {one: why for one, why in said if one not in action.ensemble}
             chosen = choose_replacements(*arguments, exclude=exclude, partial=True)
         found = yield tuple(chosen.values())
         if not found:

@@ -6,8 +6,7 @@ names another ledger or entry than was asked for, leaves this file as data.
 
 from __future__ import annotations
 
-import struct
-from array import array
+from itertools import repeat
 
 from fastbk.client.connection import Answer
 from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
@@ -26,8 +25,6 @@ from fastbk.replication.actions import (
 )
 from fastbk.wire.statuses import Status
 
-_LENGTH = struct.Struct(">q")
-_LENGTH_OFFSET = 24
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
@@ -101,11 +98,8 @@ class LedgerRequests:
         return Reply(status)
 
     def _whole(self, entry: bytes) -> Found | None:
-        found = self.adds.check_entry(entry)
-        if found is None:
-            return None
-        (length,) = _LENGTH.unpack_from(entry, _LENGTH_OFFSET)
-        return Found(found[0], found[1], length, found[2])
+        columns = self.adds.whole_entries(entry, len(entry).to_bytes(4, "little"))
+        return next((Found(*row) for row in zip(*columns, strict=True)), None)
 
     def _entry(self, request: ReadEntry, answer: Answer, fenced: bool) -> Reply:
         found = self._whole(answer.entries)
@@ -115,14 +109,9 @@ class LedgerRequests:
         return Reply(Status.OK, found=(found,), lacs=(found.lac,), fenced=fenced)
 
     def _entries(self, request: ReadEntries, answer: Answer) -> Reply:
-        sizes = array("I", answer.extra)
-        whole = self.adds.check_entries(answer.entries, answer.extra)
-        found: list[Found] = []
-        start = 0
-        for (entry_id, lac, data), size in zip(whole, sizes, strict=False):
-            (length,) = _LENGTH.unpack_from(answer.entries, start + _LENGTH_OFFSET)
-            found.append(Found(entry_id, lac, length, data))
-            start += size
+        columns = self.adds.whole_entries(answer.entries, answer.extra)
+        # As `Found(*row)` for each row, at a third of its cost.
+        found: list[Found] = list(map(tuple.__new__, repeat(Found), zip(*columns, strict=True)))
         # Ids ascend, so the ends tell whether all are among those that were asked for.
         strange = (
             bool(found)
@@ -133,8 +122,8 @@ class LedgerRequests:
         return Reply(
             Status.OK,
             found=tuple(found),
-            damaged=strange or len(whole) < len(sizes),
-            lacs=(max(one.lac for one in found),) if found else (),
+            damaged=strange or len(columns[0]) < len(answer.extra) // 4,
+            lacs=(max(columns[1]),) if found else (),
             next_entry_id=answer.entry_id,
         )
 

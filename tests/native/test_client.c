@@ -60,14 +60,15 @@ test_entries_pass_their_own_check(uint32_t digest_type)
         entries_bytes += entry_sizes[i];
     }
     uint8_t *whole = exact(entries, entries_bytes);
-    int64_t found[4 * ENTRIES];
+    int64_t found[5 * ENTRIES];
     CHECK(fbk_client_check_entries(digest_type, 42, whole, entries_bytes, (const uint8_t *)entry_sizes, ENTRIES, found) ==
           (int32_t)ENTRIES);
     uint64_t at = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        CHECK(found[4 * i] == 100 + (int64_t)i && found[4 * i + 1] == 99 && found[4 * i + 3] == sizes[i]);
-        CHECK(memcmp(whole + found[4 * i + 2], data + at, sizes[i]) == 0);
+        CHECK(found[5 * i] == 100 + (int64_t)i && found[5 * i + 1] == 99 && found[5 * i + 4] == sizes[i]);
+        CHECK(memcmp(whole + found[5 * i + 3], data + at, sizes[i]) == 0);
         at += sizes[i];
+        CHECK(found[5 * i + 2] == 5 + (int64_t)at);
     }
     CHECK(fbk_client_check_entries(digest_type, 43, whole, entries_bytes, (const uint8_t *)entry_sizes, ENTRIES, found) == 0);
     /* Sizes that lie: never beyond the bytes that are there. */

@@ -31,7 +31,8 @@ int32_t fbk_client_parse(const uint8_t *bytes, uint32_t size_bytes, uint32_t fra
                          uint32_t event_count_max, uint32_t *consumed, uint32_t *wanted);
 
 /* Checks entries that lie one behind the other: ledger id, ascending ids, digest (HMAC's is left to the caller).
- * out: 4 words each: entry id, LAC, offset of the data, bytes of the data. Returns how many are good from the start. */
+ * out: 5 words each: entry id, LAC, length of the ledger up to and with it, offset of the data, bytes of the data.
+ * Returns how many are good from the start. */
 int32_t fbk_client_check_entries(uint32_t digest_type, int64_t ledger_id, const uint8_t *entries, uint32_t entries_bytes,
                                  const uint8_t *entry_sizes, uint32_t count, int64_t *out);
 

@@ -156,10 +156,11 @@ fbk_client_check_entries(uint32_t digest_type, int64_t ledger_id, const uint8_t 
             return (int32_t)i;
         if (digest_type != FBK_DIGEST_HMAC && fbk_digest_check(digest_type, entry, size_bytes) != FBK_S_OK)
             return (int32_t)i;
-        out[4 * i] = entry_id;
-        out[4 * i + 1] = (int64_t)fbk_load_be64(entry + 16);
-        out[4 * i + 2] = (int64_t)(at + head_bytes);
-        out[4 * i + 3] = size_bytes - head_bytes;
+        out[5 * i] = entry_id;
+        out[5 * i + 1] = (int64_t)fbk_load_be64(entry + 16);
+        out[5 * i + 2] = (int64_t)fbk_load_be64(entry + 24);
+        out[5 * i + 3] = (int64_t)(at + head_bytes);
+        out[5 * i + 4] = size_bytes - head_bytes;
         previous = entry_id;
         at += size_bytes;
     }
