@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from fastbk.model.quorum import ENSEMBLE_SIZE_MAX, write_sets
-from fastbk.placement.values import BookieView, PlacementConfig, Policy
+from fastbk.placement.values import DEFAULT_LOCATION, BookieView, PlacementConfig, Policy
 
 DEFAULT_UPPER = "default-region"
-DEFAULT_LOWER = {"rack": "default-rack", "region": "default-rack", "zone": "default-upgrade-domain"}
+DEFAULT_UPGRADE_DOMAIN = "default-upgrade-domain"
 
 # One class outweighs all that the classes below can add up to: at most 64 write sets lack 63 domains each, and
 # even shares cost at most 64 squared.
@@ -88,11 +88,9 @@ def domains_of(location: str, policy: Policy) -> Domains:
     """Return the domains of `location` that `policy` tells apart. A single name is a rack, or a zone."""
     if policy == "spread":
         return Domains("", "")
-    names = [name for name in location.split("/") if name]
-    if not names:
-        names = [DEFAULT_UPPER, DEFAULT_LOWER[policy]]
-    elif len(names) == 1:
-        names = [*names, DEFAULT_LOWER[policy]] if policy == "zone" else [DEFAULT_UPPER, *names]
+    names = [name for name in location.split("/") if name] or DEFAULT_LOCATION.split("/")[1:]
+    if len(names) == 1:
+        names = [*names, DEFAULT_UPGRADE_DOMAIN] if policy == "zone" else [DEFAULT_UPPER, *names]
     whole = "/" + "/".join(names)
     return Domains("" if policy == "rack" else f"/{names[0]}", whole)
 

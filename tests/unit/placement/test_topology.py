@@ -14,6 +14,7 @@ from fastbk.placement.topology import (
     known_location,
     locations_printed,
 )
+from fastbk.placement.values import DEFAULT_LOCATION
 
 
 @pytest.mark.parametrize("text", ["/eu/r1", "/r1", "/eu-1/row_2/r1.3"])
@@ -97,6 +98,8 @@ def test_what_a_script_prints_is_matched_in_order() -> None:
         ("/eu/row/r1", "region", "/eu", "/eu/row/r1"),
         ("/z1", "zone", "/z1", "/z1/default-upgrade-domain"),
         ("", "region", "/default-region", "/default-region/default-rack"),
+        ("/", "zone", "/default-region", "/default-region/default-rack"),
+        (DEFAULT_LOCATION, "zone", "/default-region", "/default-region/default-rack"),
     ],
 )
 def test_policies_see_their_part_of_a_location(
