@@ -81,7 +81,8 @@ class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Section [metadata]."""
 
     uri: str = ""
-    """`sqlite:/absolute/path`; several processes of one machine may share it."""
+    """`zk+hierarchical://host:2181;host:2181/ledgers`, or for one machine `sqlite:/absolute/path`, which several
+    processes may share."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """Several clients count in the metadata of a few ledgers while connections are cut and sessions expire. INV-M1.
 
-Each update adds one to a number in the metadata. Since a node's version counts its changes, number and version agree for
-ever if, and only if, every change was made on what its author had read, and none was made twice.
+Each update adds one to a number in the metadata. A node's version counts its changes: number and version agree for ever
+if, and only if, every change was made on what its author had read, and none was made twice.
 """
 
 from __future__ import annotations
