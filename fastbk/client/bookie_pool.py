@@ -277,6 +277,7 @@ class BookiePool:
         """Return the bookies that are registered now."""
         found = await self._list_bookies()
         self.known.update(found, asyncio.get_running_loop().time())
+        await self.known.locations.learn(self.known.hosts())
         return found
 
     async def address(self, bookie_id: BookieId, *, fresh: bool) -> tuple[str, int]:

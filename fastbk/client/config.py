@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from fastbk.errors import ConfigError
@@ -77,6 +78,10 @@ class ClientConfig:
     """True: reads ask all bookies that hold an entry at once and take the first answer."""
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     """How bookies are chosen for ledgers and in place of others, unless `create_ledger` says otherwise."""
+    topology: Mapping[str, str] = field(default_factory=dict)
+    """Where bookies are: id, host, or the beginning of one and a star -> `/region/rack`. It goes before the script."""
+    topology_script: str | None = None
+    """An executable that prints a location for each host it is given; it goes before what bookies say themselves."""
 
     def __post_init__(self) -> None:
         for one in fields(self):

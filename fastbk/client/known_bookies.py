@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fastbk.client.bookie_views import view_of
 from fastbk.client.config import ClientConfig
+from fastbk.client.topology import BookieLocations
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.placement.values import BookieView
@@ -30,6 +31,8 @@ class KnownBookies:
         self._failed_s: dict[BookieId, float] = {}
         self._failures_s: dict[BookieId, deque[float]] = {}
         self._quarantined_until_s: dict[BookieId, float] = {}
+        self.locations = BookieLocations.of(config.topology, config.topology_script)
+        """Whoever lists bookies has it learn about `hosts()`."""
 
     # --- where they are ----------------------------------------------------------------------------------------
 
@@ -103,12 +106,22 @@ class KnownBookies:
 
     # --- for placement -----------------------------------------------------------------------------------------
 
+    def hosts(self) -> list[tuple[BookieId, str]]:
+        """Return the registered bookies with their hosts."""
+        listed = (self._listed[one] for one in sorted(self._registered))
+        found = ((one.service.bookie_id, one.service.endpoint()) for one in listed)
+        return [(bookie_id, endpoint.host) for bookie_id, endpoint in found if endpoint is not None]
+
     def views(self, now_s: float) -> list[BookieView]:
         """Return what placement has to know of each registered bookie that speaks our protocol."""
         quarantined = set(self.quarantined(now_s))
         listed = (self._listed[one] for one in sorted(self._registered))
         return [
-            view_of(one, quarantined=one.service.bookie_id in quarantined)
+            view_of(
+                one,
+                quarantined=one.service.bookie_id in quarantined,
+                location_of=self.locations.location_of,
+            )
             for one in listed
             if one.service.endpoint() is not None
         ]

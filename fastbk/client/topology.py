@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from fastbk.errors import ConfigError
@@ -159,6 +159,11 @@ class BookieLocations:
     ) -> None:
         self.topology = topology if topology is not None else Topology()
         self.script = script
+
+    @classmethod
+    def of(cls, table: Mapping[str, str], script: str | None = None) -> BookieLocations:
+        """Return those of a configuration. ConfigError names what is wrong with it."""
+        return cls(Topology.of(table), None if script is None else TopologyScript(script))
 
     def location_of(self, bookie_id: BookieId, host: str) -> str | None:
         """Return where a bookie is as far as it is known by now; blocks for nothing. Goes into `view_of`."""

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.client.bookie_pool import BookiePool
+from fastbk.client.config import ClientConfig
+from fastbk.client.known_bookies import KnownBookies
 from fastbk.client.topology import BookieLocations, TopologyScript
 from fastbk.errors import ConfigError
+from fastbk.meta.api import BookieRegistration, BookieService, Endpoint
 from fastbk.placement.topology import Topology
 from tests.fixtures.wait import wait_until
 
@@ -152,3 +156,31 @@ async def test_without_a_script_nothing_is_asked() -> None:
     locations.learn_blocking([("b2", "h2")])
     assert locations.location_of("b1", "h1") == "/us/r1"
     assert locations.location_of("b2", "h2") is None
+
+
+async def test_a_client_knows_where_listed_bookies_are_before_it_chooses(script: Script) -> None:
+    listed = [
+        BookieRegistration(BookieService(bookie_id, 1, (Endpoint(host, 1),), told), True)
+        for bookie_id, host, told in (
+            ("b1", "h1", {"location": "/own/r1"}),
+            ("b2", "h2", {"location": "/own/r2"}),
+            ("b3", "-x", {"location": "/own/r3"}),
+        )
+    ]
+
+    async def list_bookies() -> list[BookieRegistration]:
+        return listed
+
+    config = ClientConfig(topology={"b1": "/us/r1"}, topology_script=str(script.path))
+    pool = BookiePool(config, list_bookies, lambda error: None)
+    await pool.bookies()
+    found = {view.bookie_id: view.location for view in pool.known.views(0.0)}
+    assert found == {"b1": "/us/r1", "b2": "/eu/h2", "b3": "/own/r3"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"topology": {"b1": "r1"}}, {"topology_script": "/nowhere/script"}]
+)
+def test_a_wrong_topology_is_refused_at_once(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="topology"):
+        KnownBookies(ClientConfig(**wrong))  # type: ignore[arg-type]
