@@ -1,0 +1,131 @@
+"""What may become of metadata: I2 no truncation, I8 closed is final, I10 single close, I16 by compare-and-set, I18."""
+
+from __future__ import annotations
+
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import LedgerMetadata, LedgerState
+from tests.simulation.checks_base import ChecksBase
+from tests.simulation.facts import Facts
+from tests.simulation.kernel import Violation
+
+_NEXT_STATES = {
+    LedgerState.OPEN: set(LedgerState),
+    LedgerState.IN_RECOVERY: {LedgerState.IN_RECOVERY, LedgerState.CLOSED},
+    LedgerState.CLOSED: {LedgerState.CLOSED},
+}
+
+
+class MetadataChecks(ChecksBase):
+    """Called by the store at each change, and by clients that believe that they closed a ledger."""
+
+    def metadata_changed(
+        self,
+        ledger_id: LedgerId,
+        before: VersionedLedger,
+        now: VersionedLedger,
+        client: str,
+        base_version: int,
+    ) -> None:
+        """The store has applied an update that `client` based on `base_version`."""
+        facts = self.facts[ledger_id]
+        if base_version != before.version or now.version != before.version + 1:
+            raise Violation("I16", f"{client} wrote over version {before.version} unseen")
+        old, new = before.metadata, now.metadata
+        self._check_legal(client, old, new)
+        facts.take(new)
+        self._check_acked_are_held(facts, old, new)
+        if new.is_closed and not old.is_closed:
+            self._check_close(facts, client, new)
+        if self.recorder is not None:
+            self.recorder.metadata_changed(client, ledger_id, old, now)
+
+    def _check_legal(self, client: str, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        if new.state not in _NEXT_STATES[old.state]:
+            name = "I8" if old.is_closed else "I16"
+            raise Violation(name, f"{client}: {old.state.name} became {new.state.name}")
+        if old.is_closed and (old.last_entry_id, old.length) != (new.last_entry_id, new.length):
+            raise Violation("I8", f"{client} moved the end of a closed ledger")
+        quorums = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "password")
+        if any(getattr(old, one) != getattr(new, one) for one in quorums):
+            raise Violation("I16", f"{client} changed what never changes")
+        if not old.custom.items() <= new.custom.items():
+            raise Violation("I16", f"{client} lost the update of another")
+        for fragment in new.fragments:
+            if len(set(fragment.ensemble)) != len(fragment.ensemble):
+                raise Violation("I16", f"{client} named a bookie twice: {fragment.ensemble}")
+        self._check_boundaries(client, old, new)
+
+    def _check_boundaries(self, client: str, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        firsts = [one.first_entry_id for one in old.fragments]
+        new_firsts = [one.first_entry_id for one in new.fragments]
+        if new_firsts[: len(firsts)] != firsts:
+            raise Violation("I8", f"{client} moved fragments: {firsts} became {new_firsts}")
+        if old.is_closed and len(firsts) != len(new_firsts):
+            raise Violation("I8", f"{client} gave a closed ledger a fragment")
+        is_recovering = old.state is LedgerState.IN_RECOVERY and not new.is_closed
+        if is_recovering and len(firsts) != len(new_firsts):
+            raise Violation("I16", f"{client} added a fragment to a ledger in recovery")
+        changed = [
+            number
+            for number, (one, other) in enumerate(zip(old.fragments, new.fragments, strict=False))
+            if one.ensemble != other.ensemble
+        ]
+        is_repair = client.startswith("repair")
+        if not is_repair and any(number < len(firsts) - 1 for number in changed):
+            raise Violation("I8", f"{client} changed a fragment that is finished")
+
+    def _check_acked_are_held(self, facts: Facts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """Every acknowledged entry is on Qa bookies of its fragment, by the new metadata too (P11)."""
+        if old.fragments == new.fragments:
+            return
+        quorum = facts.ledger.ack_quorum
+        for entry_id in range(facts.promised):
+            if facts.copies_of(entry_id) < quorum:
+                raise Violation(
+                    "I18",
+                    f"entry {entry_id} is acknowledged, and metadata names only {facts.copies_of(entry_id)}"
+                    " bookies that have it",
+                )
+
+    def _check_close(self, facts: Facts, client: str, new: LedgerMetadata) -> None:
+        last = new.last_entry_id
+        if last < facts.promised - 1:
+            raise Violation(
+                "I2", f"{client} closed at {last}, entry {facts.promised - 1} was acknowledged"
+            )
+        if last < facts.lac_told and facts.shaky is None:
+            raise Violation(
+                "I5", f"{client} closed at {last}, a reader was told the LAC {facts.lac_told}"
+            )
+        written = facts.ledger.written
+        if last >= len(written):
+            raise Violation(
+                "I4", f"{client} closed at {last}, only {len(written)} entries were added"
+            )
+        length = sum(len(data) for data in written[: last + 1])
+        if new.length != length:
+            raise Violation("I10", f"{client} closed with length {new.length}, it is {length}")
+        for entry_id in range(last + 1):
+            if facts.copies_of(entry_id) < facts.ledger.ack_quorum:
+                raise Violation(
+                    "I18",
+                    f"{client} closed at {last}, entry {entry_id} has {facts.copies_of(entry_id)} copies",
+                )
+
+    def metadata_read(self, client: str, versioned: VersionedLedger) -> None:
+        """A client has read a ledger's metadata."""
+        if self.recorder is not None:
+            self.recorder.metadata_read(client, versioned)
+
+    def believes_closed(self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """A close or a recovery told its client where the ledger ends."""
+        truth = self.facts[ledger_id].metadata
+        if not metadata.is_closed or not truth.is_closed:
+            raise Violation("I10", f"{client} was told that an open ledger is closed")
+        if (metadata.last_entry_id, metadata.length) != (truth.last_entry_id, truth.length):
+            raise Violation(
+                "I10",
+                f"{client} believes that the ledger ends at {metadata.last_entry_id},"
+                f" it ends at {truth.last_entry_id}",
+            )

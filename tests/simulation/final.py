@@ -1,0 +1,134 @@
+"""The liveness phase: after everything was healed, what must come to a good end in bounded simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastbk.errors import NotEnoughBookies
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.replication.reading import ReadRange
+from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.replicas import Pacing
+from tests.simulation.client import Client
+from tests.simulation.readers import Reader
+from tests.simulation.running import Ledger, Running
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Again = Callable[[Running[VersionedLedger]], None]
+SETTLE_S = 0.3
+LIMIT_S = 120.0
+TRIES_MAX = 8
+READERS = 2
+
+
+class Final:
+    """Closes, reads and writes what a healed world must be able to close, read and write."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.checks = world.checks
+        self._waiting: set[str] = set()
+        self._last_error = "no answer"
+
+    def run(self, events_max: int) -> None:
+        """Do all of it; raises Violation."""
+        world, kernel = self.world, self.world.kernel
+        # Those that were stopped go on when their time has come.
+        awake_s = max(node.paused_until_s for node in world.nodes.values())
+        kernel.run(max(kernel.now_s, awake_s) + SETTLE_S, events_max)
+        for ledger in list(world.workload.ledgers):
+            self._recover(ledger, events_max)
+        for ledger in list(world.workload.ledgers):
+            self._read(ledger, events_max)
+        client = world.add_client("h")
+        kernel.run(kernel.now_s + SETTLE_S, events_max)
+        self._write_anew(client, events_max)
+
+    def _until(self, what: str, ledger: Ledger, events_max: int) -> None:
+        """Let time pass until nothing is waited for."""
+        kernel = self.world.kernel
+        kernel.run(kernel.now_s + LIMIT_S, events_max, lambda: not self._waiting)
+        if self._waiting:
+            self.checks.not_recoverable(ledger.ledger_id, f"{what}: {self._last_error}")
+
+    # --- close -------------------------------------------------------------------------------------------------
+
+    def _recover(self, ledger: Ledger, events_max: int) -> None:
+        tries = 0
+        client: Client | None = None
+
+        def again(running: Running[VersionedLedger] | None = None) -> None:
+            nonlocal tries, client
+            if client is not None and running is not None and running.procedure.error is None:
+                self._waiting.clear()
+                metadata = running.procedure.value().metadata
+                self.checks.believes_closed(client.name, ledger.ledger_id, metadata)
+                return
+            if running is not None:
+                self._last_error = str(running.procedure.error)
+            tries += 1
+            if tries > TRIES_MAX:
+                return
+            options = RecoveryOptions(pacing=Pacing(request_timeout_s=1.0, give_up_s=3.0))
+            client = self.world.add_client(f"h{tries}")
+            self.world.kernel.after(SETTLE_S, client, self.recover, client, ledger, options, again)
+
+        self._waiting.add("recovery")
+        again()
+        self._until("it cannot be recovered", ledger, events_max)
+
+    def recover(
+        self, client: Client, ledger: Ledger, options: RecoveryOptions, again: Again
+    ) -> None:
+        """Begin a recovery on a client that has heard of the bookies."""
+        procedure = RecoverLedger(ledger.ledger_id, None, options)
+        Running(client, ledger, procedure, again, self.checks.recovery_moved).start()
+
+    # --- read --------------------------------------------------------------------------------------------------
+
+    def _read(self, ledger: Ledger, events_max: int) -> None:
+        metadata = self.world.store.ledgers[ledger.ledger_id].metadata
+        if metadata.last_entry_id < 0:
+            return
+        for number in range(READERS):
+            client = self.world.add_client(f"r{len(self.world.clients)}")
+            reader = Reader(self.world, client, ledger)
+            self._waiting.add(client.name)
+            self._read_by(reader, metadata, number)
+        self._until("it cannot be read", ledger, events_max)
+
+    def _read_by(self, reader: Reader, metadata: LedgerMetadata, turn: int) -> None:
+        name, ledger_id = reader.client.name, reader.ledger.ledger_id
+
+        def done(procedure: ReadRange) -> None:
+            self._waiting.discard(name)
+            if procedure.error is not None:
+                self.checks.not_readable(name, ledger_id, procedure.position, str(procedure.error))
+
+        reader.range(metadata, 0, metadata.last_entry_id, done, turn=turn)
+
+    # --- write -------------------------------------------------------------------------------------------------
+
+    def _write_anew(self, client: Client, events_max: int) -> None:
+        world = self.world
+        workload = world.workload
+        names = [view.bookie_id for view in client.views]
+        if len(names) < world.plan.ensemble:
+            raise NotEnoughBookies(f"only {names} are registered after healing")
+        world.plan.is_deferred = False
+        ledger = workload.create(names[: world.plan.ensemble], client)
+        writing = workload.writers[ledger.ledger_id]
+        writing.append([b"%d/%d" % (ledger.ledger_id, number) for number in range(3)])
+        writing.close()
+        facts = self.checks.facts[ledger.ledger_id]
+        kernel = world.kernel
+        kernel.run(kernel.now_s + LIMIT_S, events_max, lambda: facts.metadata.is_closed)
+        if facts.acked < 3 or not facts.metadata.is_closed:
+            self.checks.not_recoverable(
+                ledger.ledger_id,
+                f"a new ledger has {facts.acked} of 3 entries: {writing.machine.failure}",
+            )

@@ -1,0 +1,297 @@
+"""The mutation gate: protocol faults that the simulator must find. They measure the simulator, not the product.
+
+Each is a bug that somebody had (the numbers are those of Apache BookKeeper's issues), or one that a small slip makes.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Edit, Mutation
+
+_ADDS = "fastbk.replication.add_machine:AddMachine"
+_BOOKIE = "fastbk.native.decide:LedgerTable"
+_CHANGE = "fastbk.replication.ensemble_change:EnsembleChange"
+_CLOSE = "fastbk.replication.closing:CloseLedger"
+_FENCE = "fastbk.replication.recovery_reading:FenceEnsemble"
+_POLL = "fastbk.replication.polling:PollLac"
+_READ = "fastbk.replication.recovery_reading:ReadForRecovery"
+_RECOVER = "fastbk.replication.recovery:RecoverLedger"
+_REPLICAS = "fastbk.replication.replicas:Replicas"
+_REWRITE = "fastbk.replication.rewriting:RewriteEntries"
+_ROUND = "fastbk.replication.change_round:ChangeRound"
+_UPDATE = "fastbk.replication.metadata_update:MetadataUpdate"
+_WRITER = "fastbk.replication.writer_machine:WriterMachine"
+
+
+def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
+    return Mutation(name, why, tuple(Edit(*one) for one in edits))
+
+
+_ALL = [
+    # --- recovery: fencing and reading ---------------------------------------------------------------------------
+    _fault(
+        "recovery-reads-do-not-fence",
+        "#2614: one lost fence, and an add completes on the unfenced bookie after it was judged missing",
+        (f"{_READ}._ask_those", "fence=True", "fence=False"),
+    ),
+    _fault(
+        "one-fence-is-enough",
+        "reading begins before enough bookies are fenced",
+        (
+            f"{_FENCE}._is_covered",
+            """return lac_is_covered(
+        answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+    )""",
+            "return bool(answered) and bool(metadata)",
+        ),
+        (f"{_READ}._ask_those", "fence=True", "fence=False"),
+    ),
+    _fault(
+        "recovery-reads-the-last-ensemble-only",
+        "#2615: what lies before the last fragment is looked for in the wrong place",
+        (f"{_FENCE}.__init__", "Fenced(fragment.first_entry_id - 1)", "Fenced(-1)"),
+        (
+            f"{_READ}.__init__",
+            "metadata.fragment_of(entry_id).ensemble",
+            "metadata.fragments[-1].ensemble",
+        ),
+    ),
+    _fault(
+        "one-no-proves-missing",
+        "#1067 turned round: fewer than Qw - Qa + 1 bookies decide that an entry is not there",
+        (f"{_READ}._answered", ">= self._proof", ">= 1"),
+    ),
+    _fault(
+        "cannot-tell-is-no",
+        "#2908: a bookie that is not sure counts as one that never had the entry",
+        (
+            f"{_REPLICAS}._hear_reply",
+            "if reply.status in ABSENT_STATUSES:",
+            "if reply.status in ABSENT_STATUSES or reply.status == Status.CANNOT_TELL:",
+        ),
+    ),
+    _fault(
+        "io-error-is-no",
+        "#2909: a failing disk counts as a proof",
+        (
+            f"{_REPLICAS}._hear_reply",
+            "if reply.status in ABSENT_STATUSES:",
+            "if reply.status in ABSENT_STATUSES or reply.status == Status.IO_ERROR:",
+        ),
+    ),
+    _fault(
+        "silence-is-no",
+        "a bookie that is away counts as one that never had the entry",
+        (f"{_REPLICAS}.hear", "self.passing.add(bookie_id)", "self.absent.add(bookie_id)"),
+    ),
+    _fault(
+        "damage-is-no",
+        "a copy that fails its digest counts as no copy",
+        (
+            f"{_REPLICAS}._hear_reply",
+            "self.damaged = self.damaged or reply.damaged",
+            "self.absent.add(bookie_id)",
+        ),
+    ),
+    # --- recovery: writing and closing ---------------------------------------------------------------------------
+    _fault(
+        "recovery-closes-before-rewriting",
+        "entries that one bookie has become part of the ledger without a quorum",
+        (
+            f"{_REWRITE}._settle",
+            "if not self._pending:",
+            "if not self._pending or self._is_last_known:",
+        ),
+    ),
+    _fault(
+        "rewriting-one-ack-short",
+        "the quorum of rewritten entries is off by one",
+        (
+            f"{_REWRITE}._advance",
+            "len(pending.acks) < self._metadata.ack_quorum",
+            "len(pending.acks) < self._metadata.ack_quorum - 1",
+        ),
+    ),
+    _fault(
+        "rewriting-without-the-flag",
+        "#4163: recovery adds are refused by the fence that recovery set",
+        (f"{_REWRITE}._send", "recovery=True", "recovery=False"),
+    ),
+    _fault(
+        "rewriting-keeps-acks-of-replaced",
+        "#3005 in recovery: a replaced bookie's copy counts in the new fragment",
+        (f"{_REWRITE}._change", "pending.acks.discard(index)", "pass"),
+    ),
+    _fault(
+        "rewriting-names-nobody-new",
+        "the fragments that recovery made in memory do not reach the metadata",
+        (
+            f"{_RECOVER}._close",
+            "tail = _used(self._rewrite.fragments, base.fragments[-1], last)",
+            "tail = (base.fragments[-1],)",
+        ),
+    ),
+    _fault(
+        "rewriting-confirms-itself",
+        "rewritten entries carry a LAC that a competitor may close below",
+        (f"{_REWRITE}._send", "AddEntry(entry_id, self._lac,", "AddEntry(entry_id, entry_id - 1,"),
+    ),
+    _fault(
+        "recovery-without-taking-over",
+        "the state stays OPEN, so the writer may change its ensemble and go on",
+        (
+            f"{_RECOVER}._take_over",
+            "MetadataUpdate(_in_recovery,",
+            "MetadataUpdate(lambda current: None,",
+        ),
+        (
+            f"{_RECOVER}._close",
+            "current.state is not LedgerState.IN_RECOVERY or not is_same",
+            "False",
+        ),
+    ),
+    _fault(
+        "length-of-the-newest",
+        "the closed length counts entries that were cut off",
+        (
+            f"{_RECOVER}._was_fenced",
+            "self._fenced.lengths.get(self._start)",
+            "max(self._fenced.lengths.values(), default=None)",
+        ),
+    ),
+    # --- metadata ------------------------------------------------------------------------------------------------
+    _fault(
+        "conflict-is-success",
+        "BOOKKEEPER-584: a lost compare-and-set is taken for a won one",
+        (
+            f"{_UPDATE}._write",
+            "self._read_metadata(self._was_read)",
+            "self._finish(VersionedLedger(wanted, version + 1), now_s)",
+        ),
+    ),
+    _fault(
+        "unknown-is-success",
+        "a compare-and-set without an answer is taken for done",
+        (
+            f"{_UPDATE}._write",
+            "self._again(outcome, now_s)",
+            "self._finish(VersionedLedger(wanted, version + 1), now_s)",
+        ),
+    ),
+    _fault(
+        "writer-closes-a-closed-ledger",
+        "a writer moves the end that a recoverer has set",
+        (f"{_CLOSE}._decide", "if not metadata.is_closed:", "if metadata.write_quorum:"),
+    ),
+    _fault(
+        "writer-closes-at-what-it-sent",
+        "the end lies behind what a quorum has",
+        (
+            f"{_WRITER}.closing",
+            "self.last_add_confirmed, self.length_confirmed",
+            "self.adds.next_entry_id - 1, self.adds.next_length",
+        ),
+    ),
+    # --- the writer ----------------------------------------------------------------------------------------------
+    _fault(
+        "one-ack-short",
+        "the ack quorum of adds is off by one",
+        (
+            f"{_ADDS}.__init__",
+            "self.ack_quorum = ack_quorum",
+            "self.ack_quorum = max(1, ack_quorum - 1)",
+        ),
+    ),
+    _fault(
+        "acks-overtake",
+        "an ack counts for everything before it",
+        (
+            f"{_ADDS}.acknowledged",
+            "first_entry_id <= frontier or",
+            "first_entry_id <= self.next_entry_id or",
+        ),
+    ),
+    _fault(
+        "no-freeze",
+        "#1591: adds complete on an ensemble that the metadata does not name yet",
+        (f"{_ADDS}.freeze", "self.is_frozen = True", "pass"),
+    ),
+    _fault(
+        "ack-of-replaced-kept",
+        "#3005: an entry stays complete although the change broke its quorum",
+        (f"{_ADDS}.replace", "self._frontier[index] = head", "pass"),
+    ),
+    _fault(
+        "ack-of-replaced-counted",
+        "a late ack of a bookie that is no member any more counts for its successor",
+        (f"{_WRITER}._adopt", "self._index = {", "self._index = self._index | {"),
+    ),
+    _fault(
+        "fragment-starts-too-late",
+        "#4651: metadata names bookies that lack the entries",
+        (f"{_ROUND}._write", "adds.head, chosen", "adds.next_entry_id, chosen"),
+    ),
+    _fault(
+        "writer-changes-a-fenced-ledger",
+        "an ensemble change goes on although the ledger is being recovered",
+        (f"{_CHANGE}.of", "check_open(self.ledger_id, metadata)", "pass"),
+    ),
+    _fault(
+        "lac-is-what-was-sent",
+        "entries confirm others that no quorum has",
+        (
+            f"{_WRITER}.last_add_confirmed",
+            "self.adds.last_add_confirmed",
+            "self.adds.next_entry_id - 1",
+        ),
+    ),
+    _fault(
+        "writer-never-thaws",
+        "#4261: after a change that replaced nothing the writer stands still",
+        (f"{_WRITER}._look", "adds.thaw()", "adds.is_frozen = not due or self.changes > 0"),
+    ),
+    _fault(
+        "nothing-is-sent-again",
+        "what a bookie missed while it was away never reaches it",
+        (f"{_ADDS}.rewind", "if number < self._sent[index]:", "if number < 0:"),
+    ),
+    # --- bookies -------------------------------------------------------------------------------------------------
+    _fault(
+        "fence-is-not-replayed",
+        "a fence is forgotten with the process that set it",
+        (
+            f"{_BOOKIE}.replay",
+            "request = self._fill(ledger_id, entry_id, kind,",
+            "request = self._fill(ledger_id, entry_id, Kind.ADD,",
+        ),
+    ),
+    _fault(
+        "key-is-not-replayed",
+        "after a restart another key is as good",
+        (
+            f"{_BOOKIE}.replay",
+            "check(lib.fbk_decide_table_replay(self._handle, request),",
+            "(request,",
+        ),
+    ),
+    _fault(
+        "fence-is-not-asked",
+        "normal adds pass a fence",
+        (
+            f"{_BOOKIE}.decide",
+            "flags, master_key, entry_count)",
+            "RECOVERY, master_key, entry_count)",
+        ),
+    ),
+    _fault(
+        "limbo-says-no",
+        '#2612: a bookie that lost its data says "no" of what it held',
+        (
+            f"{_BOOKIE}.missing",
+            "int(lib.fbk_decide_table_no(self._handle, ledger_id, in_doubt))",
+            "min(11, int(lib.fbk_decide_table_no(self._handle, ledger_id, in_doubt)))",
+        ),
+    ),
+    # --- readers -------------------------------------------------------------------------------------------------
+]
+
+MUTATIONS = {one.name: one for one in _ALL}

@@ -1,0 +1,184 @@
+"""One procedure of the product under way on a simulated client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from fastbk.errors import NotEnoughBookies
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.placement.api import choose_replacements
+from fastbk.replication.actions import (
+    Action,
+    Ask,
+    Choose,
+    Outcome,
+    ReadMetadata,
+    Replaced,
+    Sleep,
+    UpdateMetadata,
+    Withdraw,
+)
+from fastbk.replication.procedure import Procedure
+from tests.simulation.client import PLACEMENT, Channel, Client
+from tests.simulation.kernel import STALE
+
+if TYPE_CHECKING:
+    from tests.simulation.checks import Checks
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What all clients know about a ledger of the world.
+
+    Attributes:
+        key: its master key.
+        written: the data of each entry that its writer has added, in order: everything that may ever be read.
+    """
+
+    ledger_id: LedgerId
+    key: bytes
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    is_deferred: bool = False
+    written: list[bytes] = field(default_factory=list)
+
+
+class Running(Generic[T]):
+    """Does what a procedure asks for, until it has finished; then calls `when_done(self)`."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        procedure: Procedure[T],
+        when_done: Callable[[Running[T]], None] | None = None,
+        progress: Callable[[Running[T]], None] | None = None,
+    ) -> None:
+        self.client = client
+        self.ledger = ledger
+        self.procedure = procedure
+        self.watch: Callable[[VersionedLedger], None] | None = None
+        self.started_s = client.kernel.now_s
+        self._when_done = when_done
+        self._progress = progress
+        self._asked: dict[int, tuple[Channel, int]] = {}
+        client.runnings.append(self)
+
+    @property
+    def checks(self) -> Checks:
+        """The judges."""
+        return self.client.store.checks
+
+    def start(self) -> None:
+        """Begin."""
+        self.procedure.start(self.client.kernel.now_s)
+        self.pump()
+
+    def cancel(self) -> None:
+        """Stop the procedure before its end."""
+        self.procedure.cancel()
+        self.pump()
+        self._leave()
+
+    def pump(self) -> None:
+        """Perform what is to be done now."""
+        procedure = self.procedure
+        self.perform_actions()
+        if self._progress is not None:
+            self._progress(self)
+        if procedure.is_finished and self in self.client.runnings:
+            self._leave()
+            if self._when_done is not None:
+                self._when_done(self)
+
+    def perform_actions(self) -> None:
+        """Do what the procedure asks for, without a look at what it has found."""
+        while actions := self.procedure.take_actions():
+            for action in actions:
+                self._perform(action)
+
+    def bookies_changed(self) -> None:
+        """The client heard of bookies that came or went."""
+
+    def answered(self, bookie_id: BookieId, verdicts: list[tuple[EntryId, int, int]]) -> None:
+        """A bookie answered adds of a writer."""
+
+    def _leave(self) -> None:
+        if self in self.client.runnings:
+            self.client.runnings.remove(self)
+
+    def _tell(self, tag: int, outcome: Outcome) -> None:
+        self._asked.pop(tag, None)
+        if self not in self.client.runnings:
+            return
+        self.procedure.completed(tag, outcome, self.client.kernel.now_s)
+        self.pump()
+
+    def _perform(self, action: Action) -> None:
+        client, ledger = self.client, self.ledger
+        tag = action.tag
+        if isinstance(action, Ask):
+            self.checks.asked(client.name, ledger, action.bookie_id, action.request)
+            self._asked[tag] = client.ask(
+                ledger.ledger_id,
+                ledger.key,
+                action.bookie_id,
+                action.request,
+                action.timeout_s,
+                lambda outcome: self._tell(tag, outcome),
+            )
+        elif isinstance(action, Withdraw):
+            asked = self._asked.pop(tag, None)
+            if asked is not None:
+                asked[0].pending.pop(asked[1], None)
+        elif isinstance(action, Sleep):
+            client.kernel.after(action.pause_s, client, self.woken, tag)
+        elif isinstance(action, UpdateMetadata):
+            client.update_metadata(
+                ledger.ledger_id,
+                action.metadata,
+                action.version,
+                lambda outcome: self._tell(tag, outcome),
+            )
+        elif isinstance(action, ReadMetadata):
+            client.read_metadata(ledger.ledger_id, lambda outcome: self._tell(tag, outcome))
+        elif isinstance(action, Choose):
+            client.kernel.after(0.0, client, self.choose, action)
+        else:
+            raise NotImplementedError(action)
+
+    def woken(self, tag: int) -> object:
+        """A pause is over."""
+        if self not in self.client.runnings:
+            return STALE
+        self._tell(tag, None)
+        return None
+
+    def choose(self, action: Choose) -> object:
+        """Choose bookies by the product's placement from what this client knows."""
+        if self not in self.client.runnings:
+            return STALE
+        client = self.client
+        left_out: dict[BookieId, str] = {}
+        try:
+            chosen = choose_replacements(
+                client.views,
+                action.ensemble,
+                action.bad,
+                self.ledger.write_quorum,
+                self.ledger.ack_quorum,
+                PLACEMENT,
+                client.rng,
+                exclude=action.exclude,
+                partial=True,
+            )
+        except NotEnoughBookies as error:
+            chosen, left_out = {}, error.replicas
+        self._tell(action.tag, Replaced(chosen, left_out))
+        return None

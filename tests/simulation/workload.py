@@ -1,0 +1,236 @@
+"""What the clients of a world are at: a writer, recoverers, readers, editors of custom metadata, an intruder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fastbk.errors import MetadataConflict, MetadataUnavailable
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.entry import DigestType
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.replication.actions import AddEntry, ReadEntry
+from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.replicas import Pacing
+from fastbk.replication.writer_machine import WriterOptions
+from tests.simulation.client import Client
+from tests.simulation.kernel import STALE, Node
+from tests.simulation.plan import Item
+from tests.simulation.readers import Reader
+from tests.simulation.running import Ledger, Running
+from tests.simulation.writing import Writing
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+KEY = b"k" * 20
+OTHER_KEY = b"x" * 20
+
+
+class Workload:
+    """All kinds of work; each method is a kind of an item, its target the client that does it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.kernel = world.kernel
+        self.node = Node(world.kernel, "w")
+        self.ledgers: list[Ledger] = []
+        self.writers: dict[int, Writing] = {}
+        self.readers: dict[str, Reader] = {}
+        self._edits = 0
+
+    def schedule(self, items: list[Item]) -> None:
+        """Have all of them happen in their time."""
+        for item in items:
+            self.kernel.after(item.at_s, self.node, self.do, item)
+
+    def do(self, item: Item) -> object:
+        """Do one, if its client lives."""
+        client = self.world.clients[item.target]
+        if not client.is_alive:
+            return STALE
+        result: object = getattr(self, item.kind)(client, item)
+        return result
+
+    # --- settings ----------------------------------------------------------------------------------------------
+
+    def pacing(self) -> Pacing:
+        """How procedures wait in this world."""
+        options = self.world.plan.options
+        return Pacing(
+            request_timeout_s=options["request_timeout_s"], give_up_s=options["give_up_s"]
+        )
+
+    def recovery_options(self) -> RecoveryOptions:
+        """How recoverers go about it."""
+        entries_max = int(self.world.plan.options["entries_max"])
+        return RecoveryOptions(
+            pacing=self.pacing(), metadata_timeout_s=4.0, entries_max=entries_max
+        )
+
+    def writer_options(self) -> WriterOptions:
+        """How ledgers are written."""
+        plan = self.world.plan
+        options = plan.options
+        changes_max = int(options["changes_max"])
+        return WriterOptions(
+            held_bytes_max=int(options["held_bytes_max"]),
+            append_timeout_s=options["append_timeout_s"],
+            change=ChangePolicy(
+                replace_after_s=options["replace_after_s"],
+                delayed=bool(options["delayed"]),
+                changes_max=None if changes_max < 0 else changes_max,
+                bookie_timeout_s=options["bookie_timeout_s"],
+            ),
+            is_deferred=plan.is_deferred,
+        )
+
+    # --- ledgers and their writers -----------------------------------------------------------------------------
+
+    def create(self, ensemble: Sequence[BookieId], client: Client | None = None) -> Ledger:
+        """Make a ledger and, if a client is named, open it for writing there."""
+        world, plan = self.world, self.world.plan
+        ledger = Ledger(
+            len(self.ledgers),
+            KEY,
+            plan.ensemble,
+            plan.write_quorum,
+            plan.ack_quorum,
+            plan.is_deferred,
+        )
+        self.ledgers.append(ledger)
+        world.checks.ledgers[ledger.ledger_id] = ledger
+        metadata = LedgerMetadata(
+            ensemble_size=plan.ensemble,
+            write_quorum=plan.write_quorum,
+            ack_quorum=plan.ack_quorum,
+            fragments=(Fragment(0, tuple(ensemble)),),
+            digest_type=DigestType.CRC32C,
+        )
+        world.store.create(ledger.ledger_id, metadata)
+        if client is not None:
+            known = VersionedLedger(metadata, 0)
+            writing = Writing(client, ledger, known, self.writer_options())
+            self.writers[ledger.ledger_id] = writing
+            writing.start()
+        return ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        """The newest ledger."""
+        return self.ledgers[-1]
+
+    def append(self, client: Client, item: Item) -> object:
+        """Add some entries."""
+        writing = self.writers[self.ledger.ledger_id]
+        if writing.machine.failure is not None or writing.is_closing:
+            return STALE
+        first = len(self.ledger.written)
+        writing.append(
+            [data_of(self.ledger.ledger_id, first + number) for number in range(int(item.value))]
+        )
+        return None
+
+    def force(self, client: Client, item: Item) -> None:
+        """Force what was acknowledged."""
+        self.writers[self.ledger.ledger_id].force()
+
+    def tell_lac(self, client: Client, item: Item) -> None:
+        """Tell the LAC explicitly."""
+        self.writers[self.ledger.ledger_id].tell_lac()
+
+    def close(self, client: Client, item: Item) -> None:
+        """Close the ledger, also after its writer has failed."""
+        self.writers[self.ledger.ledger_id].close()
+
+    def read_own(self, client: Client, item: Item) -> None:
+        """Read what was acknowledged just now."""
+        head = self.world.checks.facts[self.ledger.ledger_id].acked
+        if head:
+            self.reader(client).read_own(head - 1)
+
+    # --- recovery ----------------------------------------------------------------------------------------------
+
+    def recover(self, client: Client, item: Item) -> None:
+        """Take the ledger over."""
+        ledger = self.ledger
+        client.doing = "recovering"
+        procedure = RecoverLedger(ledger.ledger_id, None, self.recovery_options())
+        progress = self.world.checks.recovery_moved
+        Running(client, ledger, procedure, self.recovered, progress).start()
+
+    def recovered(self, running: Running[VersionedLedger]) -> None:
+        """A recovery has come to its end."""
+        procedure = running.procedure
+        running.client.doing = "recovered" if procedure.error is None else "not recovered"
+        if procedure.error is None:
+            value = procedure.value()
+            checks = self.world.checks
+            checks.believes_closed(running.client.name, running.ledger.ledger_id, value.metadata)
+
+    # --- readers -----------------------------------------------------------------------------------------------
+
+    def reader(self, client: Client) -> Reader:
+        """Return the reading handle of a client."""
+        found = self.readers.get(client.name)
+        if found is None or found.ledger is not self.ledger:
+            found = self.readers[client.name] = Reader(self.world, client, self.ledger)
+        return found
+
+    def read(self, client: Client, item: Item) -> None:
+        """Ask for the LAC and read up to it."""
+        self.reader(client).read_all()
+
+    def read_lac(self, client: Client, item: Item) -> None:
+        """Ask for the LAC, of a quorum or of anybody."""
+        self.reader(client).read_lac(self.kernel.events % 2 == 0, None)
+
+    def tail(self, client: Client, item: Item) -> None:
+        """Follow the ledger."""
+        self.reader(client).tail()
+
+    def read_unconfirmed(self, client: Client, item: Item) -> None:
+        """Read beyond the LAC."""
+        self.reader(client).read_unconfirmed()
+
+    # --- others ------------------------------------------------------------------------------------------------
+
+    def edit(self, client: Client, item: Item) -> None:
+        """Change custom metadata, which must not lose what others change."""
+        self._edits += 1
+        name = f"{client.name}-{self._edits}"
+
+        def decide(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            if name in metadata.custom:
+                return None
+            return replace(metadata, custom={**metadata.custom, name: b"1"})
+
+        Running(client, self.ledger, MetadataUpdate(decide, None, 3.0), self.edited).start()
+
+    def edited(self, running: Running[VersionedLedger]) -> None:
+        """An edit has come to its end."""
+        error = running.procedure.error
+        if error is not None and not isinstance(error, MetadataUnavailable | MetadataConflict):
+            raise error
+
+    def intrude(self, client: Client, item: Item) -> None:
+        """Try adds and fences with another key: a bookie that knows the ledger's refuses."""
+        ledger = self.ledger
+        ensemble = self.world.store.ledgers[ledger.ledger_id].metadata.fragments[-1].ensemble
+        known = [one for one in ensemble if ledger.ledger_id in self.world.bookies[one].entries]
+        for bookie_id in known:
+            add = AddEntry(int(item.value * 10), -1, 1, b"!", recovery=item.value < 0.5)
+            read = ReadEntry(-1, fence=True)
+            for request in (add, read):
+                client.ask(
+                    ledger.ledger_id, OTHER_KEY, bookie_id, request, 1.0, lambda outcome: None
+                )
+
+
+def data_of(ledger_id: int, entry_id: int) -> bytes:
+    """Return the data of an entry: its origin, and a tail whose length differs."""
+    return b"%d/%d" % (ledger_id, entry_id) + b"." * (entry_id % 5)

@@ -1,0 +1,92 @@
+"""Simulated worlds: fresh seeds break no invariant, the same seed is the same world, and enough happens in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.batches import run_many
+from tests.simulation.columns import columns
+from tests.simulation.plan import CLASSES, draw_plan
+from tests.simulation.world import run_seed
+from tests.style.tree import ROOT
+
+FRESH_S = 18.0
+FRESH_SEEDS = 4000
+# Seeds that once broke an invariant, by a bug of the product or of the simulator; what it was.
+PAST_FAILURES = {
+    146: "a reader that read behind the end of a ledger closed meanwhile",
+    255: "the highest entry of a bookie rotten: its fence covers nothing",
+    270: "an edit of custom metadata that met conflicts until its time was over",
+    429: "a client that had heard of no bookies yet",
+    745: "good copies only on bookies that no longer belong to the fragment",
+    903: "a force of a ledger with Qa = 1",
+    1057: "an entry that only a liar made complete",
+    1186: "a liar's ack, after a close",
+    1705: "a bookie that was still stopped when everything else was healed",
+}
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_fresh_seeds_break_nothing(part: int) -> None:
+    first = int(os.environ["SEED"]) * 1_000_000 + part * 100_000
+    total = None
+    for total in run_many(first, FRESH_SEEDS, 1, seconds_max=FRESH_S):
+        pass
+    assert total is not None
+    for seed, _, text in total.failed:
+        print(f"./dev sim REPLAY={seed}\n{text}")
+    assert not total.failed
+    assert total.counted > total.seeds / 2, "too little happens in these worlds"
+
+
+@pytest.mark.parametrize("seed", PAST_FAILURES, ids=str)
+def test_past_failures_stay_mended(seed: int) -> None:
+    result = run_seed(seed)
+    assert result.violation is None, result.text
+
+
+def test_every_kind_of_fault_strikes() -> None:
+    kinds: set[str] = set()
+    classes: set[str] = set()
+    for seed in range(150):
+        classes.update(draw_plan(seed).classes)
+        kinds.update(run_seed(seed).faults)
+    assert classes == set(CLASSES)
+    missing = {
+        "block", "clog", "corrupt", "crash_client", "cut", "delay", "duplicate", "expire", "fail_sync", "isolate",
+        "kill", "lose", "make_busy", "make_liar", "metadata_down", "pause", "power_cut", "read_only", "reorder",
+        "slow_disk", "split", "wipe",
+    } - kinds  # fmt: skip
+    assert not missing
+
+
+def test_a_seed_is_one_world_whatever_the_order_of_hashes() -> None:
+    program = (
+        "from tests.simulation.world import run_seed\n"
+        "print([run_seed(seed).digest for seed in range(700, 760)])"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("0", "1", "77")
+    }
+    assert len(digests) == 1
+
+
+def test_a_trace_shows_what_happened_to_whom() -> None:
+    result = run_seed(3, is_traced=True)
+    lines = list(columns(result))
+    assert "c0" in lines[0] and "b0" in lines[0] and "m" in lines[0].split()
+    assert any("synced" in line for line in lines)
+    assert f"{result.events} events, no violation" == lines[-1]
