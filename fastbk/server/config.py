@@ -331,7 +331,11 @@ def _problems(config: BookieConfig) -> Iterator[str]:
         yield "[bookie] listen has port 0: give the bookie an id, which must not change"
     if len(config.bookie.id.encode()) > 127:
         yield "[bookie] id is longer than 127 bytes"
-    yield from _wrong_place(config.bookie)
+    from fastbk.server.published import (
+        place_problems,
+    )  # of no use to the children, who read this too
+
+    yield from place_problems(config.bookie)
     if config.http.listen:
         http_host, _ = split_address(config.http.listen, "[http] listen")
         if not is_loopback(http_host) and not config.bookie.allow_unauthenticated_remote:
@@ -357,18 +361,6 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             f"the memory settings add up to {format_size(needed_bytes)}, above"
             f" [bookie] memory_total = {format_size(total_bytes)}: shrink caches and rings or raise it"
         )
-
-
-def _wrong_place(bookie: BookieSettings) -> Iterator[str]:
-    # Imported here: the children read this module too, and have no use for it.
-    from fastbk.placement.topology import check_labels, check_location
-
-    try:
-        if bookie.location:
-            check_location(bookie.location)
-        check_labels(bookie.labels)
-    except ConfigError as error:
-        yield f"[bookie] {error.message}"
 
 
 def _too_small(config: BookieConfig) -> Iterator[str]:

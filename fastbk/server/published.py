@@ -10,10 +10,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fastbk.errors import ConfigError
+from fastbk.placement.topology import check_labels, check_location
 
-    from fastbk.server.config import BookieConfig
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fastbk.server.config import BookieConfig, BookieSettings
 
 INTERVAL_S = 60.0
 _SHARE = 20
@@ -60,3 +63,13 @@ class Published:
         except OSError:
             return None, 0
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+
+def place_problems(bookie: BookieSettings) -> Iterator[str]:
+    """Yield what is wrong with `[bookie] location` and `labels`."""
+    try:
+        if bookie.location:
+            check_location(bookie.location)
+        check_labels(bookie.labels)
+    except ConfigError as error:
+        yield f"[bookie] {error.message}"
