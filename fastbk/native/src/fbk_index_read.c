@@ -247,7 +247,7 @@ static uint32_t
 judge_lac(const struct fbk_index *index, const struct fbk_ledger_state *state, const struct fbk_record *record,
           const uint8_t *body)
 {
-    if (!fbk_index_is_here(state))
+    if (!fbk_index_is_here(state) || (state->flags & FBK_LEDGER_LIMBO))
         return fbk_index_no(index, state, FBK_S_NO_LEDGER); /* nothing journaled could say whose key it is */
     if ((state->flags & FBK_LEDGER_HAS_KEY) && !fbk_master_key_equal(state->master_key, record->master_key))
         return FBK_S_UNAUTHORIZED;

@@ -7,6 +7,8 @@
 
 #include "fbk_base.h"
 
+#include "fbk_layout_states.h"
+
 #include <stdatomic.h>
 
 #include "../boundary/base.h"
@@ -16,7 +18,6 @@
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_PAIRS_MAX 1u /* A19: the first version runs one pair; every name and struct carries the number */
-#define FBK_MASTER_KEY_BYTES 20u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
 
 /* ------------------------------------------------------------------ records: add ring, request ring, journal */
@@ -192,17 +193,6 @@ struct fbk_exception {
     uint32_t verdict;  /* a status: refused, not stored; FBK_V_CHECK; FBK_V_ORDERED */
 };
 
-/* What metadata says of a ledger reaches the index through gc, and the journal through these. */
-#define FBK_NOTICE_DELETED 1u
-#define FBK_NOTICE_LIMBO_OVER 2u
-#define FBK_NOTICE_LIMBO_OVER_FENCED 3u
-struct fbk_notice {
-    int64_t ledger_id;
-    uint32_t what;
-    uint32_t reserved;
-};
-_Static_assert(sizeof(struct fbk_notice) == 16, "notice");
-
 #define FBK_DESCRIPTOR_COUNT 1024u
 #define FBK_EXCEPTION_COUNT 65536u
 #define FBK_NOTICE_COUNT 4096u
@@ -236,27 +226,6 @@ struct fbk_index_segment {
     struct fbk_cursor notices_written; /* ever put into `notices`, for the journal */
     struct fbk_notice notices[FBK_NOTICE_COUNT]; /* a queue: notice n lies in slot n mod count */
 };
-
-/* ------------------------------------------------------------------ ledger states (A3) */
-
-#define FBK_LEDGER_FENCED 1u
-#define FBK_LEDGER_LIMBO 2u
-#define FBK_LEDGER_DELETED 4u
-#define FBK_LEDGER_HAS_KEY 8u
-
-/* In locations files and in the memory file that hands all states to the journal at start.  72 bytes. */
-struct fbk_ledger_state {
-    int64_t ledger_id;
-    int64_t highest_entry_id; /* -1 = none */
-    int64_t lac;              /* highest LAC seen in an entry or an explicit LAC, -1 = none */
-    uint64_t changed_sequence; /* batch sequence of the last change */
-    uint32_t flags;
-    uint8_t master_key[FBK_MASTER_KEY_BYTES];
-    uint64_t deleted_s;       /* wall clock, when deleted; 0 = not */
-    uint32_t reserved;
-    uint32_t crc;             /* CRC32C of the 68 bytes before it */
-};
-_Static_assert(sizeof(struct fbk_ledger_state) == 72, "ledger state");
 
 /* ------------------------------------------------------------------ journal files */
 

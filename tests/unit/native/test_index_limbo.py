@@ -35,6 +35,7 @@ def test_nothing_is_denied(rig: IndexRig) -> None:
             rig.read(ledger_id, -1),
             rig.read_batch(ledger_id, 0),
             rig.list_entries(ledger_id),
+            rig.write_lac(ledger_id, 5),
             rig.read_lac(ledger_id),
             rig.read_lac(ledger_id, -1, 60_000, PIGGYBACK),
         ]

@@ -1,0 +1,39 @@
+/* What is known of a ledger beside its entries (A3), and what metadata says of it.  Part of fbk_layout.h, whose rules hold. */
+#ifndef FBK_LAYOUT_STATES_H
+#define FBK_LAYOUT_STATES_H
+
+#include "fbk_base.h"
+
+#define FBK_MASTER_KEY_BYTES 20u
+
+#define FBK_LEDGER_FENCED 1u
+#define FBK_LEDGER_LIMBO 2u
+#define FBK_LEDGER_DELETED 4u
+#define FBK_LEDGER_HAS_KEY 8u
+
+/* In locations files and in the memory file that hands all states to the journal at start.  72 bytes. */
+struct fbk_ledger_state {
+    int64_t ledger_id;
+    int64_t highest_entry_id; /* -1 = none */
+    int64_t lac;              /* highest LAC seen in an entry or an explicit LAC, -1 = none */
+    uint64_t changed_sequence; /* batch sequence of the last change */
+    uint32_t flags;
+    uint8_t master_key[FBK_MASTER_KEY_BYTES];
+    uint64_t deleted_s;       /* wall clock, when deleted; 0 = not */
+    uint32_t reserved;
+    uint32_t crc;             /* CRC32C of the 68 bytes before it */
+};
+_Static_assert(sizeof(struct fbk_ledger_state) == 72, "ledger state");
+
+/* What metadata says of a ledger reaches the index through gc, and the journal through these. */
+#define FBK_NOTICE_DELETED 1u
+#define FBK_NOTICE_LIMBO_OVER 2u
+#define FBK_NOTICE_LIMBO_OVER_FENCED 3u
+struct fbk_notice {
+    int64_t ledger_id;
+    uint32_t what;
+    uint32_t reserved;
+};
+_Static_assert(sizeof(struct fbk_notice) == 16, "notice");
+
+#endif
