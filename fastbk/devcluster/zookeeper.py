@@ -21,8 +21,9 @@ from fastbk.errors import ConfigError, StorageError
 JARS_VARIABLE = "FASTBK_ZOOKEEPER_JARS"
 _DEBIAN_JARS = Path("/usr/share/java")
 _MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
-# Without snappy every session is dropped; without the rest the server does not start.
-_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+# Without snappy every session is dropped; without the rest the server does not start. Debian's zookeeper.jar names
+# others by absolute paths, which come right behind it: jute has to be of the same version, so it stands first.
+_JARS = ("zookeeper-jute", "zookeeper", "slf4j-api", "metrics-core", "snappy-java")
 _JARS_MORE = (
     "netty-handler",
     "netty-transport",
