@@ -20,6 +20,7 @@ from fastbk.errors import (
     NotEnoughBookies,
     QuorumTimeout,
 )
+from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.quorum import write_set
 from fastbk.replication.actions import Choose, ReadMetadata, Replaced, Sleep, UpdateMetadata
@@ -70,6 +71,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.head = 0
         self.is_over = False
         self.was_refused = False
+        self.taken_over: VersionedLedger | None = None
 
     # --- the model ---------------------------------------------------------------------------------------------
 
@@ -128,13 +130,12 @@ class AnyHistory(RuleBasedStateMachine):
                 self.rig.ack(bookie_id, first=entry_id)
         self.follow()
 
-    @rule(bookie_id=BOOKIES)
-    def late_answer_of_one_that_was_replaced(self, bookie_id: str) -> None:
-        late = self.stale.get(bookie_id)
-        if late and bookie_id not in self.members:
-            entry_id = late.pop()
-            self.rig.stored.setdefault(bookie_id, set()).add(entry_id)
-            assert not self.writer.acknowledged(bookie_id, entry_id, 1, self.rig.now_s)
+    @rule()
+    def late_answers_of_all_that_were_replaced(self) -> None:
+        for bookie_id in set(self.stale) - set(self.members):
+            for entry_id in self.stale.pop(bookie_id):
+                self.rig.stored.setdefault(bookie_id, set()).add(entry_id)
+                assert not self.writer.acknowledged(bookie_id, entry_id, 1, self.rig.now_s)
 
     @rule(bookie_id=BOOKIES, status=REFUSALS)
     def refuse(self, bookie_id: str, status: Status) -> None:
@@ -204,6 +205,8 @@ class AnyHistory(RuleBasedStateMachine):
     @rule()
     def somebody_edits_the_custom_metadata(self) -> None:
         now = self.rig.store.now
+        if self.taken_over is not None:
+            return
         custom = {"edit": b"%d" % now.version}
         self.rig.store.update(replace(now.metadata, custom=custom), now.version)
 
@@ -214,7 +217,12 @@ class AnyHistory(RuleBasedStateMachine):
         now = self.rig.store.now
         last = now.metadata.fragments[-1]
         action = next((one for one in self.rig.todo if isinstance(one, UpdateMetadata)), None)
-        if action is None or "x" in last.ensemble or last.ensemble != self.members:
+        if (
+            self.taken_over is not None
+            or action is None
+            or "x" in last.ensemble
+            or last.ensemble != self.members
+        ):
             return
         wanted = action.metadata.fragments[-1].ensemble
         index = next(one for one in range(self.size) if wanted[one] != last.ensemble[one])
@@ -236,6 +244,7 @@ class AnyHistory(RuleBasedStateMachine):
             if closes:
                 taken = now.metadata.closed(self.head - 1, 100 * self.head)
             self.rig.store.update(taken, now.version)
+            self.taken_over = self.rig.store.now
 
     # --- what holds --------------------------------------------------------------------------------------------
 
@@ -259,6 +268,11 @@ class AnyHistory(RuleBasedStateMachine):
         metadata = self.rig.store.now.metadata
         assert metadata.fragments[-1].first_entry_id <= self.head
         assert all(len(set(one.ensemble)) == self.size for one in metadata.fragments)
+
+    @invariant()
+    def a_ledger_that_was_taken_over_is_left_alone(self) -> None:
+        if hasattr(self, "rig") and self.taken_over is not None:
+            assert self.rig.store.now == self.taken_over
 
     @invariant()
     def memory_is_bounded_by_what_is_in_flight(self) -> None:

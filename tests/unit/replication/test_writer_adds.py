@@ -1,0 +1,176 @@
+"""The add machine where a writer's machine needs it: replaced bookies, deferred sync, what is owed, the last id."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbk.errors import LedgerClosed, LedgerFenced, NotEnoughBookies, QuorumTimeout
+from fastbk.model.ids import ID_MAX
+from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.forcing import ForcedTo
+from fastbk.wire.statuses import Status
+from tests.unit.replication.writing_rig import Rig, frames_of
+
+
+def machine_of(
+    first: int = 0, held: int = 1 << 30, size: int = 3, write_quorum: int = 3
+) -> AddMachine:
+    names = [f"b{one}" for one in range(size)]
+    machine = AddMachine(7, names, write_quorum, 2, held_bytes_max=held, first_entry_id=first)
+    for index in range(size):
+        machine.connected(index)
+    return machine
+
+
+def add(machine: AddMachine, count: int, now_s: float = 0.0) -> None:
+    machine.add(*frames_of(machine.next_entry_id, count), now_s)
+    for index in range(len(machine.ensemble)):
+        while machine.next_to_send(index) is not None:
+            pass
+
+
+def test_the_last_possible_id_is_written_and_none_behind_it() -> None:
+    machine = machine_of(first=ID_MAX)
+    add(machine, 1)
+    machine.acknowledged(0, ID_MAX, 1)
+    assert machine.acknowledged(1, ID_MAX, 1)
+    assert machine.last_add_confirmed == ID_MAX
+    add(machine, 1)
+    assert isinstance(machine.failure, LedgerClosed)
+    assert machine.outcome(ID_MAX + 1) == "not_written"
+    assert machine.next_entry_id == ID_MAX + 1
+
+
+def test_what_a_replaced_bookie_lacks_of_the_former_fragment_stays_counted_under_its_id() -> None:
+    rig = Rig()
+    rig.add(10)
+    rig.ack("b2", first=0, count=2)
+    rig.ack("b2", first=4)
+    rig.ack("b0", "b1", first=0, count=6)
+    rig.fail("b2")
+    rig.change()
+    counted = rig.writer.adds.under_replicated_by_bookie()
+    assert counted == {"b0": 0, "b1": 0, "b2": 3, "s0": 0}
+    assert rig.writer.adds.lagging(2) == 4
+    rig.connect("s0")
+    assert rig.wire["s0"] == [6, 7, 8, 9]
+    rig.ack("b0", "b1", "s0")
+    assert rig.writer.adds.is_replicated
+    assert rig.writer.adds.held_bytes == 0
+
+
+def test_what_a_replaced_bookie_may_have_stored_is_unknown_for_ever() -> None:
+    rig = Rig(1, 1, 1)
+    rig.add(1)
+    rig.lose("b0")
+    rig.change()
+    rig.connect("s0")
+    assert rig.wire["s0"] == [0]
+    rig.add(1)
+    rig.refuse("s0", Status.FENCED)
+    assert isinstance(rig.writer.failure, LedgerFenced)
+    assert rig.writer.failure.outcome == "unknown"
+    assert rig.writer.adds.outcome(0) == "unknown"
+
+
+def test_a_lost_connection_makes_only_what_was_sent_before_uncertain() -> None:
+    machine = machine_of()
+    add(machine, 1)
+    for index in range(3):
+        machine.lost(index, "cut")
+        machine.connected(index)
+    machine.acknowledged(0, 0, 1)
+    machine.acknowledged(1, 0, 1)
+    add(machine, 1)
+    for index in (2, 1, 0):
+        machine.refused(index, 1, 1, Status.FENCED if index == 0 else Status.NOT_READY)
+    assert machine.failure is not None
+    assert machine.outcome(1) == "not_written"
+
+
+def test_acks_that_came_early_are_counted_when_what_was_before_them_is_given_up() -> None:
+    machine = machine_of(held=0)
+    for _ in range(3):
+        add(machine, 1)
+    machine.acknowledged(2, 1, 1)
+    machine.acknowledged(0, 0, 1)
+    machine.acknowledged(1, 0, 1)
+    assert machine.under_replicated == [0, 0, 1]
+    machine.acknowledged(2, 2, 1)
+    assert machine.lagging(2) == 0
+    assert not any(machine._late)
+
+
+def test_the_oldest_add_that_a_bookie_owes_is_told() -> None:
+    machine = machine_of(size=4, write_quorum=2)
+    assert machine.owed_since(0) is None
+    for at_s in range(8):
+        add(machine, 1, now_s=float(at_s))
+    assert [machine.owed_since(index) for index in range(4)] == [0.0, 0.0, 1.0, 2.0]
+    machine.acknowledged(0, 0, 1)
+    assert machine.owed_since(0) == 3.0
+    machine.acknowledged(0, 4, 1)
+    assert machine.owed_since(0) == 3.0
+    machine.acknowledged(0, 3, 1)
+    assert machine.owed_since(0) == 7.0
+    machine.acknowledged(0, 7, 1)
+    assert machine.owed_since(0) is None
+
+
+def test_an_entry_needs_those_without_which_it_has_no_quorum() -> None:
+    machine = machine_of(size=4, write_quorum=2)
+    assert machine.needed_of({0, 1}) == set()
+    add(machine, 1)
+    assert machine.needed_of({2, 3}) == set()
+    assert machine.needed_of({0, 3}) == {0}
+    machine.acknowledged(0, 0, 1)
+    assert machine.needed_of({0, 3}) == set()
+    assert machine.short_without({3}) == {3}
+
+
+def test_with_deferred_sync_only_a_force_raises_the_lac() -> None:
+    rig = Rig(is_deferred=True)
+    writer = rig.writer
+    rig.add(4)
+    rig.ack("b0", "b1", "b2", first=0, count=3)
+    assert writer.adds.head == 3
+    assert (writer.last_add_confirmed, writer.length_confirmed) == (-1, 0)
+    force = writer.forcing(1.0)
+    rig.ack("b0", "b1", "b2")
+    writer.forced(ForcedTo(2, 300))
+    assert (writer.last_add_confirmed, writer.length_confirmed) == (2, 300)
+    writer.forced(ForcedTo(1, 200))
+    assert (writer.last_add_confirmed, writer.length_confirmed) == (2, 300)
+    assert force._to == ForcedTo(2, 300)
+
+
+def test_the_timeout_of_a_writer_that_waits_for_the_metadata_says_so() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.fail("b2")
+    rig.ack("b0", "b1")
+    rig.pass_time(10.0)
+    assert isinstance(rig.writer.failure, QuorumTimeout)
+    assert "metadata did not answer" in str(rig.writer.failure)
+
+
+def test_a_writer_whose_bookies_are_only_slow_ends_with_a_timeout() -> None:
+    rig = Rig(spares=[])
+    rig.add(1)
+    rig.pass_time(4.9)
+    rig.ack("b0")
+    rig.pass_time(0.05)
+    assert rig.writer.failure is None
+    rig.pass_time(10.0)
+    assert isinstance(rig.writer.failure, QuorumTimeout | NotEnoughBookies)
+    assert set(rig.writer.failure.replicas) >= {"b1", "b2"}
+
+
+@pytest.mark.parametrize("status", [Status.UNAUTHORIZED, Status.CONFLICT, Status.FENCED])
+def test_refusals_that_end_a_writer_end_its_machine(status: Status) -> None:
+    rig = Rig()
+    rig.add(1)
+    assert not rig.refuse("b0", status)
+    assert rig.writer.is_finished
+    rig.ack("b1", "b2")
+    assert rig.writer.adds.head == 0
