@@ -98,6 +98,11 @@ class ReadRange(Procedure[None]):
                 self._begin_parts(now_s)
         return found
 
+    @property
+    def found_bytes(self) -> int:
+        """Data that was found and not taken yet."""
+        return self._ready_bytes + self._behind_bytes
+
     # --- for the parts -----------------------------------------------------------------------------------------
 
     def in_order(self, bookies: Sequence[BookieId]) -> list[BookieId]:
@@ -113,7 +118,7 @@ class ReadRange(Procedure[None]):
 
     def has_room(self, part: ReadPart) -> bool:
         """Whether a part may ask; the first one always when there is nothing to take, so that it goes on."""
-        if self._ready_bytes + self._behind_bytes < self.options.size_bytes_max:
+        if self.found_bytes < self.options.size_bytes_max:
             return True
         return not self._ready and part is self._unfinished[0]
 
