@@ -13,30 +13,46 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
+from typing import TypeVar
 
 from fastbk.client.blocking import Reactor
 from fastbk.client.blocking_reader import LedgerReader
+from fastbk.client.blocking_runner import BlockingIo, run_blocking
 from fastbk.client.blocking_writer import LedgerWriter, Pending
-from fastbk.client.client import LedgerInfo
+from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, config_of
-from fastbk.client.rules import check_open, check_password, ensemble_candidates, new_metadata
-from fastbk.errors import (
-    ClientClosed,
-    MetadataConflict,
-    MetadataUnavailable,
-    NoSuchLedger,
-    NotEnoughBookies,
+from fastbk.client.entries import LedgerInfo
+from fastbk.client.requests import LedgerRequests
+from fastbk.client.rules import (
+    QuorumWarnings,
+    check_open,
+    check_password,
+    custom_metadata_change,
+    new_metadata,
+    pacing_of,
+    writer_options,
 )
+from fastbk.errors import ClientClosed, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieRegistration
+from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
 from fastbk.model.entry import DigestType
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.native import client_codec as codec
+from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.replication.actions import Choose, Replaced
+from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.writer_machine import WriterMachine
 
 __all__ = ["Client", "LedgerReader", "LedgerWriter", "Pending", "connect"]
 
+T = TypeVar("T")
+_WATCH_S = 1.0
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -50,6 +66,9 @@ class Client:
         self._lock = threading.RLock()
         self.reactor = Reactor(self.config, self.list_bookies)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+        self._rng = random.Random()
+        self._warnings = QuorumWarnings()
+        self._watch: Watch | None = None
         _open_clients.add(self)
 
     @contextmanager
@@ -67,6 +86,55 @@ class Client:
             self._opened = open_store(self._uri, self.config.metadata_timeout)
         return self._opened
 
+    # --- bookies -----------------------------------------------------------------------------------------------
+
+    def _bookies_changed(self) -> None:
+        """Called by a thread of the store's: who runs the reactor next looks."""
+        self.reactor.bookies_version += 1
+
+    def _views(self) -> Sequence[BookieView]:
+        return self.reactor.known.views(time.monotonic())
+
+    def _reached(self, choosing: Choosing[T], timeout_s: float) -> T:
+        """Connect to what is chosen until all of it answers."""
+        try:
+            bookie_ids = next(choosing)
+            while True:
+                bookie_ids = choosing.send(self.reactor.reach(bookie_ids, timeout_s))
+        except StopIteration as end:
+            chosen: T = end.value
+            return chosen
+
+    def _io(
+        self,
+        requests: LedgerRequests,
+        metadata: LedgerMetadata,
+        placement: PlacementConfig | None = None,
+    ) -> BlockingIo:
+        config = self.config.placement if placement is None else placement
+
+        def choose(action: Choose) -> Replaced:
+            try:
+                self.reactor.bookies()
+            except MetadataUnavailable:
+                if self.reactor.known.age_s(time.monotonic()) == float("inf"):
+                    raise
+            return self._reached(
+                replacements(
+                    self._views,
+                    action,
+                    metadata.write_quorum,
+                    metadata.ack_quorum,
+                    config,
+                    self._rng,
+                ),
+                self.config.probe_timeout,
+            )
+
+        return BlockingIo(requests.ledger_id, requests, self.reactor, self.store, choose)
+
+    # --- ledgers -----------------------------------------------------------------------------------------------
+
     def create_ledger(
         self,
         ensemble: int = 3,
@@ -76,50 +144,54 @@ class Client:
         password: bytes = b"",
         metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
+        *,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+        placement: PlacementConfig | None = None,
     ) -> LedgerWriter:
-        """Create a ledger and return its writer. `ack_quorum` None: the majority of `write_quorum`."""
+        """Create a ledger and return its writer; see the asyncio client for the arguments."""
         digest_type = DigestType.of(digest)
         arguments = (ensemble, write_quorum, ack_quorum, digest_type, password, metadata)
-        new_metadata((), *arguments, 0, 0)
+        checked = new_metadata((), *arguments, 0, 0)
+        self._warnings.check(checked)
         with self.turn() as reactor:
-            chosen = self._choose(reactor, ensemble)
-            value = new_metadata(chosen, *arguments, int(time.time() * 1000), secrets.randbits(62))
             store = self.store()
+            if self._watch is None:
+                self._watch = store.watch_bookies(self._bookies_changed)
+            reactor.bookies()
+            choosing = new_ensemble(
+                self._views,
+                ensemble,
+                write_quorum,
+                checked.ack_quorum,
+                self.config.placement if placement is None else placement,
+                self._rng,
+            )
+            chosen = self._reached(choosing, self.config.connect_timeout)
+            value = new_metadata(chosen, *arguments, int(time.time() * 1000), secrets.randbits(62))
             found_id = store.next_ledger_id() if ledger_id is None else ledger_id
-            try:
-                store.create_ledger(found_id, value)
-            except (MetadataConflict, MetadataUnavailable):
-                # The answer of a creation that took effect may have been lost: the token tells.
-                try:
-                    token = store.read_ledger(found_id).metadata.creation_token
-                except NoSuchLedger:
-                    token = None
-                if token != value.creation_token:
-                    raise
-            writer = LedgerWriter(self, found_id, value, password, digest_type)
+            known = self._create(store, found_id, value)
+            flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
+            requests = LedgerRequests(found_id, digest_type, password, flags)
+            machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
+            io = self._io(requests, value, placement)
+            writer = LedgerWriter(self, machine, io, explicit_ids=explicit_ids)
             self._writers.add(writer)
             return writer
 
-    def _choose(self, reactor: Reactor, ensemble: int) -> list[BookieId]:
-        candidates = ensemble_candidates(reactor.bookies(), ensemble)
-        random.shuffle(candidates)
-        chosen: list[BookieId] = []
-        said: dict[BookieId, str] = {}
-        for bookie_id in candidates:
-            if len(chosen) == ensemble:
-                break
-            try:
-                reactor.open(bookie_id, "adds", self.config.connect_timeout)
-                chosen.append(bookie_id)
-            except NotEnoughBookies as error:
-                said[bookie_id] = str(error)
-        if len(chosen) < ensemble:
-            raise NotEnoughBookies(
-                f"{ensemble} writable bookies are needed and {len(chosen)} answer:"
-                " start more, or create the ledger with a smaller ensemble",
-                replicas=said,
-            )
-        return chosen
+    @staticmethod
+    def _create(
+        store: MetadataStore, ledger_id: LedgerId, value: LedgerMetadata
+    ) -> VersionedLedger:
+        try:
+            return VersionedLedger(value, store.create_ledger(ledger_id, value))
+        except (MetadataConflict, MetadataUnavailable):
+            # The answer of a creation that took effect may have been lost: the token tells.
+            with suppress(NoSuchLedger):
+                found = store.read_ledger(ledger_id)
+                if found.metadata.creation_token == value.creation_token:
+                    return found
+            raise
 
     def open_ledger(
         self,
@@ -130,9 +202,15 @@ class Client:
     ) -> LedgerReader:
         """Open a ledger for reading; see the asyncio client for `recovery`."""
         with self.turn():
-            found = self.store().read_ledger(ledger_id)
-            digest_type = check_open(ledger_id, found.metadata, recovery, digest, password)
-            return LedgerReader(self, ledger_id, found.metadata, password, digest_type)
+            known = self.store().read_ledger(ledger_id)
+            digest_type = check_open(ledger_id, known.metadata, digest, password)
+            io = self._io(LedgerRequests(ledger_id, digest_type, password), known.metadata)
+            if recovery and not known.metadata.is_closed:
+                options = RecoveryOptions(
+                    pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
+                )
+                known = run_blocking(RecoverLedger(ledger_id, known, options), io)
+            return LedgerReader(self, known.metadata, io)
 
     def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
         """Delete a ledger. NoSuchLedger if there is none."""
@@ -162,6 +240,51 @@ class Client:
             found = self.store().read_ledger(ledger_id)
         return LedgerInfo(ledger_id, found.metadata, found.version)
 
+    def is_closed(self, ledger_id: LedgerId) -> bool:
+        """Return whether the ledger is closed, by what its metadata says now."""
+        return self.ledger_info(ledger_id).metadata.is_closed
+
+    def watch_ledger(self, ledger_id: LedgerId) -> Iterator[LedgerInfo]:
+        """Yield a ledger's metadata now, and again after changes; ends when the ledger is deleted."""
+        changed = threading.Event()
+        with self.turn():
+            watch = self.store().watch_ledger(ledger_id, lambda _: changed.set())
+        version: int | None = None
+        try:
+            while True:
+                changed.clear()
+                try:
+                    info = self.ledger_info(ledger_id)
+                except NoSuchLedger:
+                    if version is None:
+                        raise
+                    return
+                if info.version != version:
+                    version = info.version
+                    yield info
+                # So that a client that is closed meanwhile ends this, too.
+                changed.wait(_WATCH_S)
+        finally:
+            watch.close()
+
+    def edit_metadata(self, ledger_id: LedgerId, changes: Mapping[str, bytes | None]) -> LedgerInfo:
+        """Set (or with None remove) keys of a ledger's custom metadata; return what holds then."""
+        with self.turn():
+            known = self.store().read_ledger(ledger_id)
+            decide = custom_metadata_change(changes)
+            update = MetadataUpdate(decide, known, self.config.metadata_timeout)
+            found = self.run_procedure(ledger_id, known.metadata, update)
+        return LedgerInfo(ledger_id, found.metadata, found.version)
+
+    def run_procedure(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, procedure: Procedure[T]
+    ) -> T:
+        """Run a procedure of fastbk/replication about a ledger and return its result; for tools."""
+        digest_type = metadata.digest_type or DigestType.CRC32
+        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"")
+        with self.turn():
+            return run_blocking(procedure, self._io(requests, metadata))
+
     def list_bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
         with self.turn():
@@ -187,6 +310,8 @@ class Client:
                 return
             self.reactor.is_closed = "this client is closed: make a new one"
             self.reactor.close(self.config.close_timeout if timeout is None else timeout)
+            if self._watch is not None:
+                self._watch.close()
             if self._opened is not None and isinstance(self._uri, str):
                 self._opened.close()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fastbk.client.client import Client, LedgerInfo, connect
+from fastbk.client.client import Client, connect
 from fastbk.client.config import UNLIMITED_S, ClientConfig
-from fastbk.client.entries import Batch, Entry
+from fastbk.client.entries import Batch, Entry, LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.client.writer_stats import WriterStats

@@ -1,4 +1,4 @@
-"""The writer's pipe: one add machine with its channels, timers and the futures that wait for acknowledgements.
+"""The writer's pipe: one writer machine with its channels, timers and the futures that wait for acknowledgements.
 
 Adds are collected during a turn of the loop, encoded by one call of C and written once to each bookie; an add that
 comes while nothing is in flight leaves at once. Answers resolve futures in a loop; there is no task for an add.
@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastbk.client.bookie_pool import BookiePool, Peer
+from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
-from fastbk.client.connection import SEQUENCE_MAX, SLOT_SHIFT
 from fastbk.client.lac_teller import LacTeller
-from fastbk.errors import Error, LedgerClosed
-from fastbk.model.ids import BookieId, EntryId, LedgerId
-from fastbk.model.ledger import LedgerMetadata
+from fastbk.client.runner import LedgerIo, Runner
+from fastbk.client.sequence import entry_of, first_request_id, room_before_wrap
+from fastbk.errors import Error
+from fastbk.model.ids import ID_MAX, BookieId, EntryId
 from fastbk.native import client_codec as codec
-from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.batch import split
+from fastbk.replication.writer_machine import WriterMachine
 from fastbk.wire.statuses import Status
 
 T = TypeVar("T")
@@ -38,46 +38,54 @@ class AddPipe:
 
     def __init__(
         self,
-        ledger_id: LedgerId,
-        metadata: LedgerMetadata,
-        ledger_codec: codec.LedgerCodec,
-        password: bytes,
-        pool: BookiePool,
+        machine: WriterMachine,
+        io: LedgerIo,
         config: ClientConfig,
         on_progress: Callable[[], None],
     ) -> None:
-        ensemble = metadata.fragments[-1].ensemble
-        self.ledger_id = ledger_id
-        self.machine = AddMachine(
-            ledger_id,
-            ensemble,
-            metadata.write_quorum,
-            metadata.ack_quorum,
-            held_bytes_max=config.held_bytes_max,
-        )
-        self.peers: list[Peer] = [pool.peer(bookie_id) for bookie_id in ensemble]
-        self.next_entry_id: EntryId = 0
+        self.ledger_id = io.ledger_id
+        self.machine = machine
+        self.adds = machine.adds
+        self.peers: list[Peer] = []
+        self.next_entry_id: EntryId = self.adds.next_entry_id
         self.bytes_in_flight = 0
-        self.data_bytes_max = codec.FRAME_SIZE_BYTES_MAX - ledger_codec.add_overhead_bytes
-        self._codec = ledger_codec
+        self._codec = io.requests.adds
+        self.data_bytes_max = codec.FRAME_SIZE_BYTES_MAX - self._codec.add_overhead_bytes
         self._config = config
-        self._pool = pool
+        self._pool = io.pool
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
-        self._index = {bookie_id: index for index, bookie_id in enumerate(ensemble)}
-        self._slot = pool.new_slot(self)
+        self._slot = self._pool.new_slot(self)
         # Admitted and not encoded yet.
         self._queue: list[bytes] = []
         # (last entry id, bytes, future, its result): resolved when the head has passed the id.
         self._waiters: deque[tuple[EntryId, int, asyncio.Future[object], object]] = deque()
         self._encode_scheduled = False
-        self._retries: dict[int, asyncio.TimerHandle] = {}
-        self._retry_tries = [0] * len(ensemble)
-        self._expiry: asyncio.TimerHandle | None = None
+        self._retries: dict[BookieId, asyncio.TimerHandle] = {}
+        self._tries: dict[BookieId, int] = {}
+        self._wake: asyncio.TimerHandle | None = None
+        self._released: EntryId = self.adds.head
+        self._has_failed = False
         self._laggards: asyncio.Future[None] | None = None
-        self._lac_teller = LacTeller(self.machine, self.peers, ledger_codec, password, config)
+        self._version = machine.ensemble_version
+        self._runner = Runner(machine, io, self._look)
+        self.teller = LacTeller(self, io, config)
+        self._runner.start()
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Take the machine's ensemble for the channels to send to."""
+        before = {peer.bookie_id: peer for peer in self.peers}
+        self.peers = [self._pool.peer(bookie_id) for bookie_id in self.machine.ensemble]
         for peer in self.peers:
-            peer.adds.subscribe(self)
+            if before.pop(peer.bookie_id, None) is None:
+                peer.adds.subscribe(self)
+        for bookie_id, peer in before.items():
+            peer.adds.unsubscribe(self)
+            self._pool.quarantine(bookie_id)
+            retry = self._retries.pop(bookie_id, None)
+            if retry is not None:
+                retry.cancel()
 
     # --- admission ---------------------------------------------------------------------------------------------
 
@@ -108,7 +116,7 @@ class AddPipe:
         return future
 
     def _schedule(self, first: EntryId) -> None:
-        if first == self.machine.head:
+        if first == self.adds.head:
             # Nothing is in flight: a lone add must not wait for the next turn of the loop.
             self._encode()
         else:
@@ -118,7 +126,7 @@ class AddPipe:
     def wait_for_all(self) -> asyncio.Future[object]:
         """Return a future that is resolved when everything admitted so far is acknowledged."""
         future: asyncio.Future[object] = self._loop.create_future()
-        if self.next_entry_id == self.machine.head:
+        if self.next_entry_id == self.adds.head:
             future.set_result(None)
         else:
             self._waiters.append((self.next_entry_id - 1, 0, future, None))
@@ -127,147 +135,197 @@ class AddPipe:
     @property
     def entries_in_flight(self) -> int:
         """How many entries are admitted and not acknowledged."""
-        return self.next_entry_id - self.machine.head
+        return self.next_entry_id - self.adds.head
 
     # --- sending -----------------------------------------------------------------------------------------------
 
     def _encode(self) -> None:
         """Encode what was admitted and send it."""
         self._encode_scheduled = False
-        queue, machine = self._queue, self.machine
-        if not queue or machine.failure is not None:
+        queue, adds = self._queue, self.adds
+        if not queue or adds.failure is not None:
             return
         self._queue = []
-        if machine.next_entry_id + len(queue) > SEQUENCE_MAX:
-            # Request ids have no room for more; at a million a second that is twelve days in one ledger.
-            self.end(LedgerClosed(f"ledger {self.ledger_id} is full: go on in a new one"))
-            return
         now_s = self._loop.time()
         try:
+            if adds.next_entry_id + len(queue) - 1 > ID_MAX:
+                raise Error("its ids would pass 2^63-1; go on in a new ledger")
             for datas in split(queue):
-                frames, offsets, sizes = self._codec.encode_adds(
-                    self._slot << SLOT_SHIFT | machine.next_entry_id,
-                    machine.next_entry_id,
-                    machine.last_add_confirmed,
-                    machine.next_length,
-                    datas,
-                )
-                machine.add(frames, offsets, sizes, now_s)
+                room = room_before_wrap(adds.next_entry_id)
+                for piece in (datas,) if len(datas) <= room else (datas[:room], datas[room:]):
+                    frames, offsets, sizes = self._codec.encode_adds(
+                        first_request_id(self._slot, adds.next_entry_id),
+                        adds.next_entry_id,
+                        self.machine.last_add_confirmed,
+                        adds.next_length,
+                        piece,
+                    )
+                    adds.add(frames, offsets, sizes, now_s)
         except Exception as error:  # noqa: BLE001
             # Their ids are given out: the next entry must not get one of them, and with it another's ack.
-            self.end(Error(f"ledger {self.ledger_id}: an add could not be encoded: {error!r}"))
+            self.end(
+                Error(
+                    f"ledger {self.ledger_id}: an add could not be encoded: {str(error) or repr(error)}"
+                )
+            )
             return
+        self.machine.added(now_s)
         for index, peer in enumerate(self.peers):
             if peer.adds.is_writable:
                 self._pump(index)
-        if self._expiry is None:
-            self._expiry = self._loop.call_at(now_s + self._config.append_timeout, self._expire)
+        self._after()
 
     def _pump(self, index: int) -> None:
         """Send to one bookie what it has not been sent, until its transport fills."""
-        channel, machine = self.peers[index].adds, self.machine
+        channel, adds = self.peers[index].adds, self.adds
         while channel.is_writable:
-            frames = machine.next_to_send(index)
+            frames = adds.next_to_send(index)
             if frames is None:
                 return
             channel.write(frames)
+
+    def _pump_bookie(self, bookie_id: BookieId) -> None:
+        index = self.machine.index_of(bookie_id)
+        # The machine may be ahead of the channels: then all are sent to when these have followed.
+        has_followed = self._version == self.machine.ensemble_version
+        if index is not None and has_followed and self.machine.failure is None:
+            self._pump(index)
+
+    # --- what the machine tells --------------------------------------------------------------------------------
+
+    def _after(self) -> None:
+        """Look at the machine after a call of it."""
+        if self.machine.has_actions:
+            self._runner.step()
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        machine = self.machine
+        fault = self._runner.fault
+        if fault is not None and machine.failure is None:
+            if not isinstance(fault, Error):
+                self._pool.report(fault)
+                fault = Error(f"ledger {self.ledger_id}: a fault of the client's own: {fault!r}")
+            machine.end(fault, self._loop.time())
+        if self._version != machine.ensemble_version:
+            self._version = machine.ensemble_version
+            self._subscribe()
+            for index in range(len(self.peers)):
+                self._pump(index)
+        if self.adds.head != self._released:
+            self._release()
+        if machine.failure is not None:
+            self._fail()
+            return
+        wake_s = machine.wake_s
+        if wake_s is not None and (self._wake is None or wake_s < self._wake.when()):
+            if self._wake is not None:
+                self._wake.cancel()
+            self._wake = self._loop.call_at(wake_s, self._tick)
+
+    def _tick(self) -> None:
+        self._wake = None
+        self.machine.tick(self._loop.time())
+        self._after()
 
     # --- what the channels tell --------------------------------------------------------------------------------
 
     def channel_ready(self, bookie_id: BookieId) -> None:
         """Send the bookie all that it lacks."""
-        index = self._index[bookie_id]
-        connection = self.peers[index].adds.connection
+        connection = self._pool.peer(bookie_id).adds.connection
         assert connection is not None and connection.hello is not None
         self.data_bytes_max = min(
             self.data_bytes_max,
             connection.hello.frame_size_bytes_max - self._codec.add_overhead_bytes,
         )
-        self.machine.connected(index)
-        if self.machine.failure is None:
-            self._pump(index)
+        self.machine.connected(bookie_id, self._loop.time())
+        self._pump_bookie(bookie_id)
+        self._after()
 
     def channel_lost(self, bookie_id: BookieId, reason: str) -> None:
         """Note it; the channel comes back by itself."""
-        self.machine.lost(self._index[bookie_id], reason)
+        is_gone = self._pool.known.is_gone(bookie_id)
+        self.machine.lost(bookie_id, reason, self._loop.time(), is_gone=is_gone)
+        self._after()
         self._note_laggards()
 
     def channel_drained(self, bookie_id: BookieId) -> None:
         """Send on."""
-        if self.machine.failure is None:
-            self._pump(self._index[bookie_id])
+        self._pump_bookie(bookie_id)
 
     def add_answered(
         self, bookie_id: BookieId, first_sequence: int, count: int, status: int
     ) -> None:
-        """Take an answer to adds [first, first + count) (their sequence is their entry id)."""
-        index = self._index.get(bookie_id)
-        if index is None:
-            return
+        """Take an answer to the adds whose sequences begin there."""
         machine = self.machine
+        first = entry_of(first_sequence, self.adds.head)
         if status == Status.OK:
-            self._retry_tries[index] = 0
-            if machine.acknowledged(index, first_sequence, count):
+            if self._tries:
+                self._tries.pop(bookie_id, None)
+            if machine.acknowledged(bookie_id, first, count, self._loop.time()):
                 self._release()
+            if self.adds.failure is not None:
+                self._after()
             if self._laggards is not None:
                 self._note_laggards()
             return
-        again = machine.refused(index, first_sequence, count, status)
-        if machine.failure is not None:
-            self._fail()
-        elif again and index not in self._retries:
-            tries = self._retry_tries[index] = self._retry_tries[index] + 1
+        if status == Status.IO_ERROR:
+            self._pool.failed(bookie_id)
+        again = machine.refused(bookie_id, first, count, status, self._loop.time())
+        if again and bookie_id not in self._retries:
+            tries = self._tries[bookie_id] = self._tries.get(bookie_id, 0) + 1
             config = self._config
             wait_s = min(config.backoff_max, config.backoff_min * 2 ** min(tries, 20))
-            self._retries[index] = self._loop.call_later(
-                wait_s * random.uniform(0.75, 1.25), self._retry, index
+            self._retries[bookie_id] = self._loop.call_later(
+                wait_s * random.uniform(0.75, 1.25), self._retry, bookie_id
             )
+        self._after()
 
-    def _retry(self, index: int) -> None:
-        self._retries.pop(index, None)
-        self.machine.rewind(index)
-        if self.machine.failure is None:
-            self._pump(index)
+    def _retry(self, bookie_id: BookieId) -> None:
+        self._retries.pop(bookie_id, None)
+        self.machine.retry(bookie_id)
+        self._pump_bookie(bookie_id)
+        self._after()
+
+    def bookies_changed(self) -> None:
+        """Others may be had by now."""
+        self.machine.bookies_changed(self._loop.time())
+        self._after()
 
     def _release(self) -> None:
         """Resolve everything below the head, in order (INV-C1)."""
-        head = self.machine.head
+        head = self._released = self.adds.head
         waiters = self._waiters
         while waiters and waiters[0][0] < head:
             _, size, future, result = waiters.popleft()
             self.bytes_in_flight -= size
             if not future.done():
                 future.set_result(result)
-        self._lac_teller.poke()
+        self.teller.poke()
         self._on_progress()
-
-    def _expire(self) -> None:
-        self._expiry = None
-        at_s = self.machine.expire(self._loop.time(), self._config.append_timeout)
-        if self.machine.failure is not None:
-            self._fail()
-        elif at_s is not None:
-            self._expiry = self._loop.call_at(at_s, self._expire)
 
     def end(self, error: Error) -> None:
         """End the writer from outside; what waits fails with `error`, or with what ended it before."""
-        self.machine.end(error)
-        self._fail()
+        self.machine.end(error, self._loop.time())
+        self._after()
 
     def _fail(self) -> None:
         """Fail everything that is not acknowledged, in order, with the same cause (INV-C2)."""
-        machine = self.machine
-        failure = machine.failure
+        if self._has_failed:
+            return
+        self._has_failed = True
+        failure = self.machine.failure
         assert failure is not None
         self._queue = []
         waiters, self._waiters = self._waiters, deque()
         self.bytes_in_flight = 0
-        entry_id = machine.head
+        entry_id = self.adds.head
         for last, _, future, _ in waiters:
             if not future.done():
                 error = failure.copy()
                 error.entry_id = entry_id
-                error.outcome = machine.outcome(entry_id)
+                error.outcome = self.adds.outcome(entry_id)
                 future.set_exception(error)
             entry_id = last + 1
         self._on_progress()
@@ -287,7 +345,7 @@ class AddPipe:
 
     def _has_laggards(self) -> bool:
         return any(
-            peer.adds.connection is not None and self.machine.lagging(index)
+            peer.adds.connection is not None and self.adds.lagging(index)
             for index, peer in enumerate(self.peers)
         )
 
@@ -295,17 +353,23 @@ class AddPipe:
         if self._laggards is not None and not self._laggards.done() and not self._has_laggards():
             self._laggards.set_result(None)
 
+    def settle(self) -> None:
+        """Change the ensemble no more: the ledger is about to be closed."""
+        self.machine.stop(self._loop.time())
+        self._after()
+
     def stop(self) -> None:
         """Let go of channels and timers."""
+        self._runner.stop()
         self._stop_timers()
         for peer in self.peers:
             peer.adds.unsubscribe(self)
         self._pool.slots.pop(self._slot, None)
 
     def _stop_timers(self) -> None:
-        self._lac_teller.stop()
-        for timer in (self._expiry, *self._retries.values()):
+        self.teller.stop()
+        for timer in (self._wake, *self._retries.values()):
             if timer is not None:
                 timer.cancel()
-        self._expiry = None
+        self._wake = None
         self._retries.clear()

@@ -9,22 +9,81 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
+from fastbk.client.asking import Build
 from fastbk.client.blocking_channel import BlockingChannel
 from fastbk.client.config import ClientConfig
-from fastbk.client.connection import (
-    HELLO_REQUEST_ID,
-    AddListener,
-    Answer,
-)
-from fastbk.errors import ClientClosed, Error, NotEnoughBookies, QuorumTimeout
+from fastbk.client.connection import HELLO_REQUEST_ID, AddListener, Answer, late
+from fastbk.client.known_bookies import KnownBookies
+from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, MetadataStore
 from fastbk.model.ids import BookieId
 
 _POLL_S_MAX = 1.0
+_REFRESH_S = 1.0
+
+
+class Posted:
+    """A request on its way to one bookie.
+
+    Attributes:
+        outcome: the answer, or NotEnoughBookies or QuorumTimeout; None while it is under way.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        channel: BlockingChannel,
+        build: Build,
+        now_s: float,
+        timeout_s: float,
+    ) -> None:
+        self.outcome: Answer | Error | None = None
+        self._deadline_s = now_s + timeout_s
+        self._timeout_s = timeout_s
+        self._reactor = reactor
+        self._channel = channel
+        self._build: Build | None = build
+        self._request_id = 0
+
+    def look(self, now_s: float) -> bool:
+        """Take the next step that is possible; return whether it is done."""
+        if self.outcome is not None:
+            return True
+        outcome = self._look(now_s)
+        if outcome is None:
+            return False
+        self.outcome = outcome
+        self.cancel()
+        if isinstance(outcome, Error):
+            self._reactor.known.failed(self._channel.bookie_id, now_s)
+        return True
+
+    def _look(self, now_s: float) -> Answer | Error | None:
+        channel, is_late = self._channel, now_s >= self._deadline_s
+        if self._build is None:
+            return channel.answers[self._request_id] or (late(self._timeout_s) if is_late else None)
+        if channel.is_up:
+            build, self._build = self._build, None
+            self._request_id = self._reactor.next_request_id()
+            channel.answers[self._request_id] = None
+            channel.write(build(self._request_id))
+            return None
+        if channel.file < 0:
+            return NotEnoughBookies(f"bookie {channel.bookie_id}: {channel.reason}")
+        if is_late:
+            return NotEnoughBookies(
+                f"bookie {channel.bookie_id} was not reached within {self._timeout_s:.3g} s"
+            )
+        return None
+
+    def cancel(self) -> None:
+        """Let go of it: an answer finds no entry and is dropped."""
+        if self._request_id:
+            self._channel.answers.pop(self._request_id, None)
 
 
 class Reactor:
@@ -35,9 +94,10 @@ class Reactor:
     ) -> None:
         self.config = config
         self.slots: dict[int, AddListener] = {}
-        self.incarnations: dict[BookieId, int] = {}
+        self.bookies_version = 0
+        """Counts what the watch tells: bookies came or went."""
+        self.known = KnownBookies(config)
         self._list_bookies = list_bookies
-        self._known: dict[BookieId, BookieRegistration] = {}
         self._channels: dict[tuple[BookieId, str], BlockingChannel] = {}
         self._request_id = 0
         self._slot = 0
@@ -59,15 +119,19 @@ class Reactor:
     def bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
         found = self._list_bookies()
-        self._known.update({one.service.bookie_id: one for one in found})
+        self.known.update(found, time.monotonic())
+        self.known.locations.learn_blocking(self.known.hosts())
         return found
 
     def address(self, bookie_id: BookieId, *, fresh: bool) -> tuple[str, int]:
         """Return where the bookie listens."""
-        if fresh or bookie_id not in self._known:
+        if self.known.endpoint(bookie_id) is None:
             self.bookies()
-        known = self._known.get(bookie_id)
-        endpoint = known.service.endpoint() if known is not None else None
+        elif fresh and self.known.age_s(time.monotonic()) > _REFRESH_S:
+            # Without metadata the last known place is still worth a try.
+            with suppress(Error):
+                self.bookies()
+        endpoint = self.known.endpoint(bookie_id)
         if endpoint is None:
             raise NotEnoughBookies(f"bookie {bookie_id} is not registered")
         return endpoint.host, endpoint.port
@@ -117,50 +181,47 @@ class Reactor:
             raise NotEnoughBookies(f"bookie {bookie_id}: {channel.reason}")
         return channel
 
-    def ask(self, bookie_id: BookieId, build: Callable[[int], bytes], timeout_s: float) -> Answer:
-        """Send a request other than an add and return its answer."""
-        (result,) = self.ask_all([bookie_id], build, timeout_s, is_enough=None)
-        if isinstance(result, Error):
-            raise result
-        return result
+    def post(self, bookie_id: BookieId, build: Build, timeout_s: float) -> Posted:
+        """Begin a request other than a writer's add; it moves on while the reactor runs."""
+        now_s = time.monotonic()
+        channel = self.channel(bookie_id, "reads")
+        if not channel.is_up:
+            channel.next_try_s = 0.0
+            channel.start(now_s)
+        posted = Posted(self, channel, build, now_s, timeout_s)
+        posted.look(now_s)
+        return posted
+
+    def next_request_id(self) -> int:
+        """Return an id for a request other than a writer's add; 0 is never used."""
+        self._request_id = self._request_id % (HELLO_REQUEST_ID - 1) + 1
+        return self._request_id
 
     def ask_all(
-        self,
-        bookie_ids: list[BookieId],
-        build: Callable[[int], bytes],
-        timeout_s: float,
-        is_enough: Callable[[dict[BookieId, Answer | Error | None]], bool] | None,
+        self, bookie_ids: Sequence[BookieId], build: Build, timeout_s: float
     ) -> list[Answer | Error]:
         """Send the same request to several bookies; return each one's answer or why there is none."""
-        deadline_s = time.monotonic() + timeout_s
-        asked: dict[BookieId, tuple[BlockingChannel, int]] = {}
-        result: dict[BookieId, Answer | Error | None] = {}
+        posted = [self.post(one, build, timeout_s) for one in bookie_ids]
+        try:
+            self.run_until(
+                lambda: all([one.look(time.monotonic()) for one in posted]),
+                time.monotonic() + timeout_s + _POLL_S_MAX,
+            )
+        finally:
+            for one in posted:
+                one.cancel()
+        late = NotEnoughBookies("the request was given up")
+        return [late if one.outcome is None else one.outcome for one in posted]
+
+    def reach(self, bookie_ids: Sequence[BookieId], timeout_s: float) -> dict[BookieId, str]:
+        """Connect to these for adds; return why those that do not answer are not reached."""
+        missed: dict[BookieId, str] = {}
         for bookie_id in bookie_ids:
             try:
-                channel = self.open(bookie_id, "reads", max(0.0, deadline_s - time.monotonic()))
+                self.open(bookie_id, "adds", timeout_s)
             except NotEnoughBookies as error:
-                result[bookie_id] = error
-                continue
-            self._request_id = self._request_id % (HELLO_REQUEST_ID - 1) + 1
-            asked[bookie_id] = (channel, self._request_id)
-            channel.answers[self._request_id] = None
-            channel.write(build(self._request_id))
-        try:
-
-            def is_done() -> bool:
-                for bookie_id, (channel, request_id) in asked.items():
-                    result[bookie_id] = channel.answers[request_id]
-                if all(one is not None for one in result.values()):
-                    return True
-                return is_enough is not None and is_enough(result)
-
-            self.run_until(is_done, deadline_s)
-        finally:
-            # An abandoned answer finds no entry here and is dropped.
-            for channel, request_id in asked.values():
-                del channel.answers[request_id]
-        late = QuorumTimeout(f"no answer within {timeout_s:.3g} s")
-        return [result[one] or late for one in bookie_ids]
+                missed[bookie_id] = str(error)
+        return missed
 
     def close(self, timeout_s: float) -> None:
         """Close all channels."""

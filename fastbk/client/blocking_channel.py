@@ -210,11 +210,9 @@ class BlockingChannel:
         hello = decode_hello_reply(answer.frame)
         if hello.bookie_id != self.bookie_id:
             raise ProtocolError(f"there is bookie {hello.bookie_id!r}, not {self.bookie_id!r}")
-        if (
-            self._reactor.incarnations.setdefault(self.bookie_id, hello.incarnation)
-            != hello.incarnation
-        ):
-            raise ProtocolError("it came back without its data (another incarnation)")
+        reason = self._reactor.known.check_incarnation(self.bookie_id, hello.incarnation)
+        if reason is not None:
+            raise ProtocolError(reason)
         self.hello = hello
         self._buffer.frame_size_bytes_max = max(hello.frame_size_bytes_max, 4096)
         self.is_up = True
@@ -232,12 +230,15 @@ class BlockingChannel:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        was_up = self.is_up
         self.is_up = self._connected = False
         self.hello = None
         self._out.clear()
         self._out_bytes = 0
         self._buffer = AnswerBuffer()
         self.reason = reason
+        if not was_up:
+            self._reactor.known.failed(self.bookie_id, time.monotonic())
         config = self._reactor.config
         wait_s = min(config.backoff_max, config.backoff_min * 2 ** min(self._tries, 20))
         self._tries += 1

@@ -3,57 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
 import secrets
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 from fastbk.client.bookie_pool import BookiePool
+from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, config_of
+from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.client.requests import LedgerRequests
 from fastbk.client.rules import (
+    QuorumWarnings,
     check_open,
     check_password,
-    close_in,
-    ensemble_candidates,
+    custom_metadata_change,
     new_metadata,
+    pacing_of,
+    writer_options,
 )
+from fastbk.client.runner import LedgerIo, run
 from fastbk.errors import (
     ClientClosed,
     Error,
     MetadataConflict,
     MetadataUnavailable,
     NoSuchLedger,
-    NotEnoughBookies,
 )
-from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.meta import MetadataStore
+from fastbk.meta.api import BookieRegistration, VersionedLedger
 from fastbk.model.entry import DigestType
-from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
+from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.replication.actions import Choose, Replaced
+from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.writer_machine import WriterMachine
 
 T = TypeVar("T")
 _log = logging.getLogger("fastbk.client")
 # Clients that are open in this process: a fork makes them useless in the child.
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerInfo:
-    """A ledger as the metadata store has it."""
-
-    ledger_id: LedgerId
-    metadata: LedgerMetadata
-    version: int
 
 
 class Client:
@@ -66,61 +68,80 @@ class Client:
 
     def __init__(self, uri: str | MetadataStore, config: ClientConfig | None = None) -> None:
         self.config = ClientConfig() if config is None else config
-        self._uri = uri
-        self._store: MetadataStore | None = None if isinstance(uri, str) else uri
-        self._owns_store = isinstance(uri, str)
-        self._closed: str | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._executor: ThreadPoolExecutor | None = None
-        self._pool = BookiePool(self.config, self._list_bookies, self._report)
+        self._store = MetadataCalls(uri, self.config)
+        self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
+        self._rng = random.Random()
+        self._warnings = QuorumWarnings()
+        self._is_watching = False
+        self._refreshing: asyncio.Task[None] | None = None
         _open_clients.add(self)
 
-    # --- metadata ----------------------------------------------------------------------------------------------
+    # --- bookies -----------------------------------------------------------------------------------------------
 
-    async def _metadata(
-        self, call: Callable[[MetadataStore], T], timeout_s: float | None = None
-    ) -> T:
-        """Run a call of the blocking store in this client's own thread."""
-        self._check()
-        limit_s = self.config.metadata_timeout if timeout_s is None else timeout_s
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise ClientClosed(
-                "a client belongs to the event loop it was first used on: make one for each"
-            )
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="fastbk-metadata")
+    async def _fresh_bookies(self) -> None:
+        """Read the list of bookies; without metadata the last known one has to do."""
         try:
-            async with asyncio.timeout(limit_s):
-                return await loop.run_in_executor(self._executor, self._call_store, call)
-        except TimeoutError:
-            raise MetadataUnavailable(
-                f"the metadata store did not answer within {limit_s:g} s; read again before retrying"
-            ) from None
+            await self.pool.bookies()
+        except MetadataUnavailable:
+            if self.pool.known.age_s(asyncio.get_running_loop().time()) == float("inf"):
+                raise
 
-    def _call_store(self, call: Callable[[MetadataStore], T]) -> T:
-        if self._store is None:
-            assert isinstance(self._uri, str)
-            self._store = open_store(self._uri, self.config.metadata_timeout)
-        return call(self._store)
+    def _bookies_changed(self) -> None:
+        """The watch tells of bookies that came or went; changes while one is looked at are looked at once more."""
+        if self._refreshing is None and self._store.closed is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._tell_writers())
 
-    async def _list_bookies(self) -> list[BookieRegistration]:
-        return await self._metadata(lambda store: store.list_bookies())
+    async def _tell_writers(self) -> None:
+        with contextlib.suppress(Error):
+            await self.pool.bookies()
+        self._refreshing = None
+        for writer in list(self._writers):
+            writer.bookies_changed()
 
-    async def _read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
-        return await self._metadata(lambda store: store.read_ledger(ledger_id))
+    def _views(self) -> Sequence[BookieView]:
+        return self.pool.known.views(asyncio.get_running_loop().time())
 
-    async def _watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
-        loop = asyncio.get_running_loop()
+    async def _reached(self, choosing: Choosing[T], timeout_s: float) -> T:
+        """Connect to what is chosen until all of it answers."""
+        try:
+            bookie_ids = next(choosing)
+            while True:
+                bookie_ids = choosing.send(await self.pool.reach(bookie_ids, timeout_s))
+        except StopIteration as end:
+            chosen: T = end.value
+            return chosen
 
-        def told(_: LedgerId) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(callback)
+    def _io(
+        self,
+        requests: LedgerRequests,
+        metadata: LedgerMetadata,
+        placement: PlacementConfig | None = None,
+    ) -> LedgerIo:
+        config = self.config.placement if placement is None else placement
 
-        return await self._metadata(lambda store: store.watch_ledger(ledger_id, told))
+        async def choose(action: Choose) -> Replaced:
+            await self._fresh_bookies()
+            return await self._reached(
+                replacements(
+                    self._views,
+                    action,
+                    metadata.write_quorum,
+                    metadata.ack_quorum,
+                    config,
+                    self._rng,
+                ),
+                self.config.probe_timeout,
+            )
+
+        return LedgerIo(
+            requests.ledger_id,
+            requests,
+            self.pool,
+            self._store.read_ledger,
+            self._store.update_ledger,
+            choose,
+        )
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 
@@ -133,16 +154,39 @@ class Client:
         password: bytes = b"",
         metadata: Mapping[str, bytes] | None = None,
         ledger_id: LedgerId | None = None,
+        *,
+        explicit_ids: bool = False,
+        deferred_sync: bool = False,
+        placement: PlacementConfig | None = None,
     ) -> LedgerWriter:
         """Create a ledger and return its writer. `ack_quorum` None: the majority of `write_quorum`.
+
+        Less than a majority is possible, and a WeakQuorumWarning once for each client: see docs/quorums.md.
+        `digest`: crc32c, crc32, hmac or none. `explicit_ids`: the caller names the id of each entry. `deferred_sync`:
+        what is appended counts only once `force` has returned. `placement`: in place of the client's.
 
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
         digest_type = DigestType.of(digest)
         # Refuses impossible quorums before anything is asked.
-        new_metadata((), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0)
-        chosen = await self._choose(ensemble)
+        checked = new_metadata(
+            (), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0
+        )
+        self._warnings.check(checked)
+        await self._watch_bookies()
+        await self.pool.bookies()
+        chosen = await self._reached(
+            new_ensemble(
+                self._views,
+                ensemble,
+                write_quorum,
+                checked.ack_quorum,
+                self.config.placement if placement is None else placement,
+                self._rng,
+            ),
+            self.config.connect_timeout,
+        )
         value = new_metadata(
             chosen,
             ensemble,
@@ -155,60 +199,37 @@ class Client:
             secrets.randbits(62),
         )
         if ledger_id is None:
-            found_id = await self._metadata(lambda store: store.next_ledger_id())
+            found_id = await self._store.call(lambda store: store.next_ledger_id())
         else:
             found_id = ledger_id
-        await self._create(found_id, value)
-        writer = LedgerWriter(
-            found_id,
-            value,
-            codec.LedgerCodec(found_id, digest_type, password),
-            password,
-            self._pool,
-            self.config,
-            self._close_ledger,
-        )
+        known = await self._create(found_id, value)
+        flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
+        requests = LedgerRequests(found_id, digest_type, password, flags)
+        machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
+        io = self._io(requests, value, placement)
+        writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         self._writers.add(writer)
         return writer
 
-    async def _create(self, ledger_id: LedgerId, value: LedgerMetadata) -> None:
+    async def _watch_bookies(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            await self._store.watch_bookies(self._bookies_changed)
+
+    async def _create(self, ledger_id: LedgerId, value: LedgerMetadata) -> VersionedLedger:
         try:
-            await self._metadata(lambda store: store.create_ledger(ledger_id, value))
+            version = await self._store.call(lambda store: store.create_ledger(ledger_id, value))
         except (MetadataConflict, MetadataUnavailable):
             # The answer of a creation that took effect may have been lost: the token tells.
             found: VersionedLedger | None
             try:
-                found = await self._read_ledger(ledger_id)
+                found = await self._store.read_ledger(ledger_id)
             except NoSuchLedger:
                 found = None
             if found is None or found.metadata.creation_token != value.creation_token:
                 raise
-
-    async def _choose(self, ensemble: int) -> tuple[BookieId, ...]:
-        """Return `ensemble` writable bookies that answer, in random order."""
-        candidates = ensemble_candidates(await self._pool.bookies(), ensemble)
-        random.shuffle(candidates)
-        chosen: list[BookieId] = []
-        said: dict[BookieId, str] = {}
-        while len(chosen) < ensemble and candidates:
-            asked = [candidates.pop() for _ in range(min(ensemble - len(chosen), len(candidates)))]
-            tries = [self._pool.peer(one).adds.open(self.config.connect_timeout) for one in asked]
-            for bookie, result in zip(
-                asked, await asyncio.gather(*tries, return_exceptions=True), strict=True
-            ):
-                if isinstance(result, Error):
-                    said[bookie] = str(result)
-                elif isinstance(result, BaseException):
-                    raise result
-                else:
-                    chosen.append(bookie)
-        if len(chosen) < ensemble:
-            raise NotEnoughBookies(
-                f"{ensemble} writable bookies are needed and {len(chosen)} answer:"
-                " start more, or create the ledger with a smaller ensemble",
-                replicas=said,
-            )
-        return tuple(chosen)
+            return found
+        return VersionedLedger(value, version)
 
     async def open_ledger(
         self,
@@ -219,54 +240,98 @@ class Client:
     ) -> LedgerReader:
         """Open a ledger for reading. `digest` None: what its metadata names.
 
-        With `recovery`, a ledger that is not closed would be fenced and closed first; this version cannot do that
-        and raises ConfigError for one. Without, the reader follows the writer.
-        """
-        found = await self._read_ledger(ledger_id)
-        digest_type = check_open(ledger_id, found.metadata, recovery, digest, password)
-        return LedgerReader(
-            ledger_id,
-            found.metadata,
-            codec.LedgerCodec(ledger_id, digest_type, password),
-            password,
-            self._pool,
-            self.config,
-            self._read_ledger,
-            self._watch_ledger,
-        )
+        With `recovery`, a ledger that is not closed is fenced, so that its writer can append no more, and closed behind
+        everything that was ever acknowledged. Without, the reader follows the writer.
 
-    async def _close_ledger(
-        self, ledger_id: LedgerId, last: EntryId, length: int, timeout_s: float
-    ) -> None:
-        """Close by compare-and-set with the writer's own end."""
-        await self._metadata(lambda store: close_in(store, ledger_id, last, length), timeout_s)
+        Raises NoSuchLedger, Unauthorized, ConfigError (another digest), and what recovery meets: NotEnoughBookies,
+        DigestMismatch, MetadataUnavailable; the same call may then succeed later, whoever makes it.
+        """
+        known = await self._store.read_ledger(ledger_id)
+        digest_type = check_open(ledger_id, known.metadata, digest, password)
+        requests = LedgerRequests(ledger_id, digest_type, password)
+        io = self._io(requests, known.metadata)
+        if recovery and not known.metadata.is_closed:
+            options = RecoveryOptions(
+                pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
+            )
+            known = await run(RecoverLedger(ledger_id, known, options), io)
+        return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
 
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
         """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none."""
         if password is not None:
-            check_password(ledger_id, (await self._read_ledger(ledger_id)).metadata, password)
-        await self._metadata(lambda store: store.delete_ledger(ledger_id))
+            check_password(ledger_id, (await self._store.read_ledger(ledger_id)).metadata, password)
+        await self._store.call(lambda store: store.delete_ledger(ledger_id))
 
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""
         after = -1
-        while page := await self._metadata(lambda store: store.list_ledgers(after)):  # noqa: B023
+        while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
             for ledger_id in page:
-                try:
+                with contextlib.suppress(NoSuchLedger):
                     yield await self.ledger_info(ledger_id)
-                except Error as error:
-                    if error.code != -7:
-                        raise
             after = page[-1]
 
     async def ledger_info(self, ledger_id: LedgerId) -> LedgerInfo:
         """Return a ledger's metadata; NoSuchLedger if there is none."""
-        found = await self._read_ledger(ledger_id)
+        found = await self._store.read_ledger(ledger_id)
         return LedgerInfo(ledger_id, found.metadata, found.version)
+
+    async def is_closed(self, ledger_id: LedgerId) -> bool:
+        """Return whether the ledger is closed, by what its metadata says now. NoSuchLedger."""
+        return (await self._store.read_ledger(ledger_id)).metadata.is_closed
+
+    async def watch_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[LedgerInfo, None]:
+        """Yield a ledger's metadata now, and again after changes, of which several may be told as one.
+
+        Ends when the ledger is deleted; NoSuchLedger if there is none at first.
+        """
+        changed = asyncio.Event()
+        watch = await self._store.watch_ledger(ledger_id, changed.set)
+        version: int | None = None
+        try:
+            while True:
+                changed.clear()
+                try:
+                    info = await self.ledger_info(ledger_id)
+                except NoSuchLedger:
+                    if version is None:
+                        raise
+                    return
+                if info.version != version:
+                    version = info.version
+                    yield info
+                await changed.wait()
+        finally:
+            watch.close()
+
+    async def edit_metadata(
+        self, ledger_id: LedgerId, changes: Mapping[str, bytes | None]
+    ) -> LedgerInfo:
+        """Set (or with None remove) keys of a ledger's custom metadata; return what holds then.
+
+        By compare-and-set: nobody's change of anything else is lost. MetadataUnavailable: it may have taken effect.
+        """
+        known = await self._store.read_ledger(ledger_id)
+        decide = custom_metadata_change(changes)
+        update = MetadataUpdate(decide, known, self.config.metadata_timeout)
+        found = await self.run_procedure(ledger_id, known.metadata, update)
+        return LedgerInfo(ledger_id, found.metadata, found.version)
+
+    async def run_procedure(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, procedure: Procedure[T]
+    ) -> T:
+        """Run a procedure of fastbk/replication about a ledger and return its result; for tools.
+
+        Digest and password are those that the metadata names.
+        """
+        digest_type = metadata.digest_type or DigestType.CRC32
+        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"")
+        return await run(procedure, self._io(requests, metadata))
 
     async def list_bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
-        return await self._pool.bookies()
+        return await self.pool.bookies()
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -278,26 +343,22 @@ class Client:
             "under_replicated": sum(sum(one.under_replicated.values()) for one in writers.values()),
         }
 
-    def _check(self) -> None:
-        if self._closed is not None:
-            raise ClientClosed(self._closed)
-
     def _report(self, error: BaseException) -> None:
         _log.error("unexpected error in a connection", exc_info=error)
 
     def mark_forked(self) -> None:
         """Make this client refuse everything: it lives in a forked child, its sockets are the parent's."""
-        self._closed = "this client was made before a fork: make a new one in the child"
-        self._pool.is_closed = True
-        error = ClientClosed(self._closed)
+        self._store.closed = "this client was made before a fork: make a new one in the child"
+        self.pool.is_closed = True
+        error = ClientClosed(self._store.closed)
         for writer in self._writers:
             writer.block(error)
 
     async def close(self, *, timeout: float | None = None) -> None:
         """End writers that are left (their ledgers stay open), send what was written, close. Again: does nothing."""
-        if self._closed is not None:
+        if self._store.closed is not None:
             return
-        self._closed = "this client is closed: make a new one"
+        self._store.closed = "this client is closed: make a new one"
         limit_s = self.config.close_timeout if timeout is None else timeout
         _open_clients.discard(self)
         for writer in list(self._writers):
@@ -307,18 +368,13 @@ class Client:
                     outcome="unknown",
                 )
             )
-        await self._pool.close(limit_s)
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            if self._store is not None and self._owns_store:
-                await asyncio.wait(
-                    [asyncio.get_running_loop().run_in_executor(executor, self._store.close)],
-                    timeout=limit_s,
-                )
-            executor.shutdown(wait=False)
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        await self.pool.close(limit_s)
+        await self._store.close(limit_s)
 
     async def __aenter__(self) -> Client:
-        await self._metadata(lambda store: store.instance_id())
+        await self._store.call(lambda store: store.instance_id())
         return self
 
     async def __aexit__(

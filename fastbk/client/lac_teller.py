@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
+from fastbk.client.connection import Answer
+from fastbk.client.rules import no_bookie_took_lac
+from fastbk.client.runner import LedgerIo
 from fastbk.errors import Error
-from fastbk.model.entry import make_lac_body
-from fastbk.model.ids import EntryId
-from fastbk.native import client_codec as codec
-from fastbk.replication.add_machine import AddMachine
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.replication.actions import TellLac
+from fastbk.wire.statuses import Status, status_name
+
+if TYPE_CHECKING:
+    from fastbk.client.add_pipe import AddPipe
+    from fastbk.client.asking import Asking
 
 
 class LacTeller:
-    """A timer that runs while entries are acknowledged and writes the LAC once the writer has fallen idle."""
+    """A timer that runs while the LAC moves and tells it once the writer has fallen idle; or at once, when asked to."""
 
-    def __init__(
-        self,
-        machine: AddMachine,
-        peers: list[Peer],
-        ledger_codec: codec.LedgerCodec,
-        password: bytes,
-        config: ClientConfig,
-    ) -> None:
-        self._machine = machine
-        self._peers = peers
-        self._codec = ledger_codec
-        self._password = password
+    def __init__(self, pipe: AddPipe, io: LedgerIo, config: ClientConfig) -> None:
+        self._pipe = pipe
+        self._io = io
         self._interval_s = config.explicit_lac_interval
         self._timeout_s = config.read_timeout
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._told: EntryId = -1
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: set[Asking] = set()
 
     def poke(self) -> None:
         """The LAC has moved."""
         if self._timer is None and self._interval_s:
-            self._timer = self._loop.call_later(self._interval_s, self._tell)
+            self._timer = self._loop.call_later(self._interval_s, self._tell_when_idle)
 
     def stop(self) -> None:
         """Tell nothing more."""
@@ -46,35 +43,59 @@ class LacTeller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in self._tasks:
-            task.cancel()
+        for asking in self._asking:
+            asking.cancel()
+        self._asking.clear()
 
-    def _tell(self) -> None:
+    def _tell_when_idle(self) -> None:
         self._timer = None
-        machine = self._machine
-        if machine.head != machine.next_entry_id:
+        if self._pipe.entries_in_flight:
             # Entries in flight carry a LAC; the last of them will not carry its own.
             self.poke()
             return
-        lac = machine.last_add_confirmed
-        if lac <= self._told:
-            return
-        self._told = lac
-        body = make_lac_body(machine.ledger_id, lac, self._codec.digest_type, self._password)
-        for peer in self._peers:
-            if peer.adds.connection is not None:
-                task = self._loop.create_task(self._write(peer, lac, body))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+        lac = self._pipe.machine.last_add_confirmed
+        if lac > self._told:
+            self._told = lac
+            for peer in self._pipe.peers:
+                if peer.adds.connection is not None:
+                    # Losing it only delays visibility; the next one says the same.
+                    self._send(peer.bookie_id, lac, None)
 
-    async def _write(self, peer: Peer, lac: EntryId, body: bytes) -> None:
-        try:
-            await peer.request(
-                lambda request_id: codec.put_write_lac(
-                    request_id, self._machine.ledger_id, lac, self._codec.master_key, body
-                ),
-                self._timeout_s,
-            )
-        except Error:
-            # Losing it only delays visibility; the next one says the same.
-            return
+    def _send(
+        self, bookie_id: BookieId, lac: EntryId, heard: asyncio.Future[str | None] | None
+    ) -> None:
+        requests = self._io.requests
+
+        def told(outcome: Answer | Error) -> None:
+            self._asking.discard(asking)
+            if heard is None or heard.done():
+                return
+            if isinstance(outcome, Error):
+                heard.set_result(str(outcome))
+            else:
+                is_good = outcome.status == Status.OK
+                heard.set_result(None if is_good else status_name(outcome.status))
+
+        asking = self._io.pool.peer(bookie_id).ask(
+            lambda request_id: requests.frame(TellLac(lac), request_id), self._timeout_s, told
+        )
+        self._asking.add(asking)
+
+    async def tell(self) -> EntryId:
+        """Tell the LAC now and return it once all have answered; NotEnoughBookies if none took it."""
+        lac = self._pipe.machine.last_add_confirmed
+        if lac < 0:
+            return lac
+        asked = {peer.bookie_id: self._loop.create_future() for peer in self._pipe.peers}
+        for bookie_id, future in asked.items():
+            self._send(bookie_id, lac, future)
+        answers = await asyncio.gather(*asked.values())
+        said = {
+            bookie_id: reason
+            for bookie_id, reason in zip(asked, answers, strict=True)
+            if reason is not None
+        }
+        if len(said) == len(asked):
+            raise no_bookie_took_lac(self._io.ledger_id, lac, said)
+        self._told = max(self._told, lac)
+        return lac

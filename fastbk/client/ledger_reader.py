@@ -1,4 +1,4 @@
-"""The asyncio reader of one ledger: I/O around the read machines, prefetch, tailing."""
+"""The asyncio reader of one ledger: the reading procedures as calls and iterators."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ import contextlib
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
-from typing import TypeAlias
 
-from fastbk.client.asking_lac import LacPoller, ask_all_lacs
-from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry
-from fastbk.errors import (
-    ClientClosed,
-    ConfigError,
-    Error,
-    NoSuchEntry,
-    NotEnoughBookies,
-    QuorumTimeout,
-)
-from fastbk.meta.api import VersionedLedger, Watch
-from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.client.preferring import Preference
+from fastbk.client.rules import pacing_of, read_options
+from fastbk.client.runner import LedgerIo, Runner, run
+from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuchEntry
+from fastbk.meta.api import Watch
+from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.native import client_codec as codec
-from fastbk.replication.read_machine import LacMachine, Patience, ReadMachine, ReadRequest
-from fastbk.wire.statuses import Status
+from fastbk.replication.actions import Found
+from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
+from fastbk.replication.polling import LacNews, PollLac, PollOptions
+from fastbk.replication.reading import ReadRange
 
-Found: TypeAlias = list[tuple[EntryId, EntryId, memoryview]]
 
-# How many runs of a striped ledger are asked for at the same time.
-_STRIPED_PARTS = 8
-_STRIPED_PART_ENTRIES = 64
-# A bookie that failed is asked last for this long.
-_AVOID_S = 5.0
-_TRY_S_MIN = 0.25
+class _Changes:
+    """What a watch tells of the metadata."""
+
+    def __init__(self) -> None:
+        self.watch: Watch | None = None
+        self.has_come = False
+        self.event = asyncio.Event()
+
+    def tell(self) -> None:
+        """The metadata has changed."""
+        self.has_come = True
+        self.event.set()
 
 
 class LedgerReader:
@@ -46,26 +45,23 @@ class LedgerReader:
 
     def __init__(
         self,
-        ledger_id: LedgerId,
         metadata: LedgerMetadata,
-        ledger_codec: codec.LedgerCodec,
-        password: bytes,
-        pool: BookiePool,
+        io: LedgerIo,
         config: ClientConfig,
-        read_metadata: Callable[[LedgerId], Awaitable[VersionedLedger]],
         watch_ledger: Callable[[LedgerId, Callable[[], None]], Awaitable[Watch]],
     ) -> None:
-        self.ledger_id = ledger_id
+        self.ledger_id = io.ledger_id
         self.metadata = metadata
-        self._codec = ledger_codec
-        self._password = password
-        self._pool = pool
+        self._io = io
         self._config = config
-        self._read_metadata = read_metadata
         self._watch_ledger = watch_ledger
+        self._loop = asyncio.get_running_loop()
         self._lac: EntryId = metadata.last_entry_id
-        self._avoid: dict[BookieId, float] = {}
-        self._prefer = random.randrange(1 << 16)
+        self._prefer = Preference(
+            io.pool.known,
+            random.randrange(1 << 16),
+            is_striped=metadata.ensemble_size != metadata.write_quorum,
+        )
         self._replicas_skipped = 0
         self._closed = False
 
@@ -85,33 +81,31 @@ class LedgerReader:
         """Ask the bookies for the last acknowledged entry, -1 if there is none; only good digests count.
 
         Returns once the answers must contain every LAC that anybody has seen. A closed ledger needs no asking.
-        While too many bookies are away or busy it goes on asking until the time is over.
+        While too many bookies are away or busy it goes on asking until the time is over; then NotEnoughBookies.
         """
+        return await self._ask_lac(ReadLastConfirmed, timeout)
+
+    async def try_last_add_confirmed(self, *, timeout: float | None = None) -> EntryId:
+        """Ask all bookies once and return the best that is proven, however few answer: it may be an old one.
+
+        Raises NotEnoughBookies when none answers.
+        """
+        return await self._ask_lac(TryReadLastConfirmed, timeout)
+
+    async def _ask_lac(self, kind: type[ReadLastConfirmed], timeout: float | None) -> EntryId:
         self._check()
+        if not self.metadata.is_closed:
+            await self._refresh()
         if self.metadata.is_closed:
             return self._lac
-        limit_s = self._config.read_timeout if timeout is None else timeout
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + limit_s
-        patience = Patience(self._config.backoff_min, self._config.backoff_max, end_s)
-        machine = LacMachine(self.metadata)
-        while True:
-            left_s = max(0.001, end_s - loop.time())
-            await ask_all_lacs(self._pool, self._codec, self._password, machine, left_s)
-            if machine.is_covered:
-                break
-            said = dict(machine.said)
-            pause_s = patience.pause_s(machine, loop.time())
-            if pause_s is None:
-                raise NotEnoughBookies(
-                    f"ledger {self.ledger_id}: too few bookies told their LAC; try again",
-                    ledger_id=self.ledger_id,
-                    replicas=said,
-                )
-            await asyncio.sleep(pause_s * random.uniform(0.75, 1.0))
-            self._check()
-        self._lac = max(self._lac, machine.last_add_confirmed)
+        asking = kind(self.ledger_id, self.metadata, pacing_of(self._config, timeout))
+        self._lac = max(self._lac, await run(asking, self._io))
         return self._lac
+
+    async def _refresh(self) -> None:
+        """Read the metadata: the writer may have changed its ensemble, or closed. Without it, what is known counts."""
+        with contextlib.suppress(MetadataUnavailable):
+            self._see((await self._io.read_metadata(self.ledger_id)).metadata)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -134,29 +128,45 @@ class LedgerReader:
         end = await self._last_readable(first, last)
         if end < first:
             return
-        queue: asyncio.Queue[Batch | BaseException | None] = asyncio.Queue(
-            max(1, self._config.prefetch_batches - 1)
-        )
-        task = asyncio.get_running_loop().create_task(self._fill(queue, first, end))
-        try:
-            while (item := await queue.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+        async with contextlib.aclosing(self._found(first, end)) as parts:
+            async for found in parts:
+                yield Batch(self.ledger_id, found)
 
-    async def _fill(
-        self, queue: asyncio.Queue[Batch | BaseException | None], first: EntryId, last: EntryId
-    ) -> None:
+    async def _found(
+        self,
+        first: EntryId,
+        last: EntryId,
+        *,
+        timeout: float | None = None,
+        is_unconfirmed: bool = False,
+    ) -> AsyncGenerator[list[Found], None]:
+        """Yield what is found of a range, in order; more is fetched meanwhile, within the bounds."""
+        options = read_options(self._config, timeout, is_unconfirmed=is_unconfirmed)
+        order = self._prefer.at(self._loop.time())
+        reading = ReadRange(self.ledger_id, self.metadata, first, last, options, order)
+        moved = asyncio.Event()
+        runner = Runner(reading, self._io, moved.set)
+        runner.start()
         try:
-            async with contextlib.aclosing(self._batches(first, last)) as batches:
-                async for batch in batches:
-                    await queue.put(batch)
-            await queue.put(None)
-        except Exception as error:  # noqa: BLE001 - whoever reads waits for it, whatever it is
-            await queue.put(error)
+            while True:
+                found = reading.take_found(self._loop.time())
+                runner.step()
+                moved.clear()
+                if found:
+                    # Each entry carries the LAC of its time.
+                    self._lac = max(self._lac, found[-1].lac)
+                    yield found
+                elif runner.is_over:
+                    runner.value()
+                    return
+                else:
+                    await moved.wait()
+        finally:
+            runner.stop()
+            self._replicas_skipped += reading.skipped
+            self._prefer.were_slow(reading.slow)
+            if not self.metadata.is_closed:
+                self._see(reading.metadata)
 
     async def _last_readable(self, first: EntryId, last: EntryId | None) -> EntryId:
         self._check()
@@ -176,114 +186,6 @@ class LedgerReader:
             )
         return last
 
-    async def _batches(self, first: EntryId, last: EntryId) -> AsyncGenerator[Batch, None]:
-        """Yield the range in order; a striped ledger's is read in parts at the same time."""
-        if self.metadata.ensemble_size == self.metadata.write_quorum:
-            machine = self._machine(first, last)
-            while found := await self._next(machine):
-                yield Batch(self.ledger_id, found)
-            return
-        loop = asyncio.get_running_loop()
-        step = _STRIPED_PARTS * _STRIPED_PART_ENTRIES
-        for start in range(first, last + 1, step):
-            tasks = [
-                loop.create_task(self._all(part, min(part + _STRIPED_PART_ENTRIES - 1, last)))
-                for part in range(start, min(start + step, last + 1), _STRIPED_PART_ENTRIES)
-            ]
-            try:
-                for task in tasks:
-                    yield Batch(self.ledger_id, await task)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-
-    async def _all(self, first: EntryId, last: EntryId) -> Found:
-        machine = self._machine(first, last)
-        everything: Found = []
-        while found := await self._next(machine):
-            everything += found
-        return everything
-
-    def _machine(self, first: EntryId, last: EntryId) -> ReadMachine:
-        now_s = asyncio.get_running_loop().time()
-        avoid = [bookie for bookie, until_s in self._avoid.items() if until_s > now_s]
-        return ReadMachine(
-            self.ledger_id, self.metadata, first, last, prefer=self._prefer, avoid=avoid
-        )
-
-    async def _next(self, machine: ReadMachine, timeout: float | None = None) -> Found:
-        """Return the next entries of the machine's range, [] at its end; raises its error.
-
-        While bookies are only away or busy it goes on asking until the time is over.
-        """
-        loop = asyncio.get_running_loop()
-        limit_s = self._config.read_timeout if timeout is None else timeout
-        end_s = loop.time() + limit_s
-        patience = Patience(self._config.backoff_min, self._config.backoff_max, end_s)
-        while True:
-            while (request := machine.next_request()) is not None:
-                left_s = end_s - loop.time()
-                if left_s <= 0:
-                    raise QuorumTimeout(
-                        f"ledger {self.ledger_id}: entry {machine.position} was not read within {limit_s:g} s",
-                        ledger_id=self.ledger_id,
-                        entry_id=machine.position,
-                        outcome="not_written",
-                    )
-                # One replica must not use up the time of all: a stopped process accepts and never answers.
-                share_s = max(_TRY_S_MIN, left_s / (self.metadata.write_quorum + 1))
-                found = await self._ask(machine, request, min(left_s, share_s))
-                if found:
-                    return found
-            error = machine.error
-            if error is None:
-                return []
-            pause_s = patience.pause_s(machine, loop.time())
-            if pause_s is None:
-                raise error
-            await asyncio.sleep(pause_s * random.uniform(0.75, 1.0))
-            self._check()
-
-    async def _ask(self, machine: ReadMachine, request: ReadRequest, timeout_s: float) -> Found:
-        config = self._config
-        try:
-            answer = await self._pool.peer(request.bookie_id).request(
-                lambda request_id: codec.put_read_batch(
-                    request_id,
-                    self.ledger_id,
-                    request.first,
-                    request.last,
-                    config.read_batch_entries,
-                    config.read_batch_bytes,
-                ),
-                timeout_s,
-            )
-        except Error as error:
-            self._avoid_for_now(request.bookie_id)
-            machine.unreached(request.bookie_id, error)
-            return []
-        if answer.status != Status.OK:
-            machine.refused(request.bookie_id, answer.status)
-            return []
-        found = self._codec.check_entries(answer.entries, answer.extra)
-        taken = machine.answered(
-            request.bookie_id,
-            [one[0] for one in found],
-            request.last,
-            damaged=len(found) < len(answer.extra) // 4,
-        )
-        self._replicas_skipped += machine.replicas_skipped
-        machine.replicas_skipped = 0
-        if taken:
-            self._avoid.pop(request.bookie_id, None)
-            # Each entry carries the LAC of its time.
-            self._lac = max(self._lac, found[taken - 1][1])
-        return found[:taken]
-
-    def _avoid_for_now(self, bookie_id: BookieId) -> None:
-        self._avoid[bookie_id] = asyncio.get_running_loop().time() + _AVOID_S
-
     async def read_unconfirmed(
         self, first: EntryId, last: EntryId, *, timeout: float | None = None
     ) -> list[Entry]:
@@ -295,75 +197,97 @@ class LedgerReader:
         if not 0 <= first <= last:
             raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
         entries: list[Entry] = []
-        machine = self._machine(first, last)
-        try:
-            while found := await self._next(machine, timeout):
-                entries += [Entry(self.ledger_id, entry_id, data) for entry_id, _, data in found]
-        except NoSuchEntry:
-            pass
+        parts = self._found(first, last, timeout=timeout, is_unconfirmed=True)
+        async with contextlib.aclosing(parts):
+            async for found in parts:
+                entries += Batch(self.ledger_id, found)
         return entries
+
+    async def read_last(self, *, timeout: float | None = None) -> Entry:
+        """Return the last acknowledged entry, as `last_add_confirmed` finds it; NoSuchEntry in an empty ledger."""
+        last = await self.last_add_confirmed(timeout=timeout)
+        if last < 0:
+            raise NoSuchEntry(f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id)
+        (entry,) = [one async for one in self.read(last, last)]
+        return entry
 
     # --- tailing -----------------------------------------------------------------------------------------------
 
     async def tail(self, first: EntryId = 0) -> AsyncGenerator[Entry, None]:
         """Yield entries from `first` on as they are acknowledged, for ever; ends after the last one of a closed ledger.
 
-        Waits by long polls. When no bookie answers for `read_timeout`, raises NotEnoughBookies.
+        Waits by long polls at all bookies of the ledger, and follows its changes of bookies. When no bookie answers
+        for `read_timeout`, raises NotEnoughBookies: tail again from the last entry seen.
         """
         self._check()
-        changed = asyncio.Event()
-        watch: Watch | None = None
+        news = _Changes()
         if not self.metadata.is_closed:
-            watch = await self._watch_ledger(self.ledger_id, changed.set)
-            changed.set()
+            news.watch = await self._watch_ledger(self.ledger_id, news.tell)
+            await self._refresh()
         try:
-            async with contextlib.aclosing(self._follow(first, changed)) as entries:
+            async with contextlib.aclosing(self._follow(first, news)) as entries:
                 async for entry in entries:
                     yield entry
         finally:
-            if watch is not None:
-                watch.close()
+            if news.watch is not None:
+                news.watch.close()
 
-    async def _follow(
-        self, position: EntryId, changed: asyncio.Event
-    ) -> AsyncGenerator[Entry, None]:
-        poller = LacPoller(self._pool, self._codec, self._password, self._config)
-        loop = asyncio.get_running_loop()
-        turn, heard_s = self._prefer, loop.time()
+    async def _follow(self, position: EntryId, news: _Changes) -> AsyncGenerator[Entry, None]:
         while True:
-            if changed.is_set() and not self.metadata.is_closed:
-                changed.clear()
-                self._see((await self._read_metadata(self.ledger_id)).metadata)
             if self._lac >= position:
                 async with contextlib.aclosing(self.read(position, self._lac)) as entries:
                     async for entry in entries:
                         position = entry.entry_id + 1
                         yield entry
-                heard_s = loop.time()
                 continue
             if self.metadata.is_closed:
                 return
-            ensemble = self.metadata.fragments[-1].ensemble
-            news = await poller.poll(ensemble[turn % len(ensemble)], position)
-            self._lac = max(self._lac, news.last_add_confirmed)
-            if news.trouble is None:
-                heard_s = loop.time()
-            elif loop.time() - heard_s > self._config.read_timeout:
-                raise NotEnoughBookies(
-                    f"ledger {self.ledger_id}: no bookie answered the tailing reader: {news.trouble};"
-                    " tail again from the last entry seen",
-                    ledger_id=self.ledger_id,
-                    entry_id=position,
-                )
-            if news.data is not None:
-                yield Entry(self.ledger_id, position, news.data)
+            heard = await self._poll(position, news)
+            self._lac = max(self._lac, heard.lac)
+            if heard.slow is not None:
+                self._prefer.were_slow([heard.slow])
+            if heard.entry is not None:
+                yield Entry(self.ledger_id, position, memoryview(heard.entry.data))
                 position += 1
-            elif self._lac < position:
-                # Another bookie may know more, and the ledger may be closed.
-                turn += 1
-                changed.set()
-                if not news.waited:
-                    await asyncio.sleep(self._config.backoff_min)
+
+    async def _poll(self, position: EntryId, news: _Changes) -> LacNews:
+        """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval`."""
+        self._check()
+        if news.has_come:
+            news.has_come = False
+            await self._refresh()
+        options = PollOptions(wait_s=self._config.poll_interval, pacing=pacing_of(self._config))
+        order = self._prefer.at(self._loop.time())
+        poll = PollLac(self.ledger_id, self.metadata, position, options, order)
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def stepped() -> None:
+            if runner.is_over and not done.done():
+                done.set_result(None)
+
+        async def follow_metadata() -> None:
+            while True:
+                await news.event.wait()
+                news.event.clear()
+                news.has_come = False
+                await self._refresh()
+                poll.metadata_changed(self.metadata, self._loop.time())
+                runner.step()
+
+        runner = Runner(poll, self._io, stepped)
+        runner.start()
+        following = self._loop.create_task(follow_metadata())
+        try:
+            await done
+        finally:
+            runner.stop()
+            following.cancel()
+            await asyncio.wait([following])
+        heard = runner.value()
+        if heard.lac < position and not self.metadata.is_closed:
+            # A watch may be lost with its session: look for oneself now and then.
+            await self._refresh()
+        return heard
 
     def _see(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
@@ -377,7 +301,7 @@ class LedgerReader:
         return {"last_known": self._lac, "replicas_skipped": self._replicas_skipped}
 
     def _check(self) -> None:
-        if self._closed or self._pool.is_closed:
+        if self._closed or self._io.pool.is_closed:
             raise ClientClosed(
                 "this reader is closed: open the ledger again", ledger_id=self.ledger_id
             )

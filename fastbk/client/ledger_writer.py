@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeAlias
 
 from fastbk.client.add_pipe import AddPipe
-from fastbk.client.bookie_pool import BookiePool, Peer
 from fastbk.client.config import ClientConfig
+from fastbk.client.held_entries import HeldEntries
+from fastbk.client.rules import wrong_use_of_ids
+from fastbk.client.runner import LedgerIo, run
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (
     BufferFull,
@@ -19,18 +22,13 @@ from fastbk.errors import (
     Error,
     LedgerClosed,
     LedgerFenced,
-    NotEnoughBookies,
     QuorumTimeout,
 )
-from fastbk.model.ids import EntryId, LedgerId
+from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.quorum import every_write_set_has
-from fastbk.native import client_codec as codec
-from fastbk.wire.statuses import Status, status_name
+from fastbk.replication.writer_machine import WriterMachine
 
 Data: TypeAlias = bytes | bytearray | memoryview
-# Closes the ledger in the metadata: (ledger id, last entry id, length, timeout in seconds).
-CloseLedger: TypeAlias = Callable[[LedgerId, EntryId, int, float], Awaitable[None]]
 
 
 class LedgerWriter:
@@ -52,20 +50,12 @@ class LedgerWriter:
     """
 
     def __init__(
-        self,
-        ledger_id: LedgerId,
-        metadata: LedgerMetadata,
-        ledger_codec: codec.LedgerCodec,
-        password: bytes,
-        pool: BookiePool,
-        config: ClientConfig,
-        close_ledger: CloseLedger,
+        self, machine: WriterMachine, io: LedgerIo, config: ClientConfig, *, explicit_ids: bool
     ) -> None:
-        self.ledger_id = ledger_id
-        self.metadata = metadata
+        self.ledger_id = io.ledger_id
+        self._io = io
         self._config = config
         self._entries_max = config.entries_in_flight_max
-        self._close_ledger = close_ledger
         self._loop = asyncio.get_running_loop()
         self._blocked: Error | None = None
         self._room: deque[asyncio.Future[None]] = deque()
@@ -73,17 +63,29 @@ class LedgerWriter:
         self._gate = asyncio.Lock()
         self._gated = 0
         self._done = False
-        self._pipe = AddPipe(
-            ledger_id, metadata, ledger_codec, password, pool, config, self._progressed
-        )
-        self._machine = self._pipe.machine
+        self._held: HeldEntries[asyncio.Future[EntryId]] | None = None
+        if explicit_ids:
+            self._held = HeldEntries(
+                self.ledger_id, config.entries_in_flight_max, config.bytes_in_flight_max
+            )
+        self._machine = machine
+        self._adds = machine.adds
+        self._pipe = AddPipe(machine, io, config, self._progressed)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last read or wrote it."""
+        return self._machine.known.metadata
 
     # --- appending ---------------------------------------------------------------------------------------------
 
-    def append_nowait(self, data: Data) -> asyncio.Future[EntryId]:
+    def append_nowait(
+        self, data: Data, *, entry_id: EntryId | None = None
+    ) -> asyncio.Future[EntryId]:
         """Admit an entry and return a future of its id, resolved when the ack quorum has it, in entry order.
 
-        Raises BufferFull when the bounds are reached (await `ready()`), or what ended the writer.
+        Raises BufferFull when the bounds are reached (await `ready()`), or what ended the writer. For `entry_id` see
+        `append`.
         """
         if type(data) is not bytes:
             data = bytes(data)
@@ -91,8 +93,10 @@ class LedgerWriter:
         if self._blocked is not None:
             raise self._blocked.copy()
         pipe = self._pipe
+        if self._held is not None or entry_id is not None:
+            return self._hold(data, entry_id)
         # `_has_room`, spelt out: this runs for every entry.
-        entries = pipe.next_entry_id - self._machine.head
+        entries = pipe.next_entry_id - self._adds.head
         if self._gated or (
             entries
             and (
@@ -108,19 +112,27 @@ class LedgerWriter:
             self._check_size(size)
         return pipe.admit_one(data)
 
-    async def append(self, data: Data, *, timeout: float | None = None) -> EntryId:
+    async def append(
+        self, data: Data, *, entry_id: EntryId | None = None, timeout: float | None = None
+    ) -> EntryId:
         """Append one entry and return its id once the ack quorum has it durably.
 
         Waits for room first. `timeout` covers all of it; without one the client's append_timeout ends the writer.
         A failed append ends the writer: nothing behind it is ever acknowledged. For cancellation see the class.
+
+        `entry_id`: the id to use, with a writer that was made with `explicit_ids`, and only there. Ids may come in any
+        order; one that comes early is held until all below it are there. Raises DuplicateEntryId for one that was
+        used, BufferFull when too much is held.
         """
         if timeout is None:
+            if self._held is not None or entry_id is not None:
+                return await self.append_nowait(data, entry_id=entry_id)
             if not self._gated and self._has_room(len(data)):
                 return await self.append_nowait(data)
             return await self._append_in_turn(data if type(data) is bytes else bytes(data))
         try:
             async with asyncio.timeout(timeout):
-                return await self.append(data)
+                return await self.append(data, entry_id=entry_id)
         except TimeoutError:
             raise self._too_late(timeout) from None
 
@@ -129,7 +141,7 @@ class LedgerWriter:
             f"ledger {self.ledger_id}: what was appended was not acknowledged within {timeout:g} s;"
             " it stays in the pipe, so read before appending it again",
             ledger_id=self.ledger_id,
-            replicas=self._machine.trouble(),
+            replicas=self._adds.trouble(),
         )
 
     async def _append_in_turn(self, data: bytes) -> EntryId:
@@ -149,6 +161,23 @@ class LedgerWriter:
                 f"an entry of {size} bytes; at most {self._pipe.data_bytes_max} are possible"
             )
 
+    def _hold(self, data: bytes, entry_id: EntryId | None) -> asyncio.Future[EntryId]:
+        held = self._held
+        if held is None or entry_id is None:
+            raise wrong_use_of_ids(self.ledger_id, entry_id)
+        self._check_size(len(data))
+        future: asyncio.Future[EntryId] = self._loop.create_future()
+        held.hold(entry_id, self._pipe.next_entry_id, data, future)
+        self._send_held(held)
+        return future
+
+    def _send_held(self, held: HeldEntries[asyncio.Future[EntryId]]) -> None:
+        """Admit what is next, and all behind it that is there, as far as there is room."""
+        pipe = self._pipe
+        while (size := held.size_of(pipe.next_entry_id)) is not None and self._has_room(size):
+            data, future = held.take(pipe.next_entry_id)
+            pipe.admit_one(data).add_done_callback(partial(_pass_on, future))
+
     async def append_many(
         self, datas: Sequence[Data], *, timeout: float | None = None
     ) -> tuple[EntryId, EntryId]:
@@ -166,6 +195,8 @@ class LedgerWriter:
         owned = [data if type(data) is bytes else bytes(data) for data in datas]
         if not owned:
             raise ConfigError("append_many needs at least one entry")
+        if self._held is not None:
+            raise wrong_use_of_ids(self.ledger_id, None)
         for data in owned:
             self._check_size(len(data))
         if self._blocked is not None:
@@ -239,10 +270,23 @@ class LedgerWriter:
 
     def _progressed(self) -> None:
         """The head has moved, or the writer has ended."""
-        if self._blocked is None and self._machine.failure is not None:
-            self._blocked = self._machine.failure
+        failure = self._adds.failure
+        if failure is not None:
+            if self._blocked is None:
+                self._blocked = failure
+            self._give_up_held(failure)
+        elif self._held:
+            self._send_held(self._held)
         if self._room:
             self._wake_room()
+
+    def _give_up_held(self, cause: Error) -> None:
+        """Fail what is held: it was never sent."""
+        for future in self._held.take_all() if self._held is not None else ():
+            if not future.done():
+                error = cause.copy()
+                error.outcome = "not_written"
+                future.set_exception(error)
 
     def _wake_room(self) -> None:
         room, self._room = self._room, deque()
@@ -262,57 +306,42 @@ class LedgerWriter:
                 await self._pipe.wait_for_all()
         except TimeoutError:
             raise QuorumTimeout(
-                f"ledger {self.ledger_id}: entries from {self._machine.head} on were not acknowledged"
+                f"ledger {self.ledger_id}: entries from {self._adds.head} on were not acknowledged"
                 f" within {limit_s:g} s",
                 ledger_id=self.ledger_id,
-                entry_id=self._machine.head,
-                replicas=self._machine.trouble(),
+                entry_id=self._adds.head,
+                replicas=self._adds.trouble(),
             ) from None
 
     async def force(self, *, timeout: float | None = None) -> None:
         """Flush, then have the bookies confirm that everything they took before is durable.
 
-        An acknowledged entry is durable already; this also asks of each write set's ack quorum.
+        An acknowledged entry is durable already; this also asks of each write set's ack quorum. With deferred sync
+        it asks all bookies, and only then may readers see what was appended: the LAC moves to where this began.
+        NotEnoughBookies when too few confirm; the same call may succeed later.
         """
         limit_s = self._config.append_timeout if timeout is None else timeout
         end_s = self._loop.time() + limit_s
         await self.flush(timeout=limit_s)
         left_s = max(0.001, end_s - self._loop.time())
-        answers = await asyncio.gather(
-            *(self._force_one(peer, left_s) for peer in self._pipe.peers)
-        )
-        machine = self._machine
-        failed = {
-            peer.bookie_id: reason
-            for peer, reason in zip(self._pipe.peers, answers, strict=True)
-            if reason is not None
-        }
-        good = [reason is None for reason in answers]
-        if not every_write_set_has(good, machine.write_quorum, machine.ack_quorum):
-            raise NotEnoughBookies(
-                f"ledger {self.ledger_id}: too few bookies confirmed the force; try again",
-                ledger_id=self.ledger_id,
-                outcome="unknown",
-                replicas=failed,
-            )
+        self._machine.forced(await run(self._machine.forcing(left_s), self._io))
+        self._pipe.teller.poke()
 
-    async def _force_one(self, peer: Peer, timeout_s: float) -> str | None:
-        try:
-            answer = await peer.request(
-                lambda request_id: codec.put_force(request_id, self.ledger_id), timeout_s
-            )
-        except Error as error:
-            return str(error)
-        # A bookie that never saw an entry of this ledger has nothing to force.
-        return (
-            None if answer.status in (Status.OK, Status.NO_LEDGER) else status_name(answer.status)
-        )
+    async def tell_last_add_confirmed(self) -> EntryId:
+        """Tell the bookies the LAC now, so that readers see the last entries; return it.
+
+        Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle.
+        """
+        if self._adds.failure is not None:
+            raise self._adds.failure.copy()
+        return await self._pipe.teller.tell()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Flush, then close the ledger in the metadata with its last entry and length. A second call does nothing.
+        """Flush, then close the ledger in the metadata with its LAC and length. A second call does nothing.
 
         Raises what ended the writer, if anything did, after the ledger was closed at the last acknowledged entry;
-        a fenced writer's ledger is left to whoever fenced it.
+        a fenced writer's ledger is left to whoever fenced it. With deferred sync the ledger ends at the last forced
+        entry: force first. Entries that were held for others before them fail, not written.
         """
         if self._done:
             return
@@ -320,6 +349,7 @@ class LedgerWriter:
             self._blocked = LedgerClosed(
                 f"ledger {self.ledger_id} is closed: go on in a new one", ledger_id=self.ledger_id
             )
+        self._give_up_held(self._blocked)
         self._wake_room()
         limit_s = self._config.close_timeout if timeout is None else timeout
         end_s = self._loop.time() + limit_s
@@ -329,13 +359,10 @@ class LedgerWriter:
         if failure is None:
             left_s = end_s - self._loop.time()
             await self._pipe.wait_for_laggards(min(self._config.laggard_wait, left_s))
+            failure = machine.failure
         if not isinstance(failure, LedgerFenced):
-            await self._close_ledger(
-                self.ledger_id,
-                machine.last_add_confirmed,
-                machine.length_confirmed,
-                max(0.001, end_s - self._loop.time()),
-            )
+            self._pipe.settle()
+            await run(machine.closing(max(0.001, end_s - self._loop.time())), self._io)
         self._done = True
         self._pipe.stop()
         if failure is not None:
@@ -378,6 +405,11 @@ class LedgerWriter:
         """Return this writer's figures now."""
         return WriterStats.of(self._machine, self.pending, self._pipe.bytes_in_flight)
 
+    def bookies_changed(self) -> None:
+        """Tell the writer that other bookies may be had; the client does."""
+        if not self._done:
+            self._pipe.bookies_changed()
+
     async def __aenter__(self) -> LedgerWriter:
         return self
 
@@ -393,6 +425,16 @@ class LedgerWriter:
             # The error that is under way says more than what closing says after it.
             if error is None:
                 raise
+
+
+def _pass_on(to: asyncio.Future[EntryId], future: asyncio.Future[EntryId]) -> None:
+    if future.cancelled() or to.done():
+        return
+    error = future.exception()
+    if error is None:
+        to.set_result(future.result())
+    else:
+        to.set_exception(error)
 
 
 def _seen(future: asyncio.Future[tuple[EntryId, EntryId]]) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from fastbk.errors import (
-    ConfigError,
-    LedgerClosed,
-    MetadataConflict,
-    NotEnoughBookies,
-    Unauthorized,
-)
-from fastbk.meta.api import BookieRegistration, MetadataStore
+from fastbk.client.config import ClientConfig
+from fastbk.errors import ConfigError, NotEnoughBookies, Unauthorized, WeakQuorumWarning
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.model.quorum import check_quorums, majority
+from fastbk.model.quorum import check_quorums, majority, missing_proof
+from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.reading import ReadOptions
+from fastbk.replication.replicas import Pacing
+from fastbk.replication.writer_machine import WriterOptions
 
 
 def new_metadata(
@@ -48,16 +48,107 @@ def new_metadata(
     )
 
 
-def ensemble_candidates(bookies: Sequence[BookieRegistration], ensemble: int) -> list[BookieId]:
-    """Return the writable bookies; NotEnoughBookies when they are fewer than `ensemble`."""
-    writable = [one.service.bookie_id for one in bookies if one.writable and one.service.endpoint()]
-    if len(writable) < ensemble:
-        raise NotEnoughBookies(
-            f"{ensemble} writable bookies are needed and {len(writable)} are registered:"
-            " start more, or create the ledger with a smaller ensemble",
-            replicas={one.service.bookie_id: "read-only" for one in bookies if not one.writable},
+class QuorumWarnings:
+    """Warns of ack quorums that are no majority, once for each shape."""
+
+    def __init__(self) -> None:
+        self._warned: set[tuple[int, int]] = set()
+
+    def check(self, metadata: LedgerMetadata) -> None:
+        """Warn if two sets of Qa bookies of a write set need not meet."""
+        shape = (metadata.write_quorum, metadata.ack_quorum)
+        if metadata.ack_quorum >= majority(metadata.write_quorum) or shape in self._warned:
+            return
+        self._warned.add(shape)
+        warnings.warn(
+            f"ack_quorum={shape[1]} of write_quorum={shape[0]} is no majority: recovery needs"
+            f" {missing_proof(*shape)} of {shape[0]} bookies, and losing {shape[1]} may lose what was"
+            " acknowledged: see docs/quorums.md",
+            WeakQuorumWarning,
+            stacklevel=3,
         )
-    return writable
+
+
+def writer_options(config: ClientConfig, is_deferred: bool) -> WriterOptions:
+    """Return how ledgers are written by a client with that configuration."""
+    return WriterOptions(
+        held_bytes_max=config.held_bytes_max,
+        append_timeout_s=config.append_timeout,
+        change=ChangePolicy(
+            replace_after_s=config.replace_after,
+            delayed=config.delayed_ensemble_change,
+            changes_max=config.ensemble_changes_max,
+            bookie_timeout_s=config.bookie_timeout,
+        ),
+        is_deferred=is_deferred,
+    )
+
+
+def pacing_of(config: ClientConfig, timeout_s: float | None = None) -> Pacing:
+    """Return how procedures ask bookies; `timeout_s` in place of the configured read timeout."""
+    limit_s = config.read_timeout if timeout_s is None else timeout_s
+    return Pacing(
+        request_timeout_s=limit_s,
+        give_up_s=limit_s,
+        pause_min_s=config.backoff_min,
+        pause_max_s=config.backoff_max,
+    )
+
+
+def read_options(
+    config: ClientConfig, timeout_s: float | None = None, *, is_unconfirmed: bool = False
+) -> ReadOptions:
+    """Return how ranges are read."""
+    return ReadOptions(
+        batch_entries=config.read_batch_entries,
+        batch_bytes=config.read_batch_bytes,
+        size_bytes_max=config.read_batch_bytes * config.prefetch_batches,
+        speculative_s=config.speculative_read or None,
+        parallel=config.parallel_reads,
+        is_unconfirmed=is_unconfirmed,
+        pacing=pacing_of(config, timeout_s),
+    )
+
+
+def custom_metadata_change(
+    changes: Mapping[str, bytes | None],
+) -> Callable[[LedgerMetadata], LedgerMetadata]:
+    """Return the decision that sets or removes keys of the custom metadata. Raises ConfigError."""
+    for key, value in changes.items():
+        if not isinstance(key, str) or not isinstance(value, bytes | None):
+            raise ConfigError(
+                f"metadata[{key!r}]: keys are str and values bytes, or None to remove"
+            )
+
+    def decide(current: LedgerMetadata) -> LedgerMetadata:
+        both = {**current.custom, **changes}
+        custom = {key: value for key, value in both.items() if value is not None}
+        return replace(current, custom=custom)
+
+    return decide
+
+
+def no_bookie_took_lac(
+    ledger_id: LedgerId, lac: EntryId, said: Mapping[BookieId, str]
+) -> NotEnoughBookies:
+    """Return the error of a LAC that was told in vain."""
+    return NotEnoughBookies(
+        f"ledger {ledger_id}: no bookie took the LAC {lac}; try again",
+        ledger_id=ledger_id,
+        entry_id=lac,
+        replicas=said,
+    )
+
+
+def wrong_use_of_ids(ledger_id: LedgerId, entry_id: EntryId | None) -> ConfigError:
+    """Return the error for an id where the writer counts, or none where the caller does."""
+    if entry_id is None:
+        return ConfigError(
+            f"ledger {ledger_id} was created with explicit_ids: append one at a time, with entry_id="
+        )
+    return ConfigError(
+        f"ledger {ledger_id}: entry_id={entry_id} needs a ledger that was created with explicit_ids=True"
+    )
 
 
 def check_password(ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes) -> None:
@@ -71,7 +162,6 @@ def check_password(ledger_id: LedgerId, metadata: LedgerMetadata, password: byte
 def check_open(
     ledger_id: LedgerId,
     metadata: LedgerMetadata,
-    recovery: bool,
     digest: str | None,
     password: bytes,
 ) -> DigestType:
@@ -83,42 +173,4 @@ def check_open(
         raise ConfigError(
             f"ledger {ledger_id} has digest {known.name.lower()}, not {named.name.lower()}: leave digest out"
         )
-    if recovery and not metadata.is_closed:
-        raise ConfigError(
-            f"ledger {ledger_id} is not closed: recovery is not in this version; pass recovery=False"
-        )
     return known or named or DigestType.CRC32
-
-
-def closing_update(
-    ledger_id: LedgerId, metadata: LedgerMetadata, last: EntryId, length: int
-) -> LedgerMetadata | None:
-    """Return the metadata that closes a ledger, None if it is closed just so; LedgerClosed if otherwise.
-
-    A writer may close a ledger that somebody has begun to recover: its own end covers all that was acknowledged.
-    """
-    if metadata.is_closed:
-        if (metadata.last_entry_id, metadata.length) == (last, length):
-            return None
-        raise LedgerClosed(
-            f"ledger {ledger_id} was closed by another client at entry {metadata.last_entry_id},"
-            f" this writer's last is {last}: read what is there",
-            ledger_id=ledger_id,
-            entry_id=last,
-            outcome="unknown",
-        )
-    return metadata.closed(last, length)
-
-
-def close_in(store: MetadataStore, ledger_id: LedgerId, last: EntryId, length: int) -> None:
-    """Close a ledger by compare-and-set with its writer's own end (INV-M1); see `closing_update`."""
-    while True:
-        found = store.read_ledger(ledger_id)
-        value = closing_update(ledger_id, found.metadata, last, length)
-        if value is None:
-            return
-        try:
-            store.update_ledger(ledger_id, value, found.version)
-        except MetadataConflict:
-            continue
-        return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
-from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.writer_machine import WriterMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class WriterStats:
     """Acknowledged entries that each bookie was to hold and will not get from this writer."""
     trouble: dict[BookieId, str]
     """Bookies that do not answer well, and why."""
+    ensemble: tuple[BookieId, ...]
+    """The bookies that are written to now."""
+    ensemble_changes: int
+    """How often this writer took others in place of some."""
 
     @property
     def is_under_replicated(self) -> bool:
@@ -35,8 +39,9 @@ class WriterStats:
         return any(self.under_replicated.values()) or any(self.lagging.values())
 
     @classmethod
-    def of(cls, machine: AddMachine, in_flight: int, bytes_in_flight: int) -> WriterStats:
+    def of(cls, writer: WriterMachine, in_flight: int, bytes_in_flight: int) -> WriterStats:
         """Return the figures of a writer with this machine."""
+        machine = writer.adds
         return cls(
             entries=machine.head,
             bytes=machine.length_confirmed,
@@ -49,4 +54,6 @@ class WriterStats:
             },
             under_replicated=dict(zip(machine.ensemble, machine.under_replicated, strict=True)),
             trouble=machine.trouble(),
+            ensemble=writer.ensemble,
+            ensemble_changes=writer.changes,
         )

@@ -104,6 +104,7 @@ async def check(cluster: LocalCluster, histories: Sequence[History], seed: int) 
             await reader.close()
 
 
+@pytest.mark.filterwarnings("ignore::fastbk.errors.WeakQuorumWarning")
 async def test_no_acknowledged_entry_is_lost_whatever_process_is_killed(
     rng: random.Random, seed: int
 ) -> None:

@@ -124,7 +124,7 @@ def test_a_password_is_needed_for_its_ledger(cli: Cli) -> None:
         (["write", "--chunk-bytes", "0"], 2, "--chunk-bytes must be 1 or more"),
         (["read", "1", "--first", "-1"], 2, "--first must be 0 or above"),
         (["read", "999999"], 1, "999999"),
-        (["write", "-E", "4"], 1, "4 writable bookies are needed"),
+        (["write", "-E", "4"], 1, "4 of 3 bookies are needed"),
         (["write", "-E", "2", "-w", "3"], 2, ""),
     ],
 )

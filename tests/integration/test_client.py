@@ -10,9 +10,11 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.client import Client, LedgerWriter
+from fastbk.client.requests import LedgerRequests
 from fastbk.errors import LedgerFenced, NoSuchEntry, ReplicationConflict
-from fastbk.model.entry import master_key
+from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
+from fastbk.replication.writer_machine import WriterMachine, WriterOptions
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until, wait_until_async
 
@@ -83,7 +85,7 @@ async def test_a_tail_follows_a_real_writer(cluster: LocalCluster) -> None:
 
 async def fence(client: Client, writer: LedgerWriter, password: bytes = b"") -> None:
     for bookie_id in writer.metadata.fragments[0].ensemble:
-        answer = await client._pool.peer(bookie_id).request(
+        answer = await client.pool.peer(bookie_id).request(
             lambda request_id: codec.put_read(
                 request_id, writer.ledger_id, -1, codec.FLAG_FENCE, master_key(password)
             ),
@@ -125,15 +127,11 @@ async def test_two_writers_of_one_ledger_never_both_succeed(cluster: LocalCluste
     ):
         first = await client.create_ledger()
         await first.append(b"mine")
-        second = LedgerWriter(
-            first.ledger_id,
-            first.metadata,
-            codec.LedgerCodec(first.ledger_id, first.metadata.digest_type),
-            b"",
-            other._pool,
-            other.config,
-            other._close_ledger,
-        )
+        requests = LedgerRequests(first.ledger_id, DigestType.CRC32C, b"")
+        known = await other._store.read_ledger(first.ledger_id)
+        machine = WriterMachine(first.ledger_id, known, WriterOptions())
+        io = other._io(requests, known.metadata)
+        second = LedgerWriter(machine, io, other.config, explicit_ids=False)
         with pytest.raises(ReplicationConflict):
             await second.append(b"theirs")
         await first.append(b"more")
@@ -168,7 +166,7 @@ async def test_a_killed_bookie_gets_what_it_missed_when_it_is_back(cluster: Loca
         assert not writer.stats().is_under_replicated
         await writer.close()
         alone = codec.LedgerCodec(writer.ledger_id, writer.metadata.digest_type)
-        answer = await client._pool.peer(name).request(
+        answer = await client.pool.peer(name).request(
             lambda request_id: codec.put_read_batch(
                 request_id, writer.ledger_id, 0, 1099, 5000, 1 << 20
             ),

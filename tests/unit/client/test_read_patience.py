@@ -182,11 +182,12 @@ async def test_bad_digests_and_proven_absence_are_not_waited_for() -> None:
         await writer.append(b"x")
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        await toys[0].stop()
-        toys[1].faults.damage_reads = toys[2].faults.damage_reads = lambda _, entry_id: True
+        for toy in toys:
+            toy.faults.damage_reads = lambda _, entry_id: True
         async with asyncio.timeout(SOON_S):
             with pytest.raises(DigestMismatch):
                 _ = [entry async for entry in reader.read()]
+            await toys[0].stop()
             toys[1].faults.damage_reads = toys[2].faults.damage_reads = None
             toys[1].faults.hide = toys[2].faults.hide = lambda _, entry_id: True
             with pytest.raises(NoSuchEntry):

@@ -65,7 +65,7 @@ async def test_done_callbacks_run_in_entry_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ensemble", "write_quorum", "ack_quorum"), [(3, 2, 2), (4, 2, 1), (5, 3, 2)]
+    ("ensemble", "write_quorum", "ack_quorum"), [(3, 2, 2), (4, 2, 2), (5, 3, 2)]
 )
 async def test_striping_stores_each_entry_on_its_write_set(
     ensemble: int, write_quorum: int, ack_quorum: int

@@ -9,14 +9,15 @@ import pytest
 from fastbk.client.connection import SEQUENCE_MAX
 from fastbk.errors import (
     Error,
-    LedgerClosed,
     LedgerFenced,
     NotEnoughBookies,
     QuorumTimeout,
     ReplicationConflict,
 )
+from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.native.client_codec import LedgerCodec
+from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import toy_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
@@ -74,8 +75,8 @@ async def test_busy_bookies_are_tried_again() -> None:
         assert all(toy.ids(writer.ledger_id) == list(range(30)) for toy in toys)
 
 
-async def test_too_few_writable_bookies_end_the_writer() -> None:
-    async with toy_cluster() as (client, toys, _):
+async def test_too_few_writable_bookies_end_the_writer_when_its_time_is_over() -> None:
+    async with toy_cluster(append_timeout=0.5) as (client, toys, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         toys[0].faults.refuse_adds = lambda *_: READ_ONLY
@@ -122,20 +123,41 @@ async def test_the_default_deadline_ends_the_writer() -> None:
         assert (await client.ledger_info(writer.ledger_id)).metadata.last_entry_id == 0
 
 
-async def test_a_ledger_is_full_before_its_request_ids_reach_another_writers() -> None:
+@pytest.mark.parametrize("start", [SEQUENCE_MAX - 3, 7 * SEQUENCE_MAX - 1, ID_MAX - 40])
+async def test_entry_ids_go_on_where_request_ids_wrap(start: int) -> None:
+    """INV-Q1: adds, resends and answers mean the right entries for every id up to 2^63-1."""
     async with toy_cluster() as (client, toys, _):
         writer = await client.create_ledger()
-        await writer.append(b"x")
-        pipe, machine = writer._pipe, writer._machine
-        # As if a million million entries had gone before.
-        pipe.next_entry_id = machine.next_entry_id = machine.head = SEQUENCE_MAX - 3
-        machine._frontier = [SEQUENCE_MAX - 3] * 3
-        assert await writer.append_many([b"y", b"z"]) == (SEQUENCE_MAX - 3, SEQUENCE_MAX - 2)
-        assert await writer.append(b"last") == SEQUENCE_MAX - 1
-        with pytest.raises(LedgerClosed, match="is full") as caught:
-            await writer.append(b"more")
+        pipe, adds = writer._pipe, writer._adds
+        # As if all entries before had been written.
+        pipe.next_entry_id = pipe._released = adds.next_entry_id = adds.head = start
+        adds._frontier = [start] * 3
+        assert await writer.append(b"first") == start
+        toys[1].faults.swallow_adds = True
+        futures = [writer.append_nowait(b"%d" % one) for one in range(20)]
+        assert [await one for one in futures] == list(range(start + 1, start + 21))
+        toys[1].faults.swallow_adds = False
+        toys[1].cut()
+        assert await writer.append(b"last") == start + 21
+        expected = list(range(start, start + 22))
+        await wait_until_async(
+            lambda: all(toy.ids(writer.ledger_id) == expected for toy in toys), "all copies"
+        )
+        await wait_until_async(lambda: not writer.stats().is_under_replicated, "all acks")
+        await writer.close()
+        assert (await client.ledger_info(writer.ledger_id)).metadata.last_entry_id == start + 21
+
+
+async def test_a_ledger_ends_with_the_highest_id() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        pipe, adds = writer._pipe, writer._adds
+        pipe.next_entry_id = pipe._released = adds.next_entry_id = adds.head = ID_MAX
+        adds._frontier = [ID_MAX] * 3
+        assert await writer.append(b"last") == ID_MAX
+        with pytest.raises(Error, match="2\\^63-1") as caught:
+            await writer.append(b"one more")
         assert caught.value.outcome == "not_written"
-        assert sum(toy.ids(writer.ledger_id)[-1] == SEQUENCE_MAX - 1 for toy in toys) >= 2
 
 
 async def test_what_could_not_be_encoded_is_never_acknowledged(

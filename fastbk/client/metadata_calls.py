@@ -1,0 +1,109 @@
+"""The metadata store for the asyncio client: its blocking calls run in one thread of the client's own.
+
+One thread, since the store's calls are short and order is worth something; a call that hangs is given up at its
+deadline, and those behind it wait no longer than theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from fastbk.client.config import ClientConfig
+from fastbk.errors import ClientClosed, MetadataUnavailable
+from fastbk.meta import MetadataStore, open_store
+from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import LedgerMetadata
+
+T = TypeVar("T")
+
+
+class MetadataCalls:
+    """A metadata store as coroutines; opened at its first use. It belongs to the loop it was first used on."""
+
+    def __init__(self, uri: str | MetadataStore, config: ClientConfig) -> None:
+        self.closed: str | None = None
+        """Why it takes no more calls."""
+        self._uri = uri
+        self._config = config
+        self._store: MetadataStore | None = None if isinstance(uri, str) else uri
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._watches: list[Watch] = []
+
+    async def call(self, call: Callable[[MetadataStore], T], timeout_s: float | None = None) -> T:
+        """Run `call(store)` in the thread. MetadataUnavailable at the deadline: it may have taken effect."""
+        if self.closed is not None:
+            raise ClientClosed(self.closed)
+        limit_s = self._config.metadata_timeout if timeout_s is None else timeout_s
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise ClientClosed(
+                "a client belongs to the event loop it was first used on: make one for each"
+            )
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="fastbk-metadata")
+        try:
+            async with asyncio.timeout(limit_s):
+                return await loop.run_in_executor(self._executor, self._call_store, call)
+        except TimeoutError:
+            raise MetadataUnavailable(
+                f"the metadata store did not answer within {limit_s:g} s; read again before retrying"
+            ) from None
+
+    def _call_store(self, call: Callable[[MetadataStore], T]) -> T:
+        if self._store is None:
+            assert isinstance(self._uri, str)
+            self._store = open_store(self._uri, self._config.metadata_timeout)
+        return call(self._store)
+
+    async def list_bookies(self) -> list[BookieRegistration]:
+        """Return the bookies that are registered now."""
+        return await self.call(lambda store: store.list_bookies())
+
+    async def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
+        """Return a ledger's metadata; NoSuchLedger."""
+        return await self.call(lambda store: store.read_ledger(ledger_id))
+
+    async def update_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+    ) -> int:
+        """Replace a ledger's metadata by compare-and-set; return the new version."""
+        return await self.call(lambda store: store.update_ledger(ledger_id, metadata, version))
+
+    async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
+        """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
+        told = self._on_loop(callback)
+        return await self.call(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
+
+    async def watch_bookies(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` on the loop after bookies came or went, until this is closed."""
+        told = self._on_loop(callback)
+        self._watches.append(await self.call(lambda store: store.watch_bookies(told)))
+
+    def _on_loop(self, callback: Callable[[], None]) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(callback)
+
+        return told
+
+    async def close(self, timeout_s: float) -> None:
+        """End the thread, and the store if it was opened here."""
+        for watch in self._watches:
+            watch.close()
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            if self._store is not None and isinstance(self._uri, str):
+                await asyncio.wait(
+                    [asyncio.get_running_loop().run_in_executor(executor, self._store.close)],
+                    timeout=timeout_s,
+                )
+            executor.shutdown(wait=False)
