@@ -25,13 +25,14 @@ class MetadataUpdate(Procedure[VersionedLedger]):
     Args:
         decide: given the current metadata, return what it should be, or None if it is to stay as it is (that ends the
             procedure with it), or raise an Error, which ends the procedure. Called again after every re-read, so what
-            it returns must follow from its argument alone.
+            it returns must follow from its argument alone, and it must recognise its own work: after an answer was
+            lost others may have changed the metadata further.
         known: what was last read; None reads first.
         timeout_s: how long an unavailable store is asked again, and conflicts are met with another try; then
             MetadataUnavailable (outcome unknown) or MetadataConflict.
 
     Attributes:
-        is_ours: when finished: the metadata is what this procedure wrote; False: nothing had to be changed.
+        is_ours: when finished: the metadata is just what this procedure wrote; False: nothing had to be changed.
     """
 
     def __init__(

@@ -1,0 +1,173 @@
+"""The LAC by quorum and by what there is: coverage, proofs, patience. INV-C1."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastbk.errors import ClientClosed, DigestMismatch, NotEnoughBookies, QuorumTimeout
+from fastbk.model.quorum import lac_is_covered
+from fastbk.replication.actions import AskLac, Reply, Sleep
+from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
+from fastbk.replication.replicas import Pacing
+from fastbk.wire.statuses import Status
+from tests.fixtures.quorum_world import LEDGER, Client, World, metadata_of
+
+PACING = Pacing(request_timeout_s=1.0, give_up_s=2.0, pause_min_s=0.02, pause_max_s=0.5)
+
+
+def reading_of(world: World, kind: type[ReadLastConfirmed]) -> tuple[Client, ReadLastConfirmed]:
+    reading = kind(LEDGER, world.metadata, PACING)
+    return Client(world, reading), reading  # type: ignore[arg-type]
+
+
+def world_of(entries: int) -> World:
+    world = World.of(metadata_of(3, 3, 2))
+    for entry_id in range(entries):
+        world.write(entry_id)
+    return world
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_covered_lac_is_the_best_that_is_proven(seed: int) -> None:
+    chance = random.Random(seed)
+    size = chance.randint(1, 6)
+    write_quorum = chance.randint(1, size)
+    metadata = metadata_of(size, write_quorum, chance.randint(1, write_quorum), 10)
+    world = World.of(metadata)
+    ensemble = metadata.fragments[-1].ensemble
+    valid: set[int] = set()
+    best = 9  # of the fragment before
+    for index, name in enumerate(ensemble):
+        bookie = world.bookies[name]
+        state = chance.choice(["good", "good", "empty", "away", "damaged", "cannot tell"])
+        if state == "good":
+            entry_id = chance.randint(10, 30)
+            world.write(entry_id, [name], lac=chance.randint(-1, entry_id - 1))
+            bookie.explicit_lac = chance.choice([-1, chance.randint(0, 40)])
+        elif state == "damaged":
+            world.write(50, [name])
+            bookie.damaged = {50}
+            bookie.explicit_lac = chance.choice([-1, chance.randint(0, 40)])
+        elif state == "cannot tell":
+            bookie.read_status = Status.CANNOT_TELL
+        bookie.away = state == "away"
+        if state in ("good", "empty"):
+            valid.add(index)
+        if state != "away":
+            best = max(best, bookie.explicit_lac, bookie.lac() if state == "good" else -1)
+    covered = lac_is_covered(valid, size, write_quorum, metadata.ack_quorum)
+    client, reading = reading_of(world, ReadLastConfirmed)
+    client.run(chance)
+    assert (reading.error is None) == covered
+    assert 9 <= reading.best <= best
+    client, attempt = reading_of(world, TryReadLastConfirmed)
+    client.run(chance)
+    assert (attempt.error is None) == bool(valid)
+    if covered:
+        assert reading.value() == reading.best
+
+
+def test_it_waits_for_no_more_than_covers_it() -> None:
+    world = world_of(5)
+    client, reading = reading_of(world, ReadLastConfirmed)
+    client.deliver(client.asks(AskLac, "b2")[0])
+    assert not reading.is_finished
+    client.deliver(client.asks(AskLac, "b0")[0])
+    assert reading.value() == 3
+    assert not client.pending
+
+
+def test_a_striped_ensemble_needs_every_write_set() -> None:
+    client, reading = reading_of(World.of(metadata_of(4, 2, 2)), ReadLastConfirmed)
+    client.deliver(client.asks(AskLac, "b0")[0])
+    client.deliver(client.asks(AskLac, "b1")[0])
+    assert not reading.is_finished  # an entry of b2 and b3 may be acknowledged
+    client.deliver(client.asks(AskLac, "b3")[0])
+    assert reading.value() == -1
+
+
+def test_an_explicit_lac_counts_and_a_bare_number_does_not() -> None:
+    world = world_of(5)
+    world.bookies["b1"].explicit_lac = 4
+    client, reading = reading_of(world, ReadLastConfirmed)
+    # A number that nothing covers does not even come this far: a reply has only proven ones.
+    client.complete(client.asks(AskLac, "b0")[0], Reply(Status.OK, lacs=()))
+    client.deliver(client.asks(AskLac, "b1")[0])
+    assert reading.value() == 4
+
+
+def test_damage_beside_a_proof_takes_nothing_from_it_but_covers_nothing() -> None:
+    client, reading = reading_of(world_of(5), ReadLastConfirmed)
+    for name in ("b0", "b1"):
+        client.complete(client.asks(AskLac, name)[0], Reply(Status.OK, lacs=(3,), damaged=True))
+    assert reading.best == 3
+    assert not reading.is_finished
+    client.run()
+    with pytest.raises(DigestMismatch):
+        reading.value()
+
+
+def test_a_fence_is_told() -> None:
+    world = world_of(5)
+    for bookie in world.bookies.values():
+        bookie.fenced = True
+    client, reading = reading_of(world, ReadLastConfirmed)
+    client.run()
+    assert reading.fenced
+
+
+def test_those_that_are_away_are_asked_again_while_it_helps() -> None:
+    world = world_of(5)
+    world.bookies["b0"].away = world.bookies["b1"].away = True
+    client, reading = reading_of(world, ReadLastConfirmed)
+    client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
+    world.bookies["b1"].away = False
+    client.run()
+    assert reading.value() == 3
+    world.bookies["b1"].away = True
+    client, reading = reading_of(world, ReadLastConfirmed)
+    client.run()
+    with pytest.raises(NotEnoughBookies, match="LAC") as caught:
+        reading.value()
+    assert set(caught.value.replicas) == {"b0", "b1"}
+    assert client.now_s <= PACING.give_up_s + 0.1
+    world.bookies["b0"].away = False
+    world.bookies["b0"].read_status = world.bookies["b2"].read_status = Status.CANNOT_TELL
+    client, reading = reading_of(world, ReadLastConfirmed)
+    client.run()
+    assert reading.error is not None
+    assert not any(
+        isinstance(one, Sleep) for one in client.log
+    )  # the one that may come back would not be enough
+
+
+def test_trying_takes_what_there_is() -> None:
+    world = world_of(5)
+    world.bookies["b0"].away = world.bookies["b1"].away = True
+    client, reading = reading_of(world, TryReadLastConfirmed)
+    client.run()
+    assert reading.value() == 3
+    assert not any(isinstance(one, Sleep) for one in client.log)
+    world.bookies["b2"].away = True
+    client, reading = reading_of(world, TryReadLastConfirmed)
+    client.run()
+    with pytest.raises(NotEnoughBookies, match="no bookie told its LAC") as caught:
+        reading.value()
+    assert len(caught.value.replicas) == 3
+
+
+@pytest.mark.parametrize("kind", [ReadLastConfirmed, TryReadLastConfirmed])
+def test_a_closed_client_and_a_cancel_end_it(kind: type[ReadLastConfirmed]) -> None:
+    client, reading = reading_of(world_of(5), kind)
+    client.complete(client.asks(AskLac)[0], ClientClosed("closed"))
+    with pytest.raises(ClientClosed):
+        reading.value()
+    client, reading = reading_of(world_of(5), kind)
+    client.complete(client.asks(AskLac)[0], QuorumTimeout("silent"))
+    reading.cancel()
+    client.take()
+    assert not client.pending

@@ -1,0 +1,252 @@
+"""The long poll: news from whichever bookie has it first, never without a proof, through losses and changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
+from fastbk.model.ledger import Fragment, LedgerState
+from fastbk.replication.actions import Ask, AskLac, Reply, Sleep
+from fastbk.replication.polling import LacNews, PollLac, PollOptions
+from fastbk.replication.replicas import Pacing
+from fastbk.wire.statuses import Status
+from tests.fixtures.quorum_world import LEDGER, Client, World, entry_of, length_at, metadata_of
+
+PACING = Pacing(request_timeout_s=1.0, give_up_s=3.0, pause_min_s=0.02, pause_max_s=0.5)
+OPTIONS = PollOptions(wait_s=1.0, grace_s=0.005, pacing=PACING)
+
+
+def poll_of(world: World, position: int, **options: object) -> tuple[Client, PollLac]:
+    poll = PollLac(LEDGER, world.metadata, position, replace(OPTIONS, **options))  # type: ignore[arg-type]
+    return Client(world, poll), poll  # type: ignore[arg-type]
+
+
+def world_of(entries: int, size: int = 3, write_quorum: int = 3, spare: int = 0) -> World:
+    world = World.of(metadata_of(size, write_quorum, 2), spare)
+    for entry_id in range(entries):
+        world.write(entry_id)
+    return world
+
+
+def at(client: Client, name: str) -> Ask:
+    return client.asks(AskLac, name)[0]
+
+
+def sleeping(client: Client, pause_s: float) -> Sleep:
+    return next(
+        one for one in client.pending.values() if isinstance(one, Sleep) and one.pause_s == pause_s
+    )
+
+
+def carrier_of(client: Client) -> str:
+    return next(one.bookie_id for one in client.asks(AskLac) if one.request.piggyback)  # type: ignore[union-attr]
+
+
+def others_of(client: Client) -> list[str]:
+    return [one.bookie_id for one in client.asks(AskLac) if not one.request.piggyback]  # type: ignore[union-attr]
+
+
+def test_all_members_wait_and_one_is_asked_for_the_entry() -> None:
+    client, _ = poll_of(world_of(5), 4)
+    requests = {one.bookie_id: one.request for one in client.asks(AskLac)}
+    assert requests.pop("b1") == AskLac(3, 1.0, piggyback=True)  # the first that holds entry 4
+    assert requests == dict.fromkeys(("b0", "b2"), AskLac(3, 1.0))
+    assert all(one.timeout_s == 2.0 for one in client.asks(AskLac))
+
+
+def test_the_first_that_has_news_ends_it() -> None:
+    world = world_of(5)
+    client, poll = poll_of(world, 4)
+    other = others_of(client)[0]
+    world.write(5)
+    world.write(6)
+    client.deliver(at(client, other))
+    assert poll.value() == LacNews(5)  # more than one entry: better read in a batch
+    assert not client.pending
+
+
+def test_the_entry_comes_along_once_it_is_proven() -> None:
+    world = world_of(5)
+    client, poll = poll_of(world, 4)
+    carrier, other = carrier_of(client), others_of(client)[0]
+    world.write(5)
+    client.deliver(at(client, other))
+    assert not poll.is_finished  # the entry itself has a moment to come
+    client.deliver(at(client, carrier))
+    assert poll.value() == LacNews(4, entry_of(4))
+
+
+def test_an_entry_without_a_proof_waits_for_one() -> None:
+    world = world_of(5)
+    client, poll = poll_of(world, 4)
+    carrier = carrier_of(client)
+    client.deliver(at(client, carrier))  # entry 4 is there, not yet known to be acknowledged
+    assert not poll.is_finished
+    assert at(client, carrier).request == AskLac(3, 0.0)
+    world.write(5)
+    client.deliver(at(client, carrier))
+    assert poll.value() == LacNews(4, entry_of(4))
+
+
+def test_one_bookie_alone_proves_and_carries() -> None:
+    world = World.of(metadata_of(1, 1, 1))
+    for entry_id in range(6):
+        world.write(entry_id)
+    client, poll = poll_of(world, 4)
+    client.run()
+    assert poll.value() == LacNews(4, entry_of(4))
+
+
+def test_a_bookie_that_keeps_the_entry_back_is_not_waited_for() -> None:
+    world = world_of(6)
+    client, poll = poll_of(world, 4)
+    carrier, other = carrier_of(client), others_of(client)[0]
+    client.deliver(at(client, other))
+    client.deliver(sleeping(client, OPTIONS.grace_s))
+    assert poll.value() == LacNews(4, slow=carrier)
+
+
+def test_an_explicit_lac_is_news() -> None:
+    world = world_of(5)
+    client, poll = poll_of(world, 4)
+    carrier = carrier_of(client)
+    world.bookies[carrier].explicit_lac = 4
+    client.deliver(at(client, carrier))
+    assert poll.value() == LacNews(4, entry_of(4))
+
+
+def test_what_fails_its_digest_is_no_news() -> None:
+    """P19."""
+    world = world_of(6)
+    client, poll = poll_of(world, 4)
+    for bookie in world.bookies.values():
+        bookie.damaged = {4, 5}
+    for ask in client.asks(AskLac):
+        client.deliver(ask)
+    assert not poll.is_finished
+    client.run()
+    assert poll.error is not None
+    assert set(poll.error.replicas) == {"b0", "b1", "b2"}
+
+
+def test_nothing_new_is_said_when_the_time_is_over() -> None:
+    client, poll = poll_of(world_of(5), 4)
+    client.complete(at(client, others_of(client)[0]), Reply(Status.OK, lacs=(3,)))
+    client.deliver(sleeping(client, 1.0))
+    assert poll.value() == LacNews(3)
+
+
+def test_bookies_that_answer_when_their_wait_ends_have_answered() -> None:
+    """The poll's own clock may be a little ahead of theirs."""
+    client, poll = poll_of(world_of(5), 4)
+    client.deliver(sleeping(client, 1.0))
+    assert not poll.is_finished
+    client.complete(at(client, "b2"), Reply(Status.OK, lacs=(3,)))
+    assert poll.value() == LacNews(3)
+
+
+def test_silence_of_all_is_an_error_in_the_end() -> None:
+    client, poll = poll_of(world_of(5), 4)
+    client.deliver(sleeping(client, 1.0))
+    client.complete(at(client, "b0"), QuorumTimeout("silent"))
+    client.deliver(sleeping(client, 2.0))
+    with pytest.raises(NotEnoughBookies, match="tail again") as caught:
+        poll.value()
+    assert caught.value.replicas == {"b0": "silent", "b1": "no answer", "b2": "no answer"}
+    assert caught.value.entry_id == 4
+
+
+def test_lost_members_are_asked_again_after_pauses_while_others_wait() -> None:
+    world = world_of(5)
+    client, poll = poll_of(world, 4)
+    world.bookies["b2"].away = True
+    pauses = []
+    for _ in range(4):
+        client.deliver(at(client, "b2"))
+        assert set(poll.trouble) == {"b2"}
+        pause_s = min(one.pause_s for one in client.pending.values() if isinstance(one, Sleep))
+        pauses.append(pause_s)
+        client.deliver(sleeping(client, pause_s))
+    assert pauses == [0.02, 0.04, 0.08, 0.16]
+    world.bookies["b2"].away = False
+    world.write(5)
+    world.write(6)
+    client.deliver(at(client, "b2"))
+    assert poll.value() == LacNews(5)
+
+
+def test_a_fenced_ledger_is_told_and_not_asked_about_without_end() -> None:
+    """Bookies answer at once when a ledger is fenced: pauses keep that from becoming a storm."""
+    world = world_of(5)
+    for bookie in world.bookies.values():
+        bookie.fenced = True
+    client, poll = poll_of(world, 4)
+    client.run(steps_max=200)
+    assert poll.value().fenced
+    assert sum(isinstance(one, Ask) for one in client.log) < 60
+
+
+def test_a_close_ends_it() -> None:
+    world = world_of(6)
+    client, poll = poll_of(world, 9)
+    world.edit(state=LedgerState.IN_RECOVERY)
+    poll.metadata_changed(world.metadata, 0.1)
+    client.take()
+    assert not poll.is_finished
+    poll.metadata_changed(world.metadata.closed(5, length_at(5)), 0.2)
+    client.take()
+    assert poll.value() == LacNews(5, is_closed=True)
+    assert not client.pending
+    poll.metadata_changed(world.metadata, 0.3)
+    assert poll.take_actions() == []
+
+
+def test_a_change_of_the_ensemble_is_followed() -> None:
+    world = world_of(5, spare=1)
+    client, poll = poll_of(world, 9)
+    carrier = carrier_of(client)
+    ensemble = tuple("s0" if one == carrier else one for one in ("b0", "b1", "b2"))
+    world.edit(fragments=(*world.metadata.fragments, Fragment(7, ensemble)))
+    poll.metadata_changed(world.metadata, 0.1)
+    client.take()
+    assert {one.bookie_id for one in client.asks(AskLac)} == set(ensemble)
+    client.complete(at(client, "s0"), Reply(Status.NO_LEDGER))
+    client.deliver(sleeping(client, 1.0))
+    assert poll.value() == LacNews(6)  # what lies before the last fragment is acknowledged
+
+
+def test_a_new_fragment_alone_may_be_the_news() -> None:
+    world = world_of(5, spare=1)
+    client, poll = poll_of(world, 9)
+    world.edit(fragments=(*world.metadata.fragments, Fragment(10, ("b0", "b1", "s0"))))
+    poll.metadata_changed(world.metadata, 0.1)
+    client.take()
+    assert poll.value() == LacNews(9)
+
+
+def test_nothing_is_asked_when_there_is_nothing_to_wait_for() -> None:
+    world = world_of(5)
+    world.edit(fragments=(Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b1", "b2"))))
+    client, poll = poll_of(world, 4)
+    assert poll.value() == LacNews(4)
+    assert not client.asks(AskLac)
+
+
+def test_a_striped_ledger_asks_a_holder_for_the_entry() -> None:
+    for position in range(10):
+        client, _ = poll_of(world_of(0, 5, 2), position)
+        assert carrier_of(client) in (f"b{position % 5}", f"b{(position + 1) % 5}")
+        assert len(client.asks(AskLac)) == 5
+
+
+def test_a_closed_client_and_a_cancel_end_it() -> None:
+    client, poll = poll_of(world_of(5), 4)
+    client.complete(at(client, "b0"), ClientClosed("closed"))
+    with pytest.raises(ClientClosed):
+        poll.value()
+    client, poll = poll_of(world_of(5), 4)
+    poll.cancel()
+    client.take()
+    assert not client.pending
