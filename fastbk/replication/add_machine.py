@@ -18,15 +18,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 
-from fastbk.errors import (
-    Error,
-    Outcome,
-)
+from fastbk.errors import Error, Outcome
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.replication.batch import Batch, Buffer, HeldBatches
 from fastbk.replication.refusals import UNABLE, full, refusal, too_few_able, too_late
 from fastbk.replication.shares import Shares
 from fastbk.wire.statuses import status_name
+
+_ENTRY_IDS_END = ID_MAX + 1
 
 
 class AddMachine:
@@ -92,7 +91,9 @@ class AddMachine:
         self._dropped: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Entries below may have been sent to that index more than once, or to a bookie that was replaced.
         self._resent_below = [first_entry_id] * self._size
-        self._has_stored = [False] * self._size
+        self._nothing_below = [
+            first_entry_id
+        ] * self._size  # a frontier there means that nothing was stored
         self._trouble: list[str | None] = ["not connected yet"] * self._size
         self._unable: set[int] = set()
         self._refusals: dict[EntryId, set[int]] = {}
@@ -139,7 +140,7 @@ class AddMachine:
 
     def has_stored(self, index: int) -> bool:
         """Return whether bookie `index` has acknowledged anything since it is in the ensemble."""
-        return self._has_stored[index]
+        return self._frontier[index] > self._nothing_below[index] or bool(self._late[index])
 
     def owed_since(self, index: int) -> float | None:
         """Return when the oldest add was admitted that bookie `index` has not acknowledged, None if it owes nothing."""
@@ -208,10 +209,10 @@ class AddMachine:
 
         Ids beyond 2^63-1 end the writer instead.
         """
-        if self.next_entry_id + len(data_sizes) > ID_MAX + 1:
+        batch = Batch(self.next_entry_id, frames, offsets, data_sizes, self.next_length, now_s)
+        if batch.end_entry_id > _ENTRY_IDS_END:
             self._fail(full(self.ledger_id), self.head)
             return
-        batch = Batch(self.next_entry_id, frames, offsets, data_sizes, self.next_length, now_s)
         self._batches.append(batch)
         self.next_entry_id = batch.end_entry_id
         self.next_length += sum(data_sizes)
@@ -277,7 +278,6 @@ class AddMachine:
             self._unable.discard(index)
         if self._trouble[index] is not None:
             self._trouble[index] = None
-        self._has_stored[index] = True
         if first_entry_id <= frontier or not self._shares.owns_any(index, frontier, first_entry_id):
             if self._late[index]:
                 self._move_frontier(index, end)
@@ -370,10 +370,10 @@ class AddMachine:
         late.clear()
         self._dropped[index].clear()
         self._unable.discard(index)
-        self._frontier[index] = head
+        self._frontier[index] = self._nothing_below[index] = head
         self._sent[index] = self._reached[index] = self._released
         self.under_replicated[index] = 0
-        self._up[index] = self._has_stored[index] = False
+        self._up[index] = False
         self._trouble[index] = "not connected yet"
         self.ensemble = (*self.ensemble[:index], bookie_id, *self.ensemble[index + 1 :])
 
@@ -415,16 +415,12 @@ class AddMachine:
     def _was_sent(self, index: int, entry_id: EntryId) -> bool:
         if entry_id < self._resent_below[index]:
             return True
-        number = self._sent[index]
-        if number <= self._batches.first:
-            return number > 0 and self._first_entry_held() > entry_id
-        batch = self._batches[number - 1]
-        return batch.end_entry_id > entry_id
-
-    def _first_entry_held(self) -> EntryId:
-        if self._batches.first < self._batches.end:
-            return self._batches[self._batches.first].first_entry_id
-        return self.next_entry_id
+        number, held = self._sent[index], self._batches
+        if number > held.first:
+            return held[number - 1].end_entry_id > entry_id
+        # Nothing that is held was sent there; what was let go may have been.
+        first = held[held.first].first_entry_id if held.first < held.end else self.next_entry_id
+        return number > 0 and first > entry_id
 
     def _selected(self, index: int, batch: Batch, is_again: bool) -> Buffer | None:
         """Return the frames of `batch` that bookie `index` is to hold and has not acknowledged."""
@@ -447,23 +443,26 @@ class AddMachine:
     def _advance(self) -> bool:
         if self.is_frozen:
             return False
-        head = self.head
+        before = self.head
         if self._striped:
-            self.head = min(self._class_end(remainder) for remainder in range(self._size))
+            head = min(self._class_end(remainder) for remainder in range(self._size))
         else:
-            self.head = sorted(self._frontier, reverse=True)[self.ack_quorum - 1]
-        if self.head < head:
-            self.head = head
+            head = sorted(self._frontier)[-self.ack_quorum]
+        if head < before:
+            head = before
         if any(self._late):
-            while self.head < self.next_entry_id and self._is_complete(self.head):
-                self.head += 1
-        if self.head > self.next_entry_id:
-            self.head = self.next_entry_id
-        if self._refusals and self.head > head:
-            for entry_id in [one for one in self._refusals if one < self.head]:
-                del self._refusals[entry_id]
+            while head < self.next_entry_id and self._is_complete(head):
+                head += 1
+        if head > self.next_entry_id:
+            head = self.next_entry_id
+        self.head = head
         self._let_go()
-        return self.head > head
+        if head == before:
+            return False
+        if self._refusals:
+            for entry_id in [one for one in self._refusals if one < head]:
+                del self._refusals[entry_id]
+        return True
 
     def _class_end(self, remainder: int) -> EntryId:
         """Return the lowest entry id with this remainder that is not complete by frontiers alone."""
@@ -505,7 +504,7 @@ class AddMachine:
 
     def _give_up(self, batch: Batch) -> None:
         for index, frontier in enumerate(self._frontier):
-            late = self._late[index]
+            late, has_stored = self._late[index], self.has_stored(index)
             was_sent = self._up[index] and self._sent[index] > self._batches.first
             for entry_id in range(max(frontier, batch.first_entry_id), batch.end_entry_id):
                 if self._shares.owns(index, entry_id) and entry_id not in late:
@@ -514,6 +513,8 @@ class AddMachine:
                         self._dropped[index].add(entry_id)
                 late.discard(entry_id)
             if frontier < batch.end_entry_id:
+                if not has_stored:
+                    self._nothing_below[index] = batch.end_entry_id
                 self._move_frontier(index, batch.end_entry_id)
 
     def _late_ack_of_dropped(self, index: int, first: EntryId, end: EntryId) -> None:
@@ -521,6 +522,7 @@ class AddMachine:
         for entry_id in range(first, end):
             if entry_id in dropped:
                 dropped.discard(entry_id)
+                self._nothing_below[index] = -1
                 self.under_replicated[index] -= 1
 
     def _check_able(self) -> None:

@@ -104,12 +104,13 @@ class WriterMachine(Procedure[None]):
             ends_when_unable=False,
             is_deferred=options.is_deferred,
         )
+        self._acknowledged = self.adds.acknowledged
         self.ensemble_version = 0
         self.changes = 0
         self.wake_s: float | None = None
         self._health = MemberHealth(options.change)
         self._failed = self._health.failed
-        self._index = {bookie_id: index for index, bookie_id in enumerate(self.ensemble)}
+        self._index = {one: index for index, one in enumerate(self.ensemble)}
         self._answers_s = [-math.inf] * len(self.ensemble)  # when each could begin to answer
         self._round: ChangeRound | None = None
         self._again_s = -math.inf
@@ -159,7 +160,7 @@ class WriterMachine(Procedure[None]):
 
     def begin(self, now_s: float) -> None:
         """Begin to wait for the first connections."""
-        for index in range(len(self.ensemble)):
+        for index in self._index.values():
             self._health.connecting(index, now_s)
         self._look(now_s)
 
@@ -203,7 +204,7 @@ class WriterMachine(Procedure[None]):
             return False
         if self._failed:
             self._health.acknowledged(index)
-        return self.adds.acknowledged(index, first_entry_id, count)
+        return self._acknowledged(index, first_entry_id, count)
 
     def refused(
         self, bookie_id: BookieId, first_entry_id: EntryId, count: int, status: int, now_s: float
@@ -221,8 +222,7 @@ class WriterMachine(Procedure[None]):
 
     def retry(self, bookie_id: BookieId) -> None:
         """Send again what the bookie has not acknowledged."""
-        index = self._index.get(bookie_id)
-        if index is not None:
+        if (index := self._index.get(bookie_id)) is not None:
             self.adds.rewind(index)
 
     def bookies_changed(self, now_s: float) -> None:
