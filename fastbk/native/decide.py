@@ -18,7 +18,17 @@ from fastbk.native.store import LedgerState, pack_state, unpack_state
 if TYPE_CHECKING:
     from fastbk.native.cdata import CData
 
-__all__ = ["NO_KEY", "RECOVERY", "Kind", "LedgerTable", "Limit", "Take", "Verdict", "entries_same"]
+__all__ = [
+    "NO_KEY",
+    "RECOVERY",
+    "Kind",
+    "LedgerTable",
+    "Limit",
+    "Notice",
+    "Take",
+    "Verdict",
+    "entries_same",
+]
 
 RECOVERY = 1  # flag of an add that is part of a recovery or a repair
 NO_KEY = bytes(20)
@@ -56,6 +66,14 @@ class Take(IntEnum):
     ORDERED = lib.FBK_TAKE_ORDERED
     BARRIER = lib.FBK_TAKE_BARRIER
     REFUSED = lib.FBK_TAKE_REFUSED
+
+
+class Notice(IntEnum):
+    """What metadata says of a ledger; the last two when it does not count on this bookie for it any more."""
+
+    DELETED = 1
+    LIMBO_OVER = 2
+    LIMBO_OVER_FENCED = 3
 
 
 class Verdict(NamedTuple):
@@ -136,6 +154,10 @@ class LedgerTable:
                 lib.fbk_decide_table_stored(self._handle, ledger_id, entry_id, lac), "note an entry"
             )
         )
+
+    def notice(self, ledger_id: int, notice: Notice) -> bool:
+        """Take note of what metadata says of a ledger. Returns whether anything changed by it."""
+        return bool(lib.fbk_decide_table_notice(self._handle, ledger_id, notice))
 
     def missing(self, ledger_id: int, *, in_doubt: bool = False) -> int:
         """Return the wire status for an entry that is not here: NO_LEDGER, NO_ENTRY or CANNOT_TELL (INV-X1).

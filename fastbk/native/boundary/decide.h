@@ -34,6 +34,8 @@ int32_t fbk_decide_table_decide(struct fbk_decide_table *table, const struct fbk
 int32_t fbk_decide_table_replay(struct fbk_decide_table *table, const struct fbk_decide_request *request);
 /* An entry was stored. 1: its ledger's LAC grew, 0, FBK_E_FULL. */
 int32_t fbk_decide_table_stored(struct fbk_decide_table *table, int64_t ledger_id, int64_t entry_id, int64_t lac);
+/* What metadata says of a ledger: 1 deleted, 2 out of limbo, 3 out of limbo and fenced. 1: its state changed, 0. */
+int32_t fbk_decide_table_notice(struct fbk_decide_table *table, int64_t ledger_id, uint32_t what);
 /* The status for something that is not there: FBK_S_NO_LEDGER, NO_ENTRY or CANNOT_TELL. */
 uint32_t fbk_decide_table_no(const struct fbk_decide_table *table, int64_t ledger_id, uint32_t in_doubt);
 

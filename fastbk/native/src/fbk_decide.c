@@ -27,8 +27,8 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
     uint32_t flags = state ? state->flags : 0;
     bool fenced = flags & (FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO); /* INV-X4: nobody knows what was lost */
     bool is_fence = record->kind == FBK_KIND_FENCE;
-    /* A fence without a key, as limbo sets it, is written once more, with the key (INV-F2). */
-    if (is_fence && fenced && (flags & FBK_LEDGER_HAS_KEY))
+    /* In limbo a fence is written although adds are refused anyway: limbo may end, the fence must not (INV-F2). */
+    if (is_fence && (flags & FBK_LEDGER_FENCED) && (flags & FBK_LEDGER_HAS_KEY))
         return FBK_TAKE_ORDERED;
     bool normal = !is_fence && !(record->flags & FBK_FLAG_RECOVERY);
     *status = FBK_S_NO_LEDGER; /* whatever lies under a deleted id goes with the next merge */

@@ -112,6 +112,13 @@ fbk_decide_table_stored(struct fbk_decide_table *table, int64_t ledger_id, int64
     return state ? fbk_decide_stored(state, entry_id, lac) : FBK_E_FULL;
 }
 
+int32_t
+fbk_decide_table_notice(struct fbk_decide_table *table, int64_t ledger_id, uint32_t what)
+{
+    struct fbk_ledger_state *state = fbk_ledgers_find(&table->ledgers, ledger_id);
+    return state && fbk_decide_notice(state, what);
+}
+
 uint32_t
 fbk_decide_table_no(const struct fbk_decide_table *table, int64_t ledger_id, uint32_t in_doubt)
 {

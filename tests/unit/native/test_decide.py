@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
-from fastbk.native.decide import RECOVERY, Kind, LedgerTable, Limit, Take, Verdict, entries_same
+from fastbk.native.decide import (
+    RECOVERY,
+    Kind,
+    LedgerTable,
+    Limit,
+    Notice,
+    Take,
+    Verdict,
+    entries_same,
+)
 from fastbk.native.ffi import CorruptDataError, NativeFullError
 from fastbk.native.store import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
 from fastbk.wire.statuses import Status
@@ -74,7 +84,7 @@ def test_limbo_takes_repairs_only_and_denies_nothing(table: LedgerTable, fenced:
     assert table.missing(3) == Status.CANNOT_TELL
     assert table.decide(3, 0, Kind.ADD, 0, KEY) == refused(Status.FENCED)
     fence = table.decide(3, -1, Kind.FENCE, 0, KEY)
-    assert fence.take == Take.FENCE, "written, since the key was lost with the rest"
+    assert fence.take == Take.FENCE, "written: limbo may end, the fence does not"
     assert table.decide(3, -1, Kind.FENCE, 0, KEY).take == Take.ORDERED
     assert table.decide(3, 0, Kind.ADD, RECOVERY, OTHER_KEY) == refused(Status.UNAUTHORIZED)
     assert table.decide(3, 0, Kind.ADD, RECOVERY, KEY).take == Take.NEW
@@ -84,7 +94,9 @@ def test_limbo_takes_repairs_only_and_denies_nothing(table: LedgerTable, fenced:
     assert table.decide(3, 1, Kind.ADD, RECOVERY, KEY) == refused(Status.NO_LEDGER)
 
 
-@pytest.mark.parametrize("state", [LedgerState(4, flags=LIMBO), LedgerState(4, 9, 8, 0, LIMBO, KEY)])
+@pytest.mark.parametrize(
+    "state", [LedgerState(4, flags=LIMBO), LedgerState(4, 9, 8, 0, LIMBO, KEY)]
+)
 def test_a_ledger_in_limbo_keeps_what_it_learns(table: LedgerTable, state: LedgerState) -> None:
     table.put(state)
     table.decide(4, 0, Kind.ADD, RECOVERY, KEY)
@@ -93,6 +105,65 @@ def test_a_ledger_in_limbo_keeps_what_it_learns(table: LedgerTable, state: Ledge
     assert after is not None
     assert after.flags & LIMBO
     assert after.highest_entry_id == max(0, state.highest_entry_id)
+
+
+def test_a_fence_answered_in_limbo_outlives_it(table: LedgerTable) -> None:
+    """INV-F1: the key came with a repair, so nothing but the fence itself says that it is fenced."""
+    table.put(LedgerState(5, flags=LIMBO))
+    table.decide(5, 0, Kind.ADD, RECOVERY, KEY)
+    assert table.decide(5, -1, Kind.FENCE, 0, KEY).take == Take.FENCE
+    assert table.decide(5, -1, Kind.FENCE, 0, KEY).take == Take.ORDERED
+    assert table.notice(5, Notice.LIMBO_OVER)
+    assert not table.notice(5, Notice.LIMBO_OVER)
+    assert table.decide(5, 1, Kind.ADD, 0, KEY) == refused(Status.FENCED)
+
+
+def test_whatever_happens_an_answered_fence_holds_and_the_first_key_wins(
+    rng: random.Random,
+) -> None:
+    """INV-F1, INV-F2, INV-A5: against a book of what clients were told, over crashes, limbo, repairs and deletions."""
+    for _ in range(200):
+        table, journal = LedgerTable(8), list[tuple[int, int, Kind, int, bytes]]()
+        durable = table.copy()
+        fenced, keys, deleted, taken = (
+            set[int](),
+            dict[int, bytes](),
+            set[int](),
+            set[tuple[int, int]](),
+        )
+        for _ in range(60):
+            ledger_id, entry_id = rng.randrange(4), rng.choice((0, 1, 2, LAST_ID))
+            what = rng.choice(("add", "add", "repair", "fence", "crash", "flush", "notice"))
+            if what == "crash":  # the journal's records come back behind what was flushed
+                table = durable.copy()
+                for ledger, entry, kind, flags, key in journal:
+                    table.replay(ledger, kind, flags, key)
+                    if kind == Kind.ADD:
+                        table.stored(ledger, entry, -1)
+            elif what == "flush":
+                durable, journal = table.copy(), []
+            elif what == "notice":
+                notice = rng.choice(tuple(Notice))
+                if rng.random() < 0.2 and table.notice(ledger_id, notice):
+                    deleted |= {ledger_id} if notice == Notice.DELETED else set()
+                    durable, journal = table.copy(), []
+            else:
+                kind = Kind.FENCE if what == "fence" else Kind.ADD
+                flags = RECOVERY if what == "repair" else 0
+                key = rng.choice((KEY, KEY, OTHER_KEY))
+                verdict = table.decide(ledger_id, entry_id, kind, flags, key)
+                if verdict.take == Take.REFUSED:
+                    continue
+                assert keys.setdefault(ledger_id, key) == key
+                if kind == Kind.FENCE:
+                    fenced.add(ledger_id)
+                else:
+                    assert ledger_id not in deleted
+                    assert what == "repair" or ledger_id not in fenced
+                    assert (verdict.take == Take.CHECK) or (ledger_id, entry_id) not in taken
+                    taken.add((ledger_id, entry_id))
+                if verdict.take in (Take.NEW, Take.CHECK, Take.FENCE):
+                    journal.append((ledger_id, entry_id, kind, flags, key))
 
 
 def test_damage_leaves_every_no_in_doubt(table: LedgerTable) -> None:
