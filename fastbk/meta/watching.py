@@ -34,6 +34,14 @@ class WatchHandle:
         self._watcher.remove(self)
 
 
+def tell(handle: WatchHandle) -> None:
+    """Call back; one callback's fault must not end the watches of all others."""
+    try:
+        handle.callback()
+    except Exception:  # noqa: BLE001 -- it is the application's
+        _log.exception("a callback of a watch failed")
+
+
 class Watcher:
     """Calls back when `look` gives another answer than before; its thread lives while there are watches.
 
@@ -95,7 +103,7 @@ class Watcher:
                 _log.debug("watch: %s", error)
                 continue
             for handle in self._changed(now):
-                handle.callback()
+                tell(handle)
 
     def _changed(self, now: dict[Subject, object]) -> list[WatchHandle]:
         changed = []

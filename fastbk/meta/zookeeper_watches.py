@@ -14,7 +14,7 @@ from typing import Any
 
 from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import BookieRegistration
-from fastbk.meta.watching import Subject, WatchHandle
+from fastbk.meta.watching import Subject, WatchHandle, tell
 from fastbk.meta.zookeeper_bookies import list_bookies
 from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_session import Call, Session
@@ -121,7 +121,7 @@ class ZooKeeperWatches:
                     self._look_later(subject, error)
                     continue
                 for handle in self._changed(subject, now):
-                    self._tell(handle)
+                    tell(handle)
 
     def _look_later(self, subject: Subject, error: Error) -> None:
         _log.debug("watch: %s", error)
@@ -136,10 +136,3 @@ class ZooKeeperWatches:
                 return []
             self._seen[subject] = now
             return [one for one in self._handles if one.subject == subject]
-
-    def _tell(self, handle: WatchHandle) -> None:
-        try:
-            handle.callback()
-        except Exception:  # noqa: BLE001 -- it is the application's
-            # One callback's fault must not end the watches of all others.
-            _log.exception("a callback of a watch failed")

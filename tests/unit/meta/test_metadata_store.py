@@ -163,6 +163,23 @@ def test_watches_tell_of_changes_made_through_another_handle(open_driver: Open) 
     again.close()
 
 
+def test_a_callback_that_fails_ends_no_watch(open_driver: Open) -> None:
+    store, other = open_driver(), open_driver()
+    told: list[object] = []
+
+    def fail() -> None:
+        told.append("failed")
+        raise RuntimeError("not the store's fault")
+
+    watches = [store.watch_bookies(fail), store.watch_bookies(lambda: told.append("told"))]
+    lease = other.register_bookie(service(), writable=True)
+    wait_until(lambda: told == ["failed", "told"], "both are called")
+    lease.close()
+    wait_until(lambda: told == ["failed", "told"] * 2, "both are called again")
+    for watch in watches:
+        watch.close()
+
+
 def test_a_registration_says_how_to_reach_the_bookie(open_driver: Open) -> None:
     store, other = open_driver(), open_driver()
     lease = store.register_bookie(service(), writable=True)

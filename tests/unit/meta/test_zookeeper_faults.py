@@ -320,21 +320,6 @@ def test_a_change_while_there_was_no_connection_is_told(
         watch.close()
 
 
-def test_a_callback_that_fails_ends_no_watch(near: ZooKeeperStore, far: ZooKeeperStore) -> None:
-    told: list[object] = []
-
-    def fail() -> None:
-        told.append("failed")
-        raise RuntimeError("not the store's fault")
-
-    near.watch_bookies(fail)
-    near.watch_bookies(lambda: told.append("told"))
-    lease = far.register_bookie(service(), writable=True)
-    wait_until(lambda: told == ["failed", "told"], "both are called")
-    lease.close()
-    wait_until(lambda: told == ["failed", "told"] * 2, "both are called again")
-
-
 def test_a_session_that_is_not_heard_of_runs_out_and_other_data_may_register(
     zookeeper: ZooKeeperPlace, proxy: TcpProxy, near: ZooKeeperStore
 ) -> None:
