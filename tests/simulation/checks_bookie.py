@@ -123,6 +123,7 @@ class BookieChecks(ChecksBase):
         if self.recorder is not None:
             self.recorder.wiped(bookie.name)
         for facts in self.facts.values():
+            facts.lost_by(bookie.index)
             facts.keys.pop(bookie.index, None)
             for key in [one for one in facts.copies if one[0] == bookie.index]:
                 del facts.copies[key]

@@ -138,6 +138,22 @@ class LedgerChecks(ChecksBase):
         """After everything was healed a ledger could not be closed, or read, or written in time (I20)."""
         raise Violation("I20", f"ledger {ledger_id}: {reason}")
 
+    def not_repaired(self, ledger_id: LedgerId, reason: str) -> None:
+        """After everything was healed the copies of a lost bookie could not be brought back (I19)."""
+        facts = self.facts[ledger_id]
+        if facts.shaky is None:
+            raise Violation("I19", f"ledger {ledger_id}: {reason}")
+
+    def repaired(self, ledger_id: LedgerId, lost: BookieId) -> None:
+        """A repair has succeeded: nothing names the lost bookie, and what it held has as many copies as before."""
+        facts = self.facts[ledger_id]
+        metadata = facts.metadata
+        if any(lost in one.ensemble for one in metadata.fragments) and facts.shaky is None:
+            raise Violation("I19", f"ledger {ledger_id} still names {lost}")
+        for entry_id in range(metadata.last_entry_id + 1):
+            if facts.copies_of(entry_id) < facts.ledger.ack_quorum:
+                raise Violation("I19", f"entry {entry_id} has too few copies after a repair")
+
     def not_readable(
         self, client: str, ledger_id: LedgerId, entry_id: EntryId, reason: str
     ) -> None:

@@ -70,6 +70,12 @@ class Facts:
                 return masks[entry_id % len(masks)]
         return self._masks[0][1][entry_id % len(self._masks[0][1])]
 
+    def lost_by(self, index: int) -> None:
+        """A bookie lost its data; what metadata does not say it held, it never held."""
+        for entry_id, mask in self.holders.items():
+            if not self.write_mask(entry_id) >> index & 1:
+                self.holders[entry_id] = mask & ~(1 << index)
+
     def honest_copies_of(self, entry_id: EntryId, liars: int) -> int:
         """Return how many of these are no liars."""
         mask = self.holders.get(entry_id, 0) & self.write_mask(entry_id)

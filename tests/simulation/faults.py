@@ -26,6 +26,7 @@ class Faults:
     Attributes:
         struck: kinds that really happened, and how often.
         lost: bookies that lost their data, or that lie.
+        wiped: those of them that lost their data.
     """
 
     def __init__(self, world: World) -> None:
@@ -35,6 +36,7 @@ class Faults:
         self.node = Node(world.kernel, "f")
         self.struck: dict[str, int] = {}
         self.lost: set[str] = set()
+        self.wiped: list[str] = []
         self._is_healed = False
         self._blocked: list[tuple[Node, Node]] = []
 
@@ -163,6 +165,7 @@ class Faults:
         if not bookie.is_up or not self._may_lose(bookie):
             return STALE
         self.lost.add(bookie.name)
+        self.wiped.append(bookie.name)
         bookie.wipe()
         if item.more < 0.8:
             self._later(min(item.value, 2.0), bookie.force_start)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastbk.errors import NotEnoughBookies
+from fastbk.errors import NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
 from tests.simulation.client import Client
 from tests.simulation.readers import Reader
 from tests.simulation.running import Ledger, Running
+from tests.simulation.workload import REPAIR, data_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -40,8 +42,12 @@ class Final:
         # Those that were stopped go on when their time has come.
         awake_s = max(node.paused_until_s for node in world.nodes.values())
         kernel.run(max(kernel.now_s, awake_s) + SETTLE_S, events_max)
+        self._write_on(events_max)
         for ledger in list(world.workload.ledgers):
             self._recover(ledger, events_max)
+        if world.checks.recorder is None:
+            for ledger in list(world.workload.ledgers):
+                self._repair(ledger, events_max)
         for ledger in list(world.workload.ledgers):
             self._read(ledger, events_max)
         client = world.add_client("h")
@@ -54,6 +60,35 @@ class Final:
         kernel.run(kernel.now_s + LIMIT_S, events_max, lambda: not self._waiting)
         if self._waiting:
             self.checks.not_recoverable(ledger.ledger_id, f"{what}: {self._last_error}")
+
+    # --- write on ----------------------------------------------------------------------------------------------
+
+    def _write_on(self, events_max: int) -> None:
+        """A writer that has lived through everything goes on: nothing holds it up any more."""
+        world, kernel = self.world, self.world.kernel
+        options = world.plan.options
+        for writing in world.workload.writers.values():
+            machine, ledger_id = writing.machine, writing.ledger.ledger_id
+            is_spared = (
+                writing.client.is_alive
+                and machine.failure is None
+                and not writing.is_closing
+                and not world.faults.lost
+                and world.checks.facts[ledger_id].metadata.state is LedgerState.OPEN
+            )
+            # What it began with before must have had the time to come to its end.
+            is_patient = options["append_timeout_s"] >= 10 and world.plan.duration_s <= 1
+            if not is_spared or not is_patient or world.plan.is_deferred:
+                continue
+            writing.append([data_of(ledger_id, machine.adds.next_entry_id)])
+            kernel.run(
+                kernel.now_s + LIMIT_S,
+                events_max,
+                lambda writing=writing: writing.is_idle,  # type: ignore[misc]
+            )
+            error = machine.failure
+            if not writing.is_idle or isinstance(error, QuorumTimeout | NotEnoughBookies):
+                self.checks.not_recoverable(ledger_id, f"its writer stands still: {error}")
 
     # --- close -------------------------------------------------------------------------------------------------
 
@@ -87,6 +122,33 @@ class Final:
         """Begin a recovery on a client that has heard of the bookies."""
         procedure = RecoverLedger(ledger.ledger_id, None, options)
         Running(client, ledger, procedure, again, self.checks.recovery_moved).start()
+
+    # --- repair ------------------------------------------------------------------------------------------------
+
+    def _repair(self, ledger: Ledger, events_max: int) -> None:
+        """Whatever a lost bookie held is copied to another, if there is another (I19)."""
+        world = self.world
+        facts = self.checks.facts[ledger.ledger_id]
+        for number, lost in enumerate(world.faults.wiped):
+            named = {one for each in facts.metadata.fragments for one in each.ensemble}
+            if lost not in named or not set(world.bookies) - named - world.faults.lost:
+                continue
+            client = world.add_client(f"repair {number}")
+            world.kernel.run(world.kernel.now_s + SETTLE_S, events_max)
+
+            def done(running: Running[LedgerRepaired]) -> None:
+                self._waiting.clear()
+                error = running.procedure.error
+                if error is not None:
+                    self.checks.not_repaired(ledger.ledger_id, str(error))
+                left = running.procedure.value().left
+                if left:
+                    self.checks.not_repaired(ledger.ledger_id, str(left))
+
+            self._waiting.add(client.name)
+            Running(client, ledger, RepairLedger(ledger.ledger_id, lost, REPAIR), done).start()
+            self._until("it cannot be repaired", ledger, events_max)
+            self.checks.repaired(ledger.ledger_id, lost)
 
     # --- read --------------------------------------------------------------------------------------------------
 

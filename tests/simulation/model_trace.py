@@ -30,7 +30,7 @@ from tests.simulation.world import World
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _CLASSES = {"liars", "failed syncs", "corruption"}
 _FAULTS = {"make_liar", "fail_sync", "corrupt"}
-_WORK = {"tell_lac", "force", "intrude"}
+_WORK = {"tell_lac", "force", "intrude", "repair"}
 
 
 def plan_for_model(plan: Plan) -> Plan:
@@ -192,8 +192,8 @@ class Recorder:
         self, client: str, ledger_id: LedgerId, old: LedgerMetadata, now: VersionedLedger
     ) -> None:
         """The store has applied an update."""
-        if ledger_id != 0:
-            return
+        if ledger_id != 0 or old.is_closed:
+            return  # nothing that the model knows happens to a closed ledger
         new, version = now.metadata, now.version
         if new.is_closed and not old.is_closed:
             segments = [[one.first_entry_id, list(one.ensemble)] for one in new.fragments]

@@ -91,7 +91,7 @@ class _Drawing:
         self.rng = rng = random.Random(f"plan {seed}")
         ensemble, write_quorum, ack_quorum = rng.choice(QUORUMS)
         bookies = [f"b{number}" for number in range(ensemble + rng.choice((0, 1, 1, 2, 3)))]
-        clients = ["c0", "c1", "c2", "c3"]
+        clients = ["c0", "c1", "c2", "c3", "repair"]
         classes = [one for one in CLASSES if rng.random() < 0.35]
         duration_s = rng.choice((0.3, 1.0, 3.0, 8.0))
         self.plan = Plan(
@@ -223,7 +223,7 @@ class _Drawing:
                 self.add("metadata_down", "m", self.span_s())
 
     def work(self) -> None:
-        """Draw what the clients are at: writer c0, recoverers c1 to c3, readers c2 and c3."""
+        """Draw what the clients are at: writer c0, recoverers c1 to c3, readers c2 and c3, and a repairer."""
         rng, plan = self.rng, self.plan
         bursts = rng.choice((4, 12, 30, 60))
         for _ in range(bursts):
@@ -234,18 +234,21 @@ class _Drawing:
                     self.do(kind, "c0")
         # The interesting moments are close together: recoverers that start one behind the other.
         moment = rng.uniform(0.1, 1.0) * plan.duration_s
-        for client in rng.sample(plan.clients[1:], rng.choice((0, 1, 1, 2, 3))):
+        for client in rng.sample(("c1", "c2", "c3"), rng.choice((0, 1, 1, 2, 3))):
             at_s = moment + rng.choice((0, 0.001, 0.01, 0.1)) * rng.random()
             plan.work.append(Item(at_s, "recover", client))
         for client in ("c2", "c3"):
             for _ in range(rng.choice((0, 1, 3))):
                 self.do(rng.choice(("read", "read_lac", "tail", "read_unconfirmed")), client)
         for _ in range(rng.choice((0, 0, 1, 3))):
-            self.do("edit", rng.choice(plan.clients), rng.random())
+            self.do("edit", rng.choice(("c0", "c1", "c2", "c3")), rng.random())
         for _ in range(rng.choice((0, 0, 0, 2))):
             self.do("intrude", "c3", rng.random())
         if rng.random() < 0.3:
             self.do("read_own", "c0")
+        if self.has("wipes"):
+            for _ in range(rng.choice((0, 1, 2))):
+                self.do("repair", "repair")
 
     def do(self, kind: str, client: str, value: float = 0.0) -> None:
         """Add a piece of work at a random moment."""

@@ -13,7 +13,9 @@ from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import AddEntry, ReadEntry
 from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.copying import RepairOptions
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.re_replication import RepairLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.replication.writer_machine import WriterOptions
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
 
 KEY = b"k" * 20
 OTHER_KEY = b"x" * 20
+REPAIR = RepairOptions(
+    entries_in_flight_max=4,
+    read_entries_max=5,
+    request_timeout_s=1.0,
+    metadata_timeout_s=4.0,
+    patience_s=2.0,
+)
 
 
 class Workload:
@@ -171,6 +180,15 @@ class Workload:
             value = procedure.value()
             checks = self.world.checks
             checks.believes_closed(running.client.name, running.ledger.ledger_id, value.metadata)
+
+    def repair(self, client: Client, item: Item) -> object:
+        """Bring back the copies that lost bookies held."""
+        wiped = self.world.faults.wiped
+        if not wiped:
+            return STALE
+        procedure = RepairLedger(self.ledger.ledger_id, wiped[-1], REPAIR)
+        Running(client, self.ledger, procedure).start()
+        return None
 
     # --- readers -----------------------------------------------------------------------------------------------
 

@@ -58,6 +58,12 @@ class Writing(Running[None]):
         self.machine.start(self.client.kernel.now_s)
         self.look()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: everything was acknowledged, or has failed."""
+        adds = self.machine.adds
+        return adds.failure is not None or adds.head == adds.next_entry_id
+
     # --- the application ---------------------------------------------------------------------------------------
 
     def append(self, datas: list[bytes]) -> None:
@@ -80,6 +86,11 @@ class Writing(Running[None]):
             [len(data) for data in datas],
             now_s,
         )
+        if self.checks.recorder is not None:
+            # What the model calls sent is what the writer has begun with, in the order of ids.
+            for entry_id in ids:
+                bookie_id = machine.ensemble[entry_id % len(machine.ensemble)]
+                self._note_sent(bookie_id, entry_id)
         machine.added(now_s)
         for bookie_id in machine.ensemble:
             self.send(bookie_id)
@@ -230,8 +241,7 @@ class Writing(Running[None]):
         if machine.failure is not None and not self.is_closing:
             self._end()
             return
-        is_drained = machine.failure is not None or head == machine.adds.next_entry_id
-        if self.is_closing and not self.is_stopped and is_drained:
+        if self.is_closing and not self.is_stopped and self.is_idle:
             self._stop()
             return
         wake_s = machine.wake_s
@@ -264,13 +274,7 @@ class Writing(Running[None]):
             ids = struct.unpack(f">{len(frames) // FRAME_BYTES}Q", frames)
             if self.checks.recorder is not None:
                 for entry_id in ids:
-                    self.checks.add_sent(
-                        self.client.name,
-                        bookie_id,
-                        ledger.ledger_id,
-                        entry_id,
-                        entries[entry_id].lac,
-                    )
+                    self._note_sent(bookie_id, entry_id)
             self.client.network.send(
                 connection,
                 TO_BOOKIE,
@@ -279,3 +283,7 @@ class Writing(Running[None]):
                 ledger.key,
                 [(entry_id, entries[entry_id]) for entry_id in ids],
             )
+
+    def _note_sent(self, bookie_id: BookieId, entry_id: EntryId) -> None:
+        ledger_id, lac = self.ledger.ledger_id, self.entries[entry_id].lac
+        self.checks.add_sent(self.client.name, bookie_id, ledger_id, entry_id, lac)
