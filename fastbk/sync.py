@@ -225,11 +225,10 @@ class Client:
         while True:
             with self.turn():
                 page = self.store().list_ledgers(after)
-            for ledger_id in page:
-                try:
-                    yield self.ledger_info(ledger_id)
-                except NoSuchLedger:
-                    continue
+                found = self.store().read_ledgers(page)
+            for ledger_id, read in zip(page, found, strict=True):
+                if read is not None:
+                    yield LedgerInfo(ledger_id, read.metadata, read.version)
             if not page:
                 return
             after = page[-1]

@@ -267,9 +267,10 @@ class Client:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""
         after = -1
         while page := await self._store.call(lambda store: store.list_ledgers(after)):  # noqa: B023
-            for ledger_id in page:
-                with contextlib.suppress(NoSuchLedger):
-                    yield await self.ledger_info(ledger_id)
+            found = await self._store.call(lambda store: store.read_ledgers(page))
+            for ledger_id, read in zip(page, found, strict=True):
+                if read is not None:
+                    yield LedgerInfo(ledger_id, read.metadata, read.version)
             after = page[-1]
 
     async def ledger_info(self, ledger_id: LedgerId) -> LedgerInfo:

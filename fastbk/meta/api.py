@@ -9,7 +9,7 @@ Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -137,6 +137,12 @@ class MetadataStore(Protocol):
 
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return the ledger's metadata; NoSuchLedger if there is none."""
+
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+        """Return the metadata of several ledgers, in their order; None for those that are not there.
+
+        For whoever needs many: a page of a listing takes about as long as a few single calls.
+        """
 
     def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
         """Replace the metadata if it still has `version`; return the new version. MetadataConflict, NoSuchLedger."""

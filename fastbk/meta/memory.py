@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fastbk.errors import ClientClosed, MetadataConflict, NoSuchLedger
@@ -123,6 +123,15 @@ class MemoryStore:
         """Return a ledger's metadata and version."""
         raw, version = self._find(self._open(), ledger_id, None)
         return VersionedLedger(LedgerMetadata.from_bytes(raw), version)
+
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+        """Return several ledgers' metadata."""
+        ledgers = self._open().ledgers
+        found = [ledgers.get(ledger_id) for ledger_id in ledger_ids]
+        return [
+            None if one is None else VersionedLedger(LedgerMetadata.from_bytes(one[0]), one[1])
+            for one in found
+        ]
 
     def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set on `version` (INV-M1)."""

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from fastbk.model.ledger import LedgerMetadata
 
 LEASE_S = 10.0
 WATCH_INTERVAL_S = 0.1
+_VARIABLES_MAX = 500
 
 
 def _boot_id() -> str:
@@ -100,6 +101,21 @@ class SqliteStore:
         if row is None:
             raise _no_such_ledger(ledger_id)
         return VersionedLedger(LedgerMetadata.from_bytes(row[0]), row[1])
+
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+        """Return several ledgers' metadata."""
+        found: dict[LedgerId, VersionedLedger] = {}
+        with self._file.reading() as db:
+            for at in range(0, len(ledger_ids), _VARIABLES_MAX):
+                some = ledger_ids[at : at + _VARIABLES_MAX]
+                marks = ",".join("?" * len(some))
+                rows = db.execute(
+                    f"SELECT ledger_id, metadata, version FROM ledgers WHERE ledger_id IN ({marks})",  # noqa: S608
+                    some,
+                )
+                for ledger_id, raw, version in rows:
+                    found[ledger_id] = VersionedLedger(LedgerMetadata.from_bytes(raw), version)
+        return [found.get(ledger_id) for ledger_id in ledger_ids]
 
     def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set on `version` (INV-M1)."""

@@ -5,7 +5,7 @@ Beside Apache's nodes there are a few of our own under `<root>/fastbk`; `fastbk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastbk.errors import ConfigError
 from fastbk.meta.api import (
@@ -68,6 +68,10 @@ class ZooKeeperStore:
     def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata and version."""
         return self._ledgers.read(self._session.call(f"read ledger {ledger_id}"), ledger_id)
+
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+        """Return several ledgers' metadata."""
+        return self._ledgers.read_all(self._session.call("read ledgers"), ledger_ids)
 
     def update_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set on `version` (INV-M1)."""

@@ -10,7 +10,7 @@ a creation checks in its transaction that the node it read is still the same. Ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
@@ -41,6 +41,7 @@ from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
 FIRST_VERSION = 0
+_READ_AT_ONCE = 500
 
 
 class Ledgers:
@@ -106,6 +107,25 @@ class Ledgers:
         """Return a ledger's metadata and version."""
         found = self._find(call, ledger_id)
         return VersionedLedger(LedgerMetadata.from_bytes(found.data), found.version)
+
+    def read_all(self, call: Call, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+        """Return several ledgers' metadata, in their order; None for those that are not there."""
+        paths = [self.path(ledger_id) for ledger_id in ledger_ids]
+        nodes: dict[str, Node | None] = {}
+        for at in range(0, len(paths), _READ_AT_ONCE):
+            some = paths[at : at + _READ_AT_ONCE]
+            nodes.update(zip(some, call.get_all(some), strict=True))
+        missing = [path for path in paths if nodes[path] is None]
+        if missing:
+            # As for a single one: what a server that is behind does not know may well be there.
+            call.sync(self._paths.root)
+            nodes.update(zip(missing, call.get_all(missing), strict=True))
+        return [
+            None
+            if node is None
+            else VersionedLedger(LedgerMetadata.from_bytes(node.data), node.version)
+            for node in (nodes[path] for path in paths)
+        ]
 
     def _find(self, call: Call, ledger_id: LedgerId) -> Node:
         path = self.path(ledger_id)

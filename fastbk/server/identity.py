@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.errors import NoSuchLedger
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
@@ -101,12 +100,9 @@ def ledgers_of(store: MetadataStore, bookie_id: BookieId) -> list[int]:
     found = []
     after = -1
     while page := store.list_ledgers(after):
-        for ledger_id in page:
-            try:
-                metadata = store.read_ledger(ledger_id).metadata
-            except NoSuchLedger:
-                continue
-            if any(bookie_id in fragment.ensemble for fragment in metadata.fragments):
+        for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
+            fragments = () if read is None else read.metadata.fragments
+            if any(bookie_id in fragment.ensemble for fragment in fragments):
                 found.append(ledger_id)
         after = page[-1]
     return found

@@ -142,6 +142,24 @@ def test_a_listing_in_pages_has_everything_that_stays(open_driver: Open) -> None
     assert stays <= set(found)
 
 
+def test_several_ledgers_are_read_at_once(open_driver: Open) -> None:
+    store, other = open_driver(), open_driver()
+    for ledger_id in range(3):
+        store.create_ledger(ledger_id, metadata(last=ledger_id))
+    store.update_ledger(1, metadata(last=7), 0)
+    store.delete_ledger(0)
+    found = other.read_ledgers([2, 0, 2**63 - 1, 1])
+    assert [one and (one.metadata.last_entry_id, one.version) for one in found] == [
+        (2, 0),
+        None,
+        None,
+        (7, 1),
+    ]
+    assert other.read_ledgers([]) == []
+    many = [2] * 1200
+    assert other.read_ledgers(many) == [store.read_ledger(2)] * 1200
+
+
 def test_watches_tell_of_changes_made_through_another_handle(open_driver: Open) -> None:
     store, other = open_driver(), open_driver()
     version = store.create_ledger(5, metadata())
