@@ -480,7 +480,6 @@ StoreAppliesLate(plan) ==
 
 StrangerEdits ==
     /\ used.edits < Edits
-    /\ meta.state /= "closed"
     /\ used' = [used EXCEPT !.edits = @ + 1]
     /\ meta' = [meta EXCEPT !.version = @ + 1]
     /\ UNCHANGED <<late, applied, store, adds, writer, recoverer>>

@@ -38,9 +38,18 @@ FencedByNow == Event.recovery => store[Event.bookie].fenced
 ByWriter == Event.client = Writer
 By(r) == Event.client = r
 
+\* Bookies are sent their shares one after the other, so an entry may be sent before a lower one is.  The lower one has
+\* been encoded by then; its LAC is in the trace where it is sent at last.
+LacOf(entry) ==
+    LET sendings == {i \in position .. Len(Events) :
+                        /\ Events[i].event = "AddSent" /\ Events[i].client = Event.client
+                        /\ Events[i].entry = entry}
+    IN  IF sendings = {} THEN Event.last ELSE Events[CHOOSE i \in sendings : \A j \in sendings : i <= j].last
+
 WriterDecides ==
     /\ ByWriter
-    /\ \/ WriterHearsSuccess
+    /\ \/ Event.event = "AddSent" /\ Event.entry > writer.next /\ WriterSends(LacOf(writer.next))
+       \/ WriterHearsSuccess
        \/ WriterReadsAgain
        \/ /\ Event.event = "EnsembleCas"
           /\ \/ WriterPlansChange([version |-> writer.version + 1, state |-> "open", last |-> None,
@@ -55,6 +64,10 @@ AfterCover == {"ReadOk", "ReadNo", "ReadUnknown", "AddSent", "CloseCas"}
 RecovererDecides(r) ==
     /\ By(r)
     /\ \/ RecovererHearsSuccess(r)
+       \/ /\ Event.event = "AddSent"
+          /\ Event.entry > recoverer[r].found + 1
+          /\ LacOf(recoverer[r].found + 1) <= recoverer[r].start
+          /\ RecovererFinds(r, LacOf(recoverer[r].found + 1))
        \/ Event.event = "RecoveryCas" /\ (RecovererStarts(r) \/ RecovererMarkReadsAgain(r) \/ RecovererCasUnknown(r))
        \/ /\ Event.event \in AfterCover
           /\ \E bookies \in SUBSET {b \in Bookies : recoverer[r].heard[b] /= Silent} : RecovererIsCovered(r, bookies)

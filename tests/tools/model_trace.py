@@ -35,6 +35,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "Wipe": ("bookie",),
 }
 BY_A_RECOVERER = ("Fenced", "RecoveryCas", "RecoveryJoin")
+# These without `recovery`.
+BY_THE_WRITER = ("AddSent", "AddAck", "AddRefused", "Acked", "LacWrite", "EnsembleCas", "CloseCas")
 NUMBERS = ("entry", "last", "version", "first")
 HEADER = ("trace", "write_quorum", "ack_quorum", "version", "ensemble")
 BATCH_SIZE = 50
@@ -111,7 +113,7 @@ def read_traces(lines: Iterable[str]) -> list[Trace]:
     if len(set(names)) != len(names):
         raise TraceError("two traces have one name")
     for trace in traces:
-        _short_names(trace)
+        _client_names(trace)
     return traces
 
 
@@ -158,32 +160,41 @@ def _event(record: dict[str, Any], trace: Trace) -> dict[str, Any]:
     return record
 
 
-def _short_names(trace: Trace) -> tuple[dict[str, str], dict[str, str]]:
-    """Return short names of the trace's clients and bookies; raises TraceError if roles are mixed up."""
-    writers: list[str] = []
-    recoverers: list[str] = []
-    bookies = list(trace.ensemble)
+def _client_names(trace: Trace) -> list[str]:
+    """Return for each event the short name of its client in the role that it has there.
+
+    One client may be both: a writer that was fenced may recover its own ledger. It closes as a recoverer if it has
+    asked bookies as one. Raises TraceError where two clients write.
+    """
+    writer: str | None = None
+    recoverers: dict[str, str] = {}
+    asked: set[str] = set()
+    names = []
     for event in trace.events:
         kind, client = event["event"], str(event.get("client"))
-        recovery = kind in BY_A_RECOVERER or bool(event.get("recovery"))
-        writes = kind == "Acked" or (kind in ("AddSent", "EnsembleCas") and not recovery)
-        if recovery and client not in recoverers:
-            recoverers.append(client)
-        elif writes and client not in writers:
-            writers.append(client)
+        recovers = kind in BY_A_RECOVERER or bool(event.get("recovery"))
+        if recovers or (kind == "CloseCas" and client in asked):
+            if bool(event.get("recovery")):
+                asked.add(client)
+            names.append(recoverers.setdefault(client, f"r{len(recoverers) + 1}"))
+        elif kind in BY_THE_WRITER:
+            if writer not in (None, client):
+                raise TraceError(f"{trace.name}: more than one writer: {writer} and {client}")
+            writer = client
+            names.append("w")
+        else:
+            names.append("reader")
+    return names
+
+
+def _bookie_names(trace: Trace) -> dict[str, str]:
+    """Return short names of all bookies of a trace."""
+    bookies = dict.fromkeys(trace.ensemble)
+    for event in trace.events:
         named = [event.get("bookie"), *(event.get("ensemble") or [])]
         named += [bookie for _, ensemble in event.get("segments") or [] for bookie in ensemble]
-        bookies += [bookie for bookie in named if bookie is not None and bookie not in bookies]
-    # A writer may close without having sent anything.
-    closers = {event["client"] for event in trace.events if event["event"] == "CloseCas"}
-    writers += sorted(closers - set(writers) - set(recoverers))
-    if len(writers) > 1:
-        raise TraceError(f"{trace.name}: more than one writer: {writers}")
-    if set(writers) & set(recoverers):
-        raise TraceError(f"{trace.name}: {writers[0]} is writer and recoverer")
-    clients = {name: "w" for name in writers}
-    clients |= {name: f"r{number}" for number, name in enumerate(recoverers, 1)}
-    return clients, {name: f"b{number}" for number, name in enumerate(bookies, 1)}
+        bookies |= dict.fromkeys(str(bookie) for bookie in named if bookie is not None)
+    return {name: f"b{number}" for number, name in enumerate(bookies, 1)}
 
 
 def batches(traces: Iterable[Trace], size: int = BATCH_SIZE) -> list[list[Trace]]:
@@ -202,9 +213,10 @@ def module_text(batch: list[Trace], module: str) -> str:
     """Write the TLA+ module `module` that holds the batch."""
     lines = [f"---- MODULE {module} ----", "EXTENDS Trace"]
     for number, trace in enumerate(batch, 1):
-        clients, bookies = _short_names(trace)
+        bookies = _bookie_names(trace)
+        events = zip(trace.events, _client_names(trace), strict=True)
         lines.append(f"Events{number} == <<")
-        lines.append(",\n".join(_event_text(event, clients, bookies) for event in trace.events))
+        lines.append(",\n".join(_event_text(event, client, bookies) for event, client in events))
         lines.append(">>")
         ensemble = _sequence(bookies[name] for name in trace.ensemble)
         lines.append(
@@ -220,7 +232,7 @@ def _sequence(names: Iterable[str]) -> str:
     return "<<" + ", ".join(f'"{name}"' for name in names) + ">>"
 
 
-def _event_text(event: dict[str, Any], clients: dict[str, str], bookies: dict[str, str]) -> str:
+def _event_text(event: dict[str, Any], client: str, bookies: dict[str, str]) -> str:
     """One event as a record; all have the same fields, since TLC compares records field by field."""
     numbers = ", ".join(
         f"{key} |-> {event.get(key) if event.get(key) is not None else -1}" for key in NUMBERS
@@ -230,7 +242,7 @@ def _event_text(event: dict[str, Any], clients: dict[str, str], bookies: dict[st
         for first, ensemble in event.get("segments") or []
     )
     return (
-        f'[event |-> "{event["event"]}", client |-> "{clients.get(str(event.get("client")), "reader")}", '
+        f'[event |-> "{event["event"]}", client |-> "{client}", '
         f'bookie |-> "{bookies.get(str(event.get("bookie")), "none")}", '
         f"recovery |-> {'TRUE' if event.get('recovery') else 'FALSE'}, {numbers}, "
         f"ensemble |-> {_sequence(bookies[name] for name in event.get('ensemble') or [])}, segments |-> <<{segments}>>]"
@@ -239,9 +251,10 @@ def _event_text(event: dict[str, Any], clients: dict[str, str], bookies: dict[st
 
 def config_text(batch: list[Trace]) -> str:
     """Write TLC's configuration for the batch: names and quorums, and no bounds to speak of."""
-    names = [_short_names(trace) for trace in batch]
-    recoverers = sorted({short for clients, _ in names for short in clients.values()} - {"w"})
-    bookies = sorted({short for _, shorts in names for short in shorts.values()})
+    recoverers = sorted(
+        {name for trace in batch for name in _client_names(trace)} - {"w", "reader"}
+    )
+    bookies = sorted({name for trace in batch for name in _bookie_names(trace).values()})
     entries = 1 + max(
         (
             event["entry"]
