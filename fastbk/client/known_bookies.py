@@ -28,6 +28,7 @@ class KnownBookies:
         self._registered: frozenset[BookieId] = frozenset()
         self._listed_s: float | None = None
         self._incarnations: dict[BookieId, int] = {}
+        self._gone: set[BookieId] = set()
         self._failed_s: dict[BookieId, float] = {}
         self._failures_s: dict[BookieId, deque[float]] = {}
         self._quarantined_until_s: dict[BookieId, float] = {}
@@ -65,11 +66,15 @@ class KnownBookies:
     def check_incarnation(self, bookie_id: BookieId, incarnation: int) -> str | None:
         """Return why the bookie may not be used: its data is not what this client knew."""
         if self._incarnations.setdefault(bookie_id, incarnation) != incarnation:
+            self._gone.add(bookie_id)
             return "it came back without its data (another incarnation)"
+        self._gone.discard(bookie_id)
         return None
 
     def is_gone(self, bookie_id: BookieId) -> bool:
-        """Whether the data that this client knew under that id is lost, as the registration tells it."""
+        """Whether the data that this client knew under that id is lost: its hello or its registration said so."""
+        if bookie_id in self._gone:
+            return True
         known, seen = self._listed.get(bookie_id), self._incarnations.get(bookie_id)
         return known is not None and seen is not None and known.service.incarnation != seen
 

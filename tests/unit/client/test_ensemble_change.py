@@ -1,0 +1,305 @@
+"""A writer whose bookies fail takes others: what is acknowledged is where the metadata says it is (INV-E1, INV-E2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastbk.client import Client
+from fastbk.errors import Error, LedgerClosed, LedgerFenced, MetadataUnavailable, NotEnoughBookies
+from fastbk.meta.memory import MemoryStore
+from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.placement.values import PlacementConfig
+from fastbk.wire.statuses import Status
+from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import by_id, toy_cluster
+
+
+def metadata_of(store: MemoryStore, ledger_id: LedgerId) -> LedgerMetadata:
+    return store.read_ledger(ledger_id).metadata
+
+
+def check_copies(toys: list[ToyBookie], metadata: LedgerMetadata, ledger_id: LedgerId) -> None:
+    """Every entry lies on at least Qa bookies of the fragment that the metadata names for it."""
+    ends = [one.first_entry_id for one in metadata.fragments[1:]] + [metadata.last_entry_id + 1]
+    for fragment, end in zip(metadata.fragments, ends, strict=True):
+        for entry_id in range(fragment.first_entry_id, end):
+            holders = [
+                name for name in fragment.ensemble if entry_id in by_id(toys, name).ids(ledger_id)
+            ]
+            assert len(holders) >= metadata.ack_quorum, f"entry {entry_id} is only on {holders}"
+
+
+async def read_all(client: Client, ledger_id: LedgerId) -> list[bytes]:
+    reader = await client.open_ledger(ledger_id)
+    return [bytes(one.data) async for one in reader.read()]
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("status", [Status.READ_ONLY, Status.IO_ERROR, Status.NO_LEDGER])
+async def test_a_bookie_that_cannot_store_is_replaced_at_once(status: int) -> None:
+    async with toy_cluster(4) as (client, toys, store):
+        writer = await client.create_ledger()
+        await writer.append_many([b"%d" % one for one in range(10)])
+        bad = by_id(toys, writer.metadata.fragments[0].ensemble[1])
+        bad.faults.refuse_adds = lambda *_: status
+        await writer.append_many([b"%d" % one for one in range(10, 20)])
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        await writer.append_many([b"%d" % one for one in range(20, 30)])
+        assert bad.bookie_id not in writer.stats().ensemble
+        await writer.close()
+        metadata = metadata_of(store, writer.ledger_id)
+        assert len(metadata.fragments) == 2
+        assert bad.bookie_id not in metadata.fragments[1].ensemble
+        check_copies(toys, metadata, writer.ledger_id)
+        assert await read_all(client, writer.ledger_id) == [b"%d" % one for one in range(30)]
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (4, 2, 2)])
+async def test_a_bookie_that_is_lost_for_good_is_replaced_and_its_share_sent_again(
+    quorums: tuple[int, int, int],
+) -> None:
+    async with toy_cluster(6, replace_after=0.05) as (client, toys, store):
+        writer = await client.create_ledger(*quorums)
+        await writer.append_many([b"%d" % one for one in range(20)])
+        lost = by_id(toys, writer.stats().ensemble[0])
+        await lost.stop()
+        futures = [writer.append_nowait(b"%d" % one) for one in range(20, 60)]
+        assert await asyncio.gather(*futures) == list(range(20, 60))
+        await wait_until_async(lambda: writer.stats().ensemble_changes >= 1, "a replacement")
+        await writer.append(b"60")
+        await writer.close()
+        metadata = metadata_of(store, writer.ledger_id)
+        assert lost.bookie_id not in metadata.fragments[-1].ensemble
+        check_copies(toys, metadata, writer.ledger_id)
+        assert await read_all(client, writer.ledger_id) == [b"%d" % one for one in range(61)]
+
+
+async def test_a_bookie_that_restarts_in_time_is_kept() -> None:
+    async with toy_cluster(4, replace_after=30) as (client, toys, _):
+        writer = await client.create_ledger()
+        away = by_id(toys, writer.stats().ensemble[2])
+        await away.stop()
+        await writer.append_many([b"x"] * 10)
+        await away.start()
+        await wait_until_async(lambda: len(away.ids(writer.ledger_id)) == 10, "caught up")
+        assert writer.stats().ensemble_changes == 0
+        await writer.close()
+
+
+async def test_without_a_spare_the_writer_goes_on_and_takes_one_that_comes() -> None:
+    async with toy_cluster(3, replace_after=0.05) as (client, toys, store):
+        writer = await client.create_ledger()
+        await toys[0].stop()
+        await writer.append_many([b"x"] * 10)
+        assert writer.stats().ensemble_changes == 0
+        spare = ToyBookie("spare")
+        await spare.start()
+        lease = spare.register(store)
+        try:
+            await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "the new one")
+            assert "spare" in writer.stats().ensemble
+            await writer.append_many([b"x"] * 10)
+            await writer.close()
+            check_copies([*toys, spare], metadata_of(store, writer.ledger_id), writer.ledger_id)
+        finally:
+            lease.close()
+            await spare.stop()
+
+
+async def test_a_silent_bookie_is_replaced_when_an_add_waits_too_long() -> None:
+    async with toy_cluster(4, bookie_timeout=0.1) as (client, toys, store):
+        writer = await client.create_ledger(ack_quorum=3)
+        silent = by_id(toys, writer.stats().ensemble[1])
+        silent.faults.swallow_adds = True
+        assert await asyncio.wait_for(writer.append(b"x"), 5) == 0
+        assert silent.bookie_id not in writer.stats().ensemble
+        await writer.close()
+        assert metadata_of(store, writer.ledger_id).fragments[0].first_entry_id == 0
+
+
+async def test_no_change_is_made_where_none_is_allowed() -> None:
+    async with toy_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (client, toys, store):
+        writer = await client.create_ledger()
+        ensemble = writer.stats().ensemble
+        for name in ensemble[:2]:
+            by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        with pytest.raises(NotEnoughBookies) as caught:
+            await writer.append(b"x")
+        assert caught.value.replicas[ensemble[0]] == "READ_ONLY"
+        with pytest.raises(NotEnoughBookies):
+            await writer.close()
+        assert metadata_of(store, writer.ledger_id).last_entry_id == -1
+
+
+async def test_a_delayed_change_waits_until_the_ack_quorum_needs_it() -> None:
+    options = {"delayed_ensemble_change": True, "replace_after": 0.05, "bookie_timeout": 0.2}
+    async with toy_cluster(5, **options) as (client, toys, _):
+        writer = await client.create_ledger()
+        first, second, _ = (by_id(toys, name) for name in writer.stats().ensemble)
+        await first.stop()
+        for _ in range(10):
+            await writer.append(b"x")
+        assert writer.stats().ensemble_changes == 0
+        await second.stop()
+        await asyncio.wait_for(writer.append(b"y"), 5)
+        assert writer.stats().ensemble_changes == 1
+        await writer.close()
+
+
+@pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY, LedgerState.CLOSED])
+async def test_a_change_that_meets_another_client_ends_the_writer(state: LedgerState) -> None:
+    from dataclasses import replace
+
+    async with toy_cluster(4) as (client, toys, store):
+        writer = await client.create_ledger()
+        await writer.append(b"abc")
+        found = store.read_ledger(writer.ledger_id)
+        value = (
+            found.metadata.closed(0, 3)
+            if state is LedgerState.CLOSED
+            else replace(found.metadata, state=state)
+        )
+        store.update_ledger(writer.ledger_id, value, found.version)
+        for name in writer.stats().ensemble[:2]:
+            by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        kind = LedgerClosed if state is LedgerState.CLOSED else LedgerFenced
+        with pytest.raises(kind):
+            await writer.append(b"def")
+        assert writer.stats().ensemble_changes == 0
+
+
+async def test_an_edit_of_custom_metadata_does_not_stand_in_the_way_of_a_change() -> None:
+    async with toy_cluster(4) as (client, toys, store):
+        writer = await client.create_ledger(metadata={"a": b"1"})
+        await client.edit_metadata(writer.ledger_id, {"a": None, "b": b"2"})
+        by_id(toys, writer.stats().ensemble[0]).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        await writer.append_many([b"x"] * 10)
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        await writer.close()
+        metadata = metadata_of(store, writer.ledger_id)
+        assert metadata.custom == {"b": b"2"}
+        assert metadata.last_entry_id == 9
+
+
+async def test_metadata_that_is_away_fails_no_append_that_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with toy_cluster(4, replace_after=0.05) as (client, toys, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+
+        def away(*_: object, **__: object) -> None:
+            raise MetadataUnavailable("the store is away")
+
+        with monkeypatch.context() as patch:
+            for name in ("read_ledger", "update_ledger", "list_bookies"):
+                patch.setattr(MemoryStore, name, away)
+            await by_id(toys, writer.stats().ensemble[0]).stop()
+            for _ in range(50):
+                await asyncio.wait_for(writer.append(b"y"), 5)
+            assert writer.stats().ensemble_changes == 0
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "once it is back", 20)
+        await writer.close()
+        check_copies(toys, metadata_of(store, writer.ledger_id), writer.ledger_id)
+
+
+async def test_a_bookie_that_had_to_be_replaced_is_kept_out_of_new_ledgers() -> None:
+    async with toy_cluster(4) as (client, toys, _):
+        writer = await client.create_ledger()
+        bad = by_id(toys, writer.stats().ensemble[0])
+        bad.faults.refuse_adds = lambda *_: Status.IO_ERROR
+        await writer.append(b"x")
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        await writer.close()
+        for _ in range(10):
+            other = await client.create_ledger()
+            assert bad.bookie_id not in other.stats().ensemble
+            await other.close()
+        everybody = await client.create_ledger(4, 3)
+        assert bad.bookie_id in everybody.stats().ensemble, "there are no others"
+        for toy in toys:
+            toy.faults.refuse_adds = None
+        await everybody.close()
+
+
+async def test_replacements_keep_to_the_wishes_of_the_ledger() -> None:
+    async with toy_cluster(6, topology={"b0": "/r1", "b1": "/r1", "b2": "/r1", "*": "/r2"}) as (
+        client,
+        toys,
+        store,
+    ):
+        wish = PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=2)
+        writer = await client.create_ledger(3, 3, placement=wish)
+        near = {"b0", "b1", "b2"}
+        for _ in range(2):
+            before = writer.stats()
+            bad = by_id(toys, before.ensemble[0])
+            bad.faults.refuse_adds = lambda *_: Status.READ_ONLY
+            await writer.append(b"x")
+            await wait_until_async(
+                lambda before=before: writer.stats().ensemble_changes > before.ensemble_changes,
+                "a replacement",
+            )
+            ensemble = set(writer.stats().ensemble)
+            assert ensemble & near
+            assert ensemble - near
+        await writer.close()
+        assert metadata_of(store, writer.ledger_id).is_closed
+
+
+async def test_a_wiped_bookie_is_replaced_and_never_taken_again() -> None:
+    async with toy_cluster(4, replace_after=30) as (client, toys, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        wiped = by_id(toys, writer.stats().ensemble[0])
+        await wiped.stop()
+        wiped.incarnation += 1
+        wiped.ledgers.clear()
+        await wiped.start()
+        await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+        assert wiped.ids(writer.ledger_id) == []
+        await writer.append(b"y")
+        await writer.close()
+        check_copies(
+            [toy for toy in toys if toy is not wiped] + [ToyBookie(wiped.bookie_id)],
+            metadata_of(store, writer.ledger_id),
+            writer.ledger_id,
+        )
+
+
+async def test_many_losses_one_after_another_lose_nothing() -> None:
+    async with toy_cluster(8, replace_after=0.02) as (client, toys, store):
+        writer = await client.create_ledger()
+        data: list[bytes] = []
+
+        async def write() -> None:
+            while len(data) < 600:
+                piece = [b"%d" % (len(data) + one) for one in range(5)]
+                await writer.append_many(piece)
+                data.extend(piece)
+
+        task = asyncio.create_task(write())
+        for number in range(4):
+            await wait_until_async(lambda number=number: len(data) > 60 * number, "progress")
+            bad = by_id(toys, writer.stats().ensemble[number % 3])
+            if number % 2:
+                await bad.stop()
+            else:
+                bad.faults.refuse_adds = lambda *_: Status.IO_ERROR
+            changes = writer.stats().ensemble_changes
+            await wait_until_async(
+                lambda changes=changes: writer.stats().ensemble_changes > changes, "a replacement"
+            )
+        try:
+            await asyncio.wait_for(task, 20)
+        except Error as error:
+            raise AssertionError(writer.stats()) from error
+        await writer.close()
+        metadata = metadata_of(store, writer.ledger_id)
+        assert len(metadata.fragments) >= 3
+        check_copies(toys, metadata, writer.ledger_id)
+        assert await read_all(client, writer.ledger_id) == data
