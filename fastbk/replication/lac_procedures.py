@@ -24,8 +24,8 @@ from fastbk.wire.statuses import Status
 class ReadLastConfirmed(Procedure[EntryId]):
     """Asks all of the last ensemble until the answers must contain every LAC that anybody has seen.
 
-    Covered: of every write set fewer than Qa members are left that did not answer. While too few answer, those that
-    are away or busy are asked again; then it raises NotEnoughBookies, DigestMismatch or Unauthorized.
+    Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer. While too few answer,
+    those that are away or busy are asked again; then it raises NotEnoughBookies, DigestMismatch or Unauthorized.
 
     Attributes:
         best: the highest LAC proven so far; of use also when the procedure fails.

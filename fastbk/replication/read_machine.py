@@ -7,7 +7,7 @@ is it an error, which names what each said. Bookies that could not be reached, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastbk.errors import (
@@ -20,13 +20,11 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
+from fastbk.model.quorum import missing_proof, write_set
+from fastbk.replication.replicas import ABSENT_STATUSES, BAD_DIGEST, PASSING_STATUSES
 from fastbk.wire.statuses import Status, status_name
 
-ABSENT = ("NO_ENTRY", "NO_LEDGER")
-BAD_DIGEST = "the copy fails its digest"
-# Answers of a bookie that may give the entry a moment later.
-_PASSING_STATUSES = (Status.NOT_READY, Status.TOO_MANY_REQUESTS)
+ABSENT = tuple(status.name for status in ABSENT_STATUSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class ReadMachine:
 
     def refused(self, bookie_id: BookieId, status: int) -> None:
         """Bookie `bookie_id` answered with a status."""
-        self.failed(bookie_id, status_name(status), passing=status in _PASSING_STATUSES)
+        self.failed(bookie_id, status_name(status), passing=status in PASSING_STATUSES)
 
     def try_again(self) -> bool:
         """Take the error back, and ask those once more whose reasons may have passed; False: there are none.
@@ -192,7 +190,7 @@ class Patience:
         self._backoff_max_s = backoff_max_s
         self._end_s = end_s
 
-    def pause_s(self, machine: ReadMachine | LacMachine, now_s: float) -> float | None:
+    def pause_s(self, machine: ReadMachine, now_s: float) -> float | None:
         """Return the pause before a machine that has failed asks again; None: it has failed for good."""
         left_s = self._end_s - now_s
         if left_s < self._least_s or not machine.try_again():
@@ -201,67 +199,3 @@ class Patience:
         pause_s = min(self._pause_s, left_s / 2)
         self._pause_s = min(self._backoff_max_s, 2 * self._pause_s)
         return pause_s
-
-
-class LacMachine:
-    """Finds the LAC of an open ledger: asks all of the last ensemble, trusts only what a good digest covers."""
-
-    def __init__(self, metadata: LedgerMetadata) -> None:
-        self.last_add_confirmed: EntryId = -1
-        self.fenced = False
-        self.said: dict[BookieId, str] = {}
-        self._metadata = metadata
-        self.ensemble = metadata.fragments[-1].ensemble
-        self._index: Mapping[BookieId, int] = {one: at for at, one in enumerate(self.ensemble)}
-        self._valid: set[int] = set()
-        self._passing: set[BookieId] = set()
-        # Entries of earlier fragments are acknowledged.
-        self.last_add_confirmed = metadata.fragments[-1].first_entry_id - 1
-
-    def answered(self, bookie_id: BookieId, lacs: Sequence[EntryId], *, fenced: bool) -> None:
-        """Take an answer; `lacs`: what good digests in it prove, none if the bookie has nothing of the ledger."""
-        self._valid.add(self._index[bookie_id])
-        self.fenced = self.fenced or fenced
-        for lac in lacs:
-            self.last_add_confirmed = max(self.last_add_confirmed, lac)
-
-    def failed(self, bookie_id: BookieId, reason: str) -> None:
-        """Take note of a bookie that did not answer, or whose answer proves nothing."""
-        self.said[bookie_id] = reason
-
-    def unreached(self, bookie_id: BookieId, error: Error) -> None:
-        """Take note of a bookie that gave no answer, for the reason in `error`."""
-        self.failed(bookie_id, str(error))
-        if isinstance(error, NotEnoughBookies | QuorumTimeout):
-            self._passing.add(bookie_id)
-
-    def refused(self, bookie_id: BookieId, status: int) -> None:
-        """Take note of a bookie that answered with a status."""
-        self.failed(bookie_id, status_name(status))
-        if status in _PASSING_STATUSES:
-            self._passing.add(bookie_id)
-
-    @property
-    def unheard(self) -> list[BookieId]:
-        """Those that have said nothing yet, or nothing that still counts."""
-        return [
-            one
-            for one in self.ensemble
-            if one not in self.said and self._index[one] not in self._valid
-        ]
-
-    def try_again(self) -> bool:
-        """Have those asked once more whose reasons may have passed; False: there are none."""
-        for bookie_id in self._passing:
-            del self.said[bookie_id]
-        is_of_use = bool(self._passing)
-        self._passing.clear()
-        return is_of_use
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether the answers must contain every LAC that some reader may have seen."""
-        metadata = self._metadata
-        return lac_is_covered(
-            self._valid, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )

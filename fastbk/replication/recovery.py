@@ -1,4 +1,4 @@
-"""Recovery: closing a ledger whose writer is gone, at an end that covers everything that was ever acknowledged.
+"""Recovery: closing a ledger whose writer is gone, at an end that covers all that was ever acknowledged (INV-Q3).
 
 Any client may do it, several at the same time, and each may die at any step: nothing but the two compare-and-sets on
 the metadata (INV-M1) decides, so whoever comes later goes on. The steps:

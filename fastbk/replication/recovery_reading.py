@@ -38,9 +38,9 @@ class Fenced:
 class FenceEnsemble(Procedure[Fenced]):
     """Reads entry -1 with FENCE from every member of the last ensemble, until the answers are covered.
 
-    Covered: of every write set fewer than Qa members are left that did not answer, so the old writer's quorum is gone,
-    and what was acknowledged is known to one that answered. An entry with a good digest, NO_ENTRY and NO_LEDGER are
-    answers; CANNOT_TELL, errors and damaged copies are not. Another key anywhere ends it (Unauthorized).
+    Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer, so the old writer's quorum
+    is gone, and what was acknowledged is known to one that answered. An entry with a good digest, NO_ENTRY and
+    NO_LEDGER are answers; CANNOT_TELL, errors and damaged copies are not. Another key anywhere ends it (Unauthorized).
 
     Those not heard by then are let go: should they be asked for entries later, that fences them too.
     """

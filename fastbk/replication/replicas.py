@@ -1,8 +1,9 @@
 """What the replicas that were asked for one thing said instead of it, who may say otherwise soon, and what it proves.
 
-Three kinds of bad answers must never be mixed up: "I never acknowledged it" (NO_ENTRY, NO_LEDGER) is a proof, since
-bookies say it only from a healthy index (INV-X1); a bookie that is away or busy may answer in a moment; everything
-else (CANNOT_TELL, IO_ERROR, a copy that fails its digest, another key) proves nothing and will not change by itself.
+Three kinds of bad answers must never be mixed up (INV-Q2): "I never acknowledged it" (NO_ENTRY, NO_LEDGER) is a proof,
+since bookies say it only from a healthy index (INV-X1); a bookie that is away or busy may answer in a moment;
+everything else (CANNOT_TELL, IO_ERROR, a copy that fails its digest, another key) proves nothing and will not change
+by itself.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ rest of its Qw copies, so that a bookie which fails a moment after the others ha
 does not answer at all is not waited for again. Replaced is in memory only: the fragments made here reach the metadata
 with the close, in the same compare-and-set, or never (another recoverer may close first).
 
-The LAC inside the entries written here is the one that the recovery began with, however far it has come. Until the
-close nothing behind it is certain: a competitor may close lower, and a reader that had seen a higher LAC would have
+The LAC inside the entries written here is the one that the recovery began with, however far it has come (INV-Q3). Until
+the close nothing behind it is certain: a competitor may close lower, and a reader that had seen a higher LAC would have
 read entries that then never were.
 """
 

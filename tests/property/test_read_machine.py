@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from fastbk.errors import DigestMismatch, NoSuchEntry, NotEnoughBookies
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
-from fastbk.replication.read_machine import BAD_DIGEST, LacMachine, ReadMachine
+from fastbk.model.quorum import missing_proof, write_set
+from fastbk.replication.read_machine import ReadMachine
+from fastbk.replication.replicas import BAD_DIGEST
 from fastbk.wire.statuses import Status
 
 GOOD, ABSENT, DAMAGED, SILENT = "good", "absent", "damaged", "silent"
@@ -116,25 +117,3 @@ def test_bookies_to_avoid_are_asked_last() -> None:
     assert order == ["c", "a", "b"]
     assert isinstance(machine.error, NotEnoughBookies)
     assert BAD_DIGEST not in machine.error.replicas.values()
-
-
-@given(ledgers(), st.data())
-def test_a_covered_lac_is_the_best_that_was_proven(
-    metadata: LedgerMetadata, data: st.DataObject
-) -> None:
-    machine = LacMachine(metadata)
-    best = metadata.fragments[-1].first_entry_id - 1
-    answered = set()
-    for index, bookie in enumerate(machine.ensemble):
-        state = data.draw(st.sampled_from([GOOD, DAMAGED, SILENT]))
-        if state == GOOD:
-            lacs = data.draw(st.lists(st.integers(-1, 100), max_size=2))
-            machine.answered(bookie, lacs, fenced=False)
-            answered.add(index)
-            best = max([best, *lacs])
-        elif state == DAMAGED:
-            machine.failed(bookie, BAD_DIGEST)
-        assert machine.last_add_confirmed == best
-        assert machine.is_covered == lac_is_covered(
-            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )

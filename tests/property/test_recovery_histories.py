@@ -2,7 +2,7 @@
 
 Whatever the order: what the writer saw acknowledged is below the end (I1, I2), everything up to the end is there (I5)
 on Qa bookies of its fragment (I18) with the writer's bytes (I4), all who closed agree (I10), closed is final (I8), no
-LAC passes what was acknowledged (I7), and the writer gets no acknowledgement behind the end (I9). INV-M1.
+LAC passes what was acknowledged (I7), and the writer gets no acknowledgement behind the end (I9). INV-M1, INV-Q3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a recovery takes for an answer. P... are the known ways to get replication wrong, #... Apache's reports."""
+"""What a recovery takes for an answer (INV-Q2).
+
+P... are the known ways to get replication wrong, #... Apache's reports.
+"""
 
 from __future__ import annotations
 
