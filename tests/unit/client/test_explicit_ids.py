@@ -1,0 +1,237 @@
+"""Entries whose ids the caller names; deferred sync; what readers see then. INV-C1."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from fastbk.client.held_entries import HeldEntries
+from fastbk.errors import (
+    BufferFull,
+    ConfigError,
+    DuplicateEntryId,
+    Error,
+    LedgerClosed,
+    NotEnoughBookies,
+)
+from fastbk.wire.statuses import Status
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import by_id, some_turns, toy_cluster
+from tests.unit.client.test_sync import sync_cluster
+
+
+def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
+    held: HeldEntries[str] = HeldEntries(1, entries_max=3, bytes_max=100)
+    held.hold(2, 0, b"c", "two")
+    held.hold(1, 0, b"b" * 50, "one")
+    assert (len(held), held.size_bytes) == (2, 51)
+    for entry_id, data, error in (
+        (2, b"", DuplicateEntryId),
+        (9, b"x" * 50, BufferFull),
+        (-1, b"", ConfigError),
+        (2**63, b"", ConfigError),
+    ):
+        with pytest.raises(error):
+            held.hold(entry_id, 0, data, "no")
+    held.hold(7, 0, b"h", "seven")
+    with pytest.raises(BufferFull, match="append that one"):
+        held.hold(8, 0, b"", "no")
+    held.hold(0, 0, b"a" * 100, "zero")  # the next one always has room, or nothing would ever go on
+    assert held.take(0) == (b"a" * 100, "zero")
+    with pytest.raises(DuplicateEntryId):
+        held.hold(0, 1, b"", "no")
+    assert held.size_of(1) == 50
+    assert held.size_of(3) is None
+    assert held.take_all() == ["one", "two", "seven"]
+    assert (len(held), held.size_bytes) == (0, 0)
+
+
+@pytest.mark.uvloop_too
+async def test_entries_in_any_order_are_stored_densely_and_acknowledged_in_theirs() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger(explicit_ids=True)
+        order = list(range(50))
+        random.Random(4).shuffle(order)
+        done: list[int] = []
+        seen: list[int] = []
+
+        async def append(entry_id: int) -> None:
+            assert await writer.append(b"%d" % entry_id, entry_id=entry_id) == entry_id
+            done.append(entry_id)
+
+        tasks = []
+        for entry_id in order:
+            tasks.append(asyncio.create_task(append(entry_id)))
+            await some_turns()
+            for toy in toys:
+                ids = toy.ids(writer.ledger_id)
+                assert ids == list(range(len(ids))), "never a gap on any bookie (P33)"
+            seen.append(len(toys[0].ids(writer.ledger_id)))
+        await asyncio.gather(*tasks)
+        assert done == list(range(50))
+        assert seen != sorted(order), "some were held"
+        await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        assert [bytes(one.data) async for one in reader.read()] == [
+            b"%d" % one for one in range(50)
+        ]
+
+
+async def test_an_id_that_was_given_before_is_refused_and_harms_nothing() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger(explicit_ids=True)
+        assert await writer.append(b"0", entry_id=0) == 0
+        held = writer.append_nowait(b"2", entry_id=2)
+        for entry_id in (0, 2):
+            with pytest.raises(DuplicateEntryId) as caught:
+                await writer.append(b"again", entry_id=entry_id)
+            assert caught.value.outcome == "not_written"
+            assert caught.value.entry_id == entry_id
+        assert await writer.append(b"1", entry_id=1) == 1
+        assert await held == 2
+        await writer.close()
+
+
+async def test_ids_are_named_where_the_ledger_asks_for_it_and_only_there() -> None:
+    async with toy_cluster() as (client, _, _):
+        explicit = await client.create_ledger(explicit_ids=True)
+        counting = await client.create_ledger()
+        with pytest.raises(ConfigError, match="entry_id="):
+            await explicit.append(b"x")
+        with pytest.raises(ConfigError, match="entry_id="):
+            await explicit.append_many([b"x"])
+        with pytest.raises(ConfigError, match="explicit_ids=True"):
+            await counting.append(b"x", entry_id=0)
+        await explicit.close()
+        await counting.close()
+
+
+async def test_what_waits_for_a_gap_when_the_writer_ends_was_never_written() -> None:
+    async with toy_cluster() as (client, toys, store):
+        writer = await client.create_ledger(explicit_ids=True)
+        await writer.append(b"0", entry_id=0)
+        held = writer.append_nowait(b"5", entry_id=5)
+        await writer.close()
+        with pytest.raises(LedgerClosed) as caught:
+            await held
+        assert caught.value.outcome == "not_written"
+        assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
+        assert all(5 not in toy.ids(writer.ledger_id) for toy in toys)
+        fenced = await client.create_ledger(explicit_ids=True)
+        held = fenced.append_nowait(b"5", entry_id=5)
+        for toy in toys:
+            toy.faults.refuse_adds = lambda *_: Status.FENCED
+        with pytest.raises(Error):
+            await fenced.append(b"0", entry_id=0)
+        with pytest.raises(Error) as ended:
+            await held
+        assert ended.value.outcome == "not_written"
+
+
+async def test_held_entries_go_on_as_room_comes() -> None:
+    async with toy_cluster(entries_in_flight_max=4) as (client, toys, _):
+        writer = await client.create_ledger(explicit_ids=True)
+        for toy in toys:
+            toy.faults.swallow_adds = True
+        futures = [writer.append_nowait(b"x", entry_id=one) for one in range(8)]
+        with pytest.raises(BufferFull):
+            writer.append_nowait(b"x", entry_id=8)
+        for toy in toys:
+            toy.faults.swallow_adds = False
+            toy.cut()
+        assert await asyncio.gather(*futures) == list(range(8))
+        await writer.close()
+
+
+def test_the_sync_writer_takes_ids_in_any_order_too() -> None:
+    with sync_cluster() as (client, _, _):
+        writer = client.create_ledger(explicit_ids=True)
+        pending = [writer.append_nowait(b"%d" % one, entry_id=one) for one in (3, 1, 2)]
+        assert not any(one.done() for one in pending)
+        with pytest.raises(DuplicateEntryId):
+            writer.append(b"again", entry_id=1)
+        assert writer.append(b"0", entry_id=0) == 0
+        assert [one.result() for one in pending] == [3, 1, 2]
+        late = writer.append_nowait(b"9", entry_id=9)
+        writer.close()
+        with pytest.raises(LedgerClosed):
+            late.result()
+        reader = client.open_ledger(writer.ledger_id)
+        assert [bytes(one.data) for one in reader.read()] == [b"0", b"1", b"2", b"3"]
+
+
+# --- deferred sync -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.uvloop_too
+async def test_deferred_entries_count_only_once_they_are_forced() -> None:
+    async with toy_cluster() as (client, _, store):
+        writer = await client.create_ledger(deferred_sync=True)
+        assert await writer.append_many([b"abc"] * 5) == (0, 4)
+        assert writer.last_add_confirmed == -1
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        assert await writer.tell_last_add_confirmed() == -1
+        assert await reader.last_add_confirmed() == -1
+        await writer.force()
+        assert writer.last_add_confirmed == 4
+        await writer.tell_last_add_confirmed()
+        assert await reader.last_add_confirmed() == 4
+        await writer.append(b"unforced")
+        await writer.close()
+        metadata = store.read_ledger(writer.ledger_id).metadata
+        assert (metadata.last_entry_id, metadata.length) == (4, 15)
+
+
+async def test_a_force_of_deferred_entries_needs_every_bookie() -> None:
+    async with toy_cluster(append_timeout=0.5, replace_after=30) as (client, toys, store):
+        writer = await client.create_ledger(deferred_sync=True)
+        await writer.append(b"x")
+        away = by_id(toys, writer.stats().ensemble[0])
+        await away.stop()
+        await writer.append(b"y")
+        with pytest.raises(NotEnoughBookies) as caught:
+            await writer.force()
+        assert away.bookie_id in caught.value.replicas
+        assert writer.last_add_confirmed == -1
+        await away.start()
+
+        async def forced() -> bool:
+            try:
+                await writer.force()
+            except NotEnoughBookies:
+                return False
+            return True
+
+        await wait_until_async(forced, "all are back")
+        assert writer.last_add_confirmed == 1
+        await writer.close()
+        assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 1
+
+
+async def test_a_deferred_ledger_ends_rather_than_change_its_bookies() -> None:
+    """P32: the acks of those that stay cover nothing that was not forced."""
+    async with toy_cluster(4) as (client, toys, store):
+        writer = await client.create_ledger(deferred_sync=True)
+        await writer.append(b"x")
+        await writer.force()
+        for name in writer.stats().ensemble[:2]:
+            by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        with pytest.raises(Error):
+            await writer.append(b"y")
+        assert writer.stats().ensemble_changes == 0
+        with pytest.raises(Error):
+            await writer.close()
+        assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
+
+
+def test_the_sync_writer_forces_deferred_entries() -> None:
+    with sync_cluster() as (client, _, _):
+        writer = client.create_ledger(deferred_sync=True)
+        writer.append(b"x")
+        assert writer.last_add_confirmed == -1
+        writer.force()
+        assert writer.last_add_confirmed == 0
+        assert writer.tell_last_add_confirmed() == 0
+        writer.close()
