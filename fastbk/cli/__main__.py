@@ -16,9 +16,10 @@ import fastbk
 
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
-    "bookie": "run one bookie by its configuration file",
+    "bookie": "run one bookie by its configuration file; recover or decommission a lost one",
     "ledger": "create, write, read, tail, list, show, delete ledgers",
     "metadata": "make, format or show the place where a cluster's metadata is",
+    "cluster": "who is up, how full, and what misses copies",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
 }

@@ -1,11 +1,13 @@
-"""`fastbk bookie --config FILE`: one bookie in the foreground."""
+"""`fastbk bookie --config FILE`: one bookie in the foreground; `fastbk bookie recover|decommission ID`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli.bookie_repair import add_recover
 from fastbk.cli.options import need_linux
+from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -13,10 +15,26 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    what = parser.add_mutually_exclusive_group(required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="about another bookie")
+    recover = verbs.add_parser("recover", help="copy what a lost bookie held to others")
+    recover.add_argument(
+        "--even-if-alive", action="store_true", help="empty a bookie that is running"
+    )
+    retire = verbs.add_parser(
+        "decommission", help="the same for a stopped bookie, then free its id in the metadata"
+    )
+    for one in (recover, retire):
+        add_recover(one)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--config", type=Path, metavar="FILE", help="its TOML file")
     what.add_argument(
         "--example", action="store_true", help="print a file with every key, its default and text"
+    )
+    parser.add_argument(
+        "--accept-data-loss",
+        action="store_true",
+        help="start once although this bookie's data is gone for good: of the ledgers that it held it says nothing is"
+        " missing nor there until `fastbk bookie recover` has repaired them; without effect when nothing is missing",
     )
     parser.add_argument(
         "--check", action="store_true", help="only check the file; print what it takes of memory"
@@ -25,7 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the bookie until it is stopped; errors are one log line on stderr."""
+    if options.verb is not None:
+        from fastbk.cli import bookie_repair
+
+        verbs = {"recover": bookie_repair.recover, "decommission": bookie_repair.decommission}
+        return verbs[options.verb](options)
     need_linux("fastbk bookie")
+    if options.config is None and not options.example:
+        raise ConfigError("give --config FILE, --example, or one of: recover, decommission")
     if options.example:
         from fastbk.server.example import example
 
@@ -35,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         return _check(options.config)
     from fastbk.server.__main__ import serve
 
-    return serve(options.config)
+    return serve(options.config, accept_data_loss=options.accept_data_loss)
 
 
 def _check(path: Path) -> int:

@@ -1,0 +1,205 @@
+"""`fastbk bookie recover`: copies what a lost bookie held to others, ledger by ledger, and names them instead.
+
+What is left to do is what metadata still names: an interrupted recovery is simply run again, and does only the rest.
+Ledgers that were open when their bookie was lost get a grace period in which their writers may replace it; then they
+are fenced and closed by recovery, which ends their writers (as Apache's auto-recovery does, too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fastbk.admin.naming import fragments_naming, share_bytes
+from fastbk.client import Client
+from fastbk.errors import ConfigError, Error, NoSuchLedger
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.replication.copying import RepairOptions
+from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
+
+FAILURES_LISTED_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPlan:
+    """How to go about it.
+
+    Attributes:
+        bytes_per_s: of data copied, over all ledgers; 0 = as fast as it goes.
+        ledgers_at_once: how many are worked on at the same time; each holds up to 8 MiB.
+        open_ledgers: "close" those whose writers do not replace the bookie within `grace_s`, or "skip" them.
+        even_if_alive: also for a bookie that is registered: it is being emptied, not lost.
+    """
+
+    bytes_per_s: float = 0.0
+    ledgers_at_once: int = 4
+    open_ledgers: str = "close"
+    grace_s: float = 10.0
+    even_if_alive: bool = False
+    repair: RepairOptions = field(default_factory=RepairOptions)
+
+    def __post_init__(self) -> None:
+        if self.open_ledgers not in ("close", "skip"):
+            raise ConfigError(f"open_ledgers={self.open_ledgers!r}: must be close or skip")
+        if not 1 <= self.ledgers_at_once <= 64:
+            raise ConfigError(f"ledgers_at_once={self.ledgers_at_once}: must be 1..64")
+        if self.bytes_per_s < 0 or self.grace_s < 0:
+            raise ConfigError("bytes_per_s and grace_s must not be negative")
+
+
+@dataclass(slots=True)
+class RecoveryProgress:
+    """How far it is.
+
+    Attributes:
+        ledgers, size_bytes: what there was to do when it began; bytes are an estimate from the metadata.
+        ledgers_done, entries_copied, bytes_copied: what was done.
+        failed: ledgers that still name the bookie, and why (the first 1,000).
+    """
+
+    ledgers: int = 0
+    size_bytes: int = 0
+    ledgers_done: int = 0
+    bytes_done: int = 0
+    entries_copied: int = 0
+    bytes_copied: int = 0
+    entries_lost: int = 0
+    failed_count: int = 0
+    failed: dict[LedgerId, str] = field(default_factory=dict)
+    began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no ledger names the bookie any more, as far as this run has seen."""
+        return self.failed_count == 0 and self.ledgers_done == self.ledgers
+
+    def left_s(self) -> float | None:
+        """Estimate the seconds that are left, None while nothing is known."""
+        spent_s = time.monotonic() - self.began_s
+        done = self.ledgers_done + self.failed_count
+        if not done:
+            return None
+        # Bytes where they are known, ledgers where there are hardly any.
+        share = done / max(1, self.ledgers)
+        if self.size_bytes:
+            share = min(share, max(self.bytes_done / self.size_bytes, 1e-9))
+        return spent_s * (1 - share) / share
+
+
+class BookieRecovery:
+    """One run of the recovery of one bookie."""
+
+    def __init__(
+        self,
+        client: Client,
+        bookie_id: BookieId,
+        plan: RecoveryPlan | None = None,
+        on_progress: Callable[[RecoveryProgress], None] = lambda _: None,
+    ) -> None:
+        self.progress = RecoveryProgress()
+        self._client = client
+        self._bookie_id = bookie_id
+        self._plan = RecoveryPlan() if plan is None else plan
+        self._on_progress = on_progress
+        share = self._plan.bytes_per_s / self._plan.ledgers_at_once
+        self._repair = replace(self._plan.repair, bytes_per_s=share)
+
+    async def find(self) -> list[tuple[LedgerId, int]]:
+        """Return (id, estimated bytes) of all ledgers that name the bookie: 100 bytes of memory a ledger."""
+        found = []
+        async for info in self._client.list_ledgers():
+            if fragments_naming(info.metadata, self._bookie_id):
+                found.append((info.ledger_id, share_bytes(info.metadata, self._bookie_id)))
+        return found
+
+    async def run(self) -> RecoveryProgress:
+        """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""
+        await self.check_gone()
+        work = await self.find()
+        progress = self.progress
+        progress.ledgers = len(work)
+        progress.size_bytes = sum(size_bytes for _, size_bytes in work)
+        self._on_progress(progress)
+        queue = deque(work)
+
+        async def worker() -> None:
+            while queue:
+                ledger_id, size_bytes = queue.popleft()
+                await self._one(ledger_id)
+                progress.bytes_done += size_bytes
+                self._on_progress(progress)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._plan.ledgers_at_once, len(work))):
+                group.create_task(worker())
+        return progress
+
+    async def check_gone(self) -> None:
+        """Raise ConfigError if the bookie is alive and the plan does not allow that."""
+        if self._plan.even_if_alive:
+            return
+        alive = {one.service.bookie_id for one in await self._client.list_bookies()}
+        if self._bookie_id in alive:
+            raise ConfigError(
+                f"bookie {self._bookie_id} is alive: stop it first, or say that it is to be emptied"
+                " while it runs (--even-if-alive)"
+            )
+
+    async def _one(self, ledger_id: LedgerId) -> None:
+        try:
+            repaired = await self._repaired(ledger_id)
+        except NoSuchLedger:
+            self.progress.ledgers_done += 1
+            return
+        except Error as error:
+            self._failed(ledger_id, str(error))
+            return
+        progress = self.progress
+        progress.entries_copied += repaired.entries
+        progress.bytes_copied += repaired.size_bytes
+        progress.entries_lost += repaired.lost_count
+        if repaired.is_whole:
+            progress.ledgers_done += 1
+            return
+        self._failed(
+            ledger_id,
+            "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items()),
+        )
+
+    def _failed(self, ledger_id: LedgerId, reason: str) -> None:
+        self.progress.failed_count += 1
+        if len(self.progress.failed) < FAILURES_LISTED_MAX:
+            self.progress.failed[ledger_id] = reason
+
+    async def _repaired(self, ledger_id: LedgerId) -> LedgerRepaired:
+        client = self._client
+        info = await client.ledger_info(ledger_id)
+        metadata = info.metadata
+        last = metadata.fragments[-1]
+        is_written = not metadata.is_closed and self._bookie_id in last.ensemble
+        if is_written and self._plan.open_ledgers == "close":
+            await self._close(ledger_id)
+            metadata = (await client.ledger_info(ledger_id)).metadata
+        return await client.run_procedure(
+            ledger_id, metadata, RepairLedger(ledger_id, self._bookie_id, self._repair)
+        )
+
+    async def _close(self, ledger_id: LedgerId) -> None:
+        """Give the writer its grace; if the ledger still waits for the bookie then, fence and close it."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._plan.grace_s
+        while True:
+            metadata = (await self._client.ledger_info(ledger_id)).metadata
+            if metadata.is_closed or self._bookie_id not in metadata.fragments[-1].ensemble:
+                return
+            left_s = end_s - loop.time()
+            if left_s <= 0:
+                break
+            await asyncio.sleep(min(0.5, left_s))
+        reader = await self._client.open_ledger(
+            ledger_id, recovery=True, password=metadata.password or b""
+        )
+        await reader.close()

@@ -1,0 +1,160 @@
+"""`fastbk cluster`: who is up, read-only, how full, and which ledgers miss copies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from fastbk.admin.naming import last_of_fragment
+from fastbk.client import Client, LedgerInfo
+from fastbk.client.inspecting import bookie_info, held_ranges
+from fastbk.errors import Error
+from fastbk.meta.api import BookieIdentity, BookieRegistration
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.replication.copying import share_of
+from fastbk.wire.messages import InfoReply
+
+IDS_LISTED_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BookieState:
+    """One bookie as the cluster sees it.
+
+    Attributes:
+        state: "up", "read-only", "silent" (registered, does not answer) or "down" (known, not registered).
+        address: host and port, "" when it is not registered.
+        reason: why it takes no adds or does not answer.
+        info: its own figures, if it answered.
+    """
+
+    bookie_id: BookieId
+    state: str
+    address: str = ""
+    reason: str = ""
+    incarnation: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    info: InfoReply | None = None
+
+    @property
+    def used_share(self) -> float | None:
+        """How full its ledger disk is, 0..1."""
+        if self.info is None or not self.info.disk_total_bytes:
+            return None
+        return 1 - self.info.disk_free_bytes / self.info.disk_total_bytes
+
+
+async def bookie_states(
+    client: Client, identities: list[BookieIdentity], timeout_s: float = 3.0
+) -> list[BookieState]:
+    """Return all bookies that are registered or have an identity, by id; each registered one is asked."""
+    registered = await client.list_bookies()
+    states = await asyncio.gather(*(_asked(client, one, timeout_s) for one in registered))
+    alive = {one.bookie_id for one in states}
+    down = [
+        BookieState(one.bookie_id, "down", incarnation=one.incarnation)
+        for one in identities
+        if one.bookie_id not in alive
+    ]
+    return sorted([*states, *down], key=lambda one: one.bookie_id)
+
+
+async def _asked(client: Client, found: BookieRegistration, timeout_s: float) -> BookieState:
+    service = found.service
+    endpoint = service.endpoint()
+    address = f"{endpoint.host}:{endpoint.port}" if endpoint is not None else ""
+    common = {
+        "address": address,
+        "incarnation": service.incarnation,
+        "properties": service.properties,
+    }
+    try:
+        info = await bookie_info(client.pool, service.bookie_id, timeout_s)
+    except Error as error:
+        return BookieState(service.bookie_id, "silent", reason=str(error), **common)  # type: ignore[arg-type]
+    is_up = found.writable and info.writable
+    return BookieState(
+        service.bookie_id,
+        "up" if is_up else "read-only",
+        reason="" if is_up else info.reason or "registered as read-only",
+        info=info,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingCopies:
+    """What one bookie lacks of one fragment.
+
+    Attributes:
+        first_entry_id: of the fragment.
+        reason: why: the bookie is not registered, or does not hold entries.
+        count: how many entries are known to be missing there; None: all of its share may be.
+        ids: the first of them.
+    """
+
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    bookie_id: BookieId
+    reason: str
+    count: int | None = None
+    ids: tuple[EntryId, ...] = ()
+
+
+async def under_replicated(
+    client: Client, *, verify: bool = False, timeout_s: float = 10.0
+) -> AsyncGenerator[MissingCopies, None]:
+    """Yield what misses copies. `verify` also asks every bookie which entries it holds; else only metadata is read."""
+    alive = {one.service.bookie_id for one in await client.list_bookies()}
+    async for info in client.list_ledgers():
+        for at, fragment in enumerate(info.metadata.fragments):
+            last = last_of_fragment(info.metadata, at)
+            for index, bookie_id in enumerate(fragment.ensemble):
+                first = fragment.first_entry_id
+                if bookie_id not in alive:
+                    if last is None or last >= first:
+                        reason = "the bookie is not registered"
+                        yield MissingCopies(info.ledger_id, first, bookie_id, reason)
+                elif verify and last is not None and last >= first:
+                    missing = await _missing(client, info, at, index, last, timeout_s)
+                    if missing is not None:
+                        yield missing
+
+
+async def _missing(
+    client: Client, info: LedgerInfo, at: int, index: int, last: EntryId, timeout_s: float
+) -> MissingCopies | None:
+    fragment = info.metadata.fragments[at]
+    bookie_id, first = fragment.ensemble[index], fragment.first_entry_id
+    try:
+        held = await held_ranges(client.pool, bookie_id, info.ledger_id, timeout_s)
+    except Error as error:
+        return MissingCopies(info.ledger_id, first, bookie_id, str(error))
+    count, ids = missing_of(list(share_of(index, info.metadata, first, last)), held)
+    if not count:
+        return None
+    reason = "entries are not there"
+    return MissingCopies(info.ledger_id, first, bookie_id, reason, count, tuple(ids))
+
+
+def missing_of(
+    wanted: list[tuple[EntryId, EntryId]], held: list[tuple[EntryId, EntryId]]
+) -> tuple[int, list[EntryId]]:
+    """Return how many ids of the ranges `wanted` are in none of `held`, and the first 100; both ascend."""
+    count = 0
+    ids: list[EntryId] = []
+    at = 0
+    for first, last in wanted:
+        position = first
+        while position <= last:
+            while at < len(held) and held[at][1] < position:
+                at += 1
+            if at < len(held) and held[at][0] <= position:
+                position = held[at][1] + 1
+                continue
+            end = min(last, held[at][0] - 1) if at < len(held) else last
+            count += end - position + 1
+            ids += range(position, min(end, position + IDS_LISTED_MAX - len(ids) - 1) + 1)
+            position = end + 1
+    return count, ids

@@ -1,0 +1,31 @@
+"""Which ledgers name a bookie, and how much of them it holds: the metadata's view. Pure functions."""
+
+from __future__ import annotations
+
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.model.ledger import LedgerMetadata
+
+
+def fragments_naming(metadata: LedgerMetadata, bookie_id: BookieId) -> list[int]:
+    """Return the positions of the fragments that name the bookie."""
+    return [at for at, one in enumerate(metadata.fragments) if bookie_id in one.ensemble]
+
+
+def last_of_fragment(metadata: LedgerMetadata, at: int) -> EntryId | None:
+    """Return the last entry of a finished fragment (below its first: it is empty); None: it is being written."""
+    if at + 1 < len(metadata.fragments):
+        return metadata.fragments[at + 1].first_entry_id - 1
+    return metadata.last_entry_id if metadata.is_closed else None
+
+
+def share_bytes(metadata: LedgerMetadata, bookie_id: BookieId) -> int:
+    """Estimate the bytes of data that the bookie holds of a closed ledger; an open one's are not known: 0."""
+    if not metadata.is_closed or metadata.last_entry_id < 0:
+        return 0
+    entries = 0
+    for at in fragments_naming(metadata, bookie_id):
+        last = last_of_fragment(metadata, at)
+        if last is not None:
+            entries += max(0, last - metadata.fragments[at].first_entry_id + 1)
+    share = metadata.write_quorum / metadata.ensemble_size
+    return int(metadata.length * share * entries / (metadata.last_entry_id + 1))

@@ -1,0 +1,186 @@
+"""`fastbk bookie recover ID` and `fastbk bookie decommission ID`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.errors import ConfigError
+from fastbk.units import format_size, parse_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.admin.bookie_recovery import RecoveryPlan, RecoveryProgress
+
+LISTED_MAX = 20
+
+
+def add_recover(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of both verbs."""
+    parser.add_argument("bookie_id", metavar="ID", help="the bookie's id, as ledgers name it")
+    parser.add_argument(
+        "--rate",
+        metavar="SIZE",
+        default="0",
+        help='bytes a second that are copied at most, as in "50MiB" (no limit)',
+    )
+    parser.add_argument(
+        "--ledgers-at-once", type=int, default=4, metavar="N", help="1..64 (4); each up to 8 MiB"
+    )
+    parser.add_argument(
+        "--open-ledgers",
+        choices=("close", "skip"),
+        default="close",
+        help="ledgers still being written to it: fence and close them after --grace (close), or leave them",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long their writers may take to replace the bookie themselves (10)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
+    )
+    add_metadata(parser)
+    add_json(parser)
+
+
+def recover(options: argparse.Namespace) -> int:
+    """Re-replicate what the bookie held; 0 only if no ledger names it any more."""
+    return asyncio.run(_recover(options, forget=False))
+
+
+def decommission(options: argparse.Namespace) -> int:
+    """The same, then take the bookie's identity out of the metadata, so that the id is free."""
+    return asyncio.run(_recover(options, forget=True))
+
+
+def _plan(options: argparse.Namespace) -> RecoveryPlan:
+    from fastbk.admin.bookie_recovery import RecoveryPlan
+
+    return RecoveryPlan(
+        bytes_per_s=0.0 if options.rate == "0" else float(_rate(options.rate)),
+        ledgers_at_once=options.ledgers_at_once,
+        open_ledgers=options.open_ledgers,
+        grace_s=options.grace,
+        even_if_alive=getattr(options, "even_if_alive", False),
+    )
+
+
+def _rate(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ConfigError(f"--rate {text}: {error}") from error
+
+
+async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
+    import fastbk
+    from fastbk.admin.bookie_recovery import BookieRecovery
+
+    uri = metadata_uri(options)
+    line = _Line(options.bookie_id)
+    async with fastbk.connect(uri) as client:
+        run = BookieRecovery(client, options.bookie_id, _plan(options), line.at)
+        if options.dry_run:
+            await run.check_gone()
+            work = await run.find()
+            _say(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            return 0
+        try:
+            progress = await run.run()
+        finally:
+            line.end()
+        is_named = bool(await run.find()) if progress.is_whole else True
+    if is_named and progress.is_whole:
+        note("ledgers were created on it meanwhile: run this again")
+    forgotten = forget and not is_named and await asyncio.to_thread(_forget, uri, options.bookie_id)
+    _say(
+        options,
+        {
+            "ledgers": progress.ledgers,
+            "done": progress.ledgers_done,
+            "entries_copied": progress.entries_copied,
+            "bytes_copied": progress.bytes_copied,
+            "entries_lost": progress.entries_lost,
+            "failed": progress.failed_count,
+            "decommissioned": forgotten,
+        },
+    )
+    for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
+        note(f"ledger {ledger_id} still names {options.bookie_id}: {reason}")
+    if progress.failed_count > LISTED_MAX:
+        note(f"... and {progress.failed_count - LISTED_MAX} more")
+    return 1 if is_named else 0
+
+
+def _forget(uri: str, bookie_id: str) -> bool:
+    from fastbk.meta import open_store
+
+    store = open_store(uri, 10.0)
+    try:
+        found = store.read_identity(bookie_id)
+        if found is not None:
+            store.delete_identity(bookie_id, found.version)
+        return True
+    finally:
+        store.close()
+
+
+def _say(options: argparse.Namespace, answer: dict[str, int]) -> None:
+    if options.json:
+        print_json(answer)
+        return
+    sizes = ("bytes", "bytes_copied")
+    print(
+        ", ".join(
+            f"{name.replace('_', ' ')}: {format_size(value) if name in sizes else value}"
+            for name, value in answer.items()
+        )
+    )
+
+
+class _Line:
+    """Progress on stderr: overwritten on a terminal, a line every few seconds elsewhere."""
+
+    EVERY_TERMINAL_S, EVERY_LOG_S = 0.2, 10.0
+
+    def __init__(self, bookie_id: str) -> None:
+        import sys
+        import time
+
+        self._clock = time.monotonic
+        self._bookie_id = bookie_id
+        self._is_terminal = sys.stderr.isatty()
+        self._next_s = 0.0
+
+    def at(self, progress: RecoveryProgress) -> None:
+        """Say how far it is, when it is time for that."""
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + (self.EVERY_TERMINAL_S if self._is_terminal else self.EVERY_LOG_S)
+        left_s = progress.left_s()
+        left = "" if left_s is None else f", about {left_s:,.0f} s left"
+        done = progress.ledgers_done + progress.failed_count
+        text = (
+            f"recovering {self._bookie_id}: {done:,} of {progress.ledgers:,} ledgers,"
+            f" {format_size(progress.bytes_copied)} copied{left}"
+        )
+        if self._is_terminal:
+            import sys
+
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        else:
+            note(text)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._is_terminal:
+            import sys
+
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

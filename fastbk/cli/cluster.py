@@ -1,0 +1,131 @@
+"""`fastbk cluster ...`: the state of all bookies, and what misses copies."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.admin.cluster import BookieState
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    status = verbs.add_parser("status", help="how many bookies are up, and whether all is well")
+    bookies = verbs.add_parser("bookies", help="every bookie: state, address, disk, why not up")
+    lacking = verbs.add_parser(
+        "under-replicated", help="ledgers whose metadata names bookies that are gone"
+    )
+    lacking.add_argument(
+        "--verify",
+        action="store_true",
+        help="also ask every bookie which entries it holds (reads no data, but asks once a fragment and bookie)",
+    )
+    for one in (status, bookies, lacking):
+        add_metadata(one)
+        add_json(one)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one verb."""
+    verbs = {"status": _status, "bookies": _bookies, "under-replicated": _under_replicated}
+    return asyncio.run(verbs[options.verb](options))
+
+
+async def _states(options: argparse.Namespace) -> list[BookieState]:
+    import fastbk
+    from fastbk.admin.cluster import bookie_states
+    from fastbk.meta import open_store
+
+    uri = metadata_uri(options)
+    store = open_store(uri, 10.0)
+    try:
+        identities = await asyncio.to_thread(store.list_identities)
+    finally:
+        store.close()
+    async with fastbk.connect(uri) as client:
+        return await bookie_states(client, identities)
+
+
+async def _status(options: argparse.Namespace) -> int:
+    states = await _states(options)
+    counts = {name: 0 for name in ("up", "read-only", "silent", "down")}
+    for one in states:
+        counts[one.state] += 1
+    total = sum(one.info.disk_total_bytes for one in states if one.info)
+    free = sum(one.info.disk_free_bytes for one in states if one.info)
+    is_well = bool(states) and counts["up"] == len(states)
+    if options.json:
+        print_json(
+            {
+                "bookies": counts,
+                "disk_total_bytes": total,
+                "disk_free_bytes": free,
+                "is_well": is_well,
+            }
+        )
+        return 0 if is_well else 1
+    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    print(f"bookies: {said or 'none'}")
+    if total:
+        share = 100 * (1 - free / total)
+        print(f"disks:   {format_size(total - free)} of {format_size(total)} used ({share:.0f} %)")
+    for one in states:
+        if one.state != "up":
+            print(f"{one.bookie_id} is {one.state}: {one.reason or 'not registered'}")
+    return 0 if is_well else 1
+
+
+async def _bookies(options: argparse.Namespace) -> int:
+    states = await _states(options)
+    if options.json:
+        print_json([asdict(one) for one in states])
+        return 0
+    width = max([len(one.bookie_id) for one in states] + [6])
+    print(f"{'bookie':<{width}}  {'state':<9}  {'address':<21}  {'disk used':<22}  software")
+    for one in states:
+        info = one.info
+        disk = software = "-"
+        if info is not None:
+            used = info.disk_total_bytes - info.disk_free_bytes
+            share = one.used_share
+            percent = f" ({100 * share:.0f} %)" if share is not None else ""
+            disk = f"{format_size(used)} of {format_size(info.disk_total_bytes)}{percent}"
+            software = info.software
+        print(
+            f"{one.bookie_id:<{width}}  {one.state:<9}  {one.address or '-':<21}  {disk:<22}  {software}"
+        )
+        if one.reason:
+            print(f"{'':<{width}}  {one.reason}")
+    return 0
+
+
+async def _under_replicated(options: argparse.Namespace) -> int:
+    """Exit code 1 when anything misses copies, so that scripts can wait for the end of it."""
+    import fastbk
+    from fastbk.admin.cluster import under_replicated
+
+    found = []
+    async with fastbk.connect(metadata_uri(options)) as client:
+        async for one in under_replicated(client, verify=options.verify):
+            if options.json:
+                found.append(asdict(one))
+            else:
+                found.append({})
+                many = "" if one.count is None else f" ({one.count:,} entries, from {one.ids[0]})"
+                print(
+                    f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}:"
+                    f" {one.reason}{many}"
+                )
+    if options.json:
+        print_json(found)
+    elif not found:
+        print("nothing misses copies")
+    return 1 if found else 0

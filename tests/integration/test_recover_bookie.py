@@ -1,0 +1,145 @@
+"""`fastbk bookie recover|decommission` and `fastbk cluster ...` on a real cluster that loses a bookie for good."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import fastbk
+from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
+from fastbk.admin.cluster import under_replicated
+from fastbk.client import Client
+from fastbk.errors import ConfigError, LedgerFenced
+from fastbk.testing import LocalCluster
+
+ENTRIES = 200
+
+
+def fastbk_cli(uri: str, *words: str) -> tuple[int, Any, str]:
+    """Run the command with --json; return its exit code, answer and messages."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fastbk.cli", *words, "--metadata", uri, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def data_of(ledger_id: int, entry_id: int) -> bytes:
+    return b"%d/%d/" % (ledger_id, entry_id) * (entry_id % 7 + 1)
+
+
+async def fill(client: Client, *, ensemble: int, write_quorum: int) -> int:
+    async with await client.create_ledger(ensemble, write_quorum, 2) as writer:
+        await writer.append_many([data_of(writer.ledger_id, one) for one in range(ENTRIES)])
+    return writer.ledger_id
+
+
+async def check_all(uri: str, ledger_ids: list[int]) -> None:
+    async with fastbk.connect(uri) as client:
+        for ledger_id in ledger_ids:
+            reader = await client.open_ledger(ledger_id, recovery=False)
+            entries = [bytes(one.data) async for one in reader.read()]
+            assert entries == [data_of(ledger_id, one) for one in range(ENTRIES)]
+
+
+async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived() -> None:
+    async with LocalCluster(5) as cluster:
+        uri = cluster.metadata_uri
+        async with fastbk.connect(uri) as client:
+            shapes = [(3, 3), (3, 2), (4, 3), (4, 2)]
+            ledger_ids = [
+                await fill(client, ensemble=size, write_quorum=quorum)
+                for size, quorum in shapes * 3
+            ]
+            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "status")
+            assert (code, answer["bookies"]["up"]) == (0, 5)
+            code, _, said = await asyncio.to_thread(
+                fastbk_cli, uri, "bookie", "recover", "bookie-1"
+            )
+            assert code == 2
+            assert "is alive: stop it first" in said
+
+            await cluster.kill_async(0)
+            # Its registration ends with its lease.
+            await _until_down(client, "bookie-1")
+            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "status")
+            assert (code, answer["bookies"]["down"]) == (1, 1)
+            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "bookies")
+            assert {one["bookie_id"]: one["state"] for one in answer}["bookie-1"] == "down"
+            assert answer[1]["info"]["disk_total_bytes"] > 0
+            code, answer, _ = await asyncio.to_thread(
+                fastbk_cli, uri, "cluster", "under-replicated"
+            )
+            named = {one["ledger_id"] for one in answer}
+            assert code == 1
+            assert named
+
+            words: tuple[str, ...] = ("bookie", "recover", "bookie-1", "--dry-run")
+            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, *words)
+            assert (code, answer["ledgers"]) == (0, len(named))
+            words = ("bookie", "decommission", "bookie-1", "--rate", "50MiB")
+            code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+            assert (code, answer["done"], answer["failed"]) == (0, len(named), 0), said
+            assert answer["entries_copied"] > 0
+            assert answer["decommissioned"] is True
+
+            words = ("cluster", "under-replicated", "--verify")
+            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, *words)
+            assert (code, answer) == (0, [])
+            code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, "cluster", "status")
+            assert (code, answer["bookies"]["down"]) == (0, 0)
+        # With all copies back another loss is one that every ledger survives.
+        await cluster.kill_async(1)
+        await check_all(uri, ledger_ids)
+
+
+async def test_an_open_ledger_is_closed_after_its_grace_and_a_second_run_has_nothing_to_do() -> (
+    None
+):
+    async with LocalCluster(4) as cluster:
+        options = {"delayed_ensemble_change": True}
+        async with fastbk.connect(cluster.metadata_uri, **options) as client:
+            writer = await client.create_ledger(3, 3, 2)
+            await writer.append_many([data_of(writer.ledger_id, one) for one in range(ENTRIES)])
+            lost = writer.metadata.fragments[-1].ensemble[0]
+            await cluster.kill_async([one.name for one in cluster.bookies].index(lost))
+            await _until_down(client, lost)
+            plan = RecoveryPlan(open_ledgers="skip")
+            progress = await BookieRecovery(client, lost, plan).run()
+            assert progress.failed_count == 1
+            assert "open" in progress.failed[writer.ledger_id]
+            progress = await BookieRecovery(client, lost, RecoveryPlan(grace_s=0.2)).run()
+            assert progress.is_whole, progress.failed
+            with pytest.raises(LedgerFenced):
+                await writer.append(b"too late")
+            again = await BookieRecovery(client, lost, RecoveryPlan()).run()
+            assert (again.ledgers, again.entries_copied) == (0, 0)
+            found = [one async for one in under_replicated(client, verify=True)]
+            assert found == []
+        await check_all(cluster.metadata_uri, [writer.ledger_id])
+
+
+async def test_a_running_bookie_is_emptied_only_when_that_is_said() -> None:
+    async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        ledger_id = await fill(client, ensemble=3, write_quorum=3)
+        member = (await client.ledger_info(ledger_id)).metadata.fragments[0].ensemble[1]
+        with pytest.raises(ConfigError, match="is alive"):
+            await BookieRecovery(client, member).run()
+        plan = RecoveryPlan(even_if_alive=True)
+        assert (await BookieRecovery(client, member, plan).run()).is_whole
+        after = (await client.ledger_info(ledger_id)).metadata
+        assert member not in after.fragments[0].ensemble
+        assert [one async for one in under_replicated(client, verify=True)] == []
+
+
+async def _until_down(client: Client, bookie_id: str) -> None:
+    async with asyncio.timeout(60):
+        while bookie_id in {one.service.bookie_id for one in await client.list_bookies()}:
+            await asyncio.sleep(0.1)
