@@ -1,0 +1,133 @@
+"""Reads around slow, silent and lost bookies: speculative, parallel, and whom a reader asks first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from fastbk.client.config import ClientConfig
+from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
+from fastbk.client.preferring import AVOID_S, Preference
+from fastbk.errors import ClientClosed, ConfigError
+from fastbk.wire.statuses import Status
+from tests.unit.client.clients import toy_cluster
+from tests.unit.client.test_sync import sync_cluster
+
+PATIENT_S = 30.0
+"""A timeout that no test waits for."""
+
+
+def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
+    known = KnownBookies(ClientConfig())
+    order = Preference(known, 1, is_striped=False)
+    assert list(order.at(0.0)(["a", "b", "c"])) == ["b", "c", "a"]
+    order.were_slow(["b"])
+    assert list(order(["a", "b", "c"])) == ["c", "a", "b"]
+    known.failed("c", 0.0)
+    assert list(order(["a", "b", "c"])) == ["a", "b", "c"], "slow is better than failing"
+    later_s = max(AVOID_S, SUSPECT_S) + 1
+    assert list(order.at(later_s)(["a", "b", "c"])) == ["b", "c", "a"]
+    striped = Preference(known, 1, is_striped=True)
+    assert list(striped.at(later_s)(["a", "b", "c"])) == ["a", "b", "c"], "the longest run first"
+    assert list(order([])) == []
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("how", [{"speculative_read": 0.05}, {"parallel_reads": True}])
+async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) -> None:
+    async with toy_cluster(read_timeout=PATIENT_S, **how) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append_many([b"%d" % one for one in range(20)])
+        await writer.close()
+        for silent in toys:
+            silent.faults.silent = True
+            for _ in range(3):  # whomever the reader begins with
+                reader = await client.open_ledger(writer.ledger_id)
+                async with asyncio.timeout(PATIENT_S / 6):
+                    found = [bytes(one.data) async for one in reader.read()]
+                assert found == [b"%d" % one for one in range(20)]
+            silent.faults.silent = False
+
+
+async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() -> None:
+    async with toy_cluster(read_timeout=4.0, speculative_read=0) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await writer.close()
+        for toy in toys[:2]:
+            toy.faults.silent = True
+        reader = await client.open_ledger(writer.ledger_id)
+        began_s = time.monotonic()
+        (entry,) = [one async for one in reader.read()]
+        assert bytes(entry.data) == b"x"
+        assert time.monotonic() - began_s < 4.0
+
+
+def test_the_sync_reader_speculates_too() -> None:
+    with sync_cluster(read_timeout=PATIENT_S, speculative_read=0.05) as (client, toys, _):
+        with client.create_ledger() as writer:
+            writer.append_many([b"%d" % one for one in range(20)])
+        toys.toys[1].faults.silent = True
+        began_s = time.monotonic()
+        for _ in range(3):
+            reader = client.open_ledger(writer.ledger_id)
+            assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(20)]
+        assert time.monotonic() - began_s < PATIENT_S / 3
+
+
+def test_the_sync_client_recovers_replaces_and_edits() -> None:
+    with sync_cluster(5, replace_after=0.05) as (client, toys, store):
+        writer = client.create_ledger(metadata={"a": b"1"})
+        writer.append(b"0")
+        lost = writer.stats().ensemble[0]
+        toys.do(next(toy for toy in toys.toys if toy.bookie_id == lost).stop())
+        deadline_s = time.monotonic() + 10
+        count = 1
+        while writer.stats().ensemble_changes == 0 and time.monotonic() < deadline_s:
+            writer.append(b"%d" % count)
+            count += 1
+        assert lost not in writer.stats().ensemble
+        info = client.edit_metadata(writer.ledger_id, {"a": None, "b": b"2"})
+        assert info.metadata.custom == {"b": b"2"}
+        assert not client.is_closed(writer.ledger_id)
+        watch = client.watch_ledger(writer.ledger_id)
+        assert next(watch).version == info.version
+        reader = client.open_ledger(writer.ledger_id)
+        assert reader.is_closed
+        assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(count)]
+        assert bytes(reader.read_last().data) == b"%d" % (count - 1)
+        assert next(watch).metadata.is_closed
+        store.delete_ledger(writer.ledger_id)
+        with pytest.raises(StopIteration):
+            next(watch)
+
+
+async def test_closing_the_client_ends_what_is_under_way() -> None:
+    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        for toy in toys:
+            toy.faults.read_status = Status.NOT_READY
+        opening = asyncio.create_task(client.open_ledger(writer.ledger_id))
+        done, _ = await asyncio.wait([opening], timeout=0.1)
+        assert not done
+        await client.close()
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(opening, 5)
+        assert not client.pool.runs
+
+
+async def test_a_ledger_with_a_weak_quorum_is_made_with_one_warning() -> None:
+    from fastbk.errors import WeakQuorumWarning
+
+    async with toy_cluster() as (client, _, _):
+        with pytest.warns(WeakQuorumWarning, match="losing 1 may lose") as told:
+            first = await client.create_ledger(3, 3, 1)
+        assert [one.filename for one in told] == [__file__]
+        second = await client.create_ledger(3, 3, 1)  # a second warning would be an error
+        await first.close()
+        await second.close()
+        with pytest.raises(ConfigError):
+            await client.create_ledger(3, 3, 0)
