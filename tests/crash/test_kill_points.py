@@ -175,7 +175,7 @@ async def read_back(world: World, client: Client, rng: random.Random) -> None:
         first = rng.randrange(count)
         last = min(count - 1, first + 20)
         try:
-            reader = await client.open_ledger(ledger_id)
+            reader = await client.open_ledger(ledger_id, recovery=False)
             found = [
                 (e.entry_id, bytes(e.data)) for e in await reader.read_unconfirmed(first, last)
             ]
@@ -219,7 +219,7 @@ async def check(world: World, cluster: LocalCluster) -> None:
         for ledger_id, count in world.acknowledged.items():
             if count == 0:
                 continue
-            reader = await client.open_ledger(ledger_id)
+            reader = await client.open_ledger(ledger_id, recovery=False)
             for first in range(0, count, READ_ENTRIES):
                 ids = range(first, min(count, first + READ_ENTRIES))
                 found = await reader.read_unconfirmed(ids[0], ids[-1])
