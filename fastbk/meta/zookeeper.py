@@ -19,9 +19,10 @@ from fastbk.meta.api import (
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.watching import WatchHandle
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
+from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_ledgers import Ledgers
 from fastbk.meta.zookeeper_paths import Layout, Paths, parse_layout
-from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Call, Session
+from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
 from fastbk.model.ledger import LedgerMetadata
@@ -131,8 +132,9 @@ class ZooKeeperStore:
 
     def close(self) -> None:
         """End the session; registrations go with it. Does nothing a second time, and in a forked child."""
-        self._watches.close()
-        self._session.close()
+        if not self._session.is_inherited:
+            self._watches.close()
+            self._session.close()
 
 
 def read_layout(call: Call, location: ZooKeeperLocation) -> Layout:

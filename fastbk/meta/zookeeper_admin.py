@@ -11,16 +11,9 @@ from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper import read_layout
 from fastbk.meta.zookeeper_bookies import list_bookies
+from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, NotEmpty, Op, ResultUnknown
 from fastbk.meta.zookeeper_paths import Layout, Paths, layout_text
-from fastbk.meta.zookeeper_session import (
-    Call,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    Op,
-    ResultUnknown,
-    Session,
-)
+from fastbk.meta.zookeeper_session import Session
 
 LAYOUT_DEFAULT = Layout.HIERARCHICAL
 FORMAT_TIMEOUT_S = 3600.0

@@ -25,8 +25,7 @@ from fastbk.meta.zookeeper_bytes import (
     parse_service,
     service_bytes,
 )
-from fastbk.meta.zookeeper_paths import Paths
-from fastbk.meta.zookeeper_session import (
+from fastbk.meta.zookeeper_calls import (
     BadVersion,
     Call,
     Node,
@@ -34,8 +33,9 @@ from fastbk.meta.zookeeper_session import (
     NoNode,
     Op,
     ResultUnknown,
-    Session,
 )
+from fastbk.meta.zookeeper_paths import Paths
+from fastbk.meta.zookeeper_session import Session
 from fastbk.model.ids import BookieId, check_bookie_id
 
 _READONLY = "readonly"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fastbk.errors import StorageError
+from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_paths import SHORT_ID_END, Layout, Paths
-from fastbk.meta.zookeeper_session import Call, NodeExists, NoNode, ResultUnknown
 from fastbk.model.ids import LedgerId
 
 _PREFIX = "ID-"

@@ -17,6 +17,16 @@ from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import zookeeper_ids as ids
 from fastbk.meta.api import VersionedLedger, deleted_before
 from fastbk.meta.zookeeper_bytes import has_offset, with_offset
+from fastbk.meta.zookeeper_calls import (
+    BadVersion,
+    Call,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    ResultUnknown,
+)
 from fastbk.meta.zookeeper_paths import (
     DELETED_BUCKET_IDS,
     Layout,
@@ -26,16 +36,6 @@ from fastbk.meta.zookeeper_paths import (
     is_part,
     ledger_path,
     parts_of,
-)
-from fastbk.meta.zookeeper_session import (
-    BadVersion,
-    Call,
-    Node,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    Op,
-    ResultUnknown,
 )
 from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata

@@ -1,12 +1,6 @@
-"""A session with ZooKeeper, and calls on it that end in time: the only place that knows kazoo.
+"""A session with ZooKeeper, kept over lost connections and begun anew when it expired.
 
-kazoo keeps the session over lost connections, and begins a new one when ZooKeeper says that the old one expired. What
-it leaves open is decided here:
-
-- A read that lost its connection is asked again, until its call's deadline.
-- A write that lost its connection may have happened: `ResultUnknown` goes to whoever knows how to find out, and only
-  when the deadline passes before that to the user, as MetadataUnavailable with outcome "unknown".
-- Nothing is handed to kazoo while there is no connection: kazoo would keep it, and send it after the caller gave up.
+This and `zookeeper_calls` are the only places that know kazoo.
 """
 
 from __future__ import annotations
@@ -14,18 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable
+from fastbk.errors import ClientClosed, MetadataUnavailable
+from fastbk.meta.zookeeper_calls import Call
 
 SESSION_TIMEOUT_S = 10.0
 _RECONNECT_PAUSE_MAX_S = 1.0
@@ -34,79 +26,11 @@ _REPEATED_TIMEOUT_S = 2.0
 _PATIENCE_S = 0.5
 """A server that is left for another one is replaced well within this."""
 
-NoNode = exceptions.NoNodeError
-NodeExists = exceptions.NodeExistsError
-BadVersion = exceptions.BadVersionError
-NotEmpty = exceptions.NotEmptyError
-_LOST = (
-    exceptions.ConnectionLoss,
-    exceptions.SessionExpiredError,  # the parent of kazoo's ConnectionClosedError
-    exceptions.SessionMovedError,
-    exceptions.OperationTimeoutError,
-    exceptions.ThrottledOpError,
-    exceptions.CancelledError,
-)
-_ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-
 # kazoo tells of each attempt to connect. What matters of that is said here, once.
 _kazoo_log = logging.getLogger("fastbk.meta.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 _kazoo_log.propagate = False
 _log = logging.getLogger("fastbk.meta")
-
-
-class ResultUnknown(Exception):
-    """The connection was lost while a write was under way: it happened or not."""
-
-
-class Pending(Protocol):
-    """kazoo's result of a request that was sent."""
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401 -- as the request
-        """Return what came of it, or raise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as it was read."""
-
-    data: bytes
-    version: int
-    created_zxid: int
-    """Tells a node from one that was made under its name later."""
-    owner: int
-    """The session that an ephemeral node belongs to; 0 for others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One part of a transaction."""
-
-    kind: str
-    path: str
-    data: bytes = b""
-    version: int = -1
-    ephemeral: bool = False
-
-    @classmethod
-    def create(cls, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Op:
-        """Make a node that must not be there."""
-        return cls("create", path, data, ephemeral=ephemeral)
-
-    @classmethod
-    def set(cls, path: str, data: bytes, version: int) -> Op:
-        """Replace a node's data if it has `version` (-1: any)."""
-        return cls("set", path, data, version)
-
-    @classmethod
-    def delete(cls, path: str, version: int = -1) -> Op:
-        """Remove a node if it has `version` (-1: any)."""
-        return cls("delete", path, version=version)
-
-    @classmethod
-    def check(cls, path: str, version: int) -> Op:
-        """Let all fail if the node does not have `version`."""
-        return cls("check", path, version=version)
 
 
 class Session:
@@ -150,6 +74,11 @@ class Session:
         return 0 if found is None or found[0] is None else int(found[0])
 
     @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, where locks may be held by threads that are not there."""
+        return self._pid != os.getpid()
+
+    @property
     def is_connected(self) -> bool:
         """Whether a server answers at the moment."""
         return self._connected.is_set()
@@ -157,7 +86,7 @@ class Session:
     @property
     def client(self) -> Any:  # noqa: ANN401 -- kazoo has no types
         """kazoo's client. Raises ClientClosed after `close`, and in a forked child."""
-        if self._pid != os.getpid():
+        if self.is_inherited:
             raise ClientClosed(
                 "this metadata store was opened before a fork: open it again in the child"
             )
@@ -186,7 +115,7 @@ class Session:
 
     def close(self) -> None:
         """End the session: its ephemeral nodes go, if a server hears of it. A second call does nothing."""
-        if self._closed or self._pid != os.getpid():
+        if self._closed or self.is_inherited:
             return
         self._closed = True
         is_connected = self._connected.is_set()
@@ -215,182 +144,3 @@ class Session:
             self._connected.clear()
             said = "session expired" if state == KazooState.LOST else "connection lost"
             _log.info("ZooKeeper %s: %s", self.servers, said)
-
-
-class Call:
-    """The requests of one public call, under one deadline."""
-
-    def __init__(
-        self, session: Session, what: str, timeout_s: float, patience_s: float | None = None
-    ) -> None:
-        """`patience_s`: longest wait for a connection that is away; None: until the deadline."""
-        self.session = session
-        self._what = what
-        self._patience_s = timeout_s if patience_s is None else patience_s
-        self._timeout_s = timeout_s
-        self._deadline_s = time.monotonic() + timeout_s
-        self._may_have_written = False
-
-    # --- reading -----------------------------------------------------------------------------------------------
-
-    def get(self, path: str, watch: Callable[[Any], None] | None = None) -> Node | None:
-        """Return a node, None if there is none (then `watch` is not set)."""
-        return self.get_all([path], watch)[0]
-
-    def get_all(
-        self, paths: Iterable[str], watch: Callable[[Any], None] | None = None
-    ) -> list[Node | None]:
-        """Return several nodes; all are asked for at once."""
-        listed = list(paths)
-        found: list[Node | None] = []
-        for answer in self._read(lambda zk: [zk.get_async(path, watch=watch) for path in listed]):
-            if answer is None:
-                found.append(None)
-            else:
-                data, stat = answer
-                found.append(Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner))
-        return found
-
-    def exists(self, path: str, watch: Callable[[Any], None] | None = None) -> Node | None:
-        """Return a node without its data; `watch` is set also where there is none."""
-        (stat,) = self._read(lambda zk: [zk.exists_async(path, watch=watch)])
-        return stat and Node(b"", stat.version, stat.czxid, stat.ephemeralOwner)
-
-    def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str] | None:
-        """Return the names of a node's children, None if there is no such node (then `watch` is not set)."""
-        (names,) = self._read(lambda zk: [zk.get_children_async(path, watch=watch)])
-        return None if names is None else [str(name) for name in names]
-
-    def sync(self, path: str) -> None:
-        """Have the server catch up: what was written before, by anybody, is seen by the reads that follow."""
-        self._read(lambda zk: [zk.sync_async(path)])
-
-    def _read(self, submit: Callable[[Any], list[Pending]]) -> list[Any]:
-        while True:
-            zk = self._connected()
-            pending = submit(zk)
-            try:
-                return [self._wait_or_none(one) for one in pending]
-            except _LOST as error:
-                self._pause(error)
-
-    def _wait_or_none(self, pending: Pending) -> Any:  # noqa: ANN401
-        try:
-            return self._wait(pending)
-        except NoNode:
-            return None
-
-    # --- writing -----------------------------------------------------------------------------------------------
-
-    def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> str:
-        """Make a node and return its path. Raises NodeExists, NoNode (its parent), ResultUnknown."""
-        return str(
-            self._write(
-                lambda zk: zk.create_async(path, data, ephemeral=ephemeral, sequence=sequence)
-            )
-        )
-
-    def set(self, path: str, data: bytes, version: int) -> None:
-        """Replace a node's data if it has `version`. Raises NoNode, BadVersion, ResultUnknown."""
-        self._write(lambda zk: zk.set_async(path, data, version))
-
-    def delete(self, path: str, version: int = -1) -> None:
-        """Remove a node if it has `version`. Raises NoNode, BadVersion, NotEmpty, ResultUnknown."""
-        self._write(lambda zk: zk.delete_async(path, version))
-
-    def multi(self, ops: Iterable[Op]) -> None:
-        """Do all or nothing. Raises what kept the first part from happening, or ResultUnknown."""
-        listed = list(ops)
-        for result in self._write(lambda zk: _transaction(zk, listed).commit_async()):
-            if isinstance(result, _LOST):
-                raise ResultUnknown from result
-            if isinstance(result, Exception) and not isinstance(result, _ROLLED_BACK):
-                raise result
-
-    def ensure(self, path: str) -> None:
-        """Make a node without data, and its parents, where they are missing."""
-        while self.exists(path) is None:
-            parent = path.rpartition("/")[0]
-            if parent:
-                self.ensure(parent)
-            with suppress(NodeExists, NoNode, ResultUnknown):
-                self.create(path)
-
-    def delete_later(self, path: str) -> None:
-        """Send a deletion, and do not care what becomes of it."""
-        if self.session.is_connected:
-            self.session.client.delete_async(path)
-
-    def _write(self, submit: Callable[[Any], Pending]) -> Any:  # noqa: ANN401 -- as the request
-        zk = self._connected()
-        before, self._may_have_written = self._may_have_written, True
-        try:
-            answer = self._wait(submit(zk))
-        except _LOST as error:
-            self._pause(error)
-            raise ResultUnknown from error
-        except exceptions.ZookeeperError:
-            # A server refused it: nothing came of this one.
-            self._may_have_written = before
-            raise
-        self._may_have_written = before
-        return answer
-
-    # --- deadline ----------------------------------------------------------------------------------------------
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the deadline; none or fewer when it has passed."""
-        return self._deadline_s - time.monotonic()
-
-    def again(self) -> None:
-        """Allow one more attempt after a conflict with others. Raises MetadataUnavailable after the deadline."""
-        if self.left_s <= 0:
-            raise self._too_late("others kept changing the same record")
-
-    def _connected(self) -> Any:  # noqa: ANN401 -- kazoo has no types
-        if not self.session.wait_connected(min(self.left_s, self._patience_s)):
-            raise self._too_late("there is no connection", min(self._timeout_s, self._patience_s))
-        return self.session.client
-
-    def _pause(self, error: Exception) -> None:
-        """Let kazoo see that the connection is gone. Raises MetadataUnavailable after the deadline."""
-        if self.left_s <= 0:
-            raise self._too_late(type(error).__name__) from error
-        _ = self.session.client
-        time.sleep(min(0.01, self.left_s))
-
-    def _wait(self, pending: Pending) -> Any:  # noqa: ANN401 -- as the request
-        try:
-            return pending.get(timeout=max(0.001, self.left_s))
-        except exceptions.NoAuthError as error:
-            raise ConfigError(
-                f"{self._what}: ZooKeeper {self.session.servers} does not allow it: check the nodes'"
-                " access control lists"
-            ) from error
-        except self.session.client.handler.timeout_exception as error:
-            raise self._too_late("it does not answer") from error
-
-    def _too_late(self, why: str, within_s: float | None = None) -> Error:
-        within_s = self._timeout_s if within_s is None else within_s
-        return MetadataUnavailable(
-            f"{self._what}: ZooKeeper {self.session.servers}: {why} within {within_s:.3g} s"
-            + ("; read again before retrying" if self._may_have_written else ""),
-            outcome="unknown" if self._may_have_written else "not_written",
-        )
-
-
-def _transaction(zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no types
-    transaction = zk.transaction()
-    for op in ops:
-        if op.kind == "create":
-            transaction.create(op.path, op.data, ephemeral=op.ephemeral)
-        elif op.kind == "set":
-            transaction.set_data(op.path, op.data, op.version)
-        elif op.kind == "delete":
-            transaction.delete(op.path, op.version)
-        else:
-            transaction.check(op.path, op.version)
-    return transaction

@@ -16,8 +16,9 @@ from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import BookieRegistration
 from fastbk.meta.watching import Subject, WatchHandle, tell
 from fastbk.meta.zookeeper_bookies import list_bookies
+from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Paths
-from fastbk.meta.zookeeper_session import Call, Session
+from fastbk.meta.zookeeper_session import Session
 from fastbk.model.ids import LedgerId
 
 _RETRY_S = 1.0

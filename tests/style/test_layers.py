@@ -41,7 +41,7 @@ HOMES = {
     "fastbk.wire.generated": ["fastbk/wire/"],
     "uvloop": ["fastbk/server/network/", "fastbk/client/blocking.py"],
     "sqlite3": ["fastbk/meta/"],
-    "kazoo": ["fastbk/meta/zookeeper_session.py"],
+    "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }
