@@ -125,8 +125,8 @@ def _forgotten(bookie_id: str, ledger_ids: list[int]) -> IdentityError:
     return IdentityError(
         f"the metadata store knows no identity of bookie {bookie_id!r}, but {len(ledger_ids)} ledgers name it as one of"
         f" their bookies (ledger {some}). Likely its identity was deleted after its data was lost. Start a bookie under"
-        " a new id; or, if the data is gone for good, start this one once with --accept-data-loss, then repair with"
-        f" `fastbk bookie recover {bookie_id}`"
+        f" a new id; or, if the data is gone for good, run `fastbk bookie recover {bookie_id}`, which copies what it"
+        " held from others, or start this one once with --accept-data-loss before that"
     )
 
 

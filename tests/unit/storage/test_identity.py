@@ -186,7 +186,7 @@ def test_the_word_has_no_effect_where_nothing_is_missing() -> None:
 
 
 def test_the_refusal_says_how_to_go_on() -> None:
-    with pytest.raises(IdentityError, match=r"--accept-data-loss.*bookie recover 127.0.0.1:3181"):
+    with pytest.raises(IdentityError, match=r"bookie recover 127.0.0.1:3181`.*--accept-data-loss"):
         judge(ME, found(None, None), KNOWN)
 
 
