@@ -28,7 +28,7 @@ from fastbk.replication.change_policy import ChangePolicy
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writing_rig import FRAME, Rig, run
 
-BOOKIES = st.sampled_from(["b0", "b1", "b2", "b3", "s0", "s1", "s2", "x"])
+MEMBERS = st.integers(0, 3)
 REFUSALS = st.sampled_from(
     [
         Status.READ_ONLY,
@@ -110,8 +110,9 @@ class AnyHistory(RuleBasedStateMachine):
             self.rig.add(count)
             self.follow()
 
-    @rule(bookie_id=BOOKIES, count=st.integers(1, 6), data=st.data())
-    def ack(self, bookie_id: str, count: int, data: st.DataObject) -> None:
+    @rule(member=MEMBERS, count=st.integers(1, 6), data=st.data())
+    def ack(self, member: int, count: int, data: st.DataObject) -> None:
+        bookie_id = self.members[member % self.size]
         wire = self.rig.wire.get(bookie_id)
         if not wire:
             return
@@ -137,28 +138,29 @@ class AnyHistory(RuleBasedStateMachine):
                 self.rig.stored.setdefault(bookie_id, set()).add(entry_id)
                 assert not self.writer.acknowledged(bookie_id, entry_id, 1, self.rig.now_s)
 
-    @rule(bookie_id=BOOKIES, status=REFUSALS)
-    def refuse(self, bookie_id: str, status: Status) -> None:
-        if self.rig.wire.get(bookie_id) and bookie_id in self.members and not self.is_over:
+    @rule(member=MEMBERS, status=REFUSALS)
+    def refuse(self, member: int, status: Status) -> None:
+        bookie_id = self.members[member % self.size]
+        if self.rig.wire.get(bookie_id) and not self.is_over:
             self.was_refused = True
             self.rig.refuse(bookie_id, status)
             self.follow()
 
-    @rule(bookie_id=BOOKIES)
-    def retry(self, bookie_id: str) -> None:
+    @rule(member=MEMBERS)
+    def retry(self, member: int) -> None:
         if not self.is_over:
-            self.writer.retry(bookie_id)
+            self.writer.retry(self.members[member % self.size])
             self.rig.pump()
 
-    @rule(bookie_id=BOOKIES, stores=st.booleans(), is_gone=st.sampled_from([False] * 5 + [True]))
-    def lose(self, bookie_id: str, stores: bool, is_gone: bool) -> None:
-        if bookie_id in self.members:
-            wire = list(self.rig.wire.get(bookie_id, []))
-            if stores:
-                self.rig.stored.setdefault(bookie_id, set()).update(wire)
-            self.stale.setdefault(bookie_id, []).extend(wire)
-            self.rig.lose(bookie_id, is_gone=is_gone)
-            self.follow()
+    @rule(member=MEMBERS, stores=st.booleans(), is_gone=st.sampled_from([False] * 5 + [True]))
+    def lose(self, member: int, stores: bool, is_gone: bool) -> None:
+        bookie_id = self.members[member % self.size]
+        wire = list(self.rig.wire.get(bookie_id, []))
+        if stores:
+            self.rig.stored.setdefault(bookie_id, set()).update(wire)
+        self.stale.setdefault(bookie_id, []).extend(wire)
+        self.rig.lose(bookie_id, is_gone=is_gone)
+        self.follow()
 
     @rule()
     def all_members_connect(self) -> None:
