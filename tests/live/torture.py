@@ -201,14 +201,15 @@ class Torture:
         await self.cluster.start_bookie_async(index)
 
     async def _freeze(self) -> None:
-        bookie = self.rng.choice(self.cluster.bookies)
-        pid = bookie.pids.get(self.rng.choice(["journal", "index", "worker.0"]))
+        rng = self.rng
+        bookie = rng.choice(self.cluster.bookies)
+        pid = bookie.pids.get(rng.choice(["journal", "index", "worker.0"]))
         if pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
             try:
-                await asyncio.sleep(self.rng.uniform(0.05, 1.0))
+                await asyncio.sleep(rng.uniform(0.05, 1.0))
             finally:
                 os.kill(pid, signal.SIGCONT)
 
