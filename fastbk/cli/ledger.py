@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
+from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.errors import ConfigError
 from fastbk.units import format_size
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Awaitable, Callable, Iterator
 
-    from fastbk.client import Client, LedgerInfo, LedgerWriter
+    from fastbk.client import Client, LedgerWriter
 
     Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
@@ -47,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument(
         "--raw", action="store_true", help="exactly the entries' bytes, nothing between them"
     )
+    read.add_argument(
+        "--recover",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="fence and close an open ledger first; otherwise it is read as far as it is acknowledged",
+    )
     _add_secret(read)
 
     tail = verbs.add_parser("tail", help="print entries as they come, until the ledger is closed")
@@ -56,12 +63,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_secret(tail)
 
     listing = verbs.add_parser("list", help="print the ledgers' ids")
-    show = verbs.add_parser("show", help="print a ledger's metadata")
+    show = verbs.add_parser("show", aliases=["info"], help="print a ledger's metadata")
     _add_id(show)
+    recover = verbs.add_parser(
+        "recover",
+        aliases=["close"],
+        help="fence and close ledgers whose writer is gone, behind everything acknowledged",
+    )
+    recover.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
+    _add_secret(recover)
+    custom = verbs.add_parser("metadata", help="print or change a ledger's custom metadata")
+    _add_id(custom)
+    custom.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="may be given several times"
+    )
+    custom.add_argument(
+        "--remove", action="append", default=[], metavar="KEY", help="may be given several times"
+    )
     delete = verbs.add_parser("delete", help="delete ledgers for good")
     delete.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
 
-    for one in (create, write, read, tail, listing, show, delete):
+    for one in (create, write, read, tail, listing, show, recover, custom, delete):
         add_metadata(one)
         add_json(one)
 
@@ -120,7 +142,10 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
     if options.first < 0 or (options.last is not None and options.last < options.first):
         raise ConfigError("--first must be 0 or above, --last not below it")
     reader = await client.open_ledger(
-        options.ledger_id, recovery=False, digest=options.digest, password=_password(options)
+        options.ledger_id,
+        recovery=options.recover,
+        digest=options.digest,
+        password=_password(options),
     )
     async with reader:
         last = await reader.last_add_confirmed()
@@ -132,7 +157,7 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
                     sys.stdout.buffer.writelines(batch.datas)
                     continue
                 for entry in batch:
-                    _print_entry(entry.entry_id, entry.data, options)
+                    print_entry(entry.entry_id, entry.data, options)
     return 0
 
 
@@ -142,7 +167,7 @@ async def _tail(client: Client, options: argparse.Namespace) -> int:
     )
     async with reader:
         async for entry in reader.tail(options.first):
-            _print_entry(entry.entry_id, entry.data, options)
+            print_entry(entry.entry_id, entry.data, options)
             sys.stdout.flush()
     return 0
 
@@ -158,14 +183,60 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
 
 async def _show(client: Client, options: argparse.Namespace) -> int:
     info = await client.ledger_info(options.ledger_id)
-    facts = _facts(info)
+    found = facts(info)
     if options.json:
-        print_json(facts)
+        print_json(found)
     else:
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            for number, line in enumerate(_lines_of(value)):
+        width = max(map(len, found))
+        for name, value in found.items():
+            for number, line in enumerate(lines_of(value)):
                 print(f"{'' if number else name:<{width}}  {line}")
+    return 0
+
+
+async def _recover(client: Client, options: argparse.Namespace) -> int:
+    done = []
+    for ledger_id in options.ledger_id:
+        reader = await client.open_ledger(
+            ledger_id, digest=options.digest, password=_password(options)
+        )
+        metadata = reader.metadata
+        await reader.close()
+        done.append(
+            {
+                "ledger_id": ledger_id,
+                "entries": metadata.last_entry_id + 1,
+                "bytes": metadata.length,
+            }
+        )
+        if not options.json:
+            entries, size = metadata.last_entry_id + 1, format_size(metadata.length)
+            print(f"ledger {ledger_id} is closed: {entries:,} entries, {size}", flush=True)
+    if options.json:
+        print_json({"recovered": done})
+    return 0
+
+
+async def _metadata(client: Client, options: argparse.Namespace) -> int:
+    changes: dict[str, bytes | None] = {}
+    for pair in options.set:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {pair}: must be KEY=VALUE")
+        changes[key] = value.encode()
+    for key in options.remove:
+        if changes.get(key) is not None:
+            raise ConfigError(f"--set and --remove both name {key}")
+        changes[key] = None
+    if changes:
+        info = await client.edit_metadata(options.ledger_id, changes)
+    else:
+        info = await client.ledger_info(options.ledger_id)
+    custom = {key: plain(value) for key, value in sorted(info.metadata.custom.items())}
+    if options.json:
+        print_json({"ledger_id": info.ledger_id, "metadata": custom})
+    else:
+        sys.stdout.writelines(f"{key}={value}\n" for key, value in custom.items())
     return 0
 
 
@@ -184,6 +255,10 @@ _VERBS: dict[str, Verb] = {
     "tail": _tail,
     "list": _list,
     "show": _show,
+    "info": _show,
+    "recover": _recover,
+    "close": _recover,
+    "metadata": _metadata,
     "delete": _delete,
 }
 
@@ -194,7 +269,7 @@ def _add_id(parser: argparse.ArgumentParser) -> None:
 
 def _add_secret(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--digest", choices=["crc32c", "crc32", "hmac", "dummy"],
+        "--digest", choices=["crc32c", "crc32", "hmac", "none", "dummy"],
         help="of new entries (crc32c); for reading: as the ledger says",
     )  # fmt: skip
     parser.add_argument("--password", default="", help="the ledger's, if it has one")
@@ -263,65 +338,3 @@ def _chunk(pieces: Iterator[bytes]) -> list[bytes]:
         if len(chunk) >= CHUNK_ENTRIES or size_bytes >= CHUNK_BYTES:
             break
     return chunk
-
-
-def _print_entry(entry_id: int, data: memoryview, options: argparse.Namespace) -> None:
-    out = sys.stdout.buffer
-    if options.raw:
-        out.write(data)
-    elif options.json:
-        sys.stdout.flush()
-        print_json({"entry_id": entry_id, **_as_json(bytes(data))})
-    else:
-        text = bytes(data).decode("utf-8", "backslashreplace")
-        out.write(f"{entry_id}\t{text.rstrip(chr(10))}\n".encode())
-
-
-def _as_json(data: bytes) -> dict[str, str]:
-    """Return an entry as text where it is text, else in base64: JSON has no bytes."""
-    try:
-        return {"data": data.decode("utf-8")}
-    except UnicodeDecodeError:
-        import base64
-
-        return {"data_base64": base64.b64encode(data).decode()}
-
-
-def _facts(info: LedgerInfo) -> dict[str, object]:
-    from fastbk.model.ledger import LedgerState
-
-    metadata = info.metadata
-    digest = metadata.digest_type
-    facts: dict[str, object] = {
-        "ledger_id": info.ledger_id,
-        "state": metadata.state.name,
-        "ensemble": metadata.ensemble_size,
-        "write_quorum": metadata.write_quorum,
-        "ack_quorum": metadata.ack_quorum,
-        "digest": digest.name.lower() if digest is not None else None,
-        "fragments": [
-            {"first_entry_id": one.first_entry_id, "bookies": list(one.ensemble)}
-            for one in metadata.fragments
-        ],
-        "metadata": {key: _plain(value) for key, value in metadata.custom.items()},
-        "created_ms": metadata.created_ms,
-        "version": info.version,
-    }
-    if metadata.state is LedgerState.CLOSED:
-        facts["entries"] = metadata.last_entry_id + 1
-        facts["last_entry_id"] = metadata.last_entry_id
-        facts["bytes"] = metadata.length
-    return facts
-
-
-def _lines_of(value: object) -> list[str]:
-    """Return a fact for people: a fragment or a pair a line."""
-    if isinstance(value, list):
-        return [f"from {one['first_entry_id']}: {', '.join(one['bookies'])}" for one in value]
-    if isinstance(value, dict):
-        return [f"{key} = {text}" for key, text in value.items()] or ["-"]
-    return [str(value)]
-
-
-def _plain(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")

@@ -117,6 +117,52 @@ def test_a_password_is_needed_for_its_ledger(cli: Cli) -> None:
     cli("ledger", "read", ledger_id, "--password", "wrong", code=1)
 
 
+WRITE_AND_WAIT = """
+import asyncio, sys, fastbk
+async def main():
+    client = fastbk.connect(sys.argv[1])
+    writer = await client.create_ledger(password=b"pw")
+    for one in range(100):
+        await writer.append(b"line %d\\n" % one)
+    print(writer.ledger_id, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalCluster) -> None:
+    command = [sys.executable, "-c", WRITE_AND_WAIT, cluster.metadata_uri]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        ledger_id = writer.stdout.readline().decode().strip()
+        writer.kill()
+    words = (ledger_id, "--password", "pw")
+    assert cli.json("ledger", "info", ledger_id)["state"] == "OPEN"
+    cli("ledger", "recover", ledger_id, "--password", "wrong", code=1)
+    some = cli("ledger", "read", *words, "--raw")
+    assert 99 <= some.count(b"\n") <= 100, "without recovery it stays open"
+    assert cli.json("ledger", "info", ledger_id)["state"] == "OPEN"
+    everything = b"".join(b"line %d\n" % one for one in range(100))
+    assert cli("ledger", "read", *words, "--raw", "--recover") == everything
+    shown = cli.json("ledger", "info", ledger_id)
+    assert (shown["state"], shown["entries"], shown["bytes"]) == ("CLOSED", 100, len(everything))
+    again = cli.json("ledger", "recover", *words)
+    assert again == {
+        "recovered": [{"ledger_id": int(ledger_id), "entries": 100, "bytes": len(everything)}]
+    }
+    assert b"is closed: 100 entries" in cli("ledger", "close", *words)
+
+
+def test_custom_metadata_is_printed_set_and_removed(cli: Cli) -> None:
+    ledger_id = cli("ledger", "create").decode().strip()
+    assert cli("ledger", "metadata", ledger_id) == b""
+    assert cli("ledger", "metadata", ledger_id, "--set", "b=2", "--set", "a=1=1") == b"a=1=1\nb=2\n"
+    answer = cli.json("ledger", "metadata", ledger_id, "--remove", "b", "--set", "c=")
+    assert answer == {"ledger_id": int(ledger_id), "metadata": {"a": "1=1", "c": ""}}
+    cli("ledger", "metadata", ledger_id, "--set", "novalue", code=2)
+    cli("ledger", "metadata", ledger_id, "--set", "a=1", "--remove", "a", code=2)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
