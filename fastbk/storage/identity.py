@@ -243,8 +243,8 @@ def _check_known(bookie_id: str, found: Sequence[Found], known: Known) -> None:
                 f" {each.role} directory {each.directory} {holds}. Likely the disk is not mounted, the path is wrong,"
                 " or the data was deleted. Mount or restore it. A bookie never starts empty under an id that holds"
                 f" data: if the data is gone for good, run `fastbk bookie recover {bookie_id}`, which copies what it"
-                " held from others, and start a bookie under a new id; or, to have this id back, move what is left of all"
-                " its directories aside and start once with --accept-data-loss"
+                " held from others, and start a bookie under a new id; or, to have this id back, move what is left of"
+                " all its directories aside and start once with --accept-data-loss"
             )
         if each.identity.incarnation_number != known.incarnation:
             raise IdentityError(

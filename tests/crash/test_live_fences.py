@@ -8,6 +8,7 @@ and ledger ids up to 2^63-1 go everywhere.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import struct
 
@@ -17,6 +18,7 @@ from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import LIST_ENTRIES_REPLY
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
+from tests.fixtures import frames
 from tests.fixtures.raw_bookie import KEY, raw_bookie
 from tests.fixtures.wait import wait_until_async
 
@@ -209,6 +211,8 @@ async def assert_all_there(bookie: Bookie) -> None:
         batch = await raw.ask(codec.put_read_batch, ledger_id, 2**31, 2**32, 10, MIB)
         assert (batch.status, len(batch.extra) // 4) == (Status.OK, 2)
         assert await raw.status(codec.put_read, ledger_id, LAST_ID - 2) == Status.NO_ENTRY
+    batch = await raw.ask(codec.put_read_batch, frames.LEDGER, LAST_ID - 5, LAST_ID, 10, MIB)
+    assert (batch.status, len(batch.extra) // 4, batch.entry_id) == (Status.OK, 3, LAST_ID)
     raw.close()
 
 
@@ -222,6 +226,12 @@ async def test_the_largest_ids_go_everywhere() -> None:
                 assert await raw.add(ledger_id, entry_id, data, lac=entry_id - 1) == Status.OK
                 assert await raw.add(ledger_id, entry_id, data, recovery=True) == Status.OK
                 assert await raw.add(ledger_id, entry_id, b"other") == Status.CONFLICT
+        entries = [frames.entry_bytes(LAST_ID - n) for n in (2, 1, 0)]
+        batch = functools.partial(frames.add_batch, first_entry_id=LAST_ID - 2, entries=entries)
+        assert await raw.status(batch) == Status.OK
+        assert await raw.status(batch) == Status.OK
+        too_far = functools.partial(frames.add_batch, first_entry_id=LAST_ID, entries=entries[:2])
+        assert await raw.status(too_far) == Status.BAD_REQUEST
         raw.close()
         await assert_all_there(bookie)
         await cluster.kill_async(0)
