@@ -116,6 +116,41 @@ async def test_a_wiped_bookie_neither_denies_nor_completes_a_quorum() -> None:
             raw.close()
 
 
+async def test_recovery_takes_no_wiped_bookie_s_word() -> None:
+    """P7: the last entry was acknowledged by two of three, of which one lost it and the other is away. Whoever closes
+    the ledger without it now loses it for good.
+    """
+    async with LocalCluster(3, settings=SETTINGS) as cluster:
+        with_it, lost = cluster.bookies[1], cluster.bookies[2]
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            writer = await client.create_ledger(ensemble=3, write_quorum=3, ack_quorum=2)
+            ledger_id = writer.ledger_id
+            for _ in range(20):
+                await writer.append(b"ten bytes!")
+            for bookie in (with_it, lost):
+                raw = await raw_bookie(bookie)
+                assert await raw.add(ledger_id, 20, b"the last", lac=19, length=200) == Status.OK
+                raw.close()
+            await cluster.stop_bookie_async(2)
+            wipe(lost)
+            await start_after_loss(cluster, lost)
+            await cluster.kill_async(1)
+            async with fastbk.connect(
+                cluster.metadata_uri, append_timeout=4.0, read_timeout=4.0, close_timeout=4.0
+            ) as other:
+                with pytest.raises(Error):
+                    await other.open_ledger(ledger_id)
+            store = open_store(cluster.metadata_uri)
+            assert not store.read_ledger(ledger_id).metadata.is_closed
+            store.close()
+            await cluster.start_bookie_async(1)
+            async with fastbk.connect(cluster.metadata_uri) as other:
+                reader = await other.open_ledger(ledger_id)
+                assert reader.last_known == 20
+                entries = [bytes(entry.data) async for entry in reader.read(0, 20)]
+                assert entries == [*[b"ten bytes!"] * 20, b"the last"]
+
+
 async def test_limbo_ends_with_the_ledger_or_its_repair() -> None:
     """Both are heard of by gc, and by the journal within the same boot."""
     async with LocalCluster(2, settings=SETTINGS) as cluster:
