@@ -21,6 +21,7 @@ from fastbk.meta.api import BookieRegistration
 from fastbk.model.ids import BookieId
 
 _REFRESH_S = 1.0
+_REFRESH_WAIT_S = 1.0
 
 
 class ChannelListener(Protocol):
@@ -285,9 +286,10 @@ class BookiePool:
         if self.known.endpoint(bookie_id) is None:
             await self.bookies()
         elif fresh and self.known.age_s(asyncio.get_running_loop().time()) > _REFRESH_S:
-            # Without metadata the last known place is still worth a try.
-            with contextlib.suppress(Error):
-                await self.bookies()
+            # Without metadata the last known place is still worth a try, and soon: adds wait for it.
+            with contextlib.suppress(Error, TimeoutError):
+                async with asyncio.timeout(_REFRESH_WAIT_S):
+                    await self.bookies()
         endpoint = self.known.endpoint(bookie_id)
         if endpoint is None:
             raise NotEnoughBookies(f"bookie {bookie_id} is not registered")
