@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fastbk.errors import Error, NotEnoughBookies
+from fastbk.errors import ClientClosed, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import AddEntry, Found, Outcome, ReadEntries, Reply
+from fastbk.replication.actions import AddEntry, Found, Outcome, Reply
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.read_machine import Patience, ReadMachine
+from fastbk.replication.reading import ReadOptions, ReadRange
+from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status, status_name
 
 LOST_LISTED_MAX = 100
@@ -88,13 +89,13 @@ class CopyShare(Procedure[ShareCopied]):
         self.copied = ShareCopied()
         self._ledger_id = ledger_id
         self._metadata = metadata
-        self._avoid = (fragment.ensemble[index],)
+        self._lost = fragment.ensemble[index]
         self._runs = share_of(index, metadata, fragment.first_entry_id, last)
         self._target = target
         self._options = options
-        self._machine: ReadMachine | None = None
-        self._patience: Patience | None = None
-        self._is_reading = False
+        self._reading: ReadRange | None = None
+        self._run_last: EntryId = -1
+        self._is_resting = False
         self._is_read = False
         self._queue: deque[Found] = deque()
         self._entries_in_flight = 0
@@ -116,7 +117,7 @@ class CopyShare(Procedure[ShareCopied]):
             )
         ):
             self._write(self._queue.popleft(), 1)
-        if not self._is_reading and not self._is_read and not self._queue:
+        if not self._is_resting and not self._is_read and not self._queue:
             self._read(now_s)
         if self._is_read and not self._queue and not self._entries_in_flight:
             self._finish(self.copied, now_s)
@@ -124,91 +125,76 @@ class CopyShare(Procedure[ShareCopied]):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def _read(self, now_s: float) -> None:
+        """Take what was read, no faster than allowed, or begin with the next run."""
         if now_s < self._next_read_s:
-            self._is_reading = True
+            self._is_resting = True
             self._sleep(self._next_read_s - now_s, self._woken)
-            return
-        if self._machine is None:
-            run = next(self._runs, None)
-            if run is None:
-                self._is_read = True
-                return
-            self._machine = ReadMachine(self._ledger_id, self._metadata, *run, avoid=self._avoid)
-        machine = self._machine
-        request = machine.next_request()
-        if request is None:
-            if machine.error is None:
-                self._machine = self._patience = None
-                self._read(now_s)
-            else:
-                self._trouble(machine, machine.error, now_s)
-            return
-        self._is_reading = True
+        elif self._reading is not None:
+            self._take(self._reading, now_s)
+        elif (run := next(self._runs, None)) is None:
+            self._is_read = True
+        else:
+            self._begin_run(*run, now_s)
+
+    def _begin_run(self, first: EntryId, last: EntryId, now_s: float) -> None:
         options = self._options
-
-        def answered(outcome: Outcome, at_s: float) -> None:
-            self._is_reading = False
-            if isinstance(outcome, Reply):
-                self._take(machine, request.bookie_id, request.last, outcome, at_s)
-            else:
-                assert isinstance(outcome, Error)
-                machine.unreached(request.bookie_id, outcome)
-            self._pump(at_s)
-
-        self._ask(
-            request.bookie_id,
-            ReadEntries(
-                request.first, request.last, options.read_entries_max, options.read_bytes_max
-            ),
-            options.request_timeout_s,
-            answered,
+        pacing = Pacing(
+            request_timeout_s=options.request_timeout_s,
+            give_up_s=options.patience_s,
+            pause_min_s=options.backoff_min_s,
+            pause_max_s=options.backoff_max_s,
         )
+        # One answer is read ahead.
+        read_options = ReadOptions(
+            batch_entries=options.read_entries_max,
+            batch_bytes=options.read_bytes_max,
+            size_bytes_max=1,
+            pacing=pacing,
+        )
+        reading = ReadRange(
+            self._ledger_id,
+            self._metadata,
+            first,
+            last,
+            read_options,
+            lambda bookies: sorted(bookies, key=self._lost.__eq__),
+            self._pump,
+        )
+        self._reading, self._run_last = reading, last
+        self._run(reading, lambda _, at_s: self._pump(at_s), now_s)
 
-    def _take(
-        self, machine: ReadMachine, bookie_id: BookieId, last: EntryId, reply: Reply, now_s: float
-    ) -> None:
-        if reply.status != Status.OK:
-            machine.refused(bookie_id, reply.status)
+    def _take(self, reading: ReadRange, now_s: float) -> None:
+        found = reading.take_found(now_s)
+        if not found:
+            if reading.is_finished:
+                self._run_over(reading, now_s)
             return
-        taken = machine.answered(
-            bookie_id, [one.entry_id for one in reply.found], last, reply.damaged
-        )
-        if taken:
-            self._patience = None
-        self._queue.extend(reply.found[:taken])
+        self._queue.extend(found)
         if self._options.bytes_per_s > 0:
-            size_bytes = sum(len(one.data) for one in reply.found[:taken])
+            size_bytes = sum(len(one.data) for one in found)
             self._next_read_s = (
                 max(self._next_read_s, now_s) + size_bytes / self._options.bytes_per_s
             )
+        self._pump(now_s)
 
-    def _trouble(self, machine: ReadMachine, error: Error, now_s: float) -> None:
-        """No bookie gave the entry at the machine's position: ask again for a while, else write it off and go on."""
-        options = self._options
-        if self._patience is None:
-            self._patience = Patience(
-                options.backoff_min_s, options.backoff_max_s, now_s + options.patience_s
-            )
-        pause_s = self._patience.pause_s(machine, now_s)
-        if pause_s is not None:
-            self._is_reading = True
-            self._sleep(pause_s, self._woken)
+    def _run_over(self, reading: ReadRange, now_s: float) -> None:
+        """Go on behind a run that was read, or behind the entry in it that nobody could give: it is written off."""
+        self._reading = None
+        error = reading.error
+        if isinstance(error, ClientClosed):
+            self._fail(error, now_s)
             return
-        self.copied.lost_count += 1
-        if len(self.copied.lost) < LOST_LISTED_MAX:
-            self.copied.lost[machine.position] = str(error)
-        self._patience = None
-        self._machine = ReadMachine(
-            self._ledger_id,
-            self._metadata,
-            machine.position + 1,
-            machine.last,
-            avoid=self._avoid,
-        )
+        if error is not None:
+            self.copied.lost_count += 1
+            if len(self.copied.lost) < LOST_LISTED_MAX:
+                self.copied.lost[reading.position] = str(error)
+            if reading.position < self._run_last:
+                self._begin_run(reading.position + 1, self._run_last, now_s)
+                return
         self._read(now_s)
 
     def _woken(self, _: Outcome, now_s: float) -> None:
-        self._is_reading = False
+        self._is_resting = False
         self._pump(now_s)
 
     # --- writing -----------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ it found is pulled, in order and as soon as it is there:
            else wait for an outcome, reading.completed(tag, outcome, now_s)
 
 What was found and not taken is bounded: a reader that does not take stops the asking. An error comes behind everything
-that was found before it. It asks for ReadEntries, Sleep and, when nobody has an entry, ReadMetadata.
+that was found before it. It asks for ReadEntries, Sleep and, when nobody has an entry, ReadMetadata. A procedure that
+has it as a part is told by `on_found(now_s)` that there is something to take.
 
 Unconfirmed reading (`is_unconfirmed`): the range ends without an error before the first entry that is missing.
 Errors: NoSuchEntry only with Qw - Qa + 1 proofs; DigestMismatch, Unauthorized, else NotEnoughBookies.
@@ -27,7 +28,7 @@ Errors: NoSuchEntry only with Qw - Qa + 1 proofs; DigestMismatch, Unauthorized, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -61,6 +62,7 @@ class ReadRange(Procedure[None]):
         last: EntryId,
         options: ReadOptions | None = None,
         order: Order = as_they_are,
+        on_found: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__()
         self.ledger_id = ledger_id
@@ -70,6 +72,7 @@ class ReadRange(Procedure[None]):
         self.slow: dict[BookieId, int] = {}
         self.skipped = 0
         self._order = order
+        self._on_found = on_found
         self._last = last
         self._next_part = first
         self._unfinished: deque[ReadPart] = deque()
@@ -126,8 +129,7 @@ class ReadRange(Procedure[None]):
         """Keep what a part found."""
         size_bytes = sum([len(one.data) for one in found])
         if part is self._unfinished[0]:
-            self._ready.extend(found)
-            self._ready_bytes += size_bytes
+            self._now_ready(found, size_bytes, now_s)
         else:
             self._behind.setdefault(part, []).extend(found)
             self._behind_bytes += size_bytes
@@ -167,9 +169,15 @@ class ReadRange(Procedure[None]):
         found = self._behind.pop(part, [])
         size_bytes = sum([len(one.data) for one in found])
         self._behind_bytes -= size_bytes
-        self._ready_bytes += size_bytes
-        self._ready.extend(found)
+        if found:
+            self._now_ready(found, size_bytes, now_s)
         part.go_on(now_s)
+
+    def _now_ready(self, found: Sequence[Found], size_bytes: int, now_s: float) -> None:
+        self._ready.extend(found)
+        self._ready_bytes += size_bytes
+        if self._on_found is not None:
+            self._on_found(now_s)
 
     def _end_if_read(self, now_s: float) -> None:
         if not self._unfinished and self._next_part > self._last and not self.is_finished:

@@ -233,7 +233,7 @@ class ReadPart(Procedure[None]):
         if self._is_proven_absent():
             self._is_missing(now_s)
             return
-        passing = tuple(self._replicas.passing)
+        passing = () if self._replicas.unauthorized else tuple(self._replicas.passing)
         assert self._backoff is not None
         pause_s = self._backoff.next_pause_s(now_s) if passing else None
         if pause_s is None:

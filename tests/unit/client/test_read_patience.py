@@ -11,14 +11,9 @@ import pytest
 from fastbk.errors import (
     ClientClosed,
     DigestMismatch,
-    Error,
     NoSuchEntry,
     NotEnoughBookies,
-    ProtocolError,
-    QuorumTimeout,
 )
-from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.read_machine import Patience, ReadMachine
 from fastbk.wire.statuses import Status
 from tests.fixtures.toy_bookie import ToyBookie
 from tests.unit.client.clients import toy_cluster
@@ -27,82 +22,11 @@ from tests.unit.client.test_sync import sync_cluster
 PATIENT_S = 30.0
 """A read timeout that no test waits for."""
 SOON_S = 10.0
-THREE = LedgerMetadata(
-    ensemble_size=3, write_quorum=3, ack_quorum=2, fragments=(Fragment(0, ("a", "b", "c")),)
-)
 
 
 async def stop_all(toys: list[ToyBookie]) -> None:
     for toy in toys:
         await toy.stop()
-
-
-# --- the machine -------------------------------------------------------------------------------------------------
-
-
-def asked(machine: ReadMachine, answers: dict[str, int | Error]) -> list[str]:
-    """Answer what the machine asks until it stops; return whom it asked."""
-    order = []
-    while (request := machine.next_request()) is not None:
-        order.append(request.bookie_id)
-        answer = answers[request.bookie_id]
-        if isinstance(answer, Error):
-            machine.unreached(request.bookie_id, answer)
-        else:
-            machine.refused(request.bookie_id, answer)
-    return order
-
-
-def test_only_those_are_asked_again_whose_reasons_may_have_passed() -> None:
-    machine = ReadMachine(1, THREE, 0, 9)
-    answers = {"a": Status.NO_ENTRY, "b": NotEnoughBookies("refused"), "c": Status.NOT_READY}
-    assert asked(machine, answers) == ["a", "b", "c"]
-    assert isinstance(machine.error, NotEnoughBookies)
-    assert machine.try_again()
-    assert machine.error is None
-    assert asked(machine, answers) == ["c", "b"], "the one that was not reached is asked last"
-    assert machine.try_again()
-    assert asked(machine, {**answers, "b": Status.NO_ENTRY}) == ["c", "b"]
-    assert isinstance(machine.error, NoSuchEntry), "proven absent by now"
-    assert not machine.try_again()
-
-
-@pytest.mark.parametrize(
-    "answers",
-    [
-        [Status.NO_ENTRY, Status.NO_ENTRY, NotEnoughBookies("refused")],
-        [Status.CANNOT_TELL, Status.CANNOT_TELL, Status.NO_ENTRY],
-        [Status.UNAUTHORIZED, NotEnoughBookies("refused"), NotEnoughBookies("refused")],
-        [Status.IO_ERROR, Status.CANNOT_TELL, ProtocolError("another bookie is there")],
-    ],
-)
-def test_what_will_not_pass_is_an_error_at_once(answers: list[int | Error]) -> None:
-    machine = ReadMachine(1, THREE, 0, 9)
-    asked(machine, dict(zip("abc", answers, strict=True)))
-    assert machine.error is not None
-    assert not machine.try_again()
-    assert machine.error is not None
-
-
-def test_patience_ends_with_the_time_and_asks_ever_more_rarely() -> None:
-    patience = Patience(0.02, 1.0, 10.0)
-    now_s, pauses = 0.0, []
-    while True:
-        machine = ReadMachine(1, THREE, 0, 9)
-        asked(machine, dict.fromkeys("abc", QuorumTimeout("silent")))
-        pause_s = patience.pause_s(machine, now_s)
-        if pause_s is None:
-            break
-        pauses.append(pause_s)
-        now_s += pause_s
-    assert isinstance(machine.error, NotEnoughBookies)
-    assert 9.9 < now_s <= 10.0
-    assert pauses[:7] == sorted(pauses[:7])
-    assert max(pauses) == 1.0
-    assert len(pauses) < 30
-
-
-# --- the readers -------------------------------------------------------------------------------------------------
 
 
 async def test_a_read_outlives_the_absence_of_every_bookie() -> None:

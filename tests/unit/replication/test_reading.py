@@ -13,6 +13,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     NoSuchEntry,
     NotEnoughBookies,
+    ProtocolError,
     QuorumTimeout,
     Unauthorized,
 )
@@ -21,6 +22,7 @@ from fastbk.model.ledger import Fragment
 from fastbk.replication.actions import (
     Ask,
     Found,
+    Outcome,
     ReadEntries,
     ReadMetadata,
     Reply,
@@ -297,6 +299,39 @@ def test_those_that_are_away_or_busy_are_asked_again_until_patience_ends() -> No
     with pytest.raises(NotEnoughBookies):
         reading.value()
     assert client.now_s <= PACING.give_up_s + 0.2
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [Reply(Status.NO_ENTRY), Reply(Status.NO_ENTRY), NotEnoughBookies("refused")],
+        [Reply(Status.CANNOT_TELL), Reply(Status.CANNOT_TELL), Reply(Status.NO_ENTRY)],
+        [Reply(Status.UNAUTHORIZED), NotEnoughBookies("refused"), NotEnoughBookies("refused")],
+        [Reply(Status.IO_ERROR), Reply(Status.CANNOT_TELL), ProtocolError("another one is there")],
+    ],
+)
+def test_what_will_not_pass_is_an_error_at_once(answers: list[Outcome]) -> None:
+    client, reading = reading_of(world_of(10), 9)
+    for answer in answers:
+        client.complete(client.asks(ReadEntries)[0], answer)
+    client.run()
+    assert reading.error is not None
+    assert not any(isinstance(one, Sleep) for one in client.log)
+
+
+def test_only_those_are_asked_again_whose_reasons_may_have_passed() -> None:
+    client, reading = reading_of(world_of(10), 9)
+    said: list[Outcome] = [Reply(Status.NO_ENTRY), NotEnoughBookies("no"), Reply(Status.NOT_READY)]
+    for answer in said:
+        client.complete(client.asks(ReadEntries)[0], answer)
+    again = []
+    client.run(until=lambda: bool(client.asks(ReadEntries)))
+    while client.asks(ReadEntries):
+        again.append(client.asks(ReadEntries)[0].bookie_id)
+        client.complete(client.asks(ReadEntries)[0], Reply(Status.NO_ENTRY))
+    # The one that was not reached comes last; it may have the entry all the same.
+    assert again == ["b2", "b1"]
+    assert isinstance(reading.error, NoSuchEntry)
 
 
 def test_one_silent_bookie_gets_only_its_share_of_the_time() -> None:
