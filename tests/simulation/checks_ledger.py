@@ -95,6 +95,15 @@ class LedgerChecks(ChecksBase):
         if facts.reads.setdefault(entry_id, data) != data:
             raise Violation("I3", f"{client} read {ledger_id}/{entry_id} differently than another")
 
+    def in_order(
+        self, client: str, ledger_id: LedgerId, expected: EntryId, entry_id: EntryId
+    ) -> None:
+        """A reader of a range was given an entry."""
+        if entry_id != expected:
+            raise Violation(
+                "I5", f"{client} was given {ledger_id}/{entry_id} where {expected} comes next"
+            )
+
     def lac_told(self, client: str, ledger_id: LedgerId, before: EntryId, lac: EntryId) -> None:
         """A reader's handle learned a LAC; `before`: what it knew."""
         facts = self.facts[ledger_id]

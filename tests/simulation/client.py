@@ -131,6 +131,8 @@ class Client(Node):
     def accepted(self, connection: Connection, incarnation: int) -> object:
         """The bookie said hello: compare who it is."""
         channel = self._channels.get((connection.bookie.name, connection.lane))
+        if channel is not None and channel.connection is connection:
+            return STALE  # said twice
         if channel is None or channel.connecting is not connection:
             self._drop(connection)
             return STALE

@@ -57,6 +57,8 @@ class Recorder:
         self._fragments: dict[str, Fragment] = {}
 
     def _write(self, event: str, **keys: Any) -> None:
+        if not self.lines:
+            return  # before the ledger's life
         self.lines.append(json.dumps({"event": event, **keys}))
 
     # --- the writer and recoverers -----------------------------------------------------------------------------
@@ -72,6 +74,9 @@ class Recorder:
                 "ensemble": list(metadata.fragments[0].ensemble),
             }
             self.lines.append(json.dumps(header))
+            # Lost its data before, comes back when the metadata names it for this ledger too: in limbo all along.
+            for bookie in sorted(self._fenced):
+                self._write("Wipe", bookie=bookie)
 
     def add_sent(
         self, client: str, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId

@@ -11,10 +11,14 @@ _ADDS = "fastbk.replication.add_machine:AddMachine"
 _BOOKIE = "fastbk.native.decide:LedgerTable"
 _CHANGE = "fastbk.replication.ensemble_change:EnsembleChange"
 _CLOSE = "fastbk.replication.closing:CloseLedger"
+_COPY = "fastbk.replication.copying:CopyShare"
 _FENCE = "fastbk.replication.recovery_reading:FenceEnsemble"
+_LAC = "fastbk.replication.lac_procedures:ReadLastConfirmed"
+_PART = "fastbk.replication.reading_part:ReadPart"
 _POLL = "fastbk.replication.polling:PollLac"
 _READ = "fastbk.replication.recovery_reading:ReadForRecovery"
 _RECOVER = "fastbk.replication.recovery:RecoverLedger"
+_REPAIR = "fastbk.replication.re_replication:RepairLedger"
 _REPLICAS = "fastbk.replication.replicas:Replicas"
 _REWRITE = "fastbk.replication.rewriting:RewriteEntries"
 _ROUND = "fastbk.replication.change_round:ChangeRound"
@@ -218,7 +222,7 @@ _ALL = [
     _fault(
         "ack-of-replaced-kept",
         "#3005: an entry stays complete although the change broke its quorum",
-        (f"{_ADDS}.replace", "self._frontier[index] = head", "pass"),
+        (f"{_ADDS}.replace", "self._frontier[index] = self._nothing_below[index] = head", "pass"),
     ),
     _fault(
         "ack-of-replaced-counted",
@@ -291,7 +295,50 @@ _ALL = [
             "min(11, int(lib.fbk_decide_table_no(self._handle, ledger_id, in_doubt)))",
         ),
     ),
-    # --- readers -------------------------------------------------------------------------------------------------
+    # --- readers and repairs ---------------------------------------------------------------------------------------
+    _fault(
+        "reader-believes-one-no",
+        "an acknowledged entry is reported as missing because one bookie lacks it and the others are away",
+        (f"{_PART}._is_proven_absent", ">= proof", ">= 1"),
+    ),
+    _fault(
+        "reader-leaps-gaps",
+        "what a bookie lacks is passed over in silence",
+        (
+            "fastbk.replication.reading_part:_consecutive",
+            "count and found[0].entry_id == first and",
+            "count and found[-1].entry_id <= last or count and",
+        ),
+    ),
+    _fault(
+        "piggyback-without-proof",
+        "a tailing reader gets an entry that nothing confirms",
+        (f"{_POLL}._news", "self._entry if lac >= self._position else None", "self._entry"),
+        (
+            f"{_POLL}._answered",
+            "if self._lac >= self._position:",
+            "if self._entry or self._lac >= self._position:",
+        ),
+    ),
+    _fault(
+        "lac-begins-in-the-last-fragment",
+        "the first entry of a new fragment counts as confirmed before it is",
+        (f"{_LAC}.__init__", "fragment.first_entry_id - 1", "fragment.first_entry_id"),
+    ),
+    _fault(
+        "repair-names-first",
+        "metadata names a bookie to which the copies did not get",
+        (
+            f"{_REPAIR}._replace",
+            "index, last, target",
+            "index, fragment.first_entry_id - 1, target",
+        ),
+    ),
+    _fault(
+        "repair-without-the-flag",
+        "#4163: copies for a fenced ledger are refused",
+        (f"{_COPY}._write", "recovery=True", "recovery=False"),
+    ),
 ]
 
 MUTATIONS = {one.name: one for one in _ALL}

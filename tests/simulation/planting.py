@@ -61,10 +61,14 @@ def _edited(where: str, edits: list[Edit]) -> tuple[Any, str, Any, Any]:
         source = source.replace(edit.old, edit.new)
     if isinstance(before, property):
         source = source.replace("@property\n", "", 1)
+    # Inside a function with that parameter `super()` finds its class.
+    source = (
+        f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}"
+    )
     made: dict[str, Any] = {}
     code = compile(source, f"<planted in {where}>", "exec", flags=_future_flags())
     exec(code, function.__globals__, made)
-    after: Any = made[function.__name__]
+    after: Any = made["make"](owner)
     after.__qualname__ = function.__qualname__
     return owner, name, before, property(after) if isinstance(before, property) else after
 

@@ -31,6 +31,8 @@ class Reader:
         self.ledger = ledger
         self.lac: EntryId = -1
         self._polls = 0
+        # What each range has to hand out next.
+        self._expected: dict[int, EntryId] = {}
         self._is_tailing = False
 
     # --- metadata and LAC --------------------------------------------------------------------------------------
@@ -102,6 +104,7 @@ class Reader:
 
         options = self.options(is_unconfirmed=is_unconfirmed)
         procedure = ReadRange(self.ledger.ledger_id, metadata, first, last, options, order)
+        self._expected[id(procedure)] = first
         Running(
             self.client,
             self.ledger,
@@ -116,6 +119,9 @@ class Reader:
         checks, ledger_id = self.world.checks, self.ledger.ledger_id
         while found := procedure.take_found(self.client.kernel.now_s):
             for one in found:
+                expected = self._expected[id(procedure)]
+                checks.in_order(self.client.name, ledger_id, expected, one.entry_id)
+                self._expected[id(procedure)] = expected + 1
                 checks.was_read(self.client.name, ledger_id, one.entry_id, bytes(one.data))
             running.perform_actions()
 
@@ -176,7 +182,9 @@ class Reader:
         def done(running: Running[Any]) -> None:
             if procedure.error is None:
                 news = procedure.value()
-                self._learn(max(self.lac, news.lac))
+                # An entry that is handed out is as good as its LAC.
+                handed_out = -1 if news.entry is None else news.entry.entry_id
+                self._learn(max(self.lac, news.lac, handed_out))
                 if news.entry is not None:
                     world.checks.was_read(
                         self.client.name,

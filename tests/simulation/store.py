@@ -6,6 +6,7 @@ Only compare-and-set makes that harmless (INV-M1). Registrations of bookies are 
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error, MetadataUnavailable
@@ -19,6 +20,10 @@ from tests.simulation.network import Network
 if TYPE_CHECKING:
     from tests.simulation.checks import Checks
     from tests.simulation.client import Client
+
+
+# Stores of one name share their records.
+_numbers = count()
 
 
 class Store(Node):
@@ -41,7 +46,7 @@ class Store(Node):
         self.expired: set[BookieId] = set()
         self.clients: list[Client] = []
         self.watchers: dict[LedgerId, list[Client]] = {}
-        self._records = MemoryStore(f"simulation {kernel.seed} {id(self)}")
+        self._records = MemoryStore(f"simulation {next(_numbers)}")
 
     def close(self) -> None:
         """Forget everything."""
