@@ -233,7 +233,9 @@ class RecoverLedger(Procedure[VersionedLedger]):
             self._close(self._length, now_s)
             return
         metadata, pacing = self._taken.metadata, self._options.pacing
-        reading = ReadForRecovery(self._ledger_id, metadata, self._start, pacing)
+        reading = ReadForRecovery(
+            self._ledger_id, metadata, self._start, pacing, is_acknowledged=True
+        )
         self._run(reading, self._start_was_read, now_s)
 
     def _start_was_read(self, part: Procedure[Found | None], now_s: float) -> None:

@@ -130,10 +130,18 @@ class ReadForRecovery(Procedure[Found | None]):
     All of its write set is asked at once. One good copy decides "exists". "Missing" takes NO_ENTRY or NO_LEDGER from
     Qw - Qa + 1 bookies, and is decided as soon as they are there, whatever the others may say (P5). When all have
     answered and neither is true, those that are away or busy are asked again, then it fails and says why.
+
+    `is_acknowledged`: the entry is known to be so; then its bookies were wrong to say no, and all of them must.
     """
 
     def __init__(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId, pacing: Pacing
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        entry_id: EntryId,
+        pacing: Pacing,
+        *,
+        is_acknowledged: bool = False,
     ) -> None:
         super().__init__()
         self._ledger_id = ledger_id
@@ -143,6 +151,8 @@ class ReadForRecovery(Procedure[Found | None]):
         indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
         self._members: list[BookieId] = [ensemble[index] for index in indexes]
         self._proof = missing_proof(metadata.write_quorum, metadata.ack_quorum)
+        if is_acknowledged:
+            self._proof = metadata.write_quorum
         self._asked = 0
         self._replicas = Replicas()
 

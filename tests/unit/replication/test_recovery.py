@@ -127,6 +127,23 @@ def test_the_length_of_an_empty_last_fragment_is_read_from_the_fragment_before()
     assert [one.first_entry_id for one in world.metadata.fragments] == [0, 5]
 
 
+def test_one_bookie_that_lost_the_last_acknowledged_entry_does_not_hide_its_length() -> None:
+    """Found by simulation: with Qw = Qa one "no" proves that an entry was never acknowledged; this one was."""
+    world = World.of(metadata_of(2, 2, 2, 5))
+    for entry_id in range(5):
+        world.write(entry_id)
+    del world.bookies["b0"].entries[4]
+    del world.bookies["b1"].entries[4]
+    client, procedure = recoverer(world)
+    client.run(until=lambda: any(is_read_of(one, 4) for one in client.pending.values()))
+    client.deliver(next(one for one in client.asks(ReadEntry, "b0") if entry_asked(one) == 4))
+    assert not procedure.is_finished
+    world.write(4, ["b1"])
+    client.run()
+    assert procedure.error is None
+    assert is_closed_at(world, 4)
+
+
 def test_without_its_last_acknowledged_entry_a_ledger_is_not_closed() -> None:
     world = World.of(metadata_of(2, 2, 2, 5))
     for entry_id in range(5):
