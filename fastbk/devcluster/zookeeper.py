@@ -99,6 +99,8 @@ class ZooKeeperServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.data,
+                # What is loaded into us for a sanitizer's sake has no place in a JVM.
+                env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
                 process_group=0,
             )
         try:

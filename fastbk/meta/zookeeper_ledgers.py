@@ -41,6 +41,8 @@ from fastbk.model.ids import LedgerId, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
 FIRST_VERSION = 0
+METADATA_SIZE_MAX_BYTES = 1_000_000
+"""ZooKeeper ends the connection of who sends it a packet above 1 MiB, without a word (jute.maxbuffer)."""
 _READ_AT_ONCE = 500
 
 
@@ -73,6 +75,7 @@ class Ledgers:
     def create(self, call: Call, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
         """Store a new ledger; return its version."""
         path, bucket_path = self.path(ledger_id), self._paths.deleted_bucket(ledger_id)
+        raw = _checked_bytes(ledger_id, metadata)
         while True:
             call.again()
             bucket = call.get(bucket_path)
@@ -82,9 +85,7 @@ class Ledgers:
             if _is_deleted(bucket, ledger_id):
                 raise deleted_before(ledger_id)
             try:
-                call.multi(
-                    [Op.check(bucket_path, bucket.version), Op.create(path, metadata.to_bytes())]
-                )
+                call.multi([Op.check(bucket_path, bucket.version), Op.create(path, raw)])
             except NoNode:
                 call.ensure(path.rpartition("/")[0])
             except BadVersion:
@@ -141,7 +142,7 @@ class Ledgers:
         self, call: Call, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
     ) -> int:
         """Replace a ledger's metadata if it still has `version`; return the new version (INV-M1)."""
-        path, raw = self.path(ledger_id), metadata.to_bytes()
+        path, raw = self.path(ledger_id), _checked_bytes(ledger_id, metadata)
         is_unknown = False
         while True:
             call.again()
@@ -254,6 +255,16 @@ class Ledgers:
             children = call.children(below) or []
             rest = floor[1:] if floor and name == floor[0] else []
             yield from self._walk_below(call, below, children, form[1:], rest, digits + name)
+
+
+def _checked_bytes(ledger_id: LedgerId, metadata: LedgerMetadata) -> bytes:
+    raw = metadata.to_bytes()
+    if len(raw) > METADATA_SIZE_MAX_BYTES:
+        raise ConfigError(
+            f"the metadata of ledger {ledger_id} has {len(raw)} bytes, ZooKeeper takes"
+            f" {METADATA_SIZE_MAX_BYTES}: keep large values in a ledger, not in its custom metadata"
+        )
+    return raw
 
 
 def _is_deleted(bucket: Node | None, ledger_id: LedgerId) -> bool:

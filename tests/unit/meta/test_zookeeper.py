@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
@@ -66,6 +67,20 @@ def test_a_ledger_of_more_than_31_bits_has_no_place_in_the_legacy_layout(
         pytest.raises(ConfigError, match="31 bits"),
     ):
         store.create_ledger(2**31, metadata())
+
+
+def test_metadata_that_zookeeper_would_not_take_is_refused_at_once(
+    zookeeper: ZooKeeperPlace,
+) -> None:
+    with closing(open_store(zookeeper.uri())) as store:
+        large = replace(metadata(), custom={"k": bytes(999_000)})
+        store.create_ledger(1, large)
+        assert store.read_ledger(1).metadata == large
+        larger = replace(metadata(), custom={"k": bytes(1_100_000)})
+        with pytest.raises(ConfigError, match="custom metadata"):
+            store.update_ledger(1, larger, 0)
+        with pytest.raises(ConfigError, match="custom metadata"):
+            store.create_ledger(2, larger)
 
 
 def test_apache_ledgers_of_every_version_are_read(
