@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from fastbk.errors import Error, NoSuchLedger
+from fastbk.errors import Error
 from fastbk.model.ledger import LedgerState
 
 if TYPE_CHECKING:
@@ -76,10 +76,11 @@ class LimboWatch:
             turn = sorted(ids, key=lambda ledger_id: (ledger_id <= self._after, ledger_id))
             turn = turn[:LEDGERS_A_LOOK]
             free: dict[bool, list[int]] = {True: [], False: []}
-            for ledger_id in turn:
-                metadata = self._metadata(ledger_id)
-                if metadata is not None and not is_counted_on(self.bookie_id, metadata):
-                    free[may_be_fenced(metadata)].append(ledger_id)
+            for ledger_id, read in zip(turn, self.store.read_ledgers(turn), strict=True):
+                if read is None:
+                    continue  # deleted: that is the collector's, which looks twice
+                if not is_counted_on(self.bookie_id, read.metadata):
+                    free[may_be_fenced(read.metadata)].append(ledger_id)
             for fenced, ledger_ids in free.items():
                 if ledger_ids:
                     over += self.local.limbo_over(ledger_ids, fenced=fenced)
@@ -88,10 +89,3 @@ class LimboWatch:
         except (Error, OSError) as error:
             return Look(over, len(ids) - over, f"{type(error).__name__}: {error}")
         return Look(over, len(ids) - over)
-
-    def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """Return None for a deleted ledger: that is the collector's, which looks twice."""
-        try:
-            return self.store.read_ledger(ledger_id).metadata
-        except NoSuchLedger:
-            return None

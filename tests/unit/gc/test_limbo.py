@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from fastbk.errors import MetadataUnavailable, NoSuchLedger
+from fastbk.errors import MetadataUnavailable
 from fastbk.gc import limbo
 from fastbk.gc.limbo import LimboWatch, Look, is_counted_on, may_be_fenced
 from fastbk.meta.api import VersionedLedger
@@ -74,13 +75,12 @@ class World:
         self.held -= set(ledger_ids)
         return len(ledger_ids)
 
-    def read_ledger(self, ledger_id: int) -> VersionedLedger:
-        self.read.append(ledger_id)
-        if ledger_id == self.fails_at:
+    def read_ledgers(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
+        self.read.extend(ledger_ids)
+        if self.fails_at in ledger_ids:
             raise MetadataUnavailable("gone")
-        if ledger_id not in self.ledgers:
-            raise NoSuchLedger(f"{ledger_id}")
-        return VersionedLedger(self.ledgers[ledger_id], 1)
+        known = self.ledgers
+        return [VersionedLedger(known[n], 1) if n in known else None for n in ledger_ids]
 
 
 def watch(world: World) -> LimboWatch:
