@@ -88,9 +88,7 @@ class IndexClient:
         kill_point("gc.after_delete")
         return count
 
-    def _in_pages(
-        self, ledger_ids: list[int], request: Mapping[str, object], wanted: str
-    ) -> int:
+    def _in_pages(self, ledger_ids: list[int], request: Mapping[str, object], wanted: str) -> int:
         count = at = 0
         while at < len(ledger_ids):
             page = ledger_ids[at : at + self._ids_a_message]
