@@ -20,6 +20,7 @@ from fastbk.errors import (
     Error,
     LedgerClosed,
     LedgerFenced,
+    NoSuchLedger,
     Outcome,
     QuorumTimeout,
 )
@@ -242,8 +243,7 @@ class LedgerWriter:
     def tell_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it."""
         with self._client.turn():
-            if self._adds.failure is not None:
-                raise self._adds.failure.copy()
+            self._check_open()
             lac = self._machine.last_add_confirmed
             if lac >= 0:
                 said = self._tell_lac(self._config.read_timeout)
@@ -270,9 +270,16 @@ class LedgerWriter:
         limit_s = self._config.append_timeout if timeout is None else timeout
         deadline_s = time.monotonic() + limit_s
         with self._client.turn():
+            self._check_open()
             self.flush(timeout=limit_s)
             left_s = max(0.001, deadline_s - time.monotonic())
             self._machine.forced(run_blocking(self._machine.forcing(left_s), self._io))
+
+    def _check_open(self) -> None:
+        if self._adds.failure is not None:
+            raise self._adds.failure.copy()
+        if self._done and self._blocked is not None:
+            raise self._blocked.copy()
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, then close the ledger in the metadata; raises what ended the writer. Again: does nothing."""
@@ -299,11 +306,19 @@ class LedgerWriter:
             if not isinstance(failure, LedgerFenced):
                 self._pipe.settle()
                 left_s = max(0.001, deadline_s - time.monotonic())
-                run_blocking(machine.closing(left_s), self._io)
-            self._done = True
-            self._pipe.stop()
+                try:
+                    run_blocking(machine.closing(left_s), self._io)
+                except (LedgerClosed, NoSuchLedger):
+                    # For good: there is nothing to call `close` again for.
+                    self._finish()
+                    raise
+            self._finish()
             if failure is not None:
                 raise failure.copy()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._pipe.stop()
 
     @property
     def last_add_confirmed(self) -> EntryId:

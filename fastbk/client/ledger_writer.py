@@ -22,6 +22,7 @@ from fastbk.errors import (
     Error,
     LedgerClosed,
     LedgerFenced,
+    NoSuchLedger,
     QuorumTimeout,
 )
 from fastbk.model.ids import EntryId
@@ -320,6 +321,7 @@ class LedgerWriter:
         it asks all bookies, and only then may readers see what was appended: the LAC moves to where this began.
         NotEnoughBookies when too few confirm; the same call may succeed later.
         """
+        self._check_open()
         limit_s = self._config.append_timeout if timeout is None else timeout
         end_s = self._loop.time() + limit_s
         await self.flush(timeout=limit_s)
@@ -332,9 +334,14 @@ class LedgerWriter:
 
         Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle.
         """
+        self._check_open()
+        return await self._pipe.teller.tell()
+
+    def _check_open(self) -> None:
         if self._adds.failure is not None:
             raise self._adds.failure.copy()
-        return await self._pipe.teller.tell()
+        if self._done and self._blocked is not None:
+            raise self._blocked.copy()
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Flush, then close the ledger in the metadata with its LAC and length. A second call does nothing.
@@ -362,11 +369,20 @@ class LedgerWriter:
             failure = machine.failure
         if not isinstance(failure, LedgerFenced):
             self._pipe.settle()
-            await run(machine.closing(max(0.001, end_s - self._loop.time())), self._io)
-        self._done = True
-        self._pipe.stop()
+            closing = machine.closing(max(0.001, end_s - self._loop.time()))
+            try:
+                await run(closing, self._io)
+            except (LedgerClosed, NoSuchLedger):
+                # For good: there is nothing to call `close` again for.
+                self._finish()
+                raise
+        self._finish()
         if failure is not None:
             raise failure.copy()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._pipe.stop()
 
     async def _settle(self, timeout_s: float) -> None:
         """Wait until nothing is in flight; what is still in flight at the deadline fails."""

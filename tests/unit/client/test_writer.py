@@ -12,6 +12,7 @@ from fastbk.errors import (
     ConfigError,
     LedgerClosed,
     LedgerFenced,
+    NoSuchLedger,
 )
 from fastbk.model.entry import DigestType, parse_entry
 from fastbk.model.ledger import LedgerState
@@ -229,6 +230,10 @@ async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
             writer.append_nowait(b"x")
         with pytest.raises(LedgerClosed):
             await writer.append(b"x")
+        with pytest.raises(LedgerClosed):
+            await writer.force()
+        with pytest.raises(LedgerClosed):
+            await writer.tell_last_add_confirmed()
 
 
 async def test_close_meets_other_ends_of_the_ledger() -> None:
@@ -250,6 +255,17 @@ async def test_close_meets_other_ends_of_the_ledger() -> None:
                 with pytest.raises(LedgerClosed, match="another client"):
                     await writer.close()
             assert store.read_ledger(writer.ledger_id).metadata.is_closed
+
+
+async def test_closing_a_ledger_that_was_deleted_says_so_once() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await client.delete_ledger(writer.ledger_id)
+        with pytest.raises(NoSuchLedger):
+            await writer.close()
+        await writer.close()
+        assert not client.pool.runs
 
 
 async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -> None:
