@@ -310,11 +310,11 @@ BookieFences(r, b) ==
     /\ UNCHANGED <<meta, late, applied, adds, writer, recoverer, used>>
 
 \* A LAC that came by itself may be forgotten in a crash, and a bookie may tell that of its last entry instead of the
-\* best: any lower one is an honest answer too.
+\* best: any lower one is an honest answer too.  In limbo it answers by what it was given since.
 BookieAnswersLac(r, b, lac) ==
     /\ recoverer[r].phase = "fence"
     /\ b \in Members(LastOf(recoverer[r].base).ensemble)
-    /\ ~store[b].limbo
+    /\ ~store[b].limbo \/ store[b].entries /= {}
     /\ lac \in None .. store[b].lac
     /\ FenceAt(b)
     /\ SetRecoverer(r, [recoverer[r] EXCEPT !.heard[b] = lac])

@@ -108,7 +108,7 @@ ReadAnswer(held) ==
 
 LacAnswer ==
     /\ FencedByNow
-    /\ ~store[Event.bookie].limbo
+    /\ ~store[Event.bookie].limbo \/ store[Event.bookie].entries /= {}
     /\ Event.last <= store[Event.bookie].lac
     /\ IF Event.recovery /\ recoverer[Event.client].phase = "fence"
        THEN BookieAnswersLac(Event.client, Event.bookie, Event.last)

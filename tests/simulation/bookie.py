@@ -10,11 +10,12 @@ registers anew.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.decide import NO_KEY, RECOVERY, Kind, LedgerTable, Limit, Take
-from fastbk.native.store import FENCED, LIMBO, LedgerState
+from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState
 from fastbk.replication.actions import AddEntry, BookieRequest, ForceLedger, ReadEntry, Reply
 from fastbk.wire.statuses import Status
 from tests.simulation.answering import Answers, Stored
@@ -369,11 +370,20 @@ class Bookie(Node):
             metadata = self.store.ledgers[ledger_id].metadata
             if any(self.name in fragment.ensemble for fragment in metadata.fragments):
                 self.table.put(LedgerState(ledger_id, flags=FENCED | LIMBO, master_key=NO_KEY))
+                self.checks.in_limbo(self, ledger_id)
         self._checkpoint = self.table.copy()
         self.is_wiped = False
         self.incarnation += 1
         self.kernel.after(LISTING_S, self, self.start)
         return None
+
+    def collect(self, ledger_id: LedgerId) -> None:
+        """Free a deleted ledger, and remember that it is gone (garbage collection, on metadata's word)."""
+        before = self.table.get(ledger_id)
+        if before is not None:
+            for table in (self.table, self._checkpoint):
+                table.put(replace(before, flags=before.flags | DELETED))
+        self.entries.pop(ledger_id, None)
 
     def set_writable(self, writable: bool) -> None:
         """Take normal adds, or not."""

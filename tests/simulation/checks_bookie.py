@@ -102,7 +102,10 @@ class BookieChecks(ChecksBase):
             self._check_no(bookie, ledger_id, -1)
 
     def _check_no(self, bookie: Bookie, ledger_id: LedgerId, entry_id: EntryId) -> None:
-        holders = self.facts[ledger_id].holders
+        facts = self.facts[ledger_id]
+        holders = facts.holders
+        if bookie.incarnation > 1 and not facts.names(bookie.name):
+            return  # all that it held was brought back elsewhere before it came back
         if entry_id >= 0:
             held = holders.get(entry_id, 0) >> bookie.index & 1
         else:
@@ -118,10 +121,13 @@ class BookieChecks(ChecksBase):
         if self.recorder is not None:
             self.recorder.crashed(name)
 
+    def in_limbo(self, bookie: Bookie, ledger_id: LedgerId) -> None:
+        """A wiped bookie comes back, and knows that it may have lost something of this ledger."""
+        if self.recorder is not None:
+            self.recorder.in_limbo(bookie.name, ledger_id)
+
     def wiped(self, bookie: Bookie) -> None:
         """A bookie has lost its data: what it confirms from now on is another bookie's promise."""
-        if self.recorder is not None:
-            self.recorder.wiped(bookie.name)
         for facts in self.facts.values():
             facts.lost_by(bookie.index)
             facts.keys.pop(bookie.index, None)

@@ -74,9 +74,6 @@ class Recorder:
                 "ensemble": list(metadata.fragments[0].ensemble),
             }
             self.lines.append(json.dumps(header))
-            # Lost its data before, comes back when the metadata names it for this ledger too: in limbo all along.
-            for bookie in sorted(self._fenced):
-                self._write("Wipe", bookie=bookie)
 
     def add_sent(
         self, client: str, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, lac: EntryId
@@ -176,10 +173,11 @@ class Recorder:
         kind = "bookie" if name.startswith("b") else "client"
         self._write("Crash", **{kind: name})
 
-    def wiped(self, bookie: BookieId) -> None:
-        """A bookie has lost its data."""
-        self._fenced.add(bookie)
-        self._write("Wipe", bookie=bookie)
+    def in_limbo(self, bookie: BookieId, ledger_id: LedgerId) -> None:
+        """A bookie that has lost its data comes back; it was silent until now."""
+        if ledger_id == 0:
+            self._fenced.add(bookie)
+            self._write("Wipe", bookie=bookie)
 
     # --- metadata ----------------------------------------------------------------------------------------------
 
