@@ -33,6 +33,8 @@ from fastbk.client.rules import (
     custom_metadata_change,
     new_metadata,
     pacing_of,
+    placement_of,
+    with_group,
     writer_options,
 )
 from fastbk.errors import ClientClosed, MetadataConflict, MetadataUnavailable, NoSuchLedger
@@ -111,7 +113,7 @@ class Client:
         metadata: LedgerMetadata,
         placement: PlacementConfig | None = None,
     ) -> BlockingIo:
-        config = self.config.placement if placement is None else placement
+        config = placement or placement_of(metadata, self.config.placement)
 
         def choose(action: Choose) -> Replaced:
             try:
@@ -151,6 +153,8 @@ class Client:
     ) -> LedgerWriter:
         """Create a ledger and return its writer; see the asyncio client for the arguments."""
         digest_type = DigestType.of(digest)
+        wish = placement or self.config.placement
+        metadata = with_group(metadata, wish)
         arguments = (ensemble, write_quorum, ack_quorum, digest_type, password, metadata)
         checked = new_metadata((), *arguments, 0, 0)
         self._warnings.check(checked)
@@ -164,7 +168,7 @@ class Client:
                 ensemble,
                 write_quorum,
                 checked.ack_quorum,
-                self.config.placement if placement is None else placement,
+                wish,
                 self._rng,
             )
             chosen = self._reached(choosing, self.config.connect_timeout)
@@ -174,7 +178,7 @@ class Client:
             flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
             requests = LedgerRequests(found_id, digest_type, password, flags)
             machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
-            io = self._io(requests, value, placement)
+            io = self._io(requests, value, wish)
             writer = LedgerWriter(self, machine, io, explicit_ids=explicit_ids)
             self._writers.add(writer)
             return writer

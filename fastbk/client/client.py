@@ -29,6 +29,8 @@ from fastbk.client.rules import (
     custom_metadata_change,
     new_metadata,
     pacing_of,
+    placement_of,
+    with_group,
     writer_options,
 )
 from fastbk.client.runner import LedgerIo, run
@@ -118,7 +120,7 @@ class Client:
         metadata: LedgerMetadata,
         placement: PlacementConfig | None = None,
     ) -> LedgerIo:
-        config = self.config.placement if placement is None else placement
+        config = placement or placement_of(metadata, self.config.placement)
 
         async def choose(action: Choose) -> Replaced:
             await self._fresh_bookies()
@@ -163,12 +165,15 @@ class Client:
 
         Less than a majority is possible, and a WeakQuorumWarning once for each client: see docs/quorums.md.
         `digest`: crc32c, crc32, hmac or none. `explicit_ids`: the caller names the id of each entry. `deferred_sync`:
-        what is appended counts only once `force` has returned. `placement`: in place of the client's.
+        what is appended counts only once `force` has returned. `placement`: in place of the client's; its group is
+        kept in the ledger's custom metadata, so that whoever replaces a bookie later keeps to it.
 
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
         digest_type = DigestType.of(digest)
+        wish = placement or self.config.placement
+        metadata = with_group(metadata, wish)
         # Refuses impossible quorums before anything is asked.
         checked = new_metadata(
             (), ensemble, write_quorum, ack_quorum, digest_type, password, metadata, 0, 0
@@ -182,7 +187,7 @@ class Client:
                 ensemble,
                 write_quorum,
                 checked.ack_quorum,
-                self.config.placement if placement is None else placement,
+                wish,
                 self._rng,
             ),
             self.config.connect_timeout,
@@ -206,7 +211,7 @@ class Client:
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
         requests = LedgerRequests(found_id, digest_type, password, flags)
         machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
-        io = self._io(requests, value, placement)
+        io = self._io(requests, value, wish)
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         self._writers.add(writer)
         return writer
@@ -287,24 +292,9 @@ class Client:
 
         Ends when the ledger is deleted; NoSuchLedger if there is none at first.
         """
-        changed = asyncio.Event()
-        watch = await self._store.watch_ledger(ledger_id, changed.set)
-        version: int | None = None
-        try:
-            while True:
-                changed.clear()
-                try:
-                    info = await self.ledger_info(ledger_id)
-                except NoSuchLedger:
-                    if version is None:
-                        raise
-                    return
-                if info.version != version:
-                    version = info.version
-                    yield info
-                await changed.wait()
-        finally:
-            watch.close()
+        async with contextlib.aclosing(self._store.follow_ledger(ledger_id)) as changes:
+            async for found in changes:
+                yield LedgerInfo(ledger_id, found.metadata, found.version)
 
     async def edit_metadata(
         self, ledger_id: LedgerId, changes: Mapping[str, bytes | None]

@@ -7,12 +7,12 @@ deadline, and those behind it wait no longer than theirs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from fastbk.client.config import ClientConfig
-from fastbk.errors import ClientClosed, MetadataUnavailable
+from fastbk.errors import ClientClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
 from fastbk.model.ids import LedgerId
@@ -80,6 +80,27 @@ class MetadataCalls:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
         told = self._on_loop(callback)
         return await self.call(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
+
+    async def follow_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[VersionedLedger, None]:
+        """Yield a ledger's metadata now and after changes, of which several may be told as one, until it is deleted."""
+        changed = asyncio.Event()
+        watch = await self.watch_ledger(ledger_id, changed.set)
+        version: int | None = None
+        try:
+            while True:
+                changed.clear()
+                try:
+                    found = await self.read_ledger(ledger_id)
+                except NoSuchLedger:
+                    if version is None:
+                        raise
+                    return
+                if found.version != version:
+                    version = found.version
+                    yield found
+                await changed.wait()
+        finally:
+            watch.close()
 
     async def watch_bookies(self, callback: Callable[[], None]) -> None:
         """Call `callback()` on the loop after bookies came or went, until this is closed."""

@@ -12,10 +12,14 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
+from fastbk.placement.values import PlacementConfig
 from fastbk.replication.change_policy import ChangePolicy
 from fastbk.replication.reading import ReadOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.replication.writer_machine import WriterOptions
+
+GROUP_KEY = "fastbk.group"
+"""Custom metadata of a ledger that is pinned to bookies with a label: `soft:LABEL` or `hard:LABEL`."""
 
 
 def new_metadata(
@@ -138,6 +142,24 @@ def no_bookie_took_lac(
         entry_id=lac,
         replicas=said,
     )
+
+
+def with_group(
+    custom: Mapping[str, bytes] | None, placement: PlacementConfig
+) -> Mapping[str, bytes] | None:
+    """Return the custom metadata of a new ledger, its group in it: whoever replaces a bookie later keeps to it."""
+    if placement.group is None:
+        return custom
+    kind = "hard" if placement.group_is_hard else "soft"
+    return {**(custom or {}), GROUP_KEY: f"{kind}:{placement.group}".encode()}
+
+
+def placement_of(metadata: LedgerMetadata, default: PlacementConfig) -> PlacementConfig:
+    """Return how bookies are chosen for a ledger that exists: as `default`, but of the group that it was pinned to."""
+    kind, colon, group = metadata.custom.get(GROUP_KEY, b"").decode(errors="replace").partition(":")
+    if not colon or not group or kind not in ("soft", "hard"):
+        return default
+    return replace(default, group=group, group_is_hard=kind == "hard")
 
 
 def wrong_use_of_ids(ledger_id: LedgerId, entry_id: EntryId | None) -> ConfigError:

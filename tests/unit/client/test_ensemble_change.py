@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+import fastbk
 from fastbk.client import Client
 from fastbk.errors import Error, LedgerClosed, LedgerFenced, MetadataUnavailable, NotEnoughBookies
 from fastbk.meta.memory import MemoryStore
@@ -249,6 +250,39 @@ async def test_replacements_keep_to_the_wishes_of_the_ledger() -> None:
             assert ensemble - near
         await writer.close()
         assert metadata_of(store, writer.ledger_id).is_closed
+
+
+async def test_a_ledger_stays_with_the_bookies_of_its_group_whoever_replaces_one() -> None:
+    async with toy_cluster(0) as (client, _, store):
+        toys = [ToyBookie(f"b{number}") for number in range(7)]
+        leases = []
+        for number, toy in enumerate(toys):
+            await toy.start()
+            leases.append(toy.register(store, labels="gold" if number < 5 else ""))
+        try:
+            gold = {toy.bookie_id for toy in toys[:5]}
+            wish = PlacementConfig(group="gold", group_is_hard=True)
+            writer = await client.create_ledger(placement=wish, metadata={"mine": b"1"})
+            assert set(writer.stats().ensemble) <= gold
+            await writer.append(b"0")
+            first = by_id(toys, writer.stats().ensemble[0])
+            first.faults.refuse_adds = lambda *_: Status.READ_ONLY
+            await writer.append(b"1")
+            await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
+            await writer.append(b"2")
+            assert set(writer.stats().ensemble) <= gold
+            # A stranger recovers it, and has to take another bookie.
+            second = by_id(toys, writer.stats().ensemble[0])
+            second.faults.refuse_adds = lambda *_: Status.READ_ONLY
+            async with fastbk.connect(store) as other:
+                reader = await other.open_ledger(writer.ledger_id)
+                assert {name for one in reader.metadata.fragments for name in one.ensemble} <= gold
+                assert reader.metadata.custom == {"mine": b"1", "fastbk.group": b"hard:gold"}
+                assert len([one async for one in reader.read()]) == 3
+        finally:
+            for lease, toy in zip(leases, toys, strict=True):
+                lease.close()
+                await toy.stop()
 
 
 async def test_a_wiped_bookie_is_replaced_and_never_taken_again() -> None:
