@@ -157,8 +157,12 @@ def main() -> int:
         from tests.tools import bench_replication
 
         return bench_replication.main()
+    if sys.argv[1:] == ["slow"]:
+        from tests.tools import bench_slow
+
+        return bench_slow.main()
     if sys.argv[1:]:
-        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, or nothing")
+        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, slow, or nothing")
     (ROOT / "build").mkdir(exist_ok=True)
     rounds = int(os.environ.get("ROUNDS", "3"))
     seconds = float(os.environ.get("SECONDS_EACH", "3"))
