@@ -311,11 +311,11 @@ def agrees_with_a_dictionary(open_driver: Open, steps: list[tuple[str, int, int]
     store, reader = open_driver(), open_driver()
     for left in store.list_ledgers():
         store.delete_ledger(left)
-    first_id = store.next_ledger_id()
+    fresh = [store.next_ledger_id() for _ in range(4)]
     model: dict[int, tuple[LedgerMetadata, int]] = {}
     deleted: set[int] = set()
     for count, (step, number, version) in enumerate(steps):
-        ledger_id = first_id + number
+        ledger_id = fresh[number]
         value = metadata(last=count)
         try:
             if step == "create":
