@@ -1,0 +1,237 @@
+"""Random faults under real clients on toy bookies: what was acknowledged is read by whoever comes (INV-C1, INV-C2).
+
+The protocol itself is judged by the simulator; this is about what drives it: channels, timers, futures, metadata calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastbk
+import fastbk.sync
+from fastbk.client import Client, LedgerWriter
+from fastbk.errors import BufferFull, Error, MetadataUnavailable
+from fastbk.meta.memory import MemoryStore
+from fastbk.model.ids import EntryId
+from fastbk.sync import Pending
+from fastbk.wire.statuses import Status
+from tests.fixtures.aio import LOOPS
+from tests.fixtures.toy_bookie import ToyBookie
+from tests.unit.client.clients import toy_cluster
+from tests.unit.client.test_sync import sync_cluster
+
+OPTIONS = {
+    "append_timeout": 3.0,
+    "read_timeout": 2.0,
+    "connect_timeout": 0.5,
+    "probe_timeout": 0.2,
+    "replace_after": 0.03,
+    "bookie_timeout": 0.15,
+    "laggard_wait": 0.02,
+    "backoff_max": 0.05,
+    "entries_in_flight_max": 40,
+}
+REFUSALS = (Status.READ_ONLY, Status.IO_ERROR, Status.TOO_MANY_REQUESTS, Status.NOT_READY)
+
+
+class Chaos:
+    """Breaks at most two bookies at a time, heals them all at the end."""
+
+    def __init__(self, rng: random.Random, toys: list[ToyBookie]) -> None:
+        self._rng = rng
+        self._toys = toys
+        self._broken: dict[str, Callable[[], object]] = {}
+
+    async def step(self) -> None:
+        rng = self._rng
+        if self._broken and (len(self._broken) == 2 or rng.random() < 0.5):
+            await self._heal(rng.choice(sorted(self._broken)))
+            return
+        toy = rng.choice([one for one in self._toys if one.bookie_id not in self._broken])
+        kind = rng.choice(["stop", "cut", "refuse", "swallow", "drop", "slow", "silent"])
+        faults = toy.faults
+        if kind == "stop":
+            await toy.stop()
+            self._broken[toy.bookie_id] = toy.start
+        elif kind == "cut":
+            toy.cut()
+        elif kind == "refuse":
+            status = rng.choice(REFUSALS)
+            faults.refuse_adds = lambda *_: status
+            self._broken[toy.bookie_id] = lambda: setattr(faults, "refuse_adds", None)
+        elif kind == "swallow":
+            faults.swallow_adds = True
+            self._broken[toy.bookie_id] = lambda: setattr(faults, "swallow_adds", False)
+        elif kind == "drop":
+            faults.drop_adds = lambda _, entry_id: entry_id % 3 == 0
+            self._broken[toy.bookie_id] = lambda: setattr(faults, "drop_adds", None)
+        elif kind == "slow":
+            faults.delay_s = lambda: rng.choice([0.0, 0.002, 0.02])
+            self._broken[toy.bookie_id] = lambda: setattr(faults, "delay_s", None)
+        else:
+            faults.silent = True
+            self._broken[toy.bookie_id] = lambda: setattr(faults, "silent", False)
+
+    async def _heal(self, name: str) -> None:
+        healed = self._broken.pop(name)()
+        if asyncio.iscoroutine(healed):
+            await healed
+        else:
+            next(one for one in self._toys if one.bookie_id == name).cut()
+
+    async def end(self) -> None:
+        for name in list(self._broken):
+            await self._heal(name)
+
+
+def data_of(number: int) -> bytes:
+    return b"%d." % number * (1 + number % 9)
+
+
+async def write(rng: random.Random, writer: LedgerWriter, acked: dict[EntryId, bytes]) -> None:
+    """Append until the writer ends or enough is written; order and density are checked on the way."""
+    number = 0
+    futures: list[tuple[bytes, asyncio.Future[EntryId]]] = []
+    with contextlib.suppress(Error):
+        while number < 400:
+            data = data_of(number)
+            try:
+                futures.append((data, writer.append_nowait(data)))
+            except BufferFull:
+                await writer.ready()
+                continue
+            number += 1
+            if rng.random() < 0.1:
+                await asyncio.sleep(rng.choice([0, 0.001, 0.004]))
+            if rng.random() < 0.05:
+                await writer.flush()
+    has_failed = False
+    for data, future in futures:
+        try:
+            entry_id = await asyncio.wait_for(asyncio.shield(future), 10)
+        except Error:
+            has_failed = True
+        else:
+            assert not has_failed, "INV-C2: acknowledged behind a failure"
+            assert entry_id == len(acked)
+            acked[entry_id] = data
+
+
+async def read_all(client: Client, writer: LedgerWriter) -> dict[EntryId, bytes]:
+    reader = await client.open_ledger(writer.ledger_id, password=b"pw")
+    return {one.entry_id: bytes(one.data) async for one in reader.read()}
+
+
+async def chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    ensemble, write_quorum, ack_quorum = rng.choice([(3, 3, 2), (4, 3, 2), (3, 2, 2), (4, 4, 3)])
+    async with toy_cluster(6, **OPTIONS) as (client, toys, store):
+        writer = await client.create_ledger(
+            ensemble,
+            write_quorum,
+            ack_quorum,
+            password=b"pw",
+            digest=rng.choice(["crc32c", "hmac"]),
+        )
+        acked: dict[EntryId, bytes] = {}
+        trouble = Chaos(rng, toys)
+        writing = asyncio.create_task(write(rng, writer, acked))
+        away = rng.random() < 0.3
+        with monkeypatch.context() as patch:
+            while not writing.done():
+                await asyncio.wait([writing], timeout=rng.choice([0.01, 0.03, 0.1]))
+                await trouble.step()
+                if away and rng.random() < 0.2:
+                    patch.setattr(MemoryStore, "update_ledger", unavailable)
+                else:
+                    patch.undo()
+        await trouble.end()
+        await writing
+        others = [client] if rng.random() < 0.5 else []
+        if others:
+            with contextlib.suppress(Error):
+                await writer.close()
+        async with (
+            fastbk.connect(store, **OPTIONS) as first,
+            fastbk.connect(store, **OPTIONS) as second,
+        ):
+            found = await asyncio.gather(read_all(first, writer), read_all(second, writer))
+        assert found[0] == found[1]
+        assert sorted(found[0]) == list(range(len(found[0])))
+        for entry_id, data in acked.items():
+            assert found[0][entry_id] == data, f"entry {entry_id} was acknowledged"
+        for entry_id, data in found[0].items():
+            assert data == data_of(entry_id)
+        metadata = store.read_ledger(writer.ledger_id).metadata
+        assert metadata.length == sum(map(len, found[0].values()))
+
+
+def unavailable(*_: object) -> int:
+    raise MetadataUnavailable("the store is away")
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32))
+@pytest.mark.parametrize("kind", LOOPS)
+def test_nothing_acknowledged_is_lost_whatever_fails(kind: str, seed: int) -> None:
+    with asyncio.Runner(loop_factory=LOOPS[kind]) as runner, pytest.MonkeyPatch.context() as patch:
+        runner.run(chaos(seed, patch))
+
+
+def sync_chaos(seed: int) -> None:
+    rng = random.Random(seed)
+    with sync_cluster(6, **OPTIONS) as (client, toys, store):
+        writer = client.create_ledger(
+            *rng.choice([(3, 3, 2), (4, 3, 2), (4, 4, 3)]), password=b"pw"
+        )
+        trouble = Chaos(rng, toys.toys)
+        acked: dict[EntryId, bytes] = {}
+        pending: list[tuple[bytes, Pending]] = []
+        try:
+            while len(pending) + len(acked) < 200:
+                data = data_of(len(pending) + len(acked))
+                try:
+                    pending.append((data, writer.append_nowait(data)))
+                except BufferFull:
+                    writer.ready()
+                if rng.random() < 0.1:
+                    toys.do(trouble.step())
+                if rng.random() < 0.05:
+                    for waiting, one in pending:
+                        acked[one.result()] = waiting
+                    pending.clear()
+            writer.flush()
+        except Error:
+            pass
+        has_failed = False
+        for data, one in pending:
+            try:
+                entry_id = one.result(5)
+            except Error:
+                has_failed = True
+            else:
+                assert not has_failed, "INV-C2: acknowledged behind a failure"
+                acked[entry_id] = data
+        toys.do(trouble.end())
+        if rng.random() < 0.5:
+            with contextlib.suppress(Error):
+                writer.close()
+        with fastbk.sync.connect(store, **OPTIONS) as other:
+            reader = other.open_ledger(writer.ledger_id, password=b"pw")
+            found = {one.entry_id: bytes(one.data) for one in reader.read()}
+        assert sorted(found) == list(range(len(found)))
+        assert {entry_id: found.get(entry_id) for entry_id in acked} == acked
+        assert store.read_ledger(writer.ledger_id).metadata.length == sum(map(len, found.values()))
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nothing_acknowledged_to_a_thread_is_lost_either(seed: int) -> None:
+    sync_chaos(seed)
