@@ -17,10 +17,15 @@ from fastbk.replication.writer_machine import WriterMachine
 from fastbk.wire.statuses import Status
 
 _SLICE_S = 0.1
+# Longest silence after a pause of the caller's before the clock goes on.
+_CATCH_UP_S = 1.0
 
 
 class BlockingPipe:
     """What was sent to a ledger and is not acknowledged yet. All calls are made while holding the client.
+
+    Nobody serves the sockets while the caller does something else. What came, or could not leave, meanwhile is no
+    silence of the bookies', so the machine's clock stands still until that was taken in.
 
     Attributes:
         bytes_in_flight: data sent and not acknowledged, as far as was heard.
@@ -44,6 +49,9 @@ class BlockingPipe:
         self._version = machine.ensemble_version
         self._bookies_version = io.reactor.bookies_version
         self._runner = BlockingRunner(machine, io)
+        # The machine's clock: when this pipe was last run.
+        self._clock_s = time.monotonic()
+        self._answers = 0
         self.channels: list[BlockingChannel] = []
         self._runner.start()
         self._follow_ensemble()
@@ -74,13 +82,13 @@ class BlockingPipe:
         assert hello is not None
         room = hello.frame_size_bytes_max - self._codec.add_overhead_bytes
         self.data_bytes_max = min(self.data_bytes_max, room)
-        self.machine.connected(bookie_id, time.monotonic())
+        self.machine.connected(bookie_id, self._clock_s)
         self.channel_drained(bookie_id)
 
     def channel_lost(self, bookie_id: BookieId, reason: str) -> None:
         """Note it."""
         is_gone = self._reactor.known.is_gone(bookie_id)
-        self.machine.lost(bookie_id, reason, time.monotonic(), is_gone=is_gone)
+        self.machine.lost(bookie_id, reason, self._clock_s, is_gone=is_gone)
 
     def channel_drained(self, bookie_id: BookieId) -> None:
         """Send on."""
@@ -91,15 +99,16 @@ class BlockingPipe:
 
     def add_answered(self, bookie_id: str, first_sequence: int, count: int, status: int) -> None:
         """Take an answer to the adds whose sequences begin there."""
-        now_s = time.monotonic()
+        self._answers += 1
         first = entry_of(first_sequence, self.adds.head)
         if status == Status.OK:
             self._tries.pop(bookie_id, None)
-            self.machine.acknowledged(bookie_id, first, count, now_s)
+            self.machine.acknowledged(bookie_id, first, count, self._clock_s)
             return
+        now_s = time.monotonic()
         if status == Status.IO_ERROR:
             self._reactor.known.failed(bookie_id, now_s)
-        if self.machine.refused(bookie_id, first, count, status, now_s):
+        if self.machine.refused(bookie_id, first, count, status, self._clock_s):
             tries = self._tries[bookie_id] = self._tries.get(bookie_id, 0) + 1
             wait_s = min(self._config.backoff_max, self._config.backoff_min * 2 ** min(tries, 20))
             self._retry_s.setdefault(bookie_id, now_s + wait_s)
@@ -113,7 +122,9 @@ class BlockingPipe:
             raise Error(
                 f"ledger {self._ledger_id}: its ids would pass 2^63-1; go on in a new ledger"
             )
-        now_s = time.monotonic()
+        if time.monotonic() - self._clock_s > _SLICE_S:
+            self._reactor.turn(0.0)
+        now_s = self._clock_s = time.monotonic()
         room = room_before_wrap(adds.next_entry_id)
         for piece in (datas,) if len(datas) <= room else (datas[:room], datas[room:]):
             frames, offsets, sizes = self._codec.encode_adds(
@@ -155,6 +166,14 @@ class BlockingPipe:
     def poll(self) -> None:
         """Do what is due and performed; waits for nothing but the metadata store."""
         machine, now_s = self.machine, time.monotonic()
+        if (
+            now_s - self._clock_s > _SLICE_S
+            and machine.wake_s is not None
+            and now_s >= machine.wake_s
+        ):
+            self._catch_up(now_s)
+            now_s = time.monotonic()
+        self._clock_s = now_s
         if self._bookies_version != self._reactor.bookies_version:
             self._bookies_version = self._reactor.bookies_version
             machine.bookies_changed(now_s)
@@ -169,6 +188,19 @@ class BlockingPipe:
         self._runner.poll()
         while self._version != machine.ensemble_version:
             self._follow_ensemble()
+
+    def _catch_up(self, now_s: float) -> None:
+        """Take in what is there after a pause, and let leave what could not, before anybody is blamed."""
+        heard, silent_s = self._answers, now_s
+
+        def is_over() -> bool:
+            nonlocal heard, silent_s
+            if heard != self._answers:
+                heard, silent_s = self._answers, time.monotonic()
+            return not self.has_laggards() or time.monotonic() - silent_s >= _CATCH_UP_S
+
+        while not is_over():
+            self._reactor.turn(_CATCH_UP_S / 10)
 
     def run_until(self, is_done: Callable[[], bool], deadline_s: float) -> bool:
         """Run until `is_done()`, the writer's end or the deadline; return which: True if done or ended."""

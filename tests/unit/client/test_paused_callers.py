@@ -1,0 +1,98 @@
+"""A caller that does something else for longer than every timeout: what came meanwhile is nobody's silence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import fastbk
+from fastbk.errors import QuorumTimeout
+from tests.unit.client.test_sync import sync_cluster
+
+TIMEOUT_S = 0.3
+
+
+def pause() -> None:
+    """Let all timeouts pass without serving any socket."""
+    time.sleep(2 * TIMEOUT_S)
+
+
+def test_acks_that_wait_in_the_sockets_count() -> None:
+    with sync_cluster(append_timeout=TIMEOUT_S) as (client, _, _):
+        writer = client.create_ledger()
+        first = writer.append_nowait(b"x")
+        pause()
+        assert first.result() == 0
+        second = writer.append_nowait(b"y")
+        pause()
+        assert writer.append(b"z") == 2
+        assert second.done()
+        writer.append_nowait(b"last")
+        pause()
+        writer.close()
+        assert client.ledger_info(writer.ledger_id).metadata.last_entry_id == 3
+
+
+def test_what_could_not_leave_before_the_pause_leaves_after_it() -> None:
+    with sync_cluster(append_timeout=TIMEOUT_S) as (client, _, _):
+        writer = client.create_ledger()
+        pending = [writer.append_nowait(bytes(1 << 20)) for _ in range(8)]
+        pause()
+        assert pending[-1].result() == 7
+
+
+def test_an_idle_writer_keeps_its_bookies() -> None:
+    with sync_cluster(4, bookie_timeout=TIMEOUT_S, replace_after=TIMEOUT_S) as (client, toys, _):
+        writer = client.create_ledger()
+        (slow,) = [one for one in toys.toys if one.bookie_id == writer.stats().ensemble[0]]
+        # Its ack comes when the append has returned.
+        slow.faults.delay_s = lambda: 0.02
+        for _ in range(3):
+            writer.append(b"x")
+            pause()
+        assert writer.stats().ensemble_changes == 0
+        writer.close()
+
+
+def test_a_bookie_that_stays_silent_over_the_pause_is_still_found() -> None:
+    with sync_cluster(4, bookie_timeout=TIMEOUT_S) as (client, toys, _):
+        writer = client.create_ledger()
+        (silent,) = [one for one in toys.toys if one.bookie_id == writer.stats().ensemble[0]]
+        silent.faults.swallow_adds = True
+        writer.append(b"x")
+        pause()
+        writer.append(b"y")
+        writer.append(b"z")
+        assert writer.stats().ensemble_changes == 1
+        assert silent.bookie_id not in writer.stats().ensemble
+        writer.close()
+
+
+def test_an_add_that_nobody_takes_still_ends_the_writer() -> None:
+    with sync_cluster(append_timeout=TIMEOUT_S, laggard_wait=0.01) as (client, toys, _):
+        writer = client.create_ledger()
+        for toy in toys.toys:
+            toy.faults.swallow_adds = True
+        pending = writer.append_nowait(b"x")
+        pause()
+        with pytest.raises(QuorumTimeout):
+            pending.result()
+
+
+@pytest.mark.uvloop_too
+async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
+    with sync_cluster(4) as (_, _, store):
+        async with fastbk.connect(
+            store, append_timeout=TIMEOUT_S, bookie_timeout=TIMEOUT_S
+        ) as client:
+            writer = await client.create_ledger()
+            await writer.append(b"x")
+            for _ in range(2):
+                future = writer.append_nowait(b"y")
+                await asyncio.sleep(0)
+                pause()
+                await future
+            assert writer.stats().ensemble_changes == 0
+            await writer.close()
