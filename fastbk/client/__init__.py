@@ -8,6 +8,7 @@ from fastbk.client.entries import Batch, Entry, LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.client.writer_stats import WriterStats
+from fastbk.placement.values import PlacementConfig
 
 __all__ = [
     "UNLIMITED_S",
@@ -18,6 +19,7 @@ __all__ = [
     "LedgerInfo",
     "LedgerReader",
     "LedgerWriter",
+    "PlacementConfig",
     "WriterStats",
     "connect",
 ]

@@ -13,7 +13,7 @@ from fastbk.client.entries import Batch, Entry
 from fastbk.client.preferring import Preference
 from fastbk.client.rules import pacing_of, read_options
 from fastbk.client.runner import LedgerIo, Runner, run
-from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, NoSuchEntry
+from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -270,7 +270,11 @@ class LedgerReader:
                 await news.event.wait()
                 news.event.clear()
                 news.has_come = False
-                await self._refresh()
+                try:
+                    await self._refresh()
+                except Error as error:
+                    runner.end(error)
+                    return
                 poll.metadata_changed(self.metadata, self._loop.time())
                 runner.step()
 

@@ -10,6 +10,7 @@ import pytest
 import fastbk
 from fastbk.client import Client, LedgerWriter
 from fastbk.errors import (
+    ClientClosed,
     ConfigError,
     DigestMismatch,
     LedgerFenced,
@@ -241,6 +242,31 @@ async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
             await wait_until_async(lambda: seen == list(range(5)), "what the new ones hold")
             await writer.close()
             await asyncio.wait_for(task, 10)
+
+
+async def test_a_tail_of_a_ledger_that_is_deleted_or_whose_client_is_closed_ends() -> None:
+    async with toy_cluster(poll_interval=30) as (client, _, store):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+
+        async def follow(other: Client) -> None:
+            reader = await other.open_ledger(writer.ledger_id, recovery=False)
+            async for _ in reader.tail():
+                heard.set()
+
+        for how in ("close", "delete"):
+            async with fastbk.connect(store, poll_interval=30) as other:
+                heard = asyncio.Event()
+                task = asyncio.create_task(follow(other))
+                await asyncio.wait_for(heard.wait(), 10)
+                if how == "close":
+                    await other.close()
+                    with pytest.raises(ClientClosed):
+                        await asyncio.wait_for(task, 5)
+                else:
+                    store.delete_ledger(writer.ledger_id)
+                    with pytest.raises(NoSuchLedger):
+                        await asyncio.wait_for(task, 5)
 
 
 async def test_a_watch_tells_of_changes_and_of_the_end() -> None:
