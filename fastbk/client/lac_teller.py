@@ -30,7 +30,7 @@ class LacTeller:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._told: EntryId = -1
-        self._asking: set[Asking] = set()
+        self._asking: dict[Asking, asyncio.Future[str | None] | None] = {}
 
     def poke(self) -> None:
         """The LAC has moved."""
@@ -43,9 +43,11 @@ class LacTeller:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for asking in self._asking:
+        given_up, self._asking = self._asking, {}
+        for asking, heard in given_up.items():
             asking.cancel()
-        self._asking.clear()
+            if heard is not None and not heard.done():
+                heard.set_result("the writer was ended")
 
     def _tell_when_idle(self) -> None:
         self._timer = None
@@ -67,7 +69,7 @@ class LacTeller:
         requests = self._io.requests
 
         def told(outcome: Answer | Error) -> None:
-            self._asking.discard(asking)
+            self._asking.pop(asking, None)
             if heard is None or heard.done():
                 return
             if isinstance(outcome, Error):
@@ -79,10 +81,13 @@ class LacTeller:
         asking = self._io.pool.peer(bookie_id).ask(
             lambda request_id: requests.frame(TellLac(lac), request_id), self._timeout_s, told
         )
-        self._asking.add(asking)
+        self._asking[asking] = heard
 
     async def tell(self) -> EntryId:
-        """Tell the LAC now and return it once all have answered; NotEnoughBookies if none took it."""
+        """Tell the LAC now and return it once all have answered; NotEnoughBookies if none took it.
+
+        What ends the writer meanwhile ends this, too.
+        """
         lac = self._pipe.machine.last_add_confirmed
         if lac < 0:
             return lac
@@ -96,6 +101,9 @@ class LacTeller:
             if reason is not None
         }
         if len(said) == len(asked):
+            failure = self._pipe.machine.failure
+            if failure is not None:
+                raise failure.copy()
             raise no_bookie_took_lac(self._io.ledger_id, lac, said)
         self._told = max(self._told, lac)
         return lac
