@@ -44,8 +44,11 @@ class Look:
 def is_counted_on(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
     """Return whether anybody would ask this bookie for an entry that it may have lost.
 
-    Fragments that begin behind a closed ledger's last entry hold nothing.
+    Fragments that begin behind a closed ledger's last entry hold nothing. While a ledger is being recovered nobody can
+    tell: its recoverer gives copies to bookies that metadata names with the close only.
     """
+    if metadata.state is LedgerState.IN_RECOVERY:
+        return True
     return any(
         bookie_id in fragment.ensemble
         for fragment in metadata.fragments

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.model.ids import BookieId
+from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
@@ -71,7 +72,8 @@ def settle(
             return read.identity.incarnation
         if verdict is Verdict.LOST:
             _wait_for_the_old_life(store, bookie_id)
-        ledger_ids = ledgers_of(store, BookieId(bookie_id))
+        is_rebirth = verdict is Verdict.LOST or accept_data_loss
+        ledger_ids = ledgers_of(store, BookieId(bookie_id), or_in_recovery=is_rebirth)
         if verdict is not Verdict.LOST and ledger_ids and not accept_data_loss:
             raise _forgotten(bookie_id, ledger_ids)
         if len(ledger_ids) > config.limits.ledgers_max:
@@ -95,14 +97,23 @@ def settle(
             disk.destroy()
 
 
-def ledgers_of(store: MetadataStore, bookie_id: BookieId) -> list[int]:
-    """Return the ids of all ledgers that name this bookie in any fragment, ascending. Reads the metadata of all."""
+def ledgers_of(
+    store: MetadataStore, bookie_id: BookieId, *, or_in_recovery: bool = False
+) -> list[int]:
+    """Return the ids of all ledgers that name this bookie in any fragment, ascending. Reads the metadata of all.
+
+    `or_in_recovery`: those, too, that are being recovered. A recoverer gives copies to bookies that metadata names with
+    the close only; one that lost its data meanwhile would say "no" of what it is then named for (INV-X4).
+    """
     found = []
     after = -1
     while page := store.list_ledgers(after):
         for ledger_id, read in zip(page, store.read_ledgers(page), strict=True):
-            fragments = () if read is None else read.metadata.fragments
-            if any(bookie_id in fragment.ensemble for fragment in fragments):
+            if read is None:
+                continue
+            metadata = read.metadata
+            is_taken_over = or_in_recovery and metadata.state is LedgerState.IN_RECOVERY
+            if is_taken_over or any(bookie_id in one.ensemble for one in metadata.fragments):
                 found.append(ledger_id)
         after = page[-1]
     return found

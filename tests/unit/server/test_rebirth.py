@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ids import BookieId
-from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.native.disk import Disk
 from fastbk.server import identity
 from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings, LimitSettings
@@ -103,6 +103,26 @@ def test_born_again_with_what_it_held_in_limbo(world: World) -> None:
     read = world.store.read_identity(ME)
     assert read is not None
     assert read.identity.incarnation == new
+
+
+def test_ledgers_in_recovery_count_though_metadata_names_others(world: World) -> None:
+    """A recoverer writes copies to bookies that metadata names with the close only (found by simulation)."""
+    world.settle()
+    world.ledger(1, OTHER)
+    world.ledger(2, OTHER)
+    read = world.store.read_ledger(2)
+    taken = replace(read.metadata, state=LedgerState.IN_RECOVERY)
+    world.store.update_ledger(2, taken, read.version)
+    world.wipe()
+    assert world.limbo(world.settle(accept=True)) == [2]
+
+
+def test_ledgers_in_recovery_keep_no_new_bookie_from_starting(world: World) -> None:
+    world.ledger(2, OTHER)
+    read = world.store.read_ledger(2)
+    taken = replace(read.metadata, state=LedgerState.IN_RECOVERY)
+    world.store.update_ledger(2, taken, read.version)
+    assert world.limbo(world.settle()) == []
 
 
 def test_an_id_whose_identity_was_deleted_is_not_new(world: World) -> None:
