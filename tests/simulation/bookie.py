@@ -9,14 +9,14 @@ registers anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.decide import NO_KEY, RECOVERY, Kind, LedgerTable, Limit, Take
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState
 from fastbk.replication.actions import AddEntry, BookieRequest, ForceLedger, ReadEntry, Reply
+from fastbk.server.identity import ledgers_of
 from fastbk.wire.statuses import Status
 from tests.simulation.answering import Answers, Stored
 from tests.simulation.kernel import STALE, Kernel, Node
@@ -359,18 +359,16 @@ class Bookie(Node):
         self.answers.forget_damage()
         self.checks.wiped(self)
 
-    def force_start(self, then: Callable[[], Any] | None = None) -> object:
+    def force_start(self) -> object:
         """Start a wiped bookie under its name: first list what it held, then a new incarnation."""
         if not self.is_wiped or self.is_up:
             return STALE
         if self.store.is_down or self.network.link(self, self.store).blocked:
             self.kernel.after(LISTING_S, self, self.force_start)
             return None
-        for ledger_id in sorted(self.store.ledgers):
-            metadata = self.store.ledgers[ledger_id].metadata
-            if any(self.name in fragment.ensemble for fragment in metadata.fragments):
-                self.table.put(LedgerState(ledger_id, flags=FENCED | LIMBO, master_key=NO_KEY))
-                self.checks.in_limbo(self, ledger_id)
+        for ledger_id in ledgers_of(self.store.records, self.name, or_in_recovery=True):
+            self.table.put(LedgerState(ledger_id, flags=FENCED | LIMBO, master_key=NO_KEY))
+            self.checks.in_limbo(self, ledger_id)
         self._checkpoint = self.table.copy()
         self.is_wiped = False
         self.incarnation += 1

@@ -103,14 +103,16 @@ class BookieChecks(ChecksBase):
 
     def _check_no(self, bookie: Bookie, ledger_id: LedgerId, entry_id: EntryId) -> None:
         facts = self.facts[ledger_id]
-        holders = facts.holders
-        if bookie.incarnation > 1 and not facts.names(bookie.name):
-            return  # all that it held was brought back elsewhere before it came back
-        if entry_id >= 0:
-            held = holders.get(entry_id, 0) >> bookie.index & 1
+        if bookie.incarnation == 1:
+            held = [one for one, mask in facts.holders.items() if mask >> bookie.index & 1]
         else:
-            held = any(mask >> bookie.index & 1 for mask in holders.values())
-        if held:
+            # What metadata no longer says it holds was brought back elsewhere before it came back itself.
+            held = [
+                one
+                for one, mask in facts.holders.items()
+                if mask & facts.write_mask(one) & 1 << bookie.index
+            ]
+        if entry_id in held or (entry_id < 0 and held):
             raise Violation(
                 "I11",
                 f'{bookie.name} says "no" of {ledger_id}/{entry_id}, which it had acknowledged',

@@ -33,6 +33,8 @@ class MetadataChecks(ChecksBase):
             raise Violation("I16", f"{client} wrote over version {before.version} unseen")
         old, new = before.metadata, now.metadata
         self._check_legal(client, old, new)
+        if client.startswith("repair"):
+            self._check_repair(facts, old, new)
         facts.take(new)
         self._check_acked_are_held(facts, old, new)
         if new.is_closed and not old.is_closed:
@@ -87,6 +89,24 @@ class MetadataChecks(ChecksBase):
                     f"entry {entry_id} is acknowledged, and metadata names only {facts.copies_of(entry_id)}"
                     " bookies that have it",
                 )
+
+    def _check_repair(self, facts: Facts, old: LedgerMetadata, new: LedgerMetadata) -> None:
+        """A bookie that a repair names has everything that it is to have from then on (I19)."""
+        for number, (before, now) in enumerate(zip(old.fragments, new.fragments, strict=True)):
+            if before.ensemble == now.ensemble:
+                continue
+            end = new.last_entry_id + 1
+            if number + 1 < len(new.fragments):
+                end = new.fragments[number + 1].first_entry_id
+            for index, (left, come) in enumerate(zip(before.ensemble, now.ensemble, strict=True)):
+                if left == come:
+                    continue
+                for entry_id in range(now.first_entry_id, end):
+                    is_its = (index - entry_id) % new.ensemble_size < new.write_quorum
+                    if is_its and not facts.holders.get(entry_id, 0) >> self.indexes[come] & 1:
+                        raise Violation(
+                            "I19", f"{come} is named for {left} and lacks entry {entry_id}"
+                        )
 
     def _check_close(self, facts: Facts, client: str, new: LedgerMetadata) -> None:
         last = new.last_entry_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.model.ids import EntryId
-from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
 from tests.simulation.running import Ledger
 
@@ -71,7 +71,13 @@ class Facts:
         return self._masks[0][1][entry_id % len(self._masks[0][1])]
 
     def lost_by(self, index: int) -> None:
-        """A bookie lost its data; what metadata does not say it held, it never held."""
+        """A bookie lost its data; what metadata does not say it held, it never held.
+
+        While the ledger is being recovered a recoverer may count on it all the same: then it is one of those that may
+        be lost.
+        """
+        if self.metadata.state is LedgerState.IN_RECOVERY:
+            return
         for entry_id, mask in self.holders.items():
             if not self.write_mask(entry_id) >> index & 1:
                 self.holders[entry_id] = mask & ~(1 << index)

@@ -162,6 +162,21 @@ _ALL = [
             "max(self._fenced.lengths.values(), default=None)",
         ),
     ),
+    _fault(
+        "recoverer-moves-the-end",
+        "a recoverer closes what a competitor has closed lower",
+        (f"{_RECOVER}._close", "if current.is_closed:", "if current.length < 0:"),
+        (
+            f"{_RECOVER}._close",
+            "current.state is not LedgerState.IN_RECOVERY or not is_same",
+            "not is_same",
+        ),
+        (
+            f"{_RECOVER}._close",
+            "replace(current, fragments=fragments).closed(last, length)",
+            "replace(current, fragments=fragments, state=LedgerState.CLOSED, last_entry_id=last, length=length)",
+        ),
+    ),
     # --- metadata ------------------------------------------------------------------------------------------------
     _fault(
         "conflict-is-success",
@@ -258,6 +273,20 @@ _ALL = [
         "what a bookie missed while it was away never reaches it",
         (f"{_ADDS}.rewind", "if number < self._sent[index]:", "if number < 0:"),
     ),
+    _fault(
+        "deferred-ledger-changes-bookies",
+        "a ledger with deferred sync goes on without a bookie whose unforced copies are lost",
+        (f"{_WRITER}._begin_change", "if self.options.is_deferred:", "if self.ledger_id < 0:"),
+    ),
+    _fault(
+        "index-overflows",
+        "entry ids beyond 2^31 are written to other bookies than they are read from",
+        (
+            "fastbk.model.quorum:write_set",
+            "first = entry_id % ensemble",
+            "first = ((entry_id + 2**31) % 2**32 - 2**31) % ensemble",
+        ),
+    ),
     # --- bookies -------------------------------------------------------------------------------------------------
     _fault(
         "fence-is-not-replayed",
@@ -294,6 +323,11 @@ _ALL = [
             "int(lib.fbk_decide_table_no(self._handle, ledger_id, in_doubt))",
             "min(11, int(lib.fbk_decide_table_no(self._handle, ledger_id, in_doubt)))",
         ),
+    ),
+    _fault(
+        "states-are-not-loaded",
+        "what a bookie was told about a ledger, limbo or deletion, is forgotten",
+        (f"{_BOOKIE}.put", "pack_state(state)", "pack_state(LedgerState(state.ledger_id))"),
     ),
     # --- readers and repairs ---------------------------------------------------------------------------------------
     _fault(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.simulation.kernel import STALE, Kernel, Node
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.client import Client
 
 TO_BOOKIE, TO_CLIENT = 0, 1
+# Of (client, bookie or store, handler on the other side, its arguments).
+Passes: TypeAlias = Callable[[Node, Node, Callable[..., object], tuple[Any, ...]], bool]
 KEEPALIVE_S = (2.0, 6.0)
 
 
@@ -102,6 +104,8 @@ class Network:
         self.kernel = kernel
         self.links: dict[tuple[str, str], Link] = {}
         self.cuts = 0
+        # A script's word about each frame: True = it goes on its way; else the script keeps it, or drops it.
+        self.passes: Passes | None = None
         self._epoch = 0
         self._rng = kernel.rng("network")
 
@@ -131,6 +135,10 @@ class Network:
         kernel = self.kernel
         target: Node = connection.client if direction else connection.bookie
         delay_s = link.delay_s * (0.5 + link.random())
+        if self.passes is not None and not self.passes(
+            connection.client, connection.bookie, handler, (connection, *arguments)
+        ):
+            return
         if link.is_plain and not link.blocked and not connection.is_silent[direction]:
             at_s = kernel.now_s + delay_s
             last_s = connection.last_s
@@ -182,6 +190,8 @@ class Network:
     ) -> None:
         """Carry a message that belongs to no connection (metadata): it may be lost or doubled, nothing more."""
         link = self.link(source, target)
+        if self.passes is not None and not self.passes(source, target, handler, arguments):
+            return
         if link.blocked:
             if not link.loses_blocked:
                 link.held.append((None, target, handler, arguments))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 
@@ -73,6 +74,14 @@ def _edited(where: str, edits: list[Edit]) -> tuple[Any, str, Any, Any]:
     return owner, name, before, property(after) if isinstance(before, property) else after
 
 
+def _owners(owner: Any, name: str, before: Any) -> list[Any]:
+    """Return where a function has to be replaced: its class, or every module that has it by that name."""
+    if not isinstance(owner, ModuleType):
+        return [owner]
+    modules = [module for key, module in sorted(sys.modules.items()) if key.startswith("fastbk.")]
+    return [module for module in modules if vars(module).get(name) is before]
+
+
 def _future_flags() -> int:
     import __future__
 
@@ -89,8 +98,9 @@ def planted(mutation: Mutation | None) -> Iterator[None]:
     try:
         for where, edits in by_place.items():
             owner, name, before, after = _edited(where, edits)
-            changed.append((owner, name, before))
-            setattr(owner, name, after)
+            for one in _owners(owner, name, before):
+                changed.append((one, name, before))
+                setattr(one, name, after)
         yield
     finally:
         for owner, name, before in reversed(changed):

@@ -32,6 +32,7 @@ class Store(Node):
     Attributes:
         is_down: everything is refused.
         ledgers: what it holds, as the checks see it.
+        records: the product's store.
         registered: bookie id -> (incarnation, writable).
         expired: bookies whose sessions are kept expired, though they live.
     """
@@ -46,21 +47,21 @@ class Store(Node):
         self.expired: set[BookieId] = set()
         self.clients: list[Client] = []
         self.watchers: dict[LedgerId, list[Client]] = {}
-        self._records = MemoryStore(f"simulation {next(_numbers)}")
+        self.records = MemoryStore(f"simulation {next(_numbers)}")
 
     def close(self) -> None:
         """Forget everything."""
-        self._records.close()
+        self.records.close()
 
     def create(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         """Create a ledger at once: how ledgers begin is not what is simulated."""
-        version = self._records.create_ledger(ledger_id, metadata)
+        version = self.records.create_ledger(ledger_id, metadata)
         self.ledgers[ledger_id] = VersionedLedger(metadata, version)
         self.checks.ledger_created(ledger_id, metadata)
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Delete a ledger at once."""
-        self._records.delete_ledger(ledger_id)
+        self.records.delete_ledger(ledger_id)
         del self.ledgers[ledger_id]
 
     # --- requests of clients -----------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ class Store(Node):
         outcome: VersionedLedger | Error
         try:
             self._check_up()
-            outcome = self._records.read_ledger(ledger_id)
+            outcome = self.records.read_ledger(ledger_id)
         except Error as error:
             outcome = error
         self.network.post(self, client, client.told_metadata, request_id, outcome)
@@ -87,7 +88,7 @@ class Store(Node):
         outcome: int | Error
         try:
             self._check_up()
-            outcome = self._records.update_ledger(ledger_id, metadata, version)
+            outcome = self.records.update_ledger(ledger_id, metadata, version)
             self._changed(client, ledger_id, VersionedLedger(metadata, outcome), version)
         except Error as error:
             outcome = error
