@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import fastbk
@@ -62,6 +63,10 @@ async def client(uri: str, ports: dict[str, int], seconds: float, rate: float) -
             group.create_task(report())
 
 
+def _port_of(cluster: LocalCluster, at: int) -> Callable[[], int]:
+    return lambda: cluster.bookies[at].port
+
+
 def memory_kib(pid: int) -> int:
     """Return the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -73,13 +78,9 @@ def memory_kib(pid: int) -> int:
 async def measure(folder: Path, seconds: float, rate: float) -> int:
     """Run it; return 0 if the memory of the last quarter is not above that of the second by more than 5 %."""
     async with LocalCluster(3, data=folder / "cluster") as cluster:
-        proxies = []
-        for index in range(3):
-            proxy = FrameProxy(
-                lambda index=index: cluster.bookies[index].port, random.Random(index)
-            )  # type: ignore[misc]
+        proxies = [FrameProxy(_port_of(cluster, at), random.Random(at)) for at in range(3)]
+        for proxy in proxies:
             await proxy.start()
-            proxies.append(proxy)
         proxies[0].set(Direction(delay_s=SLOW_S), Direction())
         ports = {one.name: proxies[at].port for at, one in enumerate(cluster.bookies)}
         words = [cluster.metadata_uri, json.dumps(ports), str(seconds), str(rate)]
