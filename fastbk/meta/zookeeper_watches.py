@@ -58,6 +58,11 @@ class ZooKeeperWatches:
             # A watch that is there already may still have to tell of an older state: leave what it saw.
             self._seen.setdefault(subject, now)
             self._handles.append(handle)
+            if subject is not None and self._ledger_path(subject) not in self._subjects_by_path:
+                # The last other handle was closed while we looked, and what fired since was nobody's: look again.
+                self._subjects_by_path[self._ledger_path(subject)] = subject
+                self._fired.add(subject)
+                self._wake.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="fastbk-zookeeper-watch", daemon=True

@@ -25,6 +25,8 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper_calls import Call
+from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import wait_until
@@ -387,3 +389,28 @@ def test_deregistering_without_a_connection_does_not_wait(
         lease.close()
     far.close()
     assert time.monotonic() - began_s < 5.0  # and not until a deadline of 10 s
+
+
+def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
+    near: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    near.create_ledger(7, metadata())
+    other = near.watch_ledger(7, lambda _: None)
+    look = ZooKeeperWatches._look
+
+    def look_while_the_other_ends(
+        watches: ZooKeeperWatches, call: Call, subject: int | None
+    ) -> object:
+        seen = look(watches, call, subject)
+        other.close()
+        near.update_ledger(7, metadata(2), 0)
+        return seen
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ZooKeeperWatches, "_look", look_while_the_other_ends)
+        watch = near.watch_ledger(7, told.append)
+    wait_until(lambda: told == [7], "the change during the beginning is told")
+    near.update_ledger(7, metadata(3), 1)
+    wait_until(lambda: told == [7, 7], "and the next one")
+    watch.close()
