@@ -1,6 +1,6 @@
-"""What becomes of calls, watches and registrations when ZooKeeper's connections and sessions end. INV-M1.
+"""What becomes of calls when ZooKeeper's connections are cut and answers are held back. INV-M1.
 
-Sessions are expired at a real server, connections are cut and answers held back by a proxy in front of it.
+A real server, and a proxy in front of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TypeVar
 
 import pytest
@@ -25,38 +25,12 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieIdentity
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
-from fastbk.meta.zookeeper_calls import Call
-from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wait import wait_until
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def proxy(zookeeper: ZooKeeperPlace) -> Iterator[TcpProxy]:
-    with TcpProxy(zookeeper.address) as one:
-        yield one
-
-
-@pytest.fixture
-def far(zookeeper: ZooKeeperPlace, proxy: TcpProxy) -> Iterator[ZooKeeperStore]:
-    """A store behind the proxy."""
-    store = open_store(zookeeper.uri(through=proxy.address))
-    assert isinstance(store, ZooKeeperStore)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def near(zookeeper: ZooKeeperPlace) -> Iterator[ZooKeeperStore]:
-    """A store of the same cluster that nothing happens to."""
-    store = open_store(zookeeper.uri())
-    assert isinstance(store, ZooKeeperStore)
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -203,6 +177,23 @@ def test_a_registration_whose_answer_got_lost_is_held(
     assert len(near.list_bookies()) == 1
 
 
+def test_an_id_that_is_used_up_while_a_creation_is_under_way_stays_used_up(
+    far: ZooKeeperStore, near: ZooKeeperStore, proxy: TcpProxy
+) -> None:
+    def others_first(data: bytes, to_client: bool) -> bytes:
+        if not to_client and 14 in operations(data):
+            proxy.mangle = None
+            near.create_ledger(7, metadata())
+            near.delete_ledger(7)
+        return data
+
+    # So that our own nodes are there, and nobody has to make them.
+    near.create_ledger(8, metadata())
+    proxy.mangle = others_first
+    with pytest.raises(MetadataConflict, match="was deleted"):
+        far.create_ledger(7, metadata())
+
+
 # --- deadlines ---------------------------------------------------------------------------------------------------
 
 
@@ -272,145 +263,3 @@ def test_closing_ends_a_call_that_waits(far: ZooKeeperStore, proxy: TcpProxy) ->
     far.close()
     asking.join(5)
     assert [type(one) for one in raised] == [ClientClosed]
-
-
-# --- sessions ----------------------------------------------------------------------------------------------------
-
-
-def test_after_an_expired_session_all_goes_on(
-    zookeeper: ZooKeeperPlace, far: ZooKeeperStore, near: ZooKeeperStore
-) -> None:
-    told: list[object] = []
-    near.create_ledger(7, metadata())
-    lease = far.register_bookie(service(), writable=True)
-    ledger_watch = far.watch_ledger(7, told.append)
-    for version in range(2):
-        zookeeper.expire(far)
-        wait_until(lambda: near.list_bookies() == [], "the registration went with the session")
-        # Its own: nobody has to restart anything.
-        wait_until(lambda: not _fails(lease.renew), "renewed in the new session")
-        assert [one.writable for one in near.list_bookies()] == [True]
-        near.update_ledger(7, metadata(last=version), version)
-        wait_until(lambda n=version: told == [7] * (n + 1), "the watch tells")  # type: ignore[misc]
-    lease.set_writable(False)
-    assert [one.writable for one in near.list_bookies()] == [False]
-    ledger_watch.close()
-    lease.close()
-    assert near.list_bookies() == []
-
-
-def test_a_change_while_there_was_no_connection_is_told(
-    far: ZooKeeperStore, near: ZooKeeperStore, proxy: TcpProxy
-) -> None:
-    near.create_ledger(7, metadata())
-    near.create_ledger(8, metadata())
-    told: list[object] = []
-    watches = [
-        far.watch_ledger(7, told.append),
-        far.watch_ledger(8, told.append),
-        far.watch_bookies(lambda: told.append("bookies")),
-    ]
-    proxy.cut()
-    wait_until(lambda: not far._session.is_connected, "the cut is seen")
-    near.delete_ledger(7)
-    lease = near.register_bookie(service(), writable=True)
-    proxy.mend()
-    wait_until(lambda: set(told) == {7, "bookies"}, "both are told, and nothing of ledger 8")
-    lease.set_writable(False)
-    wait_until(lambda: told.count("bookies") == 2, "the watch is armed again")
-    for watch in watches:
-        watch.close()
-
-
-def test_a_session_that_is_not_heard_of_runs_out_and_other_data_may_register(
-    zookeeper: ZooKeeperPlace, proxy: TcpProxy, near: ZooKeeperStore
-) -> None:
-    told: list[str] = []
-    watch = near.watch_bookies(lambda: told.append("changed"))
-    location = parse_zookeeper(zookeeper.uri(through=proxy.address))
-    with closing(ZooKeeperStore(location, session_timeout_s=0.5)) as far:
-        lease = far.register_bookie(service(), writable=True)
-        wait_until(lambda: told, "the watch tells")
-        proxy.cut()
-        wait_until(lambda: near.list_bookies() == [], "the session runs out")
-        other = near.register_bookie(service(incarnation=5), writable=True)
-        proxy.mend()
-        wait_until(lambda: far._session.is_connected, "it is back")
-        with pytest.raises(MetadataConflict, match="other data"):
-            lease.renew()
-        with suppress(MetadataUnavailable):
-            lease.close()
-        assert [one.service.incarnation for one in near.list_bookies()] == [5]
-        other.close()
-    watch.close()
-
-
-def test_what_a_killed_process_of_the_same_data_left_is_taken_over(
-    zookeeper: ZooKeeperPlace, proxy: TcpProxy, near: ZooKeeperStore
-) -> None:
-    location = parse_zookeeper(zookeeper.uri(through=proxy.address))
-    with closing(ZooKeeperStore(location)) as far:
-        killed = far.register_bookie(service(), writable=True)
-        killed.set_writable(False)
-        proxy.cut()
-        lease = near.register_bookie(service(), writable=True)
-        assert [one.writable for one in near.list_bookies()] == [True]
-        proxy.mend()
-        with pytest.raises(MetadataConflict, match="another process"):
-            killed.renew()
-        killed.close()
-        lease.renew()
-        assert len(near.list_bookies()) == 1
-
-
-def test_a_registration_that_somebody_removed_is_made_anew_by_registering(
-    zookeeper: ZooKeeperPlace, near: ZooKeeperStore
-) -> None:
-    lease = near.register_bookie(service(), writable=True)
-    with closing(open_store(zookeeper.uri())):
-        peek = zookeeper.client()
-        peek.delete(zookeeper.path("available/b1:3181"))
-        peek.stop()
-        peek.close()
-    with pytest.raises(MetadataConflict, match="removed"):
-        lease.renew()
-    near.register_bookie(service(), writable=True)
-    assert len(near.list_bookies()) == 1
-
-
-def test_deregistering_without_a_connection_does_not_wait(
-    far: ZooKeeperStore, proxy: TcpProxy
-) -> None:
-    lease = far.register_bookie(service(), writable=True)
-    proxy.cut()
-    wait_until(lambda: not far._session.is_connected, "the cut is seen")
-    began_s = time.monotonic()
-    with pytest.raises(MetadataUnavailable, match="run out"):
-        lease.close()
-    far.close()
-    assert time.monotonic() - began_s < 5.0  # and not until a deadline of 10 s
-
-
-def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
-    near: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[int] = []
-    near.create_ledger(7, metadata())
-    other = near.watch_ledger(7, lambda _: None)
-    look = ZooKeeperWatches._look
-
-    def look_while_the_other_ends(
-        watches: ZooKeeperWatches, call: Call, subject: int | None
-    ) -> object:
-        seen = look(watches, call, subject)
-        other.close()
-        near.update_ledger(7, metadata(2), 0)
-        return seen
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ZooKeeperWatches, "_look", look_while_the_other_ends)
-        watch = near.watch_ledger(7, told.append)
-    wait_until(lambda: told == [7], "the change during the beginning is told")
-    near.update_ledger(7, metadata(3), 1)
-    wait_until(lambda: told == [7, 7], "and the next one")
-    watch.close()
