@@ -198,7 +198,9 @@ class LedgerWriter:
         limit_s = self._config.append_timeout if timeout_s is None else timeout_s
         adds = self._adds
         with self._client.turn():
-            self._run(lambda: adds.head > entry_id, time.monotonic() + limit_s)
+            # What is held when the writer is closed is never sent: there is nothing to wait for.
+            if not self._done:
+                self._run(lambda: adds.head > entry_id, time.monotonic() + limit_s)
             if adds.head > entry_id:
                 return
             if adds.failure is not None:
