@@ -19,6 +19,7 @@ from fastbk.replication.actions import AddEntry, BookieRequest, ForceLedger, Rea
 from fastbk.server.identity import ledgers_of
 from fastbk.wire.statuses import Status
 from tests.simulation.answering import Answers, Stored
+from tests.simulation.jobs import Job, Record, runs_of
 from tests.simulation.kernel import STALE, Kernel, Node
 from tests.simulation.network import TO_CLIENT, Connection, Network
 
@@ -29,31 +30,6 @@ if TYPE_CHECKING:
 CHECKPOINT_RECORDS = 48
 SESSION_S = 4.0
 LISTING_S = 0.05
-
-# One record of the journal: ledger, kind, flags, key, first entry, what is stored.
-Record = tuple[LedgerId, Kind, int, bytes, EntryId, Stored | None]
-
-
-class Job:
-    """A record in the journal's order and who waits for it. `request_id` 0: an add of a writer's stream."""
-
-    __slots__ = ("connection", "record", "request", "request_id", "status", "take")
-
-    def __init__(
-        self,
-        take: Take,
-        status: int,
-        record: Record,
-        connection: Connection,
-        request_id: int,
-        request: BookieRequest | None,
-    ) -> None:
-        self.take = take
-        self.status = status
-        self.record = record
-        self.connection = connection
-        self.request_id = request_id
-        self.request = request
 
 
 class Bookie(Node):
@@ -388,16 +364,3 @@ class Bookie(Node):
         self.takes_adds = writable
         if self.is_up:
             self.store.register(self.name, self.incarnation, writable)
-
-
-def runs_of(answers: list[tuple[EntryId, int]]) -> list[tuple[EntryId, int, int]]:
-    """Return (first, count, status) for each run of consecutive entries with one status, in order."""
-    runs: list[tuple[EntryId, int, int]] = []
-    for entry_id, status in answers:
-        if runs:
-            first, count, last_status = runs[-1]
-            if status == last_status and entry_id == first + count:
-                runs[-1] = (first, count + 1, status)
-                continue
-        runs.append((entry_id, 1, status))
-    return runs

@@ -12,7 +12,8 @@ from tests.simulation.checks_base import ChecksBase
 from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.bookie import Bookie, Record
+    from tests.simulation.bookie import Bookie
+    from tests.simulation.jobs import Record
 
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 
