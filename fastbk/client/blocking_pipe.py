@@ -24,7 +24,7 @@ _CATCH_UP_S = 1.0
 class BlockingPipe:
     """What was sent to a ledger and is not acknowledged yet. All calls are made while holding the client.
 
-    Nobody serves the sockets while the caller does something else. What came, or could not leave, meanwhile is no
+    Nobody serves the sockets while the caller does something else, or the metadata store is asked. What came, or could not leave, meanwhile is no
     silence of the bookies', so the machine's clock stands still until that was taken in.
 
     Attributes:
@@ -48,9 +48,9 @@ class BlockingPipe:
         self._tries: dict[BookieId, int] = {}
         self._version = machine.ensemble_version
         self._bookies_version = io.reactor.bookies_version
-        self._runner = BlockingRunner(machine, io)
         # The machine's clock: when this pipe was last run.
         self._clock_s = time.monotonic()
+        self._runner = BlockingRunner(machine, io, lambda: self._clock_s)
         self._answers = 0
         self.channels: list[BlockingChannel] = []
         self._runner.start()
@@ -124,7 +124,7 @@ class BlockingPipe:
             )
         if time.monotonic() - self._clock_s > _SLICE_S:
             self._reactor.turn(0.0)
-        now_s = self._clock_s = time.monotonic()
+        now_s = time.monotonic()
         room = room_before_wrap(adds.next_entry_id)
         for piece in (datas,) if len(datas) <= room else (datas[:room], datas[room:]):
             frames, offsets, sizes = self._codec.encode_adds(
@@ -236,7 +236,7 @@ class BlockingPipe:
 
     def settle(self) -> None:
         """Change the ensemble no more: the ledger is about to be closed."""
-        self.machine.stop(time.monotonic())
+        self.machine.stop(self._clock_s)
 
     def stop(self) -> None:
         """Let go of the channels."""

@@ -50,16 +50,23 @@ class BlockingIo:
 class BlockingRunner(Generic[T]):
     """One procedure over a reactor. Use: `start()`, then `run_until(...)`; or `poll()` beside other work."""
 
-    def __init__(self, procedure: Procedure[T], io: BlockingIo) -> None:
+    def __init__(
+        self,
+        procedure: Procedure[T],
+        io: BlockingIo,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock`: the procedure's; None: `time.monotonic`."""
         self.procedure = procedure
         self._io = io
+        self._clock = time.monotonic if clock is None else clock
         self._posted: dict[int, tuple[BookieRequest, Posted]] = {}
         self._wake_s: dict[int, float] = {}
         self._done: deque[tuple[int, Outcome]] = deque()
 
     def start(self) -> None:
         """Begin; call once."""
-        self.procedure.start(time.monotonic())
+        self.procedure.start(self._clock())
         self.step()
 
     def step(self) -> None:
@@ -88,7 +95,7 @@ class BlockingRunner(Generic[T]):
             return False
         while self._done:
             tag, outcome = self._done.popleft()
-            self.procedure.completed(tag, outcome, time.monotonic())
+            self.procedure.completed(tag, outcome, self._clock())
             self.step()
         return True
 

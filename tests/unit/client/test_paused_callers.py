@@ -8,7 +8,9 @@ import time
 import pytest
 
 import fastbk
-from fastbk.errors import QuorumTimeout
+from fastbk.errors import MetadataUnavailable, QuorumTimeout
+from fastbk.meta.api import VersionedLedger
+from tests.fixtures.wait import wait_until
 from tests.unit.client.test_sync import sync_cluster
 
 TIMEOUT_S = 0.3
@@ -96,3 +98,29 @@ async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
                 await future
             assert writer.stats().ensemble_changes == 0
             await writer.close()
+
+
+def test_a_metadata_store_that_hangs_ends_no_writer() -> None:
+    with sync_cluster(4, append_timeout=TIMEOUT_S, replace_after=0.05) as (client, toys, store):
+        # So that the one to come in place of another is connected already.
+        client.create_ledger(4, 4).close()
+        writer = client.create_ledger()
+        hangs = 0
+
+        def hang(_: int) -> VersionedLedger:
+            nonlocal hangs
+            hangs += 1
+            pause()
+            raise MetadataUnavailable("away")
+
+        (away,) = [one for one in toys.toys if one.bookie_id == writer.stats().ensemble[0]]
+        toys.do(away.stop())
+        wait_until(lambda: writer.append(b"x") >= 0 and writer.stats().trouble, "it is missed")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "read_ledger", hang)
+            time.sleep(0.06)
+            pending = writer.append_nowait(b"x")
+            # The wait for acks begins with the change of the ensemble, which is due.
+            assert pending.result() == pending.entry_id
+            assert hangs
+        writer.close()
