@@ -16,7 +16,13 @@ from typing import Protocol
 from fastbk.client.asking import Build
 from fastbk.client.blocking_channel import BlockingChannel
 from fastbk.client.config import ClientConfig
-from fastbk.client.connection import HELLO_REQUEST_ID, AddListener, Answer, late
+from fastbk.client.connection import (
+    HELLO_REQUEST_ID,
+    AddListener,
+    Answer,
+    late,
+    next_slot,
+)
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, MetadataStore
@@ -112,7 +118,7 @@ class Reactor:
 
     def new_slot(self, listener: AddListener) -> int:
         """Return a slot for the adds of one writer."""
-        self._slot += 1
+        self._slot = next_slot(self._slot, self.slots)
         self.slots[self._slot] = listener
         return self._slot
 

@@ -24,8 +24,8 @@ _CATCH_UP_S = 1.0
 class BlockingPipe:
     """What was sent to a ledger and is not acknowledged yet. All calls are made while holding the client.
 
-    Nobody serves the sockets while the caller does something else, or the metadata store is asked. What came, or could not leave, meanwhile is no
-    silence of the bookies', so the machine's clock stands still until that was taken in.
+    Nobody serves the sockets while the caller does something else, or the metadata store is asked. What came, or could
+    not leave, meanwhile is no silence of the bookies', so the machine's clock stands still until that was taken in.
 
     Attributes:
         bytes_in_flight: data sent and not acknowledged, as far as was heard.

@@ -14,7 +14,13 @@ from typing import Protocol
 
 from fastbk.client.asking import Asking, Build
 from fastbk.client.config import ClientConfig
-from fastbk.client.connection import AddListener, Answer, Connection, open_connection
+from fastbk.client.connection import (
+    AddListener,
+    Answer,
+    Connection,
+    next_slot,
+    open_connection,
+)
 from fastbk.client.known_bookies import KnownBookies
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration
@@ -270,7 +276,7 @@ class BookiePool:
 
     def new_slot(self, listener: AddListener) -> int:
         """Return a slot for the adds of one writer: the upper bits of their request ids."""
-        self._slot += 1
+        self._slot = next_slot(self._slot, self.slots)
         self.slots[self._slot] = listener
         return self._slot
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -21,6 +21,7 @@ from fastbk.wire.statuses import Status, status_name
 
 SLOT_SHIFT = 40
 SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1
+SLOT_MAX = (1 << 64 - SLOT_SHIFT) - 1
 HELLO_REQUEST_ID = SEQUENCE_MAX
 # Bytes that may wait in a transport before its writers pause.
 WRITE_BUFFER_BYTES = 1024 * 1024
@@ -73,6 +74,14 @@ class AddListener(Protocol):
 
     def add_answered(self, bookie_id: str, first_sequence: int, count: int, status: int) -> None:
         """Adds [first, first + count) of this slot were answered with `status` by that bookie."""
+
+
+def next_slot(last: int, used: Container[int]) -> int:
+    """Return the slot after `last` that is not `used`: they come around after 16 million writers of one client."""
+    slot = last % SLOT_MAX + 1
+    while slot in used:
+        slot = slot % SLOT_MAX + 1
+    return slot
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from fastbk.errors import ClientClosed, NotEnoughBookies
+from fastbk.client.connection import SLOT_MAX
+from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies
 from tests.unit.client.clients import toy_cluster
 
 
@@ -22,3 +23,26 @@ async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool)
         await (client.close() if ends_client else writer.close())
         with pytest.raises(ClientClosed if ends_client else NotEnoughBookies):
             await asyncio.wait_for(telling, 2)
+
+
+async def test_a_writer_whose_ledger_is_gone_is_let_go_by_close() -> None:
+    async with toy_cluster(laggard_wait=0.01) as (client, _, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        await client.delete_ledger(writer.ledger_id)
+        with pytest.raises(NoSuchLedger):
+            await writer.close()
+        assert not client.pool.slots
+        await writer.close()  # there is nothing left to do
+
+
+async def test_slots_come_around_and_pass_over_those_in_use() -> None:
+    async with toy_cluster() as (client, _, _):
+        writer = await client.create_ledger()
+        (first,) = client.pool.slots
+        client.pool._slot = SLOT_MAX - 1
+        last = await client.create_ledger()
+        again = await client.create_ledger()
+        assert sorted(client.pool.slots) == [first, first + 1, SLOT_MAX]
+        for one in (writer, last, again):
+            assert await one.append(b"x") == 0
