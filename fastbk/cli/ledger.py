@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import warnings
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.errors import ConfigError
-from fastbk.units import format_size
+from fastbk.units import format_count, format_entries, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    create = verbs.add_parser("create", help="make an empty ledger and print its id")
+    create = verbs.add_parser(
+        "create",
+        help="make an empty open ledger and print its id",
+        description="Make an empty ledger, leave it open, and print its id. Only the writer that made a ledger can"
+        " append to it, and that one ends with this command: the ledger is there to try out `show`, `metadata`,"
+        " `tail`, `recover` (which closes it) and `delete`. To fill a ledger from the shell: `fastbk ledger write`.",
+    )
     _add_shape(create)
 
     write = verbs.add_parser(
@@ -103,13 +110,16 @@ async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
 
 
 async def _create(client: Client, options: argparse.Namespace) -> int:
-    writer = await _new(client, options)
-    await writer.close()
-    ledger_id = writer.ledger_id
+    """Leave the ledger open: its writer is not closed, it ends with the client."""
+    ledger_id = (await _new(client, options)).ledger_id
     if options.json:
-        print_json({"ledger_id": ledger_id, "entries": 0})
+        print_json({"ledger_id": ledger_id, "state": "OPEN"})
     else:
         print(ledger_id)
+        note(
+            f"ledger {ledger_id} is open and empty, and has no writer any more; `fastbk ledger recover"
+            f" {ledger_id}` closes it"
+        )
     return 0
 
 
@@ -134,7 +144,7 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
         print_json({"ledger_id": writer.ledger_id, "entries": entries, "bytes": size_bytes})
     else:
         print(writer.ledger_id)
-        note(f"ledger {writer.ledger_id}: {entries:,} entries, {format_size(size_bytes)}")
+        note(f"ledger {writer.ledger_id}: {format_entries(entries)}, {format_size(size_bytes)}")
     return 0
 
 
@@ -210,8 +220,9 @@ async def _recover(client: Client, options: argparse.Namespace) -> int:
             }
         )
         if not options.json:
-            entries, size = metadata.last_entry_id + 1, format_size(metadata.length)
-            print(f"ledger {ledger_id} is closed: {entries:,} entries, {size}", flush=True)
+            entries = format_entries(metadata.last_entry_id + 1)
+            size = format_size(metadata.length)
+            print(f"ledger {ledger_id} is closed: {entries}, {size}", flush=True)
     if options.json:
         print_json({"recovered": done})
     return 0
@@ -296,14 +307,20 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
         writable = sum(bookie.writable for bookie in await client.list_bookies())
         ensemble = max(options.write_quorum or 1, min(ENSEMBLE_DEFAULT, writable))
         if ensemble < ENSEMBLE_DEFAULT:
-            note(f"only {writable} bookies take writes: {ensemble} copies of each entry")
-    return await client.create_ledger(
-        ensemble=ensemble,
-        write_quorum=options.write_quorum or ensemble,
-        ack_quorum=options.ack_quorum,
-        digest=options.digest or "crc32c",
-        password=_password(options),
-    )
+            copies = format_count(options.write_quorum or ensemble, "copy", "copies")
+            note(f"{format_count(writable, 'bookie')} can be written to: {copies} of each entry")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        writer = await client.create_ledger(
+            ensemble=ensemble,
+            write_quorum=options.write_quorum or ensemble,
+            ack_quorum=options.ack_quorum,
+            digest=options.digest or "crc32c",
+            password=_password(options),
+        )
+    for one in told:
+        note(str(one.message))
+    return writer
 
 
 def _password(options: argparse.Namespace) -> bytes:

@@ -43,6 +43,7 @@ from fastbk.errors import (
 )
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration, VersionedLedger
+from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -219,7 +220,11 @@ class Client:
     async def _watch_bookies(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            await self._store.watch_bookies(self._bookies_changed)
+            try:
+                await self._store.watch_bookies(self._bookies_changed)
+            except BaseException:
+                self._is_watching = False
+                raise
 
     async def _create(self, ledger_id: LedgerId, value: LedgerMetadata) -> VersionedLedger:
         try:
@@ -377,8 +382,13 @@ class Client:
         await self.close()
 
 
-def connect(uri: str | MetadataStore, **options: object) -> Client:
-    """Return a client of the cluster whose metadata is at `uri`; see `ClientConfig` for the options. No I/O."""
+def connect(uri: str | MetadataStore | None = None, **options: object) -> Client:
+    """Return a client of the cluster whose metadata is at `uri`; see `ClientConfig` for the options. No I/O.
+
+    `uri` None: the variable FASTBK_METADATA. Raises ConfigError if neither is there, and for unknown options.
+    """
+    if uri is None:
+        uri = uri_or_default(uri, "give connect() a metadata URI")
     return Client(uri, config_of(options))
 
 

@@ -100,14 +100,30 @@ def test_show_and_list_tell_what_metadata_holds(cli: Cli) -> None:
     assert str(ledger_id) in cli("ledger", "list").decode().split()
 
 
-def test_create_prints_an_id_and_delete_takes_it_away(cli: Cli) -> None:
+def test_create_leaves_an_open_ledger_and_says_what_closes_it(cli: Cli) -> None:
     ledger_id = cli("ledger", "create").decode().strip()
+    assert f"`fastbk ledger recover {ledger_id}` closes it" in cli.err
+    assert cli.json("ledger", "show", ledger_id)["state"] == "OPEN"
+    assert cli("ledger", "recover", ledger_id) == (
+        f"ledger {ledger_id} is closed: 0 entries, 0 B\n".encode()
+    )
     assert cli.json("ledger", "show", ledger_id)["entries"] == 0
+
+
+def test_create_in_json_and_delete(cli: Cli) -> None:
+    ledger_id = str(cli.json("ledger", "create")["ledger_id"])
     assert cli.json("ledger", "delete", ledger_id) == {"deleted": [int(ledger_id)]}
     cli("ledger", "show", ledger_id, code=1)
     assert cli.err.startswith("fastbk: ")
     assert len(cli.err.splitlines()) == 1
     cli("ledger", "delete", ledger_id, code=1)
+
+
+def test_a_weak_quorum_is_said_in_one_line(cli: Cli) -> None:
+    cli("ledger", "create", "-E", "3", "-w", "3", "-a", "1")
+    first, *rest = cli.err.splitlines()
+    assert first.startswith("ack_quorum=1 of write_quorum=3 is no majority")
+    assert not any("Warning" in line for line in rest)
 
 
 def test_a_password_is_needed_for_its_ledger(cli: Cli) -> None:
