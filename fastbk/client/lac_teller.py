@@ -37,6 +37,12 @@ class LacTeller:
         if self._timer is None and self._interval_s:
             self._timer = self._loop.call_later(self._interval_s, self._tell_when_idle)
 
+    def again(self) -> None:
+        """A bookie is there again that may not have heard what was told, or has forgotten it."""
+        if self._told >= 0:
+            self._told = -1
+            self.poke()
+
     def stop(self) -> None:
         """Tell nothing more."""
         self._interval_s = 0
@@ -60,7 +66,7 @@ class LacTeller:
             self._told = lac
             for peer in self._pipe.peers:
                 if peer.adds.connection is not None:
-                    # Losing it only delays visibility; the next one says the same.
+                    # Losing it only delays visibility: the next one says the same, and a new connection repeats it.
                     self._send(peer.bookie_id, lac, None)
 
     def _send(
