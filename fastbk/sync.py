@@ -40,6 +40,7 @@ from fastbk.client.rules import (
 from fastbk.errors import ClientClosed, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -332,8 +333,10 @@ class Client:
         self.close()
 
 
-def connect(uri: str | MetadataStore, **options: object) -> Client:
-    """Return a client of the cluster whose metadata is at `uri`; options as `fastbk.connect` takes them. No I/O."""
+def connect(uri: str | MetadataStore | None = None, **options: object) -> Client:
+    """Return a client of the cluster whose metadata is at `uri`; both as `fastbk.connect` takes them. No I/O."""
+    if uri is None:
+        uri = uri_or_default(uri, "give connect() a metadata URI")
     return Client(uri, config_of(options))
 
 

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them (`64MiB`, `200us`) and as the code has them."""
+"""Sizes, durations and counts as people write them (`64MiB`, `200us`, `1 bookie`) and as the code has them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ def format_duration_us(duration_us: float) -> str:
     if duration_us < 1e6:
         return f"{duration_us / 1e3:.1f} ms"
     return f"{duration_us / 1e6:.1f} s"
+
+
+def format_count(count: int, noun: str, plural: str | None = None) -> str:
+    """Return `count` with its noun (`1 bookie`, `2,000 entries`); `plural` where it is more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_entries(count: int) -> str:
+    """Return `count` as a number of entries (`1 entry`, `2,000 entries`)."""
+    return format_count(count, "entry", "entries")
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:

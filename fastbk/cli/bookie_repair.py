@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.errors import ConfigError
-from fastbk.units import format_size, parse_size
+from fastbk.units import format_count, format_size, parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -168,7 +168,7 @@ class _Line:
         left = "" if left_s is None else f", about {left_s:,.0f} s left"
         done = progress.ledgers_done + progress.failed_count
         text = (
-            f"recovering {self._bookie_id}: {done:,} of {progress.ledgers:,} ledgers,"
+            f"recovering {self._bookie_id}: {done:,} of {format_count(progress.ledgers, 'ledger')},"
             f" {format_size(progress.bytes_copied)} copied{left}"
         )
         if self._is_terminal:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
-from fastbk.units import format_size
+from fastbk.units import format_entries, format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -119,7 +119,8 @@ async def _under_replicated(options: argparse.Namespace) -> int:
                 found.append(asdict(one))
             else:
                 found.append({})
-                many = "" if one.count is None else f" ({one.count:,} entries, from {one.ids[0]})"
+                count = one.count
+                many = "" if count is None else f" ({format_entries(count)}, from {one.ids[0]})"
                 print(
                     f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}:"
                     f" {one.reason}{many}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import add_json, need_linux, note, print_json
 from fastbk.errors import ConfigError, Error
 from fastbk.server.lifecycle import RestartBudget
+from fastbk.units import format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -209,7 +210,8 @@ def _announce(options: argparse.Namespace, cluster: DevCluster, seconds: float) 
             }
         )
     else:
-        print(f"{len(cluster.bookies)} bookies ready in {seconds:.1f} s, data in {cluster.data}")
+        bookies = format_count(len(cluster.bookies), "bookie")
+        print(f"{bookies} ready in {seconds:.1f} s, data in {cluster.data}")
         for bookie in cluster.bookies:
             print(
                 f"  {bookie.name}  127.0.0.1:{bookie.port}"

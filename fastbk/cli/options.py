@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.units import format_size
+from fastbk.units import format_entries, format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -30,13 +29,9 @@ def add_metadata(parser: argparse.ArgumentParser) -> None:
 
 def metadata_uri(options: argparse.Namespace) -> str:
     """Return the cluster's metadata URI. Raises ConfigError that says how to give one."""
-    uri = options.metadata or os.environ.get("FASTBK_METADATA", "")
-    if not uri:
-        raise ConfigError(
-            "no cluster: give --metadata URI or set FASTBK_METADATA; `fastbk dev` starts one and"
-            " prints its URI"
-        )
-    return str(uri)
+    from fastbk.meta.uri import uri_or_default
+
+    return uri_or_default(options.metadata or None, "give --metadata URI")
 
 
 def need_linux(what: str) -> None:
@@ -82,7 +77,7 @@ class Progress:
         self._next_s = now_s + self.EVERY_S
         rate = size_bytes / max(1e-9, now_s - self._began_s)
         share = f" of {format_size(self._total_bytes)}" if self._total_bytes else ""
-        text = f"{self._what}: {entries:,} entries, {format_size(size_bytes)}{share}, "
+        text = f"{self._what}: {format_entries(entries)}, {format_size(size_bytes)}{share}, "
         print(f"\r\x1b[K{text}{format_size(int(rate))}/s", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:

@@ -10,6 +10,7 @@ The layouts are flat, hierarchical and longhierarchical; the port 2181 and the p
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from fastbk.meta.zookeeper_paths import ROOT_DEFAULT, Layout
 
 FORMS = "zk+hierarchical://host:2181/ledgers, sqlite:/absolute/path or memory:name"
 ZOOKEEPER_PORT = 2181
+URI_VARIABLE = "FASTBK_METADATA"
+"""The environment variable that names the cluster where nothing else does."""
 
 _SERVER = re.compile(r"(?P<host>[A-Za-z0-9._\-]+|\[[0-9A-Fa-f:.%]+\])(?::(?P<port>\d{1,5}))?")
 _NODE_NAME = re.compile(r"[^/\x00-\x1f\x7f]+")
@@ -92,6 +95,19 @@ def _root(uri: str, path: str) -> str:
             f"metadata URI {uri!r}: /zookeeper is ZooKeeper's own; choose another path"
         )
     return "/" + "/".join(names)
+
+
+def uri_or_default(uri: str | None, how: str) -> str:
+    """Return `uri`, or what FASTBK_METADATA says if it is None.
+
+    Raises ConfigError where neither names a cluster; `how` says what the caller can be given instead.
+    """
+    named = os.environ.get(URI_VARIABLE, "") if uri is None else uri
+    if not named:
+        raise ConfigError(
+            f"no cluster: {how} or set {URI_VARIABLE}; `fastbk dev` starts one and prints its URI"
+        )
+    return named
 
 
 def open_store(uri: str, timeout_s: float = 10.0) -> MetadataStore:

@@ -120,7 +120,7 @@ def test_create_in_json_and_delete(cli: Cli) -> None:
 
 
 def test_a_weak_quorum_is_said_in_one_line(cli: Cli) -> None:
-    cli("ledger", "create", "-E", "3", "-w", "3", "-a", "1")
+    cli.json("ledger", "create", "-E", "3", "-w", "3", "-a", "1")
     first, *rest = cli.err.splitlines()
     assert first.startswith("ack_quorum=1 of write_quorum=3 is no majority")
     assert not any("Warning" in line for line in rest)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 import fastbk
+import fastbk.sync
 from fastbk.errors import (
     ConfigError,
     Error,
@@ -74,6 +76,27 @@ async def test_a_bookie_that_lost_its_data_is_not_written_to_again() -> None:
         await writer.close()
 
 
+async def test_a_bookie_that_lost_its_data_is_used_again_by_new_ledgers() -> None:
+    async with toy_cluster(laggard_wait=0.01, backoff_max=0.05) as (client, toys, _):
+        before = await client.create_ledger()
+        await before.append(b"x")
+        await toys[0].stop()
+        toys[0].ledgers.clear()
+        toys[0].incarnation = 2
+        await toys[0].start()
+        await before.append(b"y")
+        await wait_until_async(
+            lambda: "incarnation" in before.stats().trouble.get("b0", ""), "noticed"
+        )
+        with pytest.raises(NotEnoughBookies, match="incarnation"):
+            await client.create_ledger()
+        await before.close()
+        async with await client.create_ledger() as writer:
+            await writer.append(b"x")
+        assert toys[0].ids(writer.ledger_id) == [0]
+        assert toys[0].ids(before.ledger_id) == []
+
+
 async def test_a_chosen_id_that_is_taken_is_a_conflict() -> None:
     async with toy_cluster() as (client, _, _):
         writer = await client.create_ledger(ledger_id=2**62, metadata={"k": b"v"})
@@ -122,3 +145,27 @@ async def test_two_writers_share_connections_and_keep_their_own_order() -> None:
             await one.close()
         assert all(toy.connections <= 2 for toy in toys)
     store.close()
+
+
+async def test_without_a_uri_the_variable_names_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FASTBK_METADATA", "odd:by-the-variable")
+    for client, named in (
+        (fastbk.connect(), "odd:by-the-variable"),
+        (fastbk.connect("odd:by-the-caller"), "odd:by-the-caller"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            await client.ledger_info(1)
+        await client.close()
+    with pytest.raises(ConfigError, match="odd:by-the-variable"), fastbk.sync.connect():
+        pass
+
+
+@pytest.mark.parametrize("connect", [fastbk.connect, fastbk.sync.connect])
+def test_without_a_uri_and_a_variable_it_says_how_to_name_a_cluster(
+    connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FASTBK_METADATA", raising=False)
+    with pytest.raises(ConfigError, match=r"connect\(\) a metadata URI or set FASTBK_METADATA"):
+        connect()

@@ -8,7 +8,16 @@ from fastbk.errors import ConfigError
 from fastbk.server import topology
 from fastbk.server.config import BookieConfig, check, is_loopback, split_address
 from fastbk.server.example import example, value_text
-from fastbk.units import GIB, KIB, MIB, format_size, parse_duration_us, parse_size
+from fastbk.units import (
+    GIB,
+    KIB,
+    MIB,
+    format_count,
+    format_entries,
+    format_size,
+    parse_duration_us,
+    parse_size,
+)
 
 GOOD = """
 [bookie]
@@ -185,6 +194,12 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_sizes_are_shown_with_a_readable_unit() -> None:
     assert [format_size(n) for n in (5, 2048, 3 * MIB, 2 * GIB)] == [
         "5 B", "2.0 KiB", "3.0 MiB", "2.0 GiB"]  # fmt: skip
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert [format_count(n, "bookie") for n in (0, 1, 2000)] == [
+        "0 bookies", "1 bookie", "2,000 bookies"]  # fmt: skip
+    assert [format_entries(n) for n in (1, 2)] == ["1 entry", "2 entries"]
 
 
 def test_addresses() -> None:
