@@ -19,7 +19,7 @@ class Total:
     """What many worlds came to.
 
     Attributes:
-        counted: seeds with enough events and kinds of faults.
+        counted: seeds with enough events and kinds of faults; events_counted: those of them.
         failed: (seed, invariant, text) of each violation.
         faults: kind -> how often it struck.
     """
@@ -27,6 +27,7 @@ class Total:
     seeds: int = 0
     counted: int = 0
     events: int = 0
+    events_counted: int = 0
     seconds: float = 0.0
     failed: list[tuple[int, str, str]] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Total:
         self.seeds += 1
         self.counted += result.is_counted
         self.events += result.events
+        self.events_counted += result.events if result.is_counted else 0
         self.branches |= result.branches
         for kind, count in result.faults.items():
             self.faults[kind] = self.faults.get(kind, 0) + count
@@ -48,6 +50,7 @@ class Total:
         self.seeds += other.seeds
         self.counted += other.counted
         self.events += other.events
+        self.events_counted += other.events_counted
         self.branches |= other.branches
         self.failed += other.failed
         for kind, count in other.faults.items():

@@ -140,7 +140,8 @@ class Bookie(Node):
             and not getattr(request, "high_priority", False)
             and self.rng.random() < self.busy
         ):
-            self.answer(connection, request_id, Reply(Status.TOO_MANY_REQUESTS))
+            status = Status.NOT_READY if self.rng.random() < 0.5 else Status.TOO_MANY_REQUESTS
+            self.answer(connection, request_id, Reply(status))
         else:
             self.answers.answer(connection, request_id, ledger_id, key, request)
         return None
@@ -354,10 +355,13 @@ class Bookie(Node):
     def collect(self, ledger_id: LedgerId) -> None:
         """Free a deleted ledger, and remember that it is gone (garbage collection, on metadata's word)."""
         before = self.table.get(ledger_id)
-        if before is not None:
-            for table in (self.table, self._checkpoint):
-                table.put(replace(before, flags=before.flags | DELETED))
+        if before is None or not self.is_up:
+            return
+        for table in (self.table, self._checkpoint):
+            table.put(replace(before, flags=before.flags | DELETED))
         self.entries.pop(ledger_id, None)
+        self._journal = [record for record in self._journal if record[0] != ledger_id]
+        self.checks.collected(self, ledger_id)
 
     def set_writable(self, writable: bool) -> None:
         """Take normal adds, or not."""

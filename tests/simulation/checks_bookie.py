@@ -30,6 +30,10 @@ class BookieChecks(ChecksBase):
         first = facts.keys.setdefault(bookie.index, key)
         if first != key and not bookie.is_liar:
             raise Violation("I13", f"{bookie.name} took another key for ledger {ledger_id}")
+        if kind is Kind.ADD and facts.collected >> bookie.index & 1:
+            raise Violation(
+                "I12", f"{bookie.name} takes an add of ledger {ledger_id}, which it freed"
+            )
         if (
             kind is Kind.ADD
             and not flags & RECOVERY
@@ -40,6 +44,10 @@ class BookieChecks(ChecksBase):
                 "I12",
                 f"{bookie.name} takes add {entry_id} of ledger {ledger_id}, whose fence it has answered",
             )
+
+    def collected(self, bookie: Bookie, ledger_id: LedgerId) -> None:
+        """A bookie has freed a deleted ledger: it never takes anything for it again."""
+        self.facts[ledger_id].collected |= 1 << bookie.index
 
     def add_durable(self, bookie: Bookie, client: str, record: Record) -> None:
         """An add is durable and will be acknowledged, if its connection is still there."""

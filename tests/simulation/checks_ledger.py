@@ -56,13 +56,15 @@ class LedgerChecks(ChecksBase):
                 raise Violation(
                     "I9", f"entry {entry_id} was added after a recoverer had fenced enough bookies"
                 )
+            is_honest = not facts.holders.get(entry_id, 0) & self.liars
+            if not is_honest and facts.honest_copies_of(entry_id, self.liars) < quorum:
+                # From here on the protocol promises nothing: see facts.shaky.
+                facts.shaky = entry_id if facts.shaky is None else facts.shaky
             held = facts.copies_of(entry_id)
-            if held < quorum:
+            if held < quorum and facts.shaky is None:
                 raise Violation(
                     "I1", f"entry {entry_id} acknowledged, {held} bookies of its write set have it"
                 )
-            if facts.shaky is None and facts.honest_copies_of(entry_id, self.liars) < quorum:
-                facts.shaky = entry_id
             if metadata.is_closed and metadata.last_entry_id < entry_id and facts.shaky is None:
                 raise Violation(
                     "I2",

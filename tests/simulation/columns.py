@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.simulation.plan import Plan
 from tests.simulation.world import Result
 
-COLUMN = 18
+COLUMN = 20
 
 
 def head_of(plan: Plan) -> str:

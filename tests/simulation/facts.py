@@ -19,6 +19,7 @@ class Facts:
         covered: how many entries the writer had begun with when a recoverer had fenced enough bookies; None: not yet.
         holders: entry -> bit set of the bookies that ever acknowledged it durable.
         lac_told: the highest LAC that some reader was told: a close below it takes back what was read.
+        collected: bit set of bookies that have freed the ledger after its deletion.
         fenced: bit set of bookies that answered a fence.
         keys: bookie -> the first master key it took.
         copies: (bookie, entry) -> length and data that it acknowledged.
@@ -35,6 +36,7 @@ class Facts:
         self.holders: dict[EntryId, int] = {}
         self.lac_told: EntryId = -1
         self.fenced = 0
+        self.collected = 0
         self.keys: dict[int, bytes] = {}
         self.copies: dict[tuple[int, EntryId], tuple[int, bytes]] = {}
         self.reads: dict[EntryId, bytes] = {}
@@ -76,6 +78,7 @@ class Facts:
         While the ledger is being recovered a recoverer may count on it all the same: then it is one of those that may
         be lost.
         """
+        self.collected &= ~(1 << index)
         if self.metadata.state is LedgerState.IN_RECOVERY:
             return
         for entry_id, mask in self.holders.items():

@@ -43,12 +43,15 @@ class Final:
         awake_s = max(node.paused_until_s for node in world.nodes.values())
         kernel.run(max(kernel.now_s, awake_s) + SETTLE_S, events_max)
         self._write_on(events_max)
-        for ledger in list(world.workload.ledgers):
+        ledgers = [
+            one for one in world.workload.ledgers if one.ledger_id not in world.checks.deleted
+        ]
+        for ledger in ledgers:
             self._recover(ledger, events_max)
         if world.checks.recorder is None:
-            for ledger in list(world.workload.ledgers):
+            for ledger in ledgers:
                 self._repair(ledger, events_max)
-        for ledger in list(world.workload.ledgers):
+        for ledger in ledgers:
             self._read(ledger, events_max)
         client = world.add_client("h")
         kernel.run(kernel.now_s + SETTLE_S, events_max)
@@ -74,6 +77,7 @@ class Final:
                 and machine.failure is None
                 and not writing.is_closing
                 and not world.faults.lost
+                and ledger_id not in world.checks.deleted
                 and world.checks.facts[ledger_id].metadata.state is LedgerState.OPEN
             )
             # What it began with before must have had the time to come to its end.

@@ -30,7 +30,7 @@ from tests.simulation.world import World
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _CLASSES = {"liars", "failed syncs", "corruption"}
 _FAULTS = {"make_liar", "fail_sync", "corrupt"}
-_WORK = {"tell_lac", "force", "intrude", "repair"}
+_WORK = {"tell_lac", "force", "intrude", "repair", "delete"}
 
 
 def plan_for_model(plan: Plan) -> Plan:
@@ -42,7 +42,8 @@ def plan_for_model(plan: Plan) -> Plan:
         for item in plan.faults
         if item.kind not in _FAULTS
     ]
-    plan.work = [item for item in plan.work if item.kind not in _WORK]
+    plan.ledgers = 1
+    plan.work = [item for item in plan.work if item.kind not in _WORK and not item.more]
     return plan
 
 

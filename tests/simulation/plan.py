@@ -23,6 +23,9 @@ QUORUMS = [
     (3, 2, 1),
 ]
 
+# Who writes the first ledger and who the second.
+WRITERS = ("c0", "c1")
+
 # Classes of faults: each is on in about half of the worlds.
 CLASSES = (
     "delays",
@@ -79,6 +82,7 @@ class Plan:
     duration_s: float
     events_max: int
     is_deferred: bool = False
+    ledgers: int = 1
     faults: list[Item] = field(default_factory=list)
     work: list[Item] = field(default_factory=list)
     options: dict[str, float] = field(default_factory=dict)
@@ -105,6 +109,7 @@ class _Drawing:
             duration_s,
             events_max=rng.choice((400, 800, 1200, 2000)),
             is_deferred=rng.random() < 0.06,
+            ledgers=rng.choice((1, 1, 1, 2)),
         )
         self.links = [
             (one, other)
@@ -223,36 +228,44 @@ class _Drawing:
                 self.add("metadata_down", "m", self.span_s())
 
     def work(self) -> None:
-        """Draw what the clients are at: writer c0, recoverers c1 to c3, readers c2 and c3, and a repairer."""
+        """Draw what the clients are at: writers c0 and c1, recoverers c1 to c3, readers c2 and c3, and a repairer."""
         rng, plan = self.rng, self.plan
         bursts = rng.choice((4, 12, 30, 60))
-        for _ in range(bursts):
-            self.do("append", "c0", rng.choice((1, 1, 1, 2, 4)))
-        for kind, chance, most in (("force", 0.3, 3), ("tell_lac", 0.5, 6), ("close", 0.35, 1)):
-            if rng.random() < chance or (kind == "force" and plan.is_deferred):
-                for _ in range(self.some(most)):
-                    self.do(kind, "c0")
+        for ledger, writer in enumerate(WRITERS[: plan.ledgers]):
+            for _ in range(bursts):
+                self.do("append", writer, rng.choice((1, 1, 1, 2, 4)), ledger)
+            for kind, chance, most in (("force", 0.3, 3), ("tell_lac", 0.5, 6), ("close", 0.35, 1)):
+                if rng.random() < chance or (kind == "force" and plan.is_deferred):
+                    for _ in range(self.some(most)):
+                        self.do(kind, writer, 0.0, ledger)
         # The interesting moments are close together: recoverers that start one behind the other.
         moment = rng.uniform(0.1, 1.0) * plan.duration_s
         for client in rng.sample(("c1", "c2", "c3"), rng.choice((0, 1, 1, 2, 3))):
             at_s = moment + rng.choice((0, 0.001, 0.01, 0.1)) * rng.random()
-            plan.work.append(Item(at_s, "recover", client))
+            plan.work.append(Item(at_s, "recover", client, more=float(self.a_ledger())))
         for client in ("c2", "c3"):
             for _ in range(rng.choice((0, 1, 3))):
-                self.do(rng.choice(("read", "read_lac", "tail", "read_unconfirmed")), client)
+                kind = rng.choice(("read", "read_lac", "tail", "read_unconfirmed"))
+                self.do(kind, client, rng.random(), self.a_ledger())
         for _ in range(rng.choice((0, 0, 1, 3))):
-            self.do("edit", rng.choice(("c0", "c1", "c2", "c3")), rng.random())
+            self.do("edit", rng.choice(("c0", "c1", "c2", "c3")), 0.0, self.a_ledger())
         for _ in range(rng.choice((0, 0, 0, 2))):
-            self.do("intrude", "c3", rng.random())
+            self.do("intrude", "c3", rng.random(), self.a_ledger())
         if rng.random() < 0.3:
             self.do("read_own", "c0")
+        if rng.random() < 0.04:
+            self.do("delete", "c2", 0.0, self.a_ledger())
         if self.has("wipes"):
             for _ in range(rng.choice((0, 1, 2))):
-                self.do("repair", "repair")
+                self.do("repair", "repair", 0.0, self.a_ledger())
 
-    def do(self, kind: str, client: str, value: float = 0.0) -> None:
+    def do(self, kind: str, client: str, value: float = 0.0, ledger: int = 0) -> None:
         """Add a piece of work at a random moment."""
-        self.plan.work.append(Item(self.time_s(), kind, client, value))
+        self.plan.work.append(Item(self.time_s(), kind, client, value, "", ledger))
+
+    def a_ledger(self) -> int:
+        """Return the number of one of the ledgers."""
+        return self.rng.randrange(self.plan.ledgers)
 
     def options(self) -> None:
         """Draw the settings of the machines."""

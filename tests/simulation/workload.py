@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fastbk.errors import MetadataConflict, MetadataUnavailable
+from fastbk.errors import MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
@@ -49,7 +49,7 @@ class Workload:
         self.node = Node(world.kernel, "w")
         self.ledgers: list[Ledger] = []
         self.writers: dict[int, Writing] = {}
-        self.readers: dict[str, Reader] = {}
+        self.readers: dict[tuple[str, int], Reader] = {}
         self._edits = 0
 
     def schedule(self, items: list[Item]) -> None:
@@ -128,45 +128,49 @@ class Workload:
             writing.start()
         return ledger
 
-    @property
-    def ledger(self) -> Ledger:
-        """The newest ledger."""
-        return self.ledgers[-1]
+    def ledger_of(self, item: Item) -> Ledger:
+        """Return the ledger that an item is about: the one whose number is its `more`."""
+        return self.ledgers[int(item.more)]
+
+    def writing(self, item: Item) -> Writing:
+        """Return the writer of that ledger."""
+        return self.writers[self.ledger_of(item).ledger_id]
 
     def append(self, client: Client, item: Item) -> object:
         """Add some entries."""
-        writing = self.writers[self.ledger.ledger_id]
+        writing, ledger = self.writing(item), self.ledger_of(item)
         if writing.machine.failure is not None or writing.is_closing:
             return STALE
-        first = len(self.ledger.written)
+        first = len(ledger.written)
         writing.append(
-            [data_of(self.ledger.ledger_id, first + number) for number in range(int(item.value))]
+            [data_of(ledger.ledger_id, first + number) for number in range(int(item.value))]
         )
         return None
 
     def force(self, client: Client, item: Item) -> None:
         """Force what was acknowledged."""
-        self.writers[self.ledger.ledger_id].force()
+        self.writing(item).force()
 
     def tell_lac(self, client: Client, item: Item) -> None:
         """Tell the LAC explicitly."""
-        self.writers[self.ledger.ledger_id].tell_lac()
+        self.writing(item).tell_lac()
 
     def close(self, client: Client, item: Item) -> None:
         """Close the ledger, also after its writer has failed."""
-        self.writers[self.ledger.ledger_id].close()
+        self.writing(item).close()
 
     def read_own(self, client: Client, item: Item) -> None:
         """Read what was acknowledged just now."""
-        head = self.world.checks.facts[self.ledger.ledger_id].acked
+        ledger = self.ledger_of(item)
+        head = self.world.checks.facts[ledger.ledger_id].acked
         if head:
-            self.reader(client).read_own(head - 1)
+            self.reader(client, ledger).read_own(head - 1)
 
     # --- recovery ----------------------------------------------------------------------------------------------
 
     def recover(self, client: Client, item: Item) -> None:
         """Take the ledger over."""
-        ledger = self.ledger
+        ledger = self.ledger_of(item)
         client.doing = "recovering"
         procedure = RecoverLedger(ledger.ledger_id, None, self.recovery_options())
         progress = self.world.checks.recovery_moved
@@ -186,34 +190,36 @@ class Workload:
         wiped = self.world.faults.wiped
         if not wiped:
             return STALE
-        procedure = RepairLedger(self.ledger.ledger_id, wiped[-1], REPAIR)
-        Running(client, self.ledger, procedure).start()
+        ledger = self.ledger_of(item)
+        procedure = RepairLedger(ledger.ledger_id, wiped[-1], REPAIR)
+        Running(client, ledger, procedure).start()
         return None
 
     # --- readers -----------------------------------------------------------------------------------------------
 
-    def reader(self, client: Client) -> Reader:
-        """Return the reading handle of a client."""
-        found = self.readers.get(client.name)
-        if found is None or found.ledger is not self.ledger:
-            found = self.readers[client.name] = Reader(self.world, client, self.ledger)
+    def reader(self, client: Client, ledger: Ledger) -> Reader:
+        """Return a client's handle for reading a ledger."""
+        key = (client.name, ledger.ledger_id)
+        found = self.readers.get(key)
+        if found is None:
+            found = self.readers[key] = Reader(self.world, client, ledger)
         return found
 
     def read(self, client: Client, item: Item) -> None:
         """Ask for the LAC and read up to it."""
-        self.reader(client).read_all()
+        self.reader(client, self.ledger_of(item)).read_all()
 
     def read_lac(self, client: Client, item: Item) -> None:
         """Ask for the LAC, of a quorum or of anybody."""
-        self.reader(client).read_lac(self.kernel.events % 2 == 0, None)
+        self.reader(client, self.ledger_of(item)).read_lac(item.value < 0.5, None)
 
     def tail(self, client: Client, item: Item) -> None:
         """Follow the ledger."""
-        self.reader(client).tail()
+        self.reader(client, self.ledger_of(item)).tail()
 
     def read_unconfirmed(self, client: Client, item: Item) -> None:
         """Read beyond the LAC."""
-        self.reader(client).read_unconfirmed()
+        self.reader(client, self.ledger_of(item)).read_unconfirmed()
 
     # --- others ------------------------------------------------------------------------------------------------
 
@@ -227,17 +233,35 @@ class Workload:
                 return None
             return replace(metadata, custom={**metadata.custom, name: b"1"})
 
-        Running(client, self.ledger, MetadataUpdate(decide, None, 3.0), self.edited).start()
+        update = MetadataUpdate(decide, None, 3.0)
+        Running(client, self.ledger_of(item), update, self.edited).start()
 
     def edited(self, running: Running[VersionedLedger]) -> None:
         """An edit has come to its end."""
         error = running.procedure.error
-        if error is not None and not isinstance(error, MetadataUnavailable | MetadataConflict):
+        passing = MetadataUnavailable | MetadataConflict | NoSuchLedger
+        if error is not None and not isinstance(error, passing):
             raise error
+
+    def delete(self, client: Client, item: Item) -> object:
+        """Delete the ledger; the bookies free it at their next garbage collection, unless they are down."""
+        ledger_id = self.ledger_of(item).ledger_id
+        store = self.world.store
+        if ledger_id not in store.ledgers or store.is_down:
+            return STALE
+        store.delete(ledger_id)
+        self.world.checks.deleted.add(ledger_id)
+        for bookie in self.world.bookies.values():
+            self.kernel.after(
+                bookie.rng.random() * self.world.plan.duration_s, bookie, bookie.collect, ledger_id
+            )
+        return None
 
     def intrude(self, client: Client, item: Item) -> None:
         """Try adds and fences with another key: a bookie that knows the ledger's refuses."""
-        ledger = self.ledger
+        ledger = self.ledger_of(item)
+        if ledger.ledger_id in self.world.checks.deleted:
+            return
         ensemble = self.world.store.ledgers[ledger.ledger_id].metadata.fragments[-1].ensemble
         known = [one for one in ensemble if ledger.ledger_id in self.world.bookies[one].entries]
         for bookie_id in known:

@@ -17,7 +17,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.final import Final
 from tests.simulation.kernel import Kernel, Node, Violation
 from tests.simulation.network import Network
-from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.plan import WRITERS, Plan, draw_plan
 from tests.simulation.store import Store
 from tests.simulation.workload import Workload
 
@@ -90,7 +90,8 @@ class World:
         # Before any fault: registrations are heard, the ledger is made.
         self.faults.schedule(plan.faults)
         self.kernel.run(0.01, plan.events_max)
-        self.workload.create(rng.sample(plan.bookies, plan.ensemble), self.clients["c0"])
+        for writer in WRITERS[: plan.ledgers]:
+            self.workload.create(rng.sample(plan.bookies, plan.ensemble), self.clients[writer])
         self.workload.schedule(plan.work)
 
     def run(self) -> None:

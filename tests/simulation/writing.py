@@ -52,6 +52,7 @@ class Writing(Running[None]):
         self._version = -1
         self._head = 0
         self._timer_s: float | None = None
+        self._retrying: set[BookieId] = set()
 
     def start(self) -> None:
         """Begin, and connect to the ensemble."""
@@ -186,12 +187,17 @@ class Writing(Running[None]):
         for first, count, status in verdicts:
             if status == 0:
                 machine.acknowledged(bookie_id, first, count, now_s)
-            elif machine.refused(bookie_id, first, count, status, now_s):
+            elif (
+                machine.refused(bookie_id, first, count, status, now_s)
+                and bookie_id not in self._retrying
+            ):
+                self._retrying.add(bookie_id)
                 self.client.kernel.after(RETRY_S, self.client, self.retry, bookie_id)
         self.look()
 
     def retry(self, bookie_id: BookieId) -> object:
         """Send again what was refused for a passing reason."""
+        self._retrying.discard(bookie_id)
         if self.is_over or self.machine.failure is not None:
             return STALE
         self.machine.retry(bookie_id)

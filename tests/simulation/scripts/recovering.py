@@ -197,7 +197,7 @@ def a_recoverer_dies_half_way() -> None:
         s.keep("c1", "b1", rewrites(2))
         s.recover("c1")
         s.until(lambda: 2 in s.bookie(0).entries[0], "c1 has written entry 2 again")
-        reader = s.world.workload.reader(s.client("c3"))
+        reader = s.world.workload.reader(s.client("c3"), s.ledger)
         reader.read_lac(True, None)
         s.run()
         s.client("c1").crash()
