@@ -210,7 +210,8 @@ class BlockingChannel:
         hello = decode_hello_reply(answer.frame)
         if hello.bookie_id != self.bookie_id:
             raise ProtocolError(f"there is bookie {hello.bookie_id!r}, not {self.bookie_id!r}")
-        reason = self._reactor.known.check_incarnation(self.bookie_id, hello.incarnation)
+        reactor = self._reactor
+        reason = reactor.known.check_incarnation(self.bookie_id, hello.incarnation, reactor.slots)
         if reason is not None:
             raise ProtocolError(reason)
         self.hello = hello

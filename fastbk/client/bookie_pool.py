@@ -63,6 +63,7 @@ class Channel:
         self._retry: asyncio.TimerHandle | None = None
         self._tries = 0
         self._was_missed = False
+        self._refused = "the connection was lost at once"
 
     @property
     def is_writable(self) -> bool:
@@ -107,7 +108,11 @@ class Channel:
         (task,) = done
         if task.cancelled():
             raise ClientClosed("the client was closed")
-        return task.result()
+        connection = task.result()
+        if connection is not self.connection:
+            # It answered, and was not what it should be.
+            raise NotEnoughBookies(f"bookie {self.bookie_id}: {self._refused}")
+        return connection
 
     def _start(self) -> None:
         if self._retry is not None:
@@ -148,6 +153,7 @@ class Channel:
                     listener.channel_ready(self.bookie_id)
                 return
             reason = reason or "the connection was lost at once"
+            self._refused = reason
             connection.abort(reason)
         elif isinstance(error, Error):
             reason = str(error)
@@ -304,7 +310,7 @@ class BookiePool:
     def check_incarnation(self, bookie_id: BookieId, connection: Connection) -> str | None:
         """Return why the bookie may not be used: its data is not what this client knew."""
         assert connection.hello is not None
-        return self.known.check_incarnation(bookie_id, connection.hello.incarnation)
+        return self.known.check_incarnation(bookie_id, connection.hello.incarnation, self.slots)
 
     def failed(self, bookie_id: BookieId) -> None:
         """Count an error of the bookie's towards its quarantine."""

@@ -7,7 +7,7 @@ there are others; what it holds already is read from it and written to it as bef
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fastbk.client.bookie_views import view_of
 from fastbk.client.config import ClientConfig
@@ -29,6 +29,7 @@ class KnownBookies:
         self._listed_s: float | None = None
         self._incarnations: dict[BookieId, int] = {}
         self._gone: set[BookieId] = set()
+        self._counting_on_old: dict[BookieId, frozenset[int]] = {}
         self._failed_s: dict[BookieId, float] = {}
         self._failures_s: dict[BookieId, deque[float]] = {}
         self._quarantined_until_s: dict[BookieId, float] = {}
@@ -63,11 +64,21 @@ class KnownBookies:
 
     # --- whose data --------------------------------------------------------------------------------------------
 
-    def check_incarnation(self, bookie_id: BookieId, incarnation: int) -> str | None:
-        """Return why the bookie may not be used: its data is not what this client knew."""
+    def check_incarnation(
+        self, bookie_id: BookieId, incarnation: int, writers: Collection[int] = ()
+    ) -> str | None:
+        """Return why the bookie may not be used: its data is not what this client's writers count on.
+
+        `writers`: those that are open, by slot. Whoever was open when the loss was noticed may have acknowledgements of
+        the old data; when the last of them has ended, the new data is as good as any other bookie's.
+        """
         if self._incarnations.setdefault(bookie_id, incarnation) != incarnation:
-            self._gone.add(bookie_id)
-            return "it came back without its data (another incarnation)"
+            counting = self._counting_on_old.setdefault(bookie_id, frozenset(writers))
+            if not counting.isdisjoint(writers):
+                self._gone.add(bookie_id)
+                return "it came back without its data (another incarnation)"
+            del self._counting_on_old[bookie_id]
+            self._incarnations[bookie_id] = incarnation
         self._gone.discard(bookie_id)
         return None
 

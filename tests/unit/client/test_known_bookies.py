@@ -45,8 +45,23 @@ def test_another_incarnation_is_refused_and_known_to_be_gone() -> None:
     assert not known.is_gone("a")
     known.update([registered("a", incarnation=5)], 1.0)
     assert known.is_gone("a")
-    assert known.check_incarnation("a", 5) is not None
+    assert known.check_incarnation("a", 5, {1}) is not None
+    assert known.is_gone("a")
     assert not known.is_gone("b")
+
+
+def test_another_incarnation_is_taken_when_no_writer_from_before_is_left() -> None:
+    known = KnownBookies(ClientConfig())
+    known.update([registered("a", incarnation=4)], 0.0)
+    assert known.check_incarnation("a", 4, {1, 2}) is None
+    known.update([registered("a", incarnation=5)], 1.0)
+    assert known.check_incarnation("a", 5, {1, 2}) is not None
+    assert known.check_incarnation("a", 5, {2, 3}) is not None, "one is left that was open before"
+    assert known.check_incarnation("a", 4, {2, 3}) is None, "the old data was found again"
+    assert known.check_incarnation("a", 5, {2, 3}) is not None
+    assert known.check_incarnation("a", 5, {3}) is None, "which never counted on the old data"
+    assert not known.is_gone("a")
+    assert known.check_incarnation("a", 4, {3}) is not None
 
 
 def test_errors_over_the_threshold_mean_quarantine_for_a_time() -> None:
