@@ -109,10 +109,13 @@ class Channel:
         if task.cancelled():
             raise ClientClosed("the client was closed")
         connection = task.result()
-        if connection is not self.connection:
+        if not self._is_current(connection):
             # It answered, and was not what it should be.
             raise NotEnoughBookies(f"bookie {self.bookie_id}: {self._refused}")
         return connection
+
+    def _is_current(self, connection: Connection) -> bool:
+        return self.connection is connection
 
     def _start(self) -> None:
         if self._retry is not None:
