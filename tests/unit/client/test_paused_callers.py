@@ -16,9 +16,11 @@ from tests.unit.client.test_sync import sync_cluster
 TIMEOUT_S = 0.3
 
 
-def pause() -> None:
+def pause(for_s: float = 2 * TIMEOUT_S) -> None:
     """Let all timeouts pass without serving any socket."""
-    time.sleep(2 * TIMEOUT_S)
+    end_s = time.monotonic() + for_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(left_s)
 
 
 def test_acks_that_wait_in_the_sockets_count() -> None:
@@ -118,7 +120,7 @@ def test_a_metadata_store_that_hangs_ends_no_writer() -> None:
         wait_until(lambda: writer.append(b"x") >= 0 and writer.stats().trouble, "it is missed")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "read_ledger", hang)
-            time.sleep(0.06)
+            pause(0.06)
             pending = writer.append_nowait(b"x")
             # The wait for acks begins with the change of the ensemble, which is due.
             assert pending.result() == pending.entry_id
