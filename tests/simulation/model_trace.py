@@ -30,7 +30,7 @@ from tests.simulation.world import World
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _CLASSES = {"liars", "failed syncs", "corruption"}
 _FAULTS = {"make_liar", "fail_sync", "corrupt"}
-_WORK = {"tell_lac", "force", "intrude", "repair", "delete"}
+_WORK = {"tell_lac", "force", "intrude", "repair", "delete", "cancel"}
 
 
 def plan_for_model(plan: Plan) -> Plan:
@@ -43,6 +43,7 @@ def plan_for_model(plan: Plan) -> Plan:
         if item.kind not in _FAULTS
     ]
     plan.ledgers = 1
+    plan.options["stale"] = 0.0
     plan.work = [item for item in plan.work if item.kind not in _WORK and not item.more]
     return plan
 

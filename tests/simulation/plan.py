@@ -284,6 +284,15 @@ class _Drawing:
             "parallel": float(rng.random() < 0.2),
         }
 
+    def habits(self) -> None:
+        """Draw what clients do on top: change their minds, and begin with metadata that they read long ago."""
+        rng, plan = self.rng, self.plan
+        plan.options["stale"] = float(rng.random() < 0.3)
+        for item in [one for one in plan.work if one.kind in ("recover", "tail", "read")]:
+            if rng.random() < 0.1:
+                at_s = item.at_s + rng.choice((0.001, 0.01, 0.1)) * rng.random()
+                plan.work.append(Item(at_s, "cancel", item.target))
+
 
 def draw_plan(seed: int) -> Plan:
     """Return the plan of a seed."""
@@ -294,4 +303,5 @@ def draw_plan(seed: int) -> Plan:
     drawing.on_clients()
     drawing.work()
     drawing.options()
+    drawing.habits()
     return drawing.plan

@@ -49,6 +49,7 @@ class Workload:
         self.node = Node(world.kernel, "w")
         self.ledgers: list[Ledger] = []
         self.writers: dict[int, Writing] = {}
+        self.first: dict[int, VersionedLedger] = {}
         self.readers: dict[tuple[str, int], Reader] = {}
         self._edits = 0
 
@@ -121,6 +122,7 @@ class Workload:
             digest_type=DigestType.CRC32C,
         )
         world.store.create(ledger.ledger_id, metadata)
+        self.first[ledger.ledger_id] = VersionedLedger(metadata, 0)
         if client is not None:
             known = VersionedLedger(metadata, 0)
             writing = Writing(client, ledger, known, self.writer_options())
@@ -172,7 +174,9 @@ class Workload:
         """Take the ledger over."""
         ledger = self.ledger_of(item)
         client.doing = "recovering"
-        procedure = RecoverLedger(ledger.ledger_id, None, self.recovery_options())
+        # A client may have read the metadata when the ledger was new.
+        known = self.first[ledger.ledger_id] if self.world.plan.options.get("stale") else None
+        procedure = RecoverLedger(ledger.ledger_id, known, self.recovery_options())
         progress = self.world.checks.recovery_moved
         Running(client, ledger, procedure, self.recovered, progress).start()
 
@@ -194,6 +198,13 @@ class Workload:
         procedure = RepairLedger(ledger.ledger_id, wiped[-1], REPAIR)
         Running(client, ledger, procedure).start()
         return None
+
+    def cancel(self, client: Client, item: Item) -> object:
+        """Give up whatever is under way on a client, but for its writers."""
+        given_up = [one for one in client.runnings if not isinstance(one, Writing)]
+        for running in given_up:
+            running.cancel()
+        return None if given_up else STALE
 
     # --- readers -----------------------------------------------------------------------------------------------
 
