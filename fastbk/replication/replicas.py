@@ -15,6 +15,7 @@ from fastbk.errors import (
     ClientClosed,
     DigestMismatch,
     Error,
+    MetadataUnavailable,
     NotEnoughBookies,
     QuorumTimeout,
     Unauthorized,
@@ -105,7 +106,8 @@ class Replicas:
             return
         assert isinstance(outcome, Error)
         self.said[bookie_id] = str(outcome)
-        if isinstance(outcome, NotEnoughBookies | QuorumTimeout):
+        # Without metadata nobody can say where a bookie is that was never reached before; soon somebody may.
+        if isinstance(outcome, NotEnoughBookies | QuorumTimeout | MetadataUnavailable):
             self.passing.add(bookie_id)
         elif isinstance(outcome, ClientClosed):
             self.closed = outcome

@@ -334,6 +334,13 @@ def test_only_those_are_asked_again_whose_reasons_may_have_passed() -> None:
     assert isinstance(reading.error, NoSuchEntry)
 
 
+def test_bookies_that_cannot_be_found_without_metadata_are_asked_again() -> None:
+    client, reading = reading_of(world_of(10), 9)
+    for _ in range(3):
+        client.complete(client.asks(ReadEntries)[0], MetadataUnavailable("away"))
+    assert drain(client, reading) == list(range(10))
+
+
 def test_one_silent_bookie_gets_only_its_share_of_the_time() -> None:
     world = world_of(10)
     client, reading = reading_of(world, 9)
