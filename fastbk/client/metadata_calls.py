@@ -7,6 +7,7 @@ deadline, and those behind it wait no longer than theirs.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -79,7 +80,7 @@ class MetadataCalls:
     async def watch_ledger(self, ledger_id: LedgerId, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of the ledger, until the watch is closed."""
         told = self._on_loop(callback)
-        return await self.call(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
+        return await self._watch(lambda store: store.watch_ledger(ledger_id, lambda _: told()))
 
     async def follow_ledger(self, ledger_id: LedgerId) -> AsyncGenerator[VersionedLedger, None]:
         """Yield a ledger's metadata now and after changes, of which several may be told as one, until it is deleted."""
@@ -105,7 +106,30 @@ class MetadataCalls:
     async def watch_bookies(self, callback: Callable[[], None]) -> None:
         """Call `callback()` on the loop after bookies came or went, until this is closed."""
         told = self._on_loop(callback)
-        self._watches.append(await self.call(lambda store: store.watch_bookies(told)))
+        self._watches.append(await self._watch(lambda store: store.watch_bookies(told)))
+
+    async def _watch(self, begin: Callable[[MetadataStore], Watch]) -> Watch:
+        """Begin a watch; one that is there only when nobody waits for it any more is closed again."""
+        lock = threading.Lock()
+        is_given_up = False
+        begun: Watch | None = None
+
+        def call(store: MetadataStore) -> Watch:
+            nonlocal begun
+            begun = begin(store)
+            with lock:
+                if is_given_up:
+                    begun.close()
+            return begun
+
+        try:
+            return await self.call(call)
+        except BaseException:
+            with lock:
+                is_given_up = True
+                if begun is not None:
+                    begun.close()
+            raise
 
     def _on_loop(self, callback: Callable[[], None]) -> Callable[[], None]:
         loop = asyncio.get_running_loop()

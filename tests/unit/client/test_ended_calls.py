@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 
 import pytest
 
 from fastbk.client.connection import SLOT_MAX
 from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies
-from tests.unit.client.clients import toy_cluster
+from fastbk.meta.api import Watch
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import some_turns, toy_cluster
 
 
 @pytest.mark.parametrize("ends_client", [False, True])
@@ -46,3 +50,36 @@ async def test_slots_come_around_and_pass_over_those_in_use() -> None:
         assert sorted(client.pool.slots) == [first, first + 1, SLOT_MAX]
         for one in (writer, last, again):
             assert await one.append(b"x") == 0
+
+
+async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with toy_cluster() as (client, _, store):
+        writer = await client.create_ledger()
+        begin, may_begin = store.watch_ledger, threading.Event()
+        watches: list[Closing] = []
+
+        class Closing:
+            def __init__(self, watch: Watch) -> None:
+                self.watch, self.is_closed = watch, False
+
+            def close(self) -> None:
+                self.is_closed = True
+                self.watch.close()
+
+        def begin_late(ledger_id: int, callback: Callable[[int], None]) -> Watch:
+            assert may_begin.wait(10)
+            watches.append(Closing(begin(ledger_id, callback)))
+            return watches[0]
+
+        monkeypatch.setattr(store, "watch_ledger", begin_late)
+        changes = client.watch_ledger(writer.ledger_id)
+        first = asyncio.ensure_future(anext(changes))
+        await some_turns()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        may_begin.set()
+        await wait_until_async(lambda: bool(watches) and watches[0].is_closed, "it is closed")
+        await writer.close()
