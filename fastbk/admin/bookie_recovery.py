@@ -144,8 +144,8 @@ class BookieRecovery:
         alive = {one.service.bookie_id for one in await self._client.list_bookies()}
         if self._bookie_id in alive:
             raise ConfigError(
-                f"bookie {self._bookie_id} is alive: stop it first, or say that it is to be emptied"
-                " while it runs (--even-if-alive)"
+                f"bookie {self._bookie_id} is alive: stop it first (when it was killed, its registration ends"
+                " within half a minute); `fastbk bookie recover --even-if-alive` empties one that goes on running"
             )
 
     async def _one(self, ledger_id: LedgerId) -> None:

@@ -96,21 +96,22 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
         finally:
             line.end()
         is_named = bool(await run.find()) if progress.is_whole else True
+    if not progress.ledgers:
+        note(f"no ledger names {options.bookie_id}")
     if is_named and progress.is_whole:
         note("ledgers were created on it meanwhile: run this again")
-    forgotten = forget and not is_named and await asyncio.to_thread(_forget, uri, options.bookie_id)
-    _say(
-        options,
-        {
-            "ledgers": progress.ledgers,
-            "done": progress.ledgers_done,
-            "entries_copied": progress.entries_copied,
-            "bytes_copied": progress.bytes_copied,
-            "entries_lost": progress.entries_lost,
-            "failed": progress.failed_count,
-            "decommissioned": forgotten,
-        },
-    )
+    answer: dict[str, int] = {
+        "ledgers": progress.ledgers,
+        "done": progress.ledgers_done,
+        "entries_copied": progress.entries_copied,
+        "bytes_copied": progress.bytes_copied,
+        "entries_lost": progress.entries_lost,
+        "failed": progress.failed_count,
+    }
+    if forget:
+        done = not is_named and await asyncio.to_thread(_forget, uri, options.bookie_id)
+        answer["decommissioned"] = done
+    _say(options, answer)
     for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
         note(f"ledger {ledger_id} still names {options.bookie_id}: {reason}")
     if progress.failed_count > LISTED_MAX:
@@ -135,13 +136,17 @@ def _say(options: argparse.Namespace, answer: dict[str, int]) -> None:
     if options.json:
         print_json(answer)
         return
-    sizes = ("bytes", "bytes_copied")
     print(
         ", ".join(
-            f"{name.replace('_', ' ')}: {format_size(value) if name in sizes else value}"
-            for name, value in answer.items()
+            f"{name.replace('_', ' ')}: {_shown(name, value)}" for name, value in answer.items()
         )
     )
+
+
+def _shown(name: str, value: int) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_size(value) if name in ("bytes", "bytes_copied") else f"{value:,}"
 
 
 class _Line:

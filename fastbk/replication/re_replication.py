@@ -106,7 +106,8 @@ class RepairLedger(Procedure[LedgerRepaired]):
             if target is None:
                 reasons = dict(found.left_out) | self._refusing
                 said = "; ".join(f"{one}: {why}" for one, why in reasons.items())
-                self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to [{said}]"
+                said = said or "none may be taken but those that hold it; start another"
+                self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {said}"
                 self._next(known, at_s)
                 return
             copy = CopyShare(

@@ -65,6 +65,11 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived()
             )
             assert code == 2
             assert "is alive: stop it first" in said
+            code, answer, said = await asyncio.to_thread(
+                fastbk_cli, uri, "bookie", "recover", "bookie-9"
+            )
+            assert (code, answer["ledgers"], "decommissioned" in answer) == (0, 0, False)
+            assert "no ledger names bookie-9" in said
 
             await cluster.kill_async(0)
             # Its registration ends with its lease.

@@ -123,7 +123,8 @@ def test_without_any_other_bookie_it_says_so_and_changes_nothing(rng: random.Ran
         world.stores[name].is_away = True
     before = world.metadata
     result = repair(world)
-    assert "no bookie to copy to" in result.left[0]
+    assert "no bookie to copy to: " in result.left[0]
+    assert "[]" not in result.left[0]
     assert world.metadata == before
 
 
