@@ -325,6 +325,15 @@ _ALL = [
         ),
     ),
     _fault(
+        "limbo-forgets-recoveries",
+        "a bookie that lost what a recoverer had just given it comes back without a doubt",
+        (
+            "fastbk.server.identity:ledgers_of",
+            "or_in_recovery and",
+            "not or_in_recovery and",
+        ),
+    ),
+    _fault(
         "states-are-not-loaded",
         "what a bookie was told about a ledger, limbo or deletion, is forgotten",
         (f"{_BOOKIE}.put", "pack_state(state)", "pack_state(LedgerState(state.ledger_id))"),

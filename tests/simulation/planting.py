@@ -74,11 +74,15 @@ def _edited(where: str, edits: list[Edit]) -> tuple[Any, str, Any, Any]:
     return owner, name, before, property(after) if isinstance(before, property) else after
 
 
+# Modules that may have imported a function by its name.
+_OURS = ("fastbk.", "tests.simulation.")
+
+
 def _owners(owner: Any, name: str, before: Any) -> list[Any]:
     """Return where a function has to be replaced: its class, or every module that has it by that name."""
     if not isinstance(owner, ModuleType):
         return [owner]
-    modules = [module for key, module in sorted(sys.modules.items()) if key.startswith("fastbk.")]
+    modules = [module for key, module in sorted(sys.modules.items()) if key.startswith(_OURS)]
     return [module for module in modules if vars(module).get(name) is before]
 
 

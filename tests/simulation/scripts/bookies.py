@@ -6,7 +6,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import AddEntry, ReadEntry
 from fastbk.wire.statuses import Status
 from tests.simulation.scripts.registry import script
-from tests.simulation.scripts.stage import adds, reads, stage
+from tests.simulation.scripts.stage import adds, closes, reads, stage
 from tests.simulation.workload import OTHER_KEY
 
 
@@ -36,6 +36,30 @@ def a_wiped_bookie_knows_nothing() -> None:
         s.until(lambda: running.procedure.is_finished, "with the one copy that is left")
         assert s.metadata.last_entry_id == 0
         assert not s.repair(0).left
+        s.read_all()
+
+
+@script("P7b", "limbo-forgets-recoveries")
+def wiped_before_the_close_names_it() -> None:
+    with stage() as s:
+        s.append(2)
+        s.until(lambda: s.acked == 2, "two entries")
+        s.client("c0").crash()
+        # c1 takes another bookie in place of b0, in memory: metadata hears of it with the close.
+        s.bookie(0).crash(0.0, is_power_cut=False)
+        close = s.keep("c1", "m", closes)
+        running = s.recover("c1")
+        s.until(lambda: any(one.rule is close for one in s.kept), "c1 is about to close")
+        (fresh,) = (number for number in (3, 4, 5) if s.bookie(number).entries.get(0))
+        s.bookie(fresh).wipe()
+        s.bookie(fresh).force_start()
+        s.run()
+        s.release(close)
+        s.until(lambda: running.procedure.is_finished, "c1 closes")
+        assert f"b{fresh}" in s.metadata.fragments[-1].ensemble
+        assert s.ask("c2", fresh, ReadEntry(0)).status == Status.CANNOT_TELL
+        s.bookie(0).start()
+        assert not s.repair(fresh).left
         s.read_all()
 
 

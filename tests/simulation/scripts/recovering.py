@@ -16,7 +16,7 @@ from fastbk.wire.statuses import Status
 from tests.simulation.answering import Stored
 from tests.simulation.network import TO_BOOKIE
 from tests.simulation.scripts.registry import script
-from tests.simulation.scripts.stage import adds, named, reads, rewrites, stage
+from tests.simulation.scripts.stage import adds, closes, named, reads, rewrites, stage
 from tests.simulation.workload import KEY, data_of
 
 
@@ -271,9 +271,7 @@ def a_close_against_a_recovery() -> None:
     with stage() as s:
         s.append(2)
         s.until(lambda: s.acked == 2, "two entries")
-        slow = s.keep(
-            "c1", "m", lambda name, arguments: name == "update" and arguments[3].is_closed
-        )
+        slow = s.keep("c1", "m", closes)
         running = s.recover("c1")
         s.until(lambda: any(one.rule is slow for one in s.kept), "c1 is about to close")
         s.writer.close()

@@ -275,6 +275,11 @@ def rewrites(entry_id: int) -> Callable[[str, tuple[Any, ...]], bool]:
     return wants
 
 
+def closes(name: str, arguments: tuple[Any, ...]) -> bool:
+    """Want updates of metadata that close the ledger."""
+    return name == "update" and arguments[3].is_closed
+
+
 def named(*names: str) -> Callable[[str, tuple[Any, ...]], bool]:
     """Return what wants frames by the name of their handler."""
     return lambda name, arguments: name in names

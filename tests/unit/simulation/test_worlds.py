@@ -18,15 +18,13 @@ FRESH_S = 18.0
 FRESH_SEEDS = 4000
 # Seeds that once broke an invariant, by a bug of the product or of the simulator; what it was.
 PAST_FAILURES = {
-    146: "a reader that read behind the end of a ledger closed meanwhile",
-    255: "the highest entry of a bookie rotten: its fence covers nothing",
-    270: "an edit of custom metadata that met conflicts until its time was over",
-    429: "a client that had heard of no bookies yet",
-    745: "good copies only on bookies that no longer belong to the fragment",
-    903: "a force of a ledger with Qa = 1",
-    1057: "an entry that only a liar made complete",
-    1186: "a liar's ack, after a close",
-    1705: "a bookie that was still stopped when everything else was healed",
+    36: "each refusal of a deleted ledger's adds sent everything again",
+    255: "the same, and the highest entry of a bookie rotten: its fence covers nothing",
+    2009028: "a repaired ledger's lost bookie that came back and spoke the truth",
+    510003679: "an entry that only a liar made complete",
+    510023045: "the same",
+    438810652992: "a bookie that was wiped between a recoverer's copies and its close",
+    644333508903: "the same",
 }
 
 

@@ -1,0 +1,84 @@
+"""`./dev sim`: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.finders import FINDERS
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.plan import draw_plan
+from tests.simulation.planting import planted
+from tests.simulation.shrinking import shrink
+from tests.simulation.world import run_seed
+from tests.tools.sim import main
+
+LAST_LINE = re.compile(r"seeds=(\d+) events=(\d+) violations=(\d+) seconds=[\d.]+")
+
+
+def test_a_quiet_run_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main({"SEEDS": "30", "SEED": "1", "JOBS": "1"}) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = LAST_LINE.fullmatch(lines[-1])
+    assert found, lines[-1]
+    seeds, events, violations = map(int, found.groups())
+    assert 0 < seeds <= 30 and events >= 200 * seeds and violations == 0
+    assert any(line.startswith("branches: ") for line in lines)
+
+
+def test_several_processes_see_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for jobs in ("1", "2"):
+        assert main({"SEEDS": "60", "SEED": "9", "JOBS": jobs}) == 0
+        found = LAST_LINE.fullmatch(capsys.readouterr().out.splitlines()[-1])
+        assert found
+        reports.append(found.groups())
+    assert reports[0] == reports[1]
+
+
+def test_a_violation_ends_with_1_and_says_how_to_see_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = {"SEEDS": "50", "SEED": "1", "JOBS": "1", "MUTATION": "one-ack-short"}
+    assert main(settings) == 1
+    out = capsys.readouterr().out
+    again = re.search(r"\./dev sim REPLAY=(\d+) MUTATION=one-ack-short", out)
+    assert again
+    assert not out.splitlines()[-1].count("violations=0")
+    assert main({"REPLAY": again[1], "MUTATION": "one-ack-short"}) == 1
+    shown = capsys.readouterr().out
+    assert "c0" in shown and "I1" in shown
+    assert main({"REPLAY": again[1]}) == 0
+
+
+def test_an_unknown_mutation_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main({"MUTATION": "nonsense"}) == 2
+    assert "no-freeze" in capsys.readouterr().out
+
+
+def test_shrinking_leaves_what_the_failure_needs() -> None:
+    name = "recovery-reads-do-not-fence"
+    seed = FINDERS[name]
+    with planted(MUTATIONS[name]):
+        violation = run_seed(seed).violation
+        assert violation is not None
+        plan = draw_plan(seed)
+        before = len(plan.faults) + len(plan.work)
+        small, result = shrink(plan, violation, 20.0)
+        assert result.violation == violation
+    assert len(small.faults) + len(small.work) < before / 2
+    kinds = {item.kind for item in small.work}
+    assert {"append", "recover"} <= kinds, "without these the fault cannot show"
+    assert len(plan.faults) + len(plan.work) == before, "the given plan is left alone"
+
+
+def test_traces_are_lines_for_the_model(tmp_path: Path) -> None:
+    assert main({"TRACES": "5", "OUT": str(tmp_path), "SEED": "40"}) == 0
+    lines = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    headers = [line["trace"] for line in lines if "trace" in line]
+    assert headers == [f"seed {seed}" for seed in range(40, 45)]
+    events = {line["event"] for line in lines if "event" in line}
+    assert {"AddSent", "AddAck", "Acked", "CloseCas", "LacRead"} <= events
