@@ -189,6 +189,14 @@ class BlockingPipe:
         while self._version != machine.ensemble_version:
             self._follow_ensemble()
 
+    def _has_to_be_heard(self) -> bool:
+        """Whether a bookie owes answers of which nothing bad is known yet."""
+        trouble = self.adds.trouble()
+        return any(
+            channel.is_up and channel.bookie_id not in trouble and self.adds.lagging(index)
+            for index, channel in enumerate(self.channels)
+        )
+
     def _catch_up(self, now_s: float) -> None:
         """Take in what is there after a pause, and let leave what could not, before anybody is blamed."""
         heard, silent_s = self._answers, now_s
@@ -197,7 +205,7 @@ class BlockingPipe:
             nonlocal heard, silent_s
             if heard != self._answers:
                 heard, silent_s = self._answers, time.monotonic()
-            return not self.has_laggards() or time.monotonic() - silent_s >= _CATCH_UP_S
+            return not self._has_to_be_heard() or time.monotonic() - silent_s >= _CATCH_UP_S
 
         while not is_over():
             self._reactor.turn(_CATCH_UP_S / 10)

@@ -10,6 +10,7 @@ import pytest
 import fastbk
 from fastbk.errors import MetadataUnavailable, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
+from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until
 from tests.unit.client.test_sync import sync_cluster
 
@@ -42,9 +43,10 @@ def test_acks_that_wait_in_the_sockets_count() -> None:
 def test_what_could_not_leave_before_the_pause_leaves_after_it() -> None:
     with sync_cluster(append_timeout=TIMEOUT_S) as (client, _, _):
         writer = client.create_ledger()
-        pending = [writer.append_nowait(bytes(1 << 20)) for _ in range(8)]
+        pending = [writer.append_nowait(bytes(256 << 10)) for _ in range(14)]
+        assert all(one.wants_out for one in writer._pipe.channels)
         pause()
-        assert pending[-1].result() == 7
+        assert pending[-1].result() == 13
 
 
 def test_an_idle_writer_keeps_its_bookies() -> None:
@@ -71,6 +73,18 @@ def test_a_bookie_that_stays_silent_over_the_pause_is_still_found() -> None:
         writer.append(b"z")
         assert writer.stats().ensemble_changes == 1
         assert silent.bookie_id not in writer.stats().ensemble
+        writer.close()
+
+
+def test_nobody_waits_for_a_bookie_that_refuses() -> None:
+    with sync_cluster(3, laggard_wait=0.01, replace_after=0.05) as (client, toys, _):
+        writer = client.create_ledger()
+        toys.toys[0].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        wait_until(lambda: writer.append(b"x") >= 0 and writer.stats().trouble, "it refuses")
+        pause(0.7)  # the next look for another bookie is due then
+        begun_s = time.monotonic()
+        writer.append(b"x")
+        assert time.monotonic() - begun_s < 0.8
         writer.close()
 
 
