@@ -24,7 +24,7 @@ from fastbk.cli.bench_service import (
 )
 from fastbk.cli.options import add_json, note, print_json
 from fastbk.errors import ConfigError, Error
-from fastbk.units import parse_size
+from fastbk.units import format_count, format_entries, parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -279,9 +279,9 @@ def _text(answer: dict[str, Any]) -> str:
     latency, spent = answer["latency_us"], answer["cpu_us_per_entry"]
     rate = answer.get("adds_per_s", answer.get("reads_per_s", 0.0))
     lines = [
-        f"{answer['what']}: {answer['entries']:,} entries of {answer['size_bytes']:,} bytes, window"
-        f" {answer['window']:,}, {answer['ledgers']} ledgers, {answer['connections']} connections,"
-        f" E=1 Qw=1 Qa=1, digest {answer['digest']}",
+        f"{answer['what']}: {format_entries(answer['entries'])} of {answer['size_bytes']:,} bytes, window"
+        f" {answer['window']:,}, {format_count(answer['ledgers'], 'ledger')},"
+        f" {format_count(answer['connections'], 'connection')}, E=1 Qw=1 Qa=1, digest {answer['digest']}",
         f"journal:  {answer['backend']} {answer['sync_mode']}".rstrip(),
         f"rate:     {rate:,.0f}/s, {answer['megabytes_per_s']:,.1f} MB/s",
         f"latency:  p50 {latency['p50']:,.1f}  p99 {latency['p99']:,.1f}  p99.9 {latency['p999']:,.1f}"

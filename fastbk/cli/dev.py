@@ -220,10 +220,15 @@ def _announce(options: argparse.Namespace, cluster: DevCluster, seconds: float) 
             )
         print(f"metadata: {cluster.metadata_uri}")
         print("in another terminal:")
-        print(f"  export FASTBK_METADATA={cluster.metadata_uri}")
+        print(f"  {_export(cluster.metadata_uri)}")
         print(f"  seq 1000 | {_program()} ledger write")
         print("Ctrl-C stops it; the data stays.")
     sys.stdout.flush()
+
+
+def _export(uri: str) -> str:
+    """Return the shell's line that names the cluster: `;` separates ZooKeeper's servers, and a shell's commands."""
+    return f"export FASTBK_METADATA={shlex.quote(uri)}"
 
 
 def _program() -> str:

@@ -23,7 +23,7 @@ import fastbk
 from fastbk.demo.source import find_source
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, NoSuchLedger, StorageError
-from fastbk.units import GIB, format_duration_us, format_size
+from fastbk.units import GIB, format_duration_us, format_entries, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,7 +238,8 @@ class Job:
         missing = {bookie: count for bookie, count in written.under_replicated.items() if count}
         for bookie, count in missing.items():
             self._screen.say(
-                f"{bookie} lacks {count:,} entries that it missed (repair comes later)"
+                f"{bookie} lacks {format_entries(count)} that it missed, with no fourth bookie to take its"
+                " place"
             )
 
     def _verdict(self, agreed: bool, written: Written, entries: int, sha256: str) -> str:

@@ -176,14 +176,14 @@ def test_a_cluster_of_one_bookie(tmp_path: Path) -> None:
         assert len(one.pids()) == 5
     finally:
         out, _ = one.stop()
-    assert "1 bookies ready" in out
+    assert "1 bookie ready" in out
     assert "export FASTBK_METADATA=sqlite:" in out
 
 
 def test_the_commands_that_it_shows_work_as_they_are(tmp_path: Path) -> None:
-    """Though `fastbk` is not on PATH: `.venv/bin` is there without being activated."""
+    """Though `fastbk` is not on PATH, and a URI may hold what a shell takes for itself."""
     program = Path(sys.executable).with_name("fastbk")
-    one = Dev(tmp_path / "data", "--bookies", "1", program=(str(program),))
+    one = Dev(tmp_path / "its data; and more", "--bookies", "1", program=(str(program),))
     try:
         one.wait_ready()
         assert one.process.stdout is not None
