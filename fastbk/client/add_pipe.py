@@ -241,7 +241,7 @@ class AddPipe:
         )
         self.machine.connected(bookie_id, self._loop.time())
         self._pump_bookie(bookie_id)
-        self.teller.again()
+        self.teller.again(bookie_id)
         self._after()
 
     def channel_lost(self, bookie_id: BookieId, reason: str) -> None:

@@ -30,6 +30,7 @@ class LacTeller:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._told: EntryId = -1
+        self._to_tell_again: set[BookieId] = set()
         self._asking: dict[Asking, asyncio.Future[str | None] | None] = {}
 
     def poke(self) -> None:
@@ -37,10 +38,10 @@ class LacTeller:
         if self._timer is None and self._interval_s:
             self._timer = self._loop.call_later(self._interval_s, self._tell_when_idle)
 
-    def again(self) -> None:
-        """A bookie is there again that may not have heard what was told, or has forgotten it."""
+    def again(self, bookie_id: BookieId) -> None:
+        """That bookie is there again: it may not have heard what was told, or has forgotten it."""
         if self._told >= 0:
-            self._told = -1
+            self._to_tell_again.add(bookie_id)
             self.poke()
 
     def stop(self) -> None:
@@ -62,12 +63,14 @@ class LacTeller:
             self.poke()
             return
         lac = self._pipe.machine.last_add_confirmed
-        if lac > self._told:
-            self._told = lac
-            for peer in self._pipe.peers:
-                if peer.adds.connection is not None:
-                    # Losing it only delays visibility: the next one says the same, and a new connection repeats it.
-                    self._send(peer.bookie_id, lac, None)
+        is_new = lac > self._told
+        self._told = max(self._told, lac)
+        for peer in self._pipe.peers:
+            is_wanted = is_new or peer.bookie_id in self._to_tell_again
+            if is_wanted and peer.adds.connection is not None:
+                # Losing it only delays visibility: the next one says the same, and a new connection repeats it.
+                self._send(peer.bookie_id, lac, None)
+        self._to_tell_again.clear()
 
     def _send(
         self, bookie_id: BookieId, lac: EntryId, heard: asyncio.Future[str | None] | None
