@@ -191,6 +191,8 @@ class BlockingPipe:
 
     def _has_to_be_heard(self) -> bool:
         """Whether a bookie owes answers of which nothing bad is known yet."""
+        if self.adds.failure is not None:
+            return False
         trouble = self.adds.trouble()
         return any(
             channel.is_up and channel.bookie_id not in trouble and self.adds.lagging(index)

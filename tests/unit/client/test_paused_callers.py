@@ -8,7 +8,7 @@ import time
 import pytest
 
 import fastbk
-from fastbk.errors import MetadataUnavailable, QuorumTimeout
+from fastbk.errors import LedgerFenced, MetadataUnavailable, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until
@@ -87,6 +87,20 @@ def test_nobody_waits_for_a_bookie_that_refuses() -> None:
         writer.append(b"x")
         assert time.monotonic() - begun_s < 0.8
         writer.close()
+
+
+def test_a_fence_that_came_during_the_pause_ends_the_writer_at_once() -> None:
+    with sync_cluster(append_timeout=TIMEOUT_S) as (client, toys, _):
+        writer = client.create_ledger()
+        for toy in toys.toys[1:]:
+            toy.faults.swallow_adds = True
+        toys.toys[0].faults.refuse_adds = lambda *_: Status.FENCED
+        pending = writer.append_nowait(b"x")
+        pause()
+        begun_s = time.monotonic()
+        with pytest.raises(LedgerFenced):
+            pending.result()
+        assert time.monotonic() - begun_s < 0.8
 
 
 def test_an_add_that_nobody_takes_still_ends_the_writer() -> None:
