@@ -1,52 +1,53 @@
 """For each planted fault the seed that found it, from fresh ones; `./dev sim MUTATIONS=1` looks for others."""
 
 FINDERS: dict[str, int] = {
-    "recovery-reads-do-not-fence": 4000240,  # I2
-    "one-fence-is-enough": 4000131,  # I2
-    "recovery-reads-the-last-ensemble-only": 4000282,  # I2
-    "one-no-proves-missing": 4000000,  # I2
-    "cannot-tell-is-no": 4000108,  # I2
-    "io-error-is-no": 4000032,  # I2
-    "silence-is-no": 4000023,  # I2
-    "damage-is-no": 4000158,  # I2
-    "recovery-closes-before-rewriting": 4000013,  # I18
-    "rewriting-one-ack-short": 4000043,  # I18
-    "rewriting-without-the-flag": 4000010,  # I20
-    "rewriting-names-nobody-new": 4000025,  # I18
-    "rewriting-confirms-itself": 477,  # I7
-    "recovery-without-taking-over": 5918,  # I18
-    "length-of-the-newest": 3000003,  # I10
-    "recoverer-moves-the-end": 3000003,  # I8
-    "conflict-is-success": 3000003,  # I10
-    "unknown-is-success": 3000015,  # I10
-    "writer-closes-a-closed-ledger": 3000008,  # I8
-    "writer-closes-at-what-it-sent": 3000071,  # I18
-    "one-ack-short": 3000000,  # I1
-    "acks-overtake": 3000003,  # I1
-    "no-freeze": 3000025,  # I1
-    "ack-of-replaced-kept": 3000025,  # I1
-    "ack-of-replaced-counted": 3000242,  # I1
-    "fragment-starts-too-late": 3000003,  # I7
-    "writer-changes-a-fenced-ledger": 3000016,  # I16
-    "lac-is-what-was-sent": 3000000,  # I21
-    "writer-never-thaws": 3000084,  # I20
-    "nothing-is-sent-again": 3000434,  # I20
-    "deferred-ledger-changes-bookies": 3000228,  # I21
-    "fence-is-not-replayed": 3000308,  # I12
-    "key-is-not-replayed": 3000027,  # I13
-    "fence-is-not-asked": 3000001,  # I12
-    "limbo-says-no": 3000002,  # I11
-    "states-are-not-loaded": 3000002,  # I11
-    "reader-believes-one-no": 3000419,  # I5
-    "reader-leaps-gaps": 3000001,  # I5
-    "piggyback-without-proof": 3000614,  # I7
-    "lac-begins-in-the-last-fragment": 3000000,  # I21
-    "repair-names-first": 3000005,  # I19
+    "recovery-reads-do-not-fence": 7000977,  # I2
+    "one-fence-is-enough": 7000030,  # I2
+    "recovery-reads-the-last-ensemble-only": 7000247,  # I20
+    "one-no-proves-missing": 7000031,  # I2
+    "cannot-tell-is-no": 7000072,  # I2
+    "io-error-is-no": 7000903,  # I2
+    "silence-is-no": 7000006,  # I2
+    "damage-is-no": 7000023,  # I5
+    "recovery-closes-before-rewriting": 7000021,  # I18
+    "rewriting-one-ack-short": 7000007,  # I18
+    "rewriting-without-the-flag": 7000000,  # I20
+    "rewriting-names-nobody-new": 7000014,  # I18
+    "rewriting-confirms-itself": 7000400,  # I5
+    "recovery-without-taking-over": 7000137,  # I18
+    "length-of-the-newest": 7000033,  # I10
+    "recoverer-moves-the-end": 7000005,  # I8
+    "conflict-is-success": 7000005,  # I10
+    "unknown-is-success": 7000009,  # I10
+    "writer-closes-a-closed-ledger": 7000081,  # I8
+    "writer-closes-at-what-it-sent": 7000002,  # I18
+    "one-ack-short": 7000000,  # I1
+    "acks-overtake": 7000039,  # I1
+    "no-freeze": 7000023,  # I18
+    "ack-of-replaced-kept": 7000017,  # I1
+    "ack-of-replaced-counted": 7000172,  # I1
+    "fragment-starts-too-late": 7000002,  # I1
+    "writer-changes-a-fenced-ledger": 7000035,  # I8
+    "lac-is-what-was-sent": 7000002,  # I10
+    "writer-never-thaws": 7000148,  # I20
+    "nothing-is-sent-again": 7000301,  # I20
+    "deferred-ledger-changes-bookies": 7000008,  # I21
+    "fence-is-not-replayed": 7000266,  # I12
+    "key-is-not-replayed": 7000002,  # I13
+    "fence-is-not-asked": 7000000,  # I12
+    "limbo-says-no": 7000004,  # I11
+    "states-are-not-loaded": 7000004,  # I11
+    "reader-believes-one-no": 7000023,  # I5
+    "reader-leaps-gaps": 7000015,  # I5
+    "piggyback-without-proof": 7000152,  # I7
+    "lac-begins-in-the-last-fragment": 7000001,  # I7
+    "repair-names-first": 7000017,  # I19
 }
 
 # Too rare for seeds: only their scripts notice them.
 SCRIPTED = (
     "rewriting-keeps-acks-of-replaced",
     "index-overflows",
+    "limbo-forgets-recoveries",
     "repair-without-the-flag",
 )

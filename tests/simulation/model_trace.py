@@ -55,6 +55,7 @@ class Recorder:
         self.lines: list[str] = []
         self._name = name
         self._fenced: set[BookieId] = set()
+        self._started: set[str] = set()
         self._recovering: set[str] = set()
         self._fragments: dict[str, Fragment] = {}
 
@@ -108,6 +109,7 @@ class Recorder:
     def recovery_moved(self, client: str, procedure: Any) -> None:
         """A recoverer may have changed its ensemble in memory."""
         assert isinstance(procedure, RecoverLedger)
+        self._started.add(client)
         rewrite = getattr(procedure, "_rewrite", None)
         if rewrite is None or client not in self._recovering:
             return
@@ -186,7 +188,7 @@ class Recorder:
     def metadata_read(self, client: str, versioned: VersionedLedger) -> None:
         """A client has read metadata; a recoverer may go on from there."""
         if (
-            client[0] in "ch"
+            client in self._started
             and versioned.metadata.state is LedgerState.IN_RECOVERY
             and client not in self._recovering
         ):
