@@ -12,7 +12,7 @@ import pytest
 
 from fastbk.native.build_native import MODULES, NATIVE, ffi_of
 from fastbk.native.build_stubs import stub_text
-from tests.style.tree import walk
+from tests.style.tree import ROOT, SKIPPED, walk
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
@@ -195,6 +195,12 @@ def test_listed_exceptions_exist_and_have_reasons() -> None:
     for key, (_, reason) in {**LONG_FILES, **LONG_FUNCTIONS}.items():
         assert key.split(":")[0] in known, f"{key} is gone: take it off the list"
         assert reason, key
+
+
+def test_folders_that_git_ignores_are_nobodys_faults() -> None:
+    """Whoever has tried the README's commands has bookies' data beside the code, and runs the tests next."""
+    ignored = re.findall(r"^/?([^/.*\n]+)/$", (ROOT / ".gitignore").read_text(), re.MULTILINE)
+    assert {"build", "my-data"} <= set(ignored) <= SKIPPED
 
 
 def test_no_blobs() -> None:

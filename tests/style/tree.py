@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Made by tools, never committed.
-SKIPPED = {"__pycache__", "build", "dist", "fastbk-data", "fastbk.egg-info"}
+# Made by tools, or by people who try the README's commands, never committed.
+SKIPPED = {"__pycache__", "build", "dist", "fastbk-data", "fastbk.egg-info", "my-data"}
 # Written by flatc.
 GENERATED = "fastbk/wire/generated/"
 
