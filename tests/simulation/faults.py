@@ -26,6 +26,7 @@ class Faults:
     Attributes:
         struck: kinds that really happened, and how often.
         lost: bookies that lost their data, or that lie.
+        is_healed: nothing goes wrong any more.
         wiped: those of them that lost their data.
     """
 
@@ -37,7 +38,7 @@ class Faults:
         self.struck: dict[str, int] = {}
         self.lost: set[str] = set()
         self.wiped: list[str] = []
-        self._is_healed = False
+        self.is_healed = False
         self._blocked: list[tuple[Node, Node]] = []
 
     def schedule(self, items: list[Item]) -> None:
@@ -47,7 +48,7 @@ class Faults:
 
     def strike(self, item: Item) -> object:
         """Do one of them, if it may be done now."""
-        if self._is_healed or getattr(self, item.kind)(item) is STALE:
+        if self.is_healed or getattr(self, item.kind)(item) is STALE:
             return STALE
         self.struck[item.kind] = self.struck.get(item.kind, 0) + 1
         if self.kernel.lines is not None:
@@ -305,7 +306,7 @@ class Faults:
 
     def heal(self) -> None:
         """Everything works again, but for data that is lost."""
-        self._is_healed = True
+        self.is_healed = True
         world = self.world
         for link in world.network.links.values():
             link.set_faults(0.0, 0.0, 0.0, False)

@@ -258,7 +258,7 @@ class Workload:
         """Delete the ledger; the bookies free it at their next garbage collection, unless they are down."""
         ledger_id = self.ledger_of(item).ledger_id
         store = self.world.store
-        if ledger_id not in store.ledgers or store.is_down:
+        if ledger_id not in store.ledgers or store.is_down or self.world.faults.is_healed:
             return STALE
         store.delete(ledger_id)
         self.world.checks.deleted.add(ledger_id)
@@ -271,7 +271,8 @@ class Workload:
     def intrude(self, client: Client, item: Item) -> None:
         """Try adds and fences with another key: a bookie that knows the ledger's refuses."""
         ledger = self.ledger_of(item)
-        if ledger.ledger_id in self.world.checks.deleted:
+        # A bookie that lost its data has lost the key, too: there the first to come would be the intruder.
+        if ledger.ledger_id in self.world.checks.deleted or "wipes" in self.world.plan.classes:
             return
         ensemble = self.world.store.ledgers[ledger.ledger_id].metadata.fragments[-1].ensemble
         known = [one for one in ensemble if ledger.ledger_id in self.world.bookies[one].entries]

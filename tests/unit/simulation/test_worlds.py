@@ -23,6 +23,9 @@ PAST_FAILURES = {
     2009028: "a repaired ledger's lost bookie that came back and spoke the truth",
     510003679: "an entry that only a liar made complete",
     510023045: "the same",
+    910000621: "a reader of a ledger that is deleted meanwhile",
+    910001607: "a ledger deleted while everything was being healed",
+    910003235: "an intruder who was the first to show a key to a bookie without data",
     438810652992: "a bookie that was wiped between a recoverer's copies and its close",
     644333508903: "the same",
 }
