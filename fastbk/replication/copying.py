@@ -46,6 +46,8 @@ class ShareCopied:
     """What became of one share: entries and bytes written, ids that nobody could give (the first 100 by name)."""
 
     entries: int = 0
+    last_entry_id: EntryId = -1
+    """The highest one that was written."""
     size_bytes: int = 0
     lost_count: int = 0
     lost: dict[EntryId, str] = field(default_factory=dict)
@@ -209,6 +211,7 @@ class CopyShare(Procedure[ShareCopied]):
                 self._entries_in_flight -= 1
                 self._bytes_in_flight -= len(entry.data)
                 self.copied.entries += 1
+                self.copied.last_entry_id = max(self.copied.last_entry_id, entry.entry_id)
                 self.copied.size_bytes += len(entry.data)
                 self._pump(now_s)
                 return

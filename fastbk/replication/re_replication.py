@@ -12,10 +12,11 @@ from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import Outcome, Replaced
+from fastbk.replication.actions import Outcome, ReadEntry, Replaced
 from fastbk.replication.copying import CopyShare, RepairOptions
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.replicas import entry_in
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class RepairLedger(Procedure[LedgerRepaired]):
             )
             self._next(known, now_s)
             return
-        self._name(known, fragment, index, target, now_s)
+        self._name(known, fragment, index, target, copied.last_entry_id, now_s)
 
     def _name(
         self,
@@ -155,6 +156,7 @@ class RepairLedger(Procedure[LedgerRepaired]):
         fragment: Fragment,
         index: int,
         target: BookieId,
+        last_entry_id: EntryId,
         now_s: float,
     ) -> None:
         """Name the new bookie in the metadata, if the fragment is still as it was (INV-M1)."""
@@ -181,14 +183,44 @@ class RepairLedger(Procedure[LedgerRepaired]):
                 current = update.value()
                 now = current.metadata.fragment_of(fragment.first_entry_id)
                 if target in now.ensemble:
-                    self.repaired.fragments += 1
-                elif self._lost in now.ensemble:
+                    self._confirm(current, fragment, target, last_entry_id, at_s)
+                    return
+                if self._lost in now.ensemble:
                     self.repaired.left[fragment.first_entry_id] = (
                         "its metadata changed meanwhile: run the repair again"
                     )
                 self._next(current, at_s)
 
         self._run(update, updated, now_s)
+
+    def _confirm(
+        self,
+        known: VersionedLedger,
+        fragment: Fragment,
+        target: BookieId,
+        last_entry_id: EntryId,
+        now_s: float,
+    ) -> None:
+        """Have the new bookie show the last copy now that metadata names it.
+
+        One that lost its data after the copy and before it was named could not know that this ledger counts on it, so
+        it would say "no" of what was acknowledged (P7). From here on it knows.
+        """
+
+        def answered(outcome: Outcome, at_s: float) -> None:
+            if entry_in(outcome, last_entry_id) is not None:
+                self.repaired.fragments += 1
+            else:
+                self.repaired.left[fragment.first_entry_id] = (
+                    f"bookie {target}, named in its place, does not show what it was given: recover {target}, too"
+                )
+            self._next(known, at_s)
+
+        if last_entry_id < 0:
+            self.repaired.fragments += 1
+            self._next(known, now_s)
+            return
+        self._ask(target, ReadEntry(last_entry_id), self._options.request_timeout_s, answered)
 
 
 def _is_finished(metadata: LedgerMetadata, fragment: Fragment) -> bool:

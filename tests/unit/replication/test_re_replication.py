@@ -10,7 +10,7 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import Found, UpdateMetadata
+from fastbk.replication.actions import AddEntry, Ask, Found, UpdateMetadata
 from fastbk.replication.copying import RepairOptions, share_of
 from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
 from fastbk.wire.statuses import Status
@@ -80,8 +80,11 @@ def test_all_fragments_are_whole_again_and_name_the_lost_bookie_no_more(
     assert world.metadata is not None
     assert all("a" not in one.ensemble for one in world.metadata.metadata.fragments)
     check_replicated(world)
-    # Each share was whole on its new bookie before the metadata said so.
-    assert isinstance(world.log[-1], UpdateMetadata)
+    # Each share was whole on its new bookie before the metadata said so; nothing but a look at it came afterwards.
+    last = max(at for at, one in enumerate(world.log) if isinstance(one, UpdateMetadata))
+    assert not any(
+        isinstance(one, Ask) and isinstance(one.request, AddEntry) for one in world.log[last:]
+    )
 
 
 @pytest.mark.parametrize("index", range(5))
@@ -165,6 +168,20 @@ def test_a_change_by_somebody_else_is_kept(rng: random.Random) -> None:
     assert world.metadata is not None
     assert world.metadata.metadata.custom == {"x": b"1"}
     assert world.metadata.metadata.fragments[0].ensemble == ("d", "b", "c")
+
+
+class Forgetting(Interfering):
+    def interfere(self, found: VersionedLedger) -> VersionedLedger | None:
+        self.stores["d"] = ToyStore()
+        return found
+
+
+def test_a_new_bookie_that_lost_its_data_before_it_was_named_is_noticed(rng: random.Random) -> None:
+    plain = world_of(closed(3, 3, [(0, "abc")], 9), rng)
+    world = Forgetting(rng, plain.metadata, plain.stores)
+    result = repair(world)
+    assert not result.is_whole
+    assert "recover d, too" in result.left[0]
 
 
 def test_a_ledger_deleted_meanwhile_is_done(rng: random.Random) -> None:
