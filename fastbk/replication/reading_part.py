@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from fastbk.errors import Error, NoSuchEntry
+from fastbk.errors import Error, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -64,6 +64,7 @@ class ReadPart(Procedure[None]):
         self._replicas = Replicas()
         self._is_waiting_for_room = False
         self._metadata_was_read = False
+        self._metadata_error: Error | None = None
         self._give_up_at_s = 0.0
         self._backoff: Backoff | None = None
 
@@ -231,7 +232,10 @@ class ReadPart(Procedure[None]):
             self._read_metadata(self._metadata_came)
             return
         if self._is_proven_absent():
-            self._is_missing(now_s)
+            if self._metadata_error is None or self._whole.options.is_unconfirmed:
+                self._is_missing(now_s)
+            else:
+                self._may_have_moved(self._metadata_error, now_s)
             return
         passing = () if self._replicas.unauthorized else tuple(self._replicas.passing)
         assert self._backoff is not None
@@ -250,7 +254,22 @@ class ReadPart(Procedure[None]):
 
         self._sleep(pause_s, woken)
 
+    def _may_have_moved(self, error: Error, now_s: float) -> None:
+        """Those asked never had the entry; whether others have it by now only the metadata can tell: a bookie that was
+        replaced before the entry came to it says "no" in good faith."""
+        assert self._backoff is not None
+        pause_s = self._backoff.next_pause_s(now_s)
+        if pause_s is None or not isinstance(error, MetadataUnavailable):
+            self._fail(error, now_s)
+            return
+
+        def woken(_: Outcome, __: float) -> None:
+            self._read_metadata(self._metadata_came)
+
+        self._sleep(pause_s, woken)
+
     def _metadata_came(self, outcome: Outcome, now_s: float) -> None:
+        self._metadata_error = outcome if isinstance(outcome, Error) else None
         if isinstance(outcome, VersionedLedger):
             before, _ = self._members()
             self._whole.metadata = outcome.metadata
