@@ -57,7 +57,7 @@ async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
 ) -> None:
     async with toy_cluster() as (client, _, store):
         writer = await client.create_ledger()
-        begin, may_begin = store.watch_ledger, threading.Event()
+        begin, is_asked, may_begin = store.watch_ledger, threading.Event(), threading.Event()
         watches: list[Closing] = []
 
         class Closing:
@@ -69,6 +69,7 @@ async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
                 self.watch.close()
 
         def begin_late(ledger_id: int, callback: Callable[[int], None]) -> Watch:
+            is_asked.set()
             assert may_begin.wait(10)
             watches.append(Closing(begin(ledger_id, callback)))
             return watches[0]
@@ -76,7 +77,8 @@ async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
         monkeypatch.setattr(store, "watch_ledger", begin_late)
         changes = client.watch_ledger(writer.ledger_id)
         first = asyncio.ensure_future(anext(changes))
-        await some_turns()
+        # A call that the store's thread has not begun with is simply dropped.
+        await wait_until_async(is_asked.is_set, "the store's thread is at it")
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
