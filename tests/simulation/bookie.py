@@ -215,23 +215,34 @@ class Bookie(Node):
             return job.status
         if job.take in (Take.NEW, Take.CHECK, Take.FENCE):
             self._journal.append(job.record)
-        ledger_id, _, _, _, entry_id, stored = job.record
+        ledger_id, _, flags, _, entry_id, stored = job.record
         if stored is None:
             if job.take is Take.FENCE:
                 self.checks.fence_durable(self, job.connection.client.name, ledger_id)
                 self.answers.wake(ledger_id)
             return int(Status.OK)
-        status = self._store(ledger_id, entry_id, stored)
+        status = self._store(ledger_id, entry_id, stored, is_recovery=bool(flags & RECOVERY))
         if status == Status.OK:
             self.checks.add_durable(self, job.connection.client.name, job.record)
             if self.is_liar and self.drops_after_ack:
                 self.entries[ledger_id].pop(entry_id, None)
         return status
 
-    def _store(self, ledger_id: LedgerId, entry_id: EntryId, stored: Stored) -> int:
+    def _store(
+        self, ledger_id: LedgerId, entry_id: EntryId, stored: Stored, *, is_recovery: bool
+    ) -> int:
         entries = self.entries.setdefault(ledger_id, {})
         there = entries.get(entry_id)
-        if there is not None:
+        noticed = self.answers.damaged.get((ledger_id, entry_id))
+        if noticed is False:
+            return int(Status.CONFLICT)  # for all it knows these bytes are another entry's
+        if noticed:
+            # Only a repair may put a copy beside a damaged one.
+            if not is_recovery:
+                return int(Status.CANNOT_TELL)
+            del self.answers.damaged[ledger_id, entry_id]
+            entries[entry_id] = stored
+        elif there is not None:
             if not there.is_same(stored, ledger_id, entry_id):
                 return int(Status.CONFLICT)
         else:
@@ -343,7 +354,9 @@ class Bookie(Node):
         if self.store.is_down or self.network.link(self, self.store).blocked:
             self.kernel.after(LISTING_S, self, self.force_start)
             return None
-        for ledger_id in ledgers_of(self.store.records, self.name, or_in_recovery=True):
+        limbo = ledgers_of(self.store.records, self.name, or_in_recovery=True)
+        self.checks.reborn(self, set(limbo))
+        for ledger_id in limbo:
             self.table.put(LedgerState(ledger_id, flags=FENCED | LIMBO, master_key=NO_KEY))
             self.checks.in_limbo(self, ledger_id)
         self._checkpoint = self.table.copy()

@@ -65,6 +65,8 @@ class BookieChecks(ChecksBase):
                     "I14", f"{bookie.name} acknowledged two payloads for {ledger_id}/{entry_id}"
                 )
         facts.holders[entry_id] = facts.holders.get(entry_id, 0) | 1 << bookie.index
+        if not flags & RECOVERY:
+            facts.added[entry_id] = facts.added.get(entry_id, 0) | 1 << bookie.index
 
     def refused(self, bookie: Bookie, client: str, record: Record, status: int) -> None:
         """A record was not taken, for the reason in `status`."""
@@ -137,10 +139,17 @@ class BookieChecks(ChecksBase):
         if self.recorder is not None:
             self.recorder.in_limbo(bookie.name, ledger_id)
 
+    def reborn(self, bookie: Bookie, limbo: set[LedgerId]) -> None:
+        """A wiped bookie comes back; `limbo`: the ledgers of which it knows that it may have lost something."""
+        for ledger_id, facts in self.facts.items():
+            if ledger_id in self.deleted:
+                facts.collected &= ~(1 << bookie.index)
+            elif ledger_id not in limbo:
+                facts.forgotten_by(bookie.index)
+
     def wiped(self, bookie: Bookie) -> None:
         """A bookie has lost its data: what it confirms from now on is another bookie's promise."""
         for facts in self.facts.values():
-            facts.lost_by(bookie.index)
             facts.keys.pop(bookie.index, None)
             for key in [one for one in facts.copies if one[0] == bookie.index]:
                 del facts.copies[key]

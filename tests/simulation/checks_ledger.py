@@ -56,8 +56,9 @@ class LedgerChecks(ChecksBase):
                 raise Violation(
                     "I9", f"entry {entry_id} was added after a recoverer had fenced enough bookies"
                 )
-            is_honest = not facts.holders.get(entry_id, 0) & self.liars
-            if not is_honest and facts.honest_copies_of(entry_id, self.liars) < quorum:
+            added = facts.added.get(entry_id, 0)
+            honest = (added & facts.write_mask(entry_id) & ~self.liars).bit_count()
+            if added & self.liars and honest < quorum:
                 # From here on the protocol promises nothing: see facts.shaky.
                 facts.shaky = entry_id if facts.shaky is None else facts.shaky
             held = facts.copies_of(entry_id)
@@ -153,15 +154,14 @@ class LedgerChecks(ChecksBase):
 
     def not_repaired(self, ledger_id: LedgerId, reason: str) -> None:
         """After everything was healed the copies of a lost bookie could not be brought back (I19)."""
-        facts = self.facts[ledger_id]
-        if facts.shaky is None:
+        if not self.liars:  # one of them may be what copies were given to
             raise Violation("I19", f"ledger {ledger_id}: {reason}")
 
     def repaired(self, ledger_id: LedgerId, lost: BookieId) -> None:
         """A repair has succeeded: nothing names the lost bookie, and what it held has as many copies as before."""
         facts = self.facts[ledger_id]
         metadata = facts.metadata
-        if any(lost in one.ensemble for one in metadata.fragments) and facts.shaky is None:
+        if any(lost in one.ensemble for one in metadata.fragments) and not self.liars:
             raise Violation("I19", f"ledger {ledger_id} still names {lost}")
         for entry_id in range(metadata.last_entry_id + 1):
             if facts.copies_of(entry_id) < facts.ledger.ack_quorum:

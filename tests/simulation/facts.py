@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.model.ids import EntryId
-from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import write_set
 from tests.simulation.running import Ledger
 
@@ -17,6 +17,7 @@ class Facts:
         forced: with deferred sync: how many of them a force has covered.
         shaky: the first entry that only liars make complete: from there on nothing is promised.
         covered: how many entries the writer had begun with when a recoverer had fenced enough bookies; None: not yet.
+        added: entry -> bit set of the bookies that acknowledged it to its writer.
         holders: entry -> bit set of the bookies that ever acknowledged it durable.
         lac_told: the highest LAC that some reader was told: a close below it takes back what was read.
         collected: bit set of bookies that have freed the ledger after its deletion.
@@ -33,6 +34,7 @@ class Facts:
         self.forced = 0
         self.shaky: EntryId | None = None
         self.covered: int | None = None
+        self.added: dict[EntryId, int] = {}
         self.holders: dict[EntryId, int] = {}
         self.lac_told: EntryId = -1
         self.fenced = 0
@@ -72,18 +74,10 @@ class Facts:
                 return masks[entry_id % len(masks)]
         return self._masks[0][1][entry_id % len(self._masks[0][1])]
 
-    def lost_by(self, index: int) -> None:
-        """A bookie lost its data; what metadata does not say it held, it never held.
-
-        While the ledger is being recovered a recoverer may count on it all the same: then it is one of those that may
-        be lost.
-        """
-        self.collected &= ~(1 << index)
-        if self.metadata.state is LedgerState.IN_RECOVERY:
-            return
+    def forgotten_by(self, index: int) -> None:
+        """A bookie that lost its data came back, and metadata did not say that it held anything of this ledger."""
         for entry_id, mask in self.holders.items():
-            if not self.write_mask(entry_id) >> index & 1:
-                self.holders[entry_id] = mask & ~(1 << index)
+            self.holders[entry_id] = mask & ~(1 << index)
 
     def honest_copies_of(self, entry_id: EntryId, liars: int) -> int:
         """Return how many of these are no liars."""

@@ -8,7 +8,7 @@ FINDERS: dict[str, int] = {
     "cannot-tell-is-no": 7000072,  # I2
     "io-error-is-no": 7000903,  # I2
     "silence-is-no": 7000006,  # I2
-    "damage-is-no": 7000023,  # I5
+    "damage-is-no": 8000507,  # I5
     "recovery-closes-before-rewriting": 7000021,  # I18
     "rewriting-one-ack-short": 7000007,  # I18
     "rewriting-without-the-flag": 7000000,  # I20

@@ -26,6 +26,12 @@ PAST_FAILURES = {
     910000621: "a reader of a ledger that is deleted meanwhile",
     910001607: "a ledger deleted while everything was being healed",
     910003235: "an intruder who was the first to show a key to a bookie without data",
+    930000439: "a liar to which a repair gave copies",
+    930023259: "a bookie that confirmed a copy that it could no longer read",
+    930034697: "the same",
+    940005496: "a recoverer that gave an honest copy to what a liar had lost",
+    940008683: "a bookie reborn after its ledger was deleted",
+    940014012: "a bookie that metadata named again after it was reborn",
     438810652992: "a bookie that was wiped between a recoverer's copies and its close",
     644333508903: "the same",
 }
