@@ -233,8 +233,9 @@ class Faults:
                     continue
                 if self.rng.random() < item.more and any(self._copies(ledger_id, entry_id, bookie)):
                     # Damage that the bookie's own checksums pass conflicts with whoever writes the entry again: a
-                    # ledger that is still to be recovered could not be.
-                    notices = self.rng.random() < 0.5 or not facts.metadata.is_closed
+                    # ledger that is still to be recovered, or repaired, could not be.
+                    is_final = facts.metadata.is_closed and "wipes" not in self.world.plan.classes
+                    notices = self.rng.random() < 0.5 or not is_final
                     bookie.answers.damaged.setdefault((ledger_id, entry_id), notices)
                     struck = True
         return None if struck else STALE

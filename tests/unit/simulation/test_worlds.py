@@ -32,6 +32,7 @@ PAST_FAILURES = {
     940005496: "a recoverer that gave an honest copy to what a liar had lost",
     940008683: "a bookie reborn after its ledger was deleted",
     940014012: "a bookie that metadata named again after it was reborn",
+    950006634: "a repair whose only target had a copy that conflicts",
     438810652992: "a bookie that was wiped between a recoverer's copies and its close",
     644333508903: "the same",
 }
