@@ -102,25 +102,33 @@ async def slow_bookie(cluster: LocalCluster, seconds: float) -> dict[str, object
     }
 
 
-async def recovery(cluster: LocalCluster, ledgers: int) -> dict[str, float]:
-    """Leave ledgers open, kill one of their three bookies for good, then time one recovery after the other."""
-    ids = []
-    async with fastbk.connect(cluster.metadata_uri) as client:
-        for _ in range(ledgers):
-            writer = await client.create_ledger(3, 3, 2)
-            await writer.append_many([ENTRY] * 20)
-            ids.append(writer.ledger_id)
+async def recovery(cluster: LocalCluster, ledgers: int) -> dict[str, dict[str, float]]:
+    """Leave ledgers open, kill one of their three bookies for good, then time one recovery after the other.
+
+    Two kinds: of a writer that awaited each append (one entry behind the LAC, which is the last thing that bookies
+    know), and of one that had 20 in flight at once (all of them are read and written again).
+    """
+    kinds = {"one entry to rewrite": [1] * 20, "twenty entries to rewrite": [20]}
+    left: dict[str, list[int]] = {kind: [] for kind in kinds}
+    async with fastbk.connect(cluster.metadata_uri, explicit_lac_interval=0.0) as client:
+        for kind, chunks in kinds.items():
+            for _ in range(ledgers // 2):
+                writer = await client.create_ledger(3, 3, 2)
+                for count in chunks:
+                    await writer.append_many([ENTRY] * count)
+                left[kind].append(writer.ledger_id)
     await cluster.kill_async(1)
-    took = []
+    took: dict[str, list[float]] = {kind: [] for kind in kinds}
     async with fastbk.connect(cluster.metadata_uri) as client:
         # The first one finds out which bookie is dead.
-        await client.open_ledger(ids[0])
-        for ledger_id in ids[1:]:
-            began_s = time.perf_counter()
-            reader = await client.open_ledger(ledger_id)
-            took.append(time.perf_counter() - began_s)
-            assert reader.metadata.last_entry_id == 19
-    return percentiles(took)
+        await client.open_ledger(left["one entry to rewrite"].pop())
+        for kind, ledger_ids in left.items():
+            for ledger_id in ledger_ids:
+                began_s = time.perf_counter()
+                reader = await client.open_ledger(ledger_id)
+                took[kind].append(time.perf_counter() - began_s)
+                assert reader.metadata.last_entry_id == 19
+    return {kind: percentiles(values) for kind, values in took.items()}
 
 
 async def measure(folder: Path, seconds: float, rounds: int, ledgers: int) -> dict[str, object]:
