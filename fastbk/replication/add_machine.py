@@ -26,6 +26,8 @@ from fastbk.replication.shares import Shares
 from fastbk.wire.statuses import status_name
 
 _ENTRY_IDS_END = ID_MAX + 1
+# Of so many given up entries of one bookie a late ack is noticed; more stay counted as under-replicated.
+DROPPED_MAX = 65_536
 
 
 class AddMachine:
@@ -86,7 +88,7 @@ class AddMachine:
         self._reached = [0] * self._size  # the highest that `sent` ever was
         self._frontier = [first_entry_id] * self._size
         self._late: list[set[EntryId]] = [set() for _ in range(self._size)]
-        # Given up, but sent on the connection that is up: the ack may still come. Bounded by what a connection holds.
+        # Given up, but sent: the ack may still come.
         self._up = [False] * self._size
         self._dropped: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Entries below may have been sent to that index more than once, or to a bookie that was replaced.
@@ -509,7 +511,7 @@ class AddMachine:
             for entry_id in range(max(frontier, batch.first_entry_id), batch.end_entry_id):
                 if self._shares.owns(index, entry_id) and entry_id not in late:
                     self.under_replicated[index] += 1
-                    if was_sent:
+                    if was_sent and len(self._dropped[index]) < DROPPED_MAX:
                         self._dropped[index].add(entry_id)
                 late.discard(entry_id)
             if frontier < batch.end_entry_id:

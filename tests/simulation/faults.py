@@ -198,7 +198,8 @@ class Faults:
     def pause(self, item: Item) -> object:
         """A process is stopped for a while and goes on as if nothing had been."""
         node = self.world.nodes[item.target]
-        node.paused_until_s = self.kernel.now_s + item.value
+        # A shorter pause inside a longer one ends nothing: what was put off is put off to the end of the longer.
+        node.paused_until_s = max(node.paused_until_s, self.kernel.now_s + item.value)
         return None
 
     def slow_disk(self, item: Item) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fastbk.errors import LedgerClosed, LedgerFenced, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import ID_MAX
+from fastbk.replication import add_machine
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.forcing import ForcedTo
 from fastbk.wire.statuses import Status
@@ -86,6 +87,20 @@ def test_a_lost_connection_makes_only_what_was_sent_before_uncertain() -> None:
         machine.refused(index, 1, 1, Status.FENCED if index == 0 else Status.NOT_READY)
     assert machine.failure is not None
     assert machine.outcome(1) == "not_written"
+
+
+def test_what_is_remembered_of_entries_given_up_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bookie that is slow for ever must not cost memory for ever (A24)."""
+    monkeypatch.setattr(add_machine, "DROPPED_MAX", 5)
+    machine = machine_of(held=0)
+    for entry_id in range(20):
+        add(machine, 1)
+        machine.acknowledged(0, entry_id, 1)
+        machine.acknowledged(1, entry_id, 1)
+    assert machine.under_replicated[2] == 20
+    machine.acknowledged(2, 0, 20)
+    # The acks of those that were not remembered are not noticed: the count stays on the safe side.
+    assert machine.under_replicated[2] == 15
 
 
 def test_acks_that_came_early_are_counted_when_what_was_before_them_is_given_up() -> None:
