@@ -239,6 +239,7 @@ def operations_of(delivery: str, seed: int) -> int:
 @pytest.mark.parametrize("delivery", ["at_once", "newest_first", "shuffled"])
 @pytest.mark.parametrize(("action", "how", "restart"), list(faults()))
 def test_every_operation(action: str, how: dict[str, int], restart: str, delivery: str) -> None:
+    """P28 among them: a batch of the new file is written, the older one of the file before fails or is cut."""
     seed = 5
     count = operations_of(delivery, seed)
     assert count > 60

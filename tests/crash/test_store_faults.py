@@ -131,6 +131,7 @@ def look_after(world: World, mode: str, seed: int) -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_every_operation(workload: str, fault: str) -> None:
+    """P29 among them: the mark is in the manifest, whose two slots are cut and torn at every write."""
     for nth in range(1, operations_of(workload) + 1):
         # Only a cut leaves much to chance; else a kill follows a while later.
         for mode in ("lose", "keep", "random") if fault == "cut" else ("random",):

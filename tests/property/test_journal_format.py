@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -309,6 +311,34 @@ def test_any_change_of_a_golden_file_is_harmless_or_seen(
             assert kind in ("damage", "tail")
             later_is_whole = changed[20480:] == image[20480:]
             assert kind == "damage" or not later_is_whole
+
+
+@pytest.mark.parametrize("how", ["zeros", "half of it", "the header"])
+def test_a_hole_in_the_middle_is_not_the_end(how: str, tmp_path: Path) -> None:
+    """P30: a scan that stopped quietly at the first empty place would lose all that was acknowledged behind it."""
+    image = bytearray((GOLDEN / "closed.bin").read_bytes())
+    start = 8192 + 4096
+    size = {"zeros": 4096, "half of it": 2048, "the header": BATCH_HEADER_BYTES}[how]
+    image[start : start + size] = bytes(size)
+    batches, kind, end = scan_bytes(tmp_path, bytes(image))
+    assert (batches, kind) == (EXPECTED[:1], "damage")
+    assert end.later_sequence > 43
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFF0])
+def test_a_length_that_cannot_be_is_damage_and_no_buffer(length: int, tmp_path: Path) -> None:
+    """P31: every word of a batch's and a record's header takes its turn at being an absurd length."""
+    image = (GOLDEN / "closed.bin").read_bytes()
+    start = 8192 + 4096
+    tracemalloc.start()
+    try:
+        for at in range(start, start + BATCH_HEADER_BYTES + 96, 4):
+            changed = image[:at] + length.to_bytes(4, "little") + image[at + 4 :]
+            batches, kind, _ = scan_bytes(tmp_path, changed)
+            assert (batches, kind) == (EXPECTED[:1], "damage")
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 def write_golden() -> None:
