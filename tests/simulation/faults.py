@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbk.model.ledger import LedgerState
 from tests.simulation.bookie import Bookie
 from tests.simulation.client import Client
 from tests.simulation.kernel import STALE, Node
@@ -227,6 +228,9 @@ class Faults:
         struck = False
         for ledger_id, entries in bookie.entries.items():
             facts = self.world.checks.facts[ledger_id]
+            if facts.metadata.state is LedgerState.IN_RECOVERY:
+                # Its recoverer names other bookies only when it closes: which copies will count is not known yet.
+                continue
             # The highest entry of a ledger that is not closed answers fences: damaged, it covers nothing.
             highest = -1 if facts.metadata.is_closed else max(entries, default=-1)
             for entry_id in entries:
