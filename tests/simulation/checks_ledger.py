@@ -80,7 +80,8 @@ class LedgerChecks(ChecksBase):
         facts = self.facts[ledger_id]
         if entry_id >= facts.acked:
             raise Violation("I21", f"forced {entry_id}, only {facts.acked} are acknowledged")
-        for one in range(facts.forced, entry_id + 1):
+        end = entry_id + 1 if facts.shaky is None else min(entry_id + 1, facts.shaky)
+        for one in range(facts.forced, end):
             if facts.copies_of(one) < facts.ledger.ack_quorum:
                 raise Violation(
                     "I21", f"force confirmed, entry {one} has {facts.copies_of(one)} copies"
