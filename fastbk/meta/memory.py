@@ -22,6 +22,7 @@ from fastbk.meta.api import (
     VersionedLedger,
     deleted_before,
 )
+from fastbk.meta.leases import StoreLease
 from fastbk.meta.watching import Watcher, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
@@ -157,7 +158,7 @@ class MemoryStore:
         with records.lock:
             return sorted(one for one in records.ledgers if one > after)[:count_max]
 
-    def register_bookie(self, service: BookieService, *, writable: bool) -> MemoryLease:
+    def register_bookie(self, service: BookieService, *, writable: bool) -> StoreLease[object]:
         """Announce a bookie, taking over a lease of the same incarnation."""
         check_bookie_id(service.bookie_id)
         records = self._open()
@@ -176,10 +177,10 @@ class MemoryStore:
             records.bookies[service.bookie_id] = _Registered(
                 session, service, writable, self._clock() + self._lease_s
             )
-        return MemoryLease(self, service.bookie_id, session, self._lease_s / 3)
+        return StoreLease(self, service.bookie_id, session, self._lease_s / 3)
 
     def renew_lease(self, bookie_id: BookieId, session: object, writable: bool | None) -> None:
-        """Push a lease's end; used by `MemoryLease`."""
+        """Push a lease's end; used by `StoreLease`."""
         records = self._open()
         with records.lock:
             held = records.bookies.get(bookie_id)
@@ -192,7 +193,7 @@ class MemoryStore:
                 held.writable = writable
 
     def end_lease(self, bookie_id: BookieId, session: object) -> None:
-        """Deregister if the lease is still `session`'s; used by `MemoryLease`."""
+        """Deregister if the lease is still `session`'s; used by `StoreLease`."""
         records = self._open()
         with records.lock:
             held = records.bookies.get(bookie_id)
@@ -275,30 +276,3 @@ class MemoryStore:
             self._records.users -= 1
             if self._records.users == 0:
                 _shared.pop(self._name, None)
-
-
-class MemoryLease:
-    """The registration of one bookie."""
-
-    def __init__(
-        self, store: MemoryStore, bookie_id: BookieId, session: object, renew_interval_s: float
-    ) -> None:
-        self.renew_interval_s = renew_interval_s
-        self._store = store
-        self._bookie_id = bookie_id
-        self._session = session
-        self._closed = False
-
-    def renew(self) -> None:
-        """Push the end of the lease."""
-        self._store.renew_lease(self._bookie_id, self._session, None)
-
-    def set_writable(self, writable: bool) -> None:
-        """Say whether normal adds are taken."""
-        self._store.renew_lease(self._bookie_id, self._session, writable)
-
-    def close(self) -> None:
-        """Deregister."""
-        if not self._closed:
-            self._closed = True
-            self._store.end_lease(self._bookie_id, self._session)

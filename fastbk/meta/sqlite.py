@@ -30,6 +30,7 @@ from fastbk.meta.api import (
     VersionedLedger,
     deleted_before,
 )
+from fastbk.meta.leases import StoreLease
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.watching import Watcher, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
@@ -161,7 +162,7 @@ class SqliteStore:
 
     # --- bookies -----------------------------------------------------------------------------------------------
 
-    def register_bookie(self, service: BookieService, *, writable: bool) -> SqliteLease:
+    def register_bookie(self, service: BookieService, *, writable: bool) -> StoreLease[str]:
         """Announce a bookie, taking over a lease of the same incarnation."""
         check_bookie_id(service.bookie_id)
         session = uuid.uuid4().hex
@@ -192,13 +193,13 @@ class SqliteStore:
                 ),
             )
             self._bookies_changed(db)
-        return SqliteLease(self, service.bookie_id, session, self._lease_s / 3)
+        return StoreLease(self, service.bookie_id, session, self._lease_s / 3)
 
     def _alive(self, boot_id: str, expires_s: float) -> bool:
         return boot_id == self._boot_id and expires_s > time.monotonic()
 
     def renew_lease(self, bookie_id: BookieId, session: str, writable: bool | None) -> None:
-        """Push a lease's end; used by `SqliteLease`."""
+        """Push a lease's end; used by `StoreLease`."""
         with self._file.transaction() as db:
             row = db.execute(
                 "SELECT session, writable FROM bookies WHERE bookie_id = ?", (bookie_id,)
@@ -215,7 +216,7 @@ class SqliteStore:
                 self._bookies_changed(db)
 
     def end_lease(self, bookie_id: BookieId, session: str) -> None:
-        """Deregister if the lease is still `session`'s; used by `SqliteLease`."""
+        """Deregister if the lease is still `session`'s; used by `StoreLease`."""
         with self._file.transaction() as db:
             ended = db.execute(
                 "DELETE FROM bookies WHERE bookie_id = ? AND session = ?", (bookie_id, session)
@@ -315,33 +316,6 @@ class SqliteStore:
         """Close the file."""
         self._watcher.close()
         self._file.close()
-
-
-class SqliteLease:
-    """The registration of one bookie."""
-
-    def __init__(
-        self, store: SqliteStore, bookie_id: BookieId, session: str, renew_interval_s: float
-    ) -> None:
-        self.renew_interval_s = renew_interval_s
-        self._store = store
-        self._bookie_id = bookie_id
-        self._session = session
-        self._closed = False
-
-    def renew(self) -> None:
-        """Push the end of the lease."""
-        self._store.renew_lease(self._bookie_id, self._session, None)
-
-    def set_writable(self, writable: bool) -> None:
-        """Say whether normal adds are taken."""
-        self._store.renew_lease(self._bookie_id, self._session, writable)
-
-    def close(self) -> None:
-        """Deregister."""
-        if not self._closed:
-            self._closed = True
-            self._store.end_lease(self._bookie_id, self._session)
 
 
 def _no_such_ledger(ledger_id: LedgerId) -> NoSuchLedger:
