@@ -14,14 +14,13 @@ from __future__ import annotations
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.quorum import lac_is_covered
 from fastbk.replication.actions import AskLac, Outcome, Reply
-from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import Backoff, Pacing, Replicas
+from fastbk.replication.covering import AskUntilCovered
+from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 
 
-class ReadLastConfirmed(Procedure[EntryId]):
+class ReadLastConfirmed(AskUntilCovered[EntryId]):
     """Asks all of the last ensemble until the answers must contain every LAC that anybody has seen.
 
     Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer. While too few answer,
@@ -33,80 +32,24 @@ class ReadLastConfirmed(Procedure[EntryId]):
     """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, pacing: Pacing) -> None:
-        super().__init__()
+        super().__init__(ledger_id, metadata, pacing, AskLac())
         fragment = metadata.fragments[-1]
         self.best: EntryId = fragment.first_entry_id - 1
         self.fenced = False
-        self._ledger_id = ledger_id
-        self._metadata = metadata
-        self._pacing = pacing
-        self._ensemble = fragment.ensemble
-        self._valid: set[int] = set()
-        self._asked = 0
-        self._replicas = Replicas()
 
-    def begin(self, now_s: float) -> None:
-        """Ask all."""
-        self._backoff = Backoff(self._pacing, now_s)
-        self._ask_those(list(range(len(self._ensemble))))
-
-    def _ask_those(self, indexes: list[int]) -> None:
-        for index in indexes:
-
-            def answered(outcome: Outcome, now_s: float, index: int = index) -> None:
-                self._answered(index, outcome, now_s)
-
-            self._asked += 1
-            bookie_id = self._ensemble[index]
-            self._ask(bookie_id, AskLac(), self._pacing.request_timeout_s, answered)
-
-    def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
-        self._asked -= 1
-        bookie_id = self._ensemble[index]
-        is_valid = False
+    def _hear(self, index: int, outcome: Outcome) -> bool:
         if isinstance(outcome, Reply):
             self.fenced = self.fenced or outcome.fenced
             # What is proven counts even if something else in the answer is damaged; such an answer covers nothing.
             self.best = max([self.best, *outcome.lacs])
-            is_valid = outcome.status == Status.OK and not outcome.damaged
-        if not is_valid:
-            self._replicas.hear(bookie_id, outcome)
-            is_valid = bookie_id in self._replicas.absent
-        if self._replicas.closed is not None:
-            self._give_up(now_s)
-            return
-        if is_valid:
-            self._valid.add(index)
-        if self._is_covered(self._valid):
-            self._finish(self.best, now_s)
-        elif self._asked == 0:
-            self._all_answered(now_s)
+            if outcome.status == Status.OK and not outcome.damaged:
+                return True
+        bookie_id = self._ensemble[index]
+        self._replicas.hear(bookie_id, outcome)
+        return bookie_id in self._replicas.absent
 
-    def _is_covered(self, answered: set[int]) -> bool:
-        metadata = self._metadata
-        return lac_is_covered(
-            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
-
-    def _all_answered(self, now_s: float) -> None:
-        passing = [
-            index for index, one in enumerate(self._ensemble) if one in self._replicas.passing
-        ]
-        # Waiting helps only if those that may come back would be enough.
-        is_of_use = passing and self._is_covered(self._valid.union(passing))
-        pause_s = self._backoff.next_pause_s(now_s) if is_of_use else None
-        if pause_s is None:
-            self._give_up(now_s)
-            return
-
-        def woken(_: Outcome, __: float) -> None:
-            self._replicas.forget(self._ensemble[index] for index in passing)
-            self._ask_those(passing)
-
-        self._sleep(pause_s, woken)
-
-    def _give_up(self, now_s: float) -> None:
-        self._fail(self._error(), now_s)
+    def _covered(self) -> EntryId:
+        return self.best
 
     def _error(self) -> Error:
         what = f"ledger {self._ledger_id}: too few bookies told their LAC"
@@ -123,7 +66,7 @@ class TryReadLastConfirmed(ReadLastConfirmed):
         if self._valid:
             self._finish(self.best, now_s)
         else:
-            self._give_up(now_s)
+            self._fail(self._error(), now_s)
 
     def _error(self) -> Error:
         error = super()._error()

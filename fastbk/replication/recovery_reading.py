@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.model.quorum import lac_is_covered, missing_proof, write_set
+from fastbk.model.quorum import missing_proof, write_set
 from fastbk.replication.actions import Found, Outcome, ReadEntry
+from fastbk.replication.covering import AskUntilCovered
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Backoff, Pacing, Replicas, entry_in
 
@@ -35,7 +37,7 @@ class Fenced:
     lengths: dict[EntryId, int] = field(default_factory=dict)
 
 
-class FenceEnsemble(Procedure[Fenced]):
+class FenceEnsemble(AskUntilCovered[Fenced]):
     """Reads entry -1 with FENCE from every member of the last ensemble, until the answers are covered.
 
     Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer, so the old writer's quorum
@@ -46,82 +48,33 @@ class FenceEnsemble(Procedure[Fenced]):
     """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, pacing: Pacing) -> None:
-        super().__init__()
-        self._ledger_id = ledger_id
-        self._metadata = metadata
-        self._pacing = pacing
+        super().__init__(ledger_id, metadata, pacing, ReadEntry(-1, fence=True, high_priority=True))
         fragment = metadata.fragments[-1]
-        self._ensemble = fragment.ensemble
-        self._valid: set[int] = set()
-        self._asked = 0
-        self._replicas = Replicas()
         # Earlier fragments are final: nothing below the last one's start is in doubt (P2).
         self._fenced = Fenced(fragment.first_entry_id - 1)
 
-    def begin(self, now_s: float) -> None:
-        """Ask all."""
-        self._backoff = Backoff(self._pacing, now_s)
-        self._ask_those(range(len(self._ensemble)))
-
-    def _ask_those(self, indexes: range | list[int]) -> None:
-        request = ReadEntry(-1, fence=True, high_priority=True)
-        for index in indexes:
-
-            def answered(outcome: Outcome, now_s: float, index: int = index) -> None:
-                self._answered(index, outcome, now_s)
-
-            self._asked += 1
-            self._ask(self._ensemble[index], request, self._pacing.request_timeout_s, answered)
-
-    def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
-        self._asked -= 1
+    def _hear(self, index: int, outcome: Outcome) -> bool:
         bookie_id = self._ensemble[index]
         found = entry_in(outcome, -1)
         if found is None:
             self._replicas.hear(bookie_id, outcome)
-            if self._replicas.closed is not None or self._replicas.unauthorized:
-                self._give_up(now_s)
-                return
-            if bookie_id in self._replicas.absent:
-                self._valid.add(index)
-        else:
-            self._valid.add(index)
-            # Only what this digest covers; the number beside the entry counts for nothing (P19).
-            self._fenced.lac = max(self._fenced.lac, found.lac)
-            self._fenced.highest = max(self._fenced.highest, found.entry_id)
-            self._fenced.largest_bytes = max(self._fenced.largest_bytes, len(found.data))
-            self._fenced.lengths[found.entry_id] = found.length
-        if self._is_covered(self._valid):
-            self._finish(self._fenced, now_s)
-        elif self._asked == 0:
-            self._again(now_s)
+            return bookie_id in self._replicas.absent
+        # Only what this digest covers; the number beside the entry counts for nothing (P19).
+        self._fenced.lac = max(self._fenced.lac, found.lac)
+        self._fenced.highest = max(self._fenced.highest, found.entry_id)
+        self._fenced.largest_bytes = max(self._fenced.largest_bytes, len(found.data))
+        self._fenced.lengths[found.entry_id] = found.length
+        return True
 
-    def _is_covered(self, answered: set[int]) -> bool:
-        metadata = self._metadata
-        return lac_is_covered(
-            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
+    def _is_hopeless(self) -> bool:
+        return super()._is_hopeless() or self._replicas.unauthorized
 
-    def _again(self, now_s: float) -> None:
-        passing = [
-            index for index, one in enumerate(self._ensemble) if one in self._replicas.passing
-        ]
-        # Waiting helps only if those that may come back would be enough.
-        is_of_use = passing and self._is_covered(self._valid.union(passing))
-        pause_s = self._backoff.next_pause_s(now_s) if is_of_use else None
-        if pause_s is None:
-            self._give_up(now_s)
-            return
+    def _covered(self) -> Fenced:
+        return self._fenced
 
-        def woken(_: Outcome, __: float) -> None:
-            self._replicas.forget(self._ensemble[index] for index in passing)
-            self._ask_those(passing)
-
-        self._sleep(pause_s, woken)
-
-    def _give_up(self, now_s: float) -> None:
+    def _error(self) -> Error:
         what = f"ledger {self._ledger_id}: too few bookies of the last ensemble could be fenced"
-        self._fail(self._replicas.error(what, ledger_id=self._ledger_id), now_s)
+        return self._replicas.error(what, ledger_id=self._ledger_id)
 
 
 class ReadForRecovery(Procedure[Found | None]):

@@ -1,0 +1,114 @@
+"""Asking the whole last ensemble one question until enough have answered: what fencing and the LAC have in common.
+
+Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer. So whatever Qa bookies have
+done together is known to one that answered, and those that are left can do nothing together.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from fastbk.errors import Error
+from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.quorum import lac_is_covered
+from fastbk.replication.actions import BookieRequest, Outcome
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.replicas import Backoff, Pacing, Replicas
+
+T = TypeVar("T")
+
+
+class AskUntilCovered(Procedure[T]):
+    """Asks every member of the last ensemble `request`; those that are away or busy again while that may be of use.
+
+    A subclass says which answers are valid (`_hear`), what the result is (`_covered`), and how it fails (`_error`).
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        pacing: Pacing,
+        request: BookieRequest,
+    ) -> None:
+        super().__init__()
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._pacing = pacing
+        self._request = request
+        self._ensemble = metadata.fragments[-1].ensemble
+        self._valid: set[int] = set()
+        self._asked = 0
+        self._replicas = Replicas()
+
+    def begin(self, now_s: float) -> None:
+        """Ask all."""
+        self._backoff = Backoff(self._pacing, now_s)
+        self._ask_those(list(range(len(self._ensemble))))
+
+    # --- for subclasses ----------------------------------------------------------------------------------------
+
+    def _hear(self, index: int, outcome: Outcome) -> bool:
+        """Take what member `index` answered; return whether it counts. Others are to be told to `_replicas`."""
+        raise NotImplementedError
+
+    def _is_hopeless(self) -> bool:
+        """Return whether what was heard ends it at once."""
+        return self._replicas.closed is not None
+
+    def _covered(self) -> T:
+        """Return the result."""
+        raise NotImplementedError
+
+    def _error(self) -> Error:
+        """Return the error when too few answered."""
+        raise NotImplementedError
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _ask_those(self, indexes: list[int]) -> None:
+        for index in indexes:
+
+            def answered(outcome: Outcome, now_s: float, index: int = index) -> None:
+                self._answered(index, outcome, now_s)
+
+            self._asked += 1
+            bookie_id = self._ensemble[index]
+            self._ask(bookie_id, self._request, self._pacing.request_timeout_s, answered)
+
+    def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
+        self._asked -= 1
+        is_valid = self._hear(index, outcome)
+        if self._is_hopeless():
+            self._fail(self._error(), now_s)
+            return
+        if is_valid:
+            self._valid.add(index)
+        if self._is_covered(self._valid):
+            self._finish(self._covered(), now_s)
+        elif self._asked == 0:
+            self._all_answered(now_s)
+
+    def _is_covered(self, answered: set[int]) -> bool:
+        metadata = self._metadata
+        return lac_is_covered(
+            answered, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        )
+
+    def _all_answered(self, now_s: float) -> None:
+        passing = [
+            index for index, one in enumerate(self._ensemble) if one in self._replicas.passing
+        ]
+        # Waiting helps only if those that may come back would be enough.
+        is_of_use = passing and self._is_covered(self._valid.union(passing))
+        pause_s = self._backoff.next_pause_s(now_s) if is_of_use else None
+        if pause_s is None:
+            self._fail(self._error(), now_s)
+            return
+
+        def woken(_: Outcome, __: float) -> None:
+            self._replicas.forget(self._ensemble[index] for index in passing)
+            self._ask_those(passing)
+
+        self._sleep(pause_s, woken)
