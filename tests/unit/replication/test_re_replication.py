@@ -10,11 +10,11 @@ import pytest
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import AddEntry, Ask, Found, UpdateMetadata
+from fastbk.replication.actions import Action, AddEntry, Ask, Outcome, UpdateMetadata
 from fastbk.replication.copying import RepairOptions, share_of
 from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
 from fastbk.wire.statuses import Status
-from tests.fixtures.procedure_world import ProcedureWorld, ToyStore
+from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, entry_of, holders, length_at
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -34,34 +34,28 @@ def closed(
     return replace(metadata, **changes)  # type: ignore[arg-type]
 
 
-def world_of(metadata: LedgerMetadata, rng: random.Random) -> ProcedureWorld:
-    """Every entry on all of its write set."""
-    world = ProcedureWorld(rng, VersionedLedger(metadata, 5), {one: ToyStore() for one in NAMES})
+def world_of(metadata: LedgerMetadata, kind: type[World] = World) -> World:
+    """Every entry on all of its write set; bookies a to f."""
+    world = kind(VersionedLedger(metadata, 5), {one: Bookie() for one in NAMES})
     for entry_id in range(metadata.last_entry_id + 1):
-        ensemble = metadata.fragment_of(entry_id).ensemble
-        entry = Found(entry_id, entry_id - 1, 10 * (entry_id + 1), b"entry %d" % entry_id)
-        for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
-            world.stores[ensemble[index]].entries[entry_id] = entry
+        world.write(entry_id)
     return world
 
 
-def repair(world: ProcedureWorld, lost: str = "a", **options: object) -> LedgerRepaired:
-    world.stores[lost] = ToyStore(is_away=True)
-    procedure = RepairLedger(7, lost, RepairOptions(**options))  # type: ignore[arg-type]
-    world.run(procedure)  # type: ignore[arg-type]
-    return procedure.value()
+def repair(
+    world: World, rng: random.Random, lost: str = "a", **options: object
+) -> tuple[LedgerRepaired, Client]:
+    world.bookies[lost] = Bookie(away=True)
+    procedure = RepairLedger(LEDGER, lost, RepairOptions(**options))  # type: ignore[arg-type]
+    client = Client(world, procedure)  # type: ignore[arg-type]
+    client.run(rng)
+    return procedure.value(), client
 
 
-def check_replicated(world: ProcedureWorld) -> None:
-    assert world.metadata is not None
-    metadata = world.metadata.metadata
-    for entry_id in range(metadata.last_entry_id + 1):
-        ensemble = metadata.fragment_of(entry_id).ensemble
-        for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum):
-            entry = world.stores[ensemble[index]].entries[entry_id]
-            assert entry == Found(
-                entry_id, entry_id - 1, 10 * (entry_id + 1), b"entry %d" % entry_id
-            )
+def check_replicated(world: World) -> None:
+    for entry_id in range(world.metadata.last_entry_id + 1):
+        for name in holders(world.metadata, entry_id):
+            assert world.bookies[name].entries[entry_id] == entry_of(entry_id)
 
 
 @pytest.mark.parametrize(("size", "quorum"), [(3, 3), (3, 2), (4, 2), (5, 3)])
@@ -73,17 +67,16 @@ def test_all_fragments_are_whole_again_and_name_the_lost_bookie_no_more(
         (13, "bcdefa"[:size]),
         (14, "".join(reversed("abcdef"[:size]))),
     ]
-    world = world_of(closed(size, quorum, fragments, 40), rng)
-    result = repair(world, read_entries_max=4, entries_in_flight_max=3)
+    world = world_of(closed(size, quorum, fragments, 40))
+    result, client = repair(world, rng, read_entries_max=4, entries_in_flight_max=3)
     assert result.is_whole
     assert result.lost_count == 0
-    assert world.metadata is not None
-    assert all("a" not in one.ensemble for one in world.metadata.metadata.fragments)
+    assert all("a" not in one.ensemble for one in world.metadata.fragments)
     check_replicated(world)
     # Each share was whole on its new bookie before the metadata said so; nothing but a look at it came afterwards.
-    last = max(at for at, one in enumerate(world.log) if isinstance(one, UpdateMetadata))
+    last = max(at for at, one in enumerate(client.log) if isinstance(one, UpdateMetadata))
     assert not any(
-        isinstance(one, Ask) and isinstance(one.request, AddEntry) for one in world.log[last:]
+        isinstance(one, Ask) and isinstance(one.request, AddEntry) for one in client.log[last:]
     )
 
 
@@ -99,103 +92,109 @@ def test_a_share_is_what_write_sets_say(index: int, size: int, quorum: int) -> N
 
 
 def test_an_entry_without_a_readable_copy_keeps_the_metadata_as_it_is(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), rng)
+    world = world_of(closed(3, 3, [(0, "abc")], 9))
     for name in "bc":
-        del world.stores[name].entries[4]
-    before = world.metadata
-    result = repair(world, patience_s=0.1)
+        del world.bookies[name].entries[4]
+    before = world.current
+    result, _ = repair(world, rng, patience_s=0.1)
     assert not result.is_whole
     assert result.lost_count == 1
     assert list(result.lost) == [4]
     assert "no readable copy" in result.left[0]
-    assert world.metadata == before
+    assert world.current == before
 
 
 def test_a_target_that_refuses_is_not_named_and_another_is_taken(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), rng)
-    world.stores["d"].refuse = Status.IO_ERROR
-    assert repair(world).is_whole
-    assert world.metadata is not None
-    assert world.metadata.metadata.fragments[0].ensemble == ("e", "b", "c")
+    world = world_of(closed(3, 3, [(0, "abc")], 9))
+    world.bookies["d"].add_status = Status.IO_ERROR
+    assert repair(world, rng)[0].is_whole
+    assert world.metadata.fragments[0].ensemble == ("e", "b", "c")
     check_replicated(world)
 
 
 def test_without_any_other_bookie_it_says_so_and_changes_nothing(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), rng)
+    world = world_of(closed(3, 3, [(0, "abc")], 9))
     for name in "def":
-        world.stores[name].is_away = True
-    before = world.metadata
-    result = repair(world)
+        world.bookies[name].away = True
+    before = world.current
+    result, _ = repair(world, rng)
     assert "no bookie to copy to: " in result.left[0]
     assert "[]" not in result.left[0]
-    assert world.metadata == before
+    assert world.current == before
 
 
 def test_the_fragment_being_written_is_left_to_its_writer(rng: random.Random) -> None:
     metadata = closed(3, 3, [(0, "abc"), (5, "bad")], 9)
-    world = world_of(metadata, rng)
+    world = world_of(metadata)
     still_open = replace(metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0)
-    world.metadata = VersionedLedger(still_open, 5)
-    result = repair(world)
+    world.current = VersionedLedger(still_open, 5)
+    result, _ = repair(world, rng)
     assert list(result.left) == [5]
     assert "open" in result.left[5]
-    assert world.metadata.metadata.fragments[0].ensemble == ("d", "b", "c")
-    assert world.metadata.metadata.fragments[1].ensemble == ("b", "a", "d")
+    assert world.metadata.fragments[0].ensemble == ("d", "b", "c")
+    assert world.metadata.fragments[1].ensemble == ("b", "a", "d")
 
 
-class Interfering(ProcedureWorld):
+class Interfering(World):
     """Somebody else changes the metadata right before the first update."""
 
-    def update(self, action: UpdateMetadata) -> object:  # type: ignore[override]
-        if self.metadata is not None and self.metadata.version == 5:
-            self.metadata = self.interfere(self.metadata)
-        return super().update(action)
+    def outcome(self, action: Action) -> Outcome:
+        """Interfere, then do what is asked."""
+        is_first = self.current is not None and self.current.version == 5
+        if isinstance(action, UpdateMetadata) and is_first:
+            self.interfere()
+        return super().outcome(action)
 
-    def interfere(self, found: VersionedLedger) -> VersionedLedger | None:
+    def interfere(self) -> None:
         """Add custom metadata."""
-        return VersionedLedger(replace(found.metadata, custom={"x": b"1"}), 6)
+        self.edit(custom={"x": b"1"})
 
 
 class Deleting(Interfering):
-    def interfere(self, found: VersionedLedger) -> VersionedLedger | None:
-        return None
+    def interfere(self) -> None:
+        self.current = None
 
 
 def test_a_change_by_somebody_else_is_kept(rng: random.Random) -> None:
-    plain = world_of(closed(3, 3, [(0, "abc")], 9), rng)
-    world = Interfering(rng, plain.metadata, plain.stores)
-    assert repair(world).is_whole
-    assert world.metadata is not None
-    assert world.metadata.metadata.custom == {"x": b"1"}
-    assert world.metadata.metadata.fragments[0].ensemble == ("d", "b", "c")
+    world = world_of(closed(3, 3, [(0, "abc")], 9), Interfering)
+    assert repair(world, rng)[0].is_whole
+    assert world.metadata.custom == {"x": b"1"}
+    assert world.metadata.fragments[0].ensemble == ("d", "b", "c")
 
 
 class Forgetting(Interfering):
-    def interfere(self, found: VersionedLedger) -> VersionedLedger | None:
-        self.stores["d"] = ToyStore()
-        return found
+    def interfere(self) -> None:
+        self.bookies["d"] = Bookie()
 
 
 def test_a_new_bookie_that_lost_its_data_before_it_was_named_is_noticed(rng: random.Random) -> None:
-    plain = world_of(closed(3, 3, [(0, "abc")], 9), rng)
-    world = Forgetting(rng, plain.metadata, plain.stores)
-    result = repair(world)
+    world = world_of(closed(3, 3, [(0, "abc")], 9), Forgetting)
+    result, _ = repair(world, rng)
     assert not result.is_whole
     assert "recover d, too" in result.left[0]
 
 
 def test_a_ledger_deleted_meanwhile_is_done(rng: random.Random) -> None:
-    plain = world_of(closed(3, 3, [(0, "abc")], 9), rng)
-    world = Deleting(rng, plain.metadata, plain.stores)
-    result = repair(world)
+    world = world_of(closed(3, 3, [(0, "abc")], 9), Deleting)
+    result, _ = repair(world, rng)
     assert result.is_deleted
     assert result.is_whole
 
 
 def test_copies_pass_a_fence_and_stay_within_the_window(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 99), rng)
-    world.stores["d"].is_fenced = True
-    assert repair(world, entries_in_flight_max=2, bytes_per_s=100.0).is_whole
-    assert world.adds_in_flight_most == 2
-    # 100 entries of about 8 bytes at 100 bytes a second.
-    assert world.now_s > 7
+    world = world_of(closed(3, 3, [(0, "abc")], 99))
+    world.bookies["d"].fenced = True
+    world.bookies["a"] = Bookie(away=True)
+    procedure = RepairLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2, bytes_per_s=100.0))
+    client = Client(world, procedure)  # type: ignore[arg-type]
+    most = 0
+
+    def is_over() -> bool:
+        nonlocal most
+        most = max(most, len(client.asks(AddEntry)))
+        return False
+
+    client.run(rng, until=is_over)
+    assert procedure.value().is_whole
+    assert most == 2
+    assert client.now_s >= length_at(99) / 100.0
