@@ -142,11 +142,12 @@ class SqliteFile:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
+                db.execute("COMMIT")
             except BaseException:
+                # Also after a commit that failed: left open, the transaction would refuse every later one.
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

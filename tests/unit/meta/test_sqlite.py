@@ -12,6 +12,7 @@ import pytest
 from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.sqlite_file import SqliteFile
 from tests.fixtures.metadata import metadata
 
 
@@ -54,3 +55,20 @@ def test_a_file_of_the_first_format_learns_to_remember(tmp_path: Path) -> None:
 def test_a_missing_directory_is_unavailable_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(MetadataUnavailable, match="nowhere"):
         open_store(f"sqlite:{tmp_path}/nowhere/meta.db")
+
+
+def test_a_commit_that_fails_leaves_no_transaction_behind(tmp_path: Path) -> None:
+    file = SqliteFile(str(tmp_path / "m.sqlite"), 1.0)
+    with file.transaction() as db:
+        db.execute("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+        db.execute(
+            "CREATE TABLE children (id INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
+        )
+    with file.reading() as db:
+        db.execute("PRAGMA foreign_keys=ON")
+    # A deferred constraint is looked at by the commit itself.
+    with pytest.raises(MetadataUnavailable), file.transaction() as db:
+        db.execute("INSERT INTO children VALUES (7)")
+    with file.transaction() as db:
+        assert db.execute("SELECT count(*) FROM children").fetchone() == (0,)
+    file.close()
