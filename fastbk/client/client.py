@@ -21,6 +21,7 @@ from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.client.repeating import Repeating
 from fastbk.client.requests import LedgerRequests
 from fastbk.client.rules import (
     QuorumWarnings,
@@ -77,7 +78,7 @@ class Client:
         self._rng = random.Random()
         self._warnings = QuorumWarnings()
         self._is_watching = False
-        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshing = Repeating(self._tell_writers)
         _open_clients.add(self)
 
     # --- bookies -----------------------------------------------------------------------------------------------
@@ -92,13 +93,12 @@ class Client:
 
     def _bookies_changed(self) -> None:
         """The watch tells of bookies that came or went; changes while one is looked at are looked at once more."""
-        if self._refreshing is None and self._store.closed is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._tell_writers())
+        if self._store.closed is None:
+            self._refreshing.poke()
 
     async def _tell_writers(self) -> None:
         with contextlib.suppress(Error):
             await self.pool.bookies()
-        self._refreshing = None
         for writer in list(self._writers):
             writer.bookies_changed()
 
@@ -364,8 +364,7 @@ class Client:
                     outcome="unknown",
                 )
             )
-        if self._refreshing is not None:
-            self._refreshing.cancel()
+        self._refreshing.cancel()
         await self.pool.close(limit_s)
         await self._store.close(limit_s)
 
