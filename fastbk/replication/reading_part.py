@@ -6,7 +6,7 @@ one position is forgotten when it moves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from fastbk.errors import Error, MetadataUnavailable, NoSuchEntry
@@ -64,6 +64,7 @@ class ReadPart(Procedure[None]):
         self._replicas = Replicas()
         self._is_waiting_for_room = False
         self._metadata_was_read = False
+        self._absent_before_read: frozenset[BookieId] = frozenset()
         self._metadata_error: Error | None = None
         self._give_up_at_s = 0.0
         self._backoff: Backoff | None = None
@@ -226,12 +227,16 @@ class ReadPart(Procedure[None]):
         if self._timer is not None:
             self._withdraw(self._timer)
             self._timer = None
-        if not self._metadata_was_read:
-            # The copies may have moved to other bookies since.
-            self._metadata_was_read = True
-            self._read_metadata(self._metadata_came)
+        absent = self._replicas.absent
+        is_absent = self._is_proof(absent)
+        if not self._metadata_was_read or (
+            is_absent and not self._is_proof(self._absent_before_read.intersection(absent))
+        ):
+            # The copies may have moved to other bookies since; and whoever was replaced says "no" in good faith, so
+            # what proves an absence was all said before the metadata that names those bookies is read.
+            self._read_newest_metadata()
             return
-        if self._is_proven_absent():
+        if is_absent:
             if self._metadata_error is None or self._whole.options.is_unconfirmed:
                 self._is_missing(now_s)
             else:
@@ -264,9 +269,14 @@ class ReadPart(Procedure[None]):
             return
 
         def woken(_: Outcome, __: float) -> None:
-            self._read_metadata(self._metadata_came)
+            self._read_newest_metadata()
 
         self._sleep(pause_s, woken)
+
+    def _read_newest_metadata(self) -> None:
+        self._metadata_was_read = True
+        self._absent_before_read = frozenset(self._replicas.absent)
+        self._read_metadata(self._metadata_came)
 
     def _metadata_came(self, outcome: Outcome, now_s: float) -> None:
         self._metadata_error = outcome if isinstance(outcome, Error) else None
@@ -280,10 +290,9 @@ class ReadPart(Procedure[None]):
                 return
         self._all_said(now_s)
 
-    def _is_proven_absent(self) -> bool:
+    def _is_proof(self, absent: Collection[BookieId]) -> bool:
         metadata = self._whole.metadata
-        proof = missing_proof(metadata.write_quorum, metadata.ack_quorum)
-        return len(self._replicas.absent) >= proof
+        return len(absent) >= missing_proof(metadata.write_quorum, metadata.ack_quorum)
 
     def _is_missing(self, now_s: float) -> None:
         if self._whole.options.is_unconfirmed:

@@ -38,6 +38,7 @@ FINDERS: dict[str, int] = {
     "limbo-says-no": 7000004,  # I11
     "states-are-not-loaded": 7000004,  # I11
     "reader-believes-one-no": 7000023,  # I5
+    "reader-proves-by-old-metadata": 787802786070,  # I5
     "reader-leaps-gaps": 7000015,  # I5
     "piggyback-without-proof": 7000152,  # I7
     "lac-begins-in-the-last-fragment": 7000001,  # I7

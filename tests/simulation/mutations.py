@@ -342,7 +342,16 @@ _ALL = [
     _fault(
         "reader-believes-one-no",
         "an acknowledged entry is reported as missing because one bookie lacks it and the others are away",
-        (f"{_PART}._is_proven_absent", ">= proof", ">= 1"),
+        (
+            f"{_PART}._is_proof",
+            ">= missing_proof(metadata.write_quorum, metadata.ack_quorum)",
+            ">= 1",
+        ),
+    ),
+    _fault(
+        "reader-proves-by-old-metadata",
+        'a member that was replaced after the metadata was read says "no" in good faith, and is believed',
+        (f"{_PART}._all_said", "is_absent and not", "False and not"),
     ),
     _fault(
         "reader-leaps-gaps",

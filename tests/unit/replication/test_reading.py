@@ -300,6 +300,22 @@ def test_a_bookie_replaced_before_an_entry_came_proves_nothing_without_metadata(
         reading.value()
 
 
+def test_a_no_that_came_after_the_metadata_was_read_proves_nothing_yet() -> None:
+    """Qw = Qa: a member that lost its disk was replaced while it was away, and comes back saying "no" in good faith."""
+    world = world_of(1, 2, 2, 2)
+    client, reading = reading_of(world, 0)
+    for name in ("b0", "b1"):
+        world.bookies[name].away = True
+    client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
+    for name in ("s0", "s1"):
+        world.bookies[name].add(entry_of(0))
+    world.edit(fragments=(Fragment(0, ("s0", "s1")),))
+    world.bookies["b0"].away = False
+    world.bookies["b0"].entries.clear()
+    assert drain(client, reading) == [0]
+    assert reading.error is None
+
+
 def test_a_ledger_that_was_deleted_is_said_to_be() -> None:
     client, reading = reading_of(world_of(0), 0)
     client.complete(_until_metadata_is_asked(client), NoSuchLedger("deleted"))
@@ -352,6 +368,7 @@ def test_only_those_are_asked_again_whose_reasons_may_have_passed() -> None:
     while client.asks(ReadEntries):
         again.append(client.asks(ReadEntries)[0].bookie_id)
         client.complete(client.asks(ReadEntries)[0], Reply(Status.NO_ENTRY))
+    client.run()  # the metadata once more, behind the last "no"
     # The one that was not reached comes last; it may have the entry all the same.
     assert again == ["b2", "b1"]
     assert isinstance(reading.error, NoSuchEntry)
