@@ -19,6 +19,9 @@ from fastbk.model.ledger import LedgerMetadata
 
 # Endpoints of bookies that speak fastbk's own protocol; Apache's is "bookie-rpc".
 FASTBK_PROTOCOL = "fastbk"
+# That of a bookie's page for machines and tools, under the name that Apache's bookies give theirs.
+HTTP_PROTOCOL = "http"
+HTTP_NAME = "httpserver"
 LIST_PAGE_COUNT = 1000
 
 

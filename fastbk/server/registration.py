@@ -37,18 +37,20 @@ class Membership:
     def __init__(
         self,
         config: BookieConfig,
-        service: Endpoint,
+        endpoints: tuple[Endpoint, ...],
         on_problem: Callable[[str | None], None],
         *,
         accept_data_loss: bool = False,
     ) -> None:
-        """`on_problem` gets a reason while metadata does not know of us, None when it does again.
+        """`endpoints`: where clients and tools reach us.
+
+        `on_problem` gets a reason while metadata does not know of us, None when it does again.
 
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
         self._config = config
         self._accept_data_loss = accept_data_loss
-        self._endpoint = service
+        self._endpoints = endpoints
         self._on_problem = on_problem
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._store: MetadataStore | None = None
@@ -130,7 +132,7 @@ class Membership:
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
         )
-        return BookieService(BookieId(bookie_id), incarnation, (self._endpoint,))
+        return BookieService(BookieId(bookie_id), incarnation, self._endpoints)
 
     async def _keep(self) -> None:
         while True:

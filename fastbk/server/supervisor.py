@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.errors import Error, StorageError
-from fastbk.meta.api import Endpoint
+from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, Endpoint
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server import config as config_module
@@ -107,15 +107,14 @@ class Supervisor:
             stack.callback(self._guard.close)
             self._bookie_id = self._config.bookie.id or f"{host}:{self._guard.port}"
             logs.bind(bookie_id=self._bookie_id)
-            endpoint = Endpoint(self._config.bookie.advertised or host, self._guard.port)
+            self._admin = await self._open_admin(stack)
             self._membership = Membership(
                 self._config,
-                endpoint,
+                self._endpoints(self._config.bookie.advertised or host),
                 lambda reason: self._life.note("metadata", reason),
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
-            self._admin = await self._open_admin(stack)
             return await self._boots()
 
     def stop(self, reason: str) -> None:
@@ -284,6 +283,16 @@ class Supervisor:
             self._life.crash_loop = reason
             logs.error("bookie.reads_only", reason=reason, next=READS_ONLY_NEXT)
         return pause_s
+
+    def _endpoints(self, host: str) -> tuple[Endpoint, ...]:
+        """Return what the registration tells: where clients reach the bookie, and where tools do."""
+        endpoints = (Endpoint(host, self._guard.port),)
+        if self._admin is None:
+            return endpoints
+        http_host, _ = split_address(self._config.http.listen, "[http] listen")
+        if http_host in ("0.0.0.0", "::"):
+            http_host = host
+        return (*endpoints, Endpoint(http_host, self._admin.port, HTTP_PROTOCOL, HTTP_NAME))
 
     async def _open_admin(self, stack: contextlib.AsyncExitStack) -> AdminServer | None:
         if not self._config.http.listen:

@@ -1,31 +1,49 @@
-"""The bookie's HTTP page for machines: /metrics, /livez, /readyz. Loopback unless configured
-otherwise.
+"""The bookie's HTTP pages for machines: /metrics, /livez, /readyz, and the routes that others add. Loopback unless
+configured otherwise.
 
-It runs in the supervisor, beside the data path and never in it. Small on purpose: GET and HEAD, one
-answer a connection, bounds on everything that a peer can stretch (INV-B1).
+It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
+everything that a peer can stretch (INV-B1). A POST must say that its body is JSON: a web page that a person has open
+cannot send that to another origin without being asked first, and nothing here answers that question.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import msgspec
+
+from fastbk.errors import ConfigError, Error
+from fastbk.observe import logs
 
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.lifecycle import Lifecycle
 
 REQUEST_BYTES_MAX = 8192
+BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0
+ROUTE_TIMEOUT_S = 30.0
+"""For what a route does; its answer comes after at most this, or 504."""
 CONNECTIONS_MAX = 64
+
+Handler = Callable[[dict[str, Any]], Awaitable[object]]
+"""Gets a GET's query or a POST's JSON object, returns what the answer's JSON is made of. A ConfigError becomes 400,
+another Error 503 if trying again may help, else 409; all with {"error": text}."""
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
-            503: "Service Unavailable"}  # fmt: skip
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
+            413: "Content Too Large", 415: "Unsupported Media Type", 500: "Internal Server Error",
+            503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
+
+Response = tuple[int, str, bytes]
+"""Status, content type and body."""
 
 
 class AdminServer:
@@ -34,9 +52,16 @@ class AdminServer:
     def __init__(self, life: Lifecycle, metrics: Metrics) -> None:
         self._life = life
         self._metrics = metrics
+        self._routes: dict[tuple[str, str], Handler] = {}
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
+
+    def add_route(self, method: str, path: str, handler: Handler) -> None:
+        """Have `handler` answer `method` (GET or POST) of `path`, with JSON. One a method and path."""
+        if method not in ("GET", "POST") or (method, path) in self._routes:
+            raise ValueError(f"{method} {path}: not GET or POST, or given to somebody already")
+        self._routes[method, path] = handler
 
     async def open(self, host: str, port: int) -> None:
         """Listen. Raises OSError."""
@@ -54,22 +79,34 @@ class AdminServer:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def answer(self, method: str, path: str) -> tuple[int, str, bytes]:
-        """Return status, content type and body for a request."""
+    async def answer(self, method: str, target: str, body: bytes = b"") -> Response:
+        """Return the answer to a request."""
+        path, _, query = target.partition("?")
+        handler = self._routes.get(("GET" if method == "HEAD" else method, path))
+        if handler is not None:
+            return await _routed(handler, method, query, body)
         if method not in ("GET", "HEAD"):
-            return 405, _TEXT, b"only GET and HEAD\n"
-        page = path.partition("?")[0]
-        if page == "/metrics":
+            if method == "POST" and ("GET", path) not in self._routes and path not in _PAGES:
+                return 404, _TEXT, self._paths()
+            return 405, _TEXT, b"not for this path\n"
+        return self._page(path)
+
+    def _page(self, path: str) -> Response:
+        if path == "/metrics":
             return 200, _METRICS, self._metrics.text().encode()
-        if page == "/livez":
+        if path == "/livez":
             live = self._life.is_live
             body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}
             return (200 if live else 503), _JSON, msgspec.json.encode(body) + b"\n"
-        if page == "/readyz":
+        if path == "/readyz":
             reasons = self._life.not_ready(time.monotonic())
             readiness = {"ready": not reasons, "state": self._life.state.value, "reasons": reasons}
             return (503 if reasons else 200), _JSON, msgspec.json.encode(readiness) + b"\n"
-        return 404, _TEXT, b"/metrics, /livez, /readyz\n"
+        return 404, _TEXT, self._paths()
+
+    def _paths(self) -> bytes:
+        added = [f"{method} {path}" for method, path in sorted(self._routes)]
+        return (", ".join([*_PAGES, *added]) + "\n").encode()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -78,9 +115,14 @@ class AdminServer:
             if len(self._connections) >= CONNECTIONS_MAX:
                 return
             self._connections.add(task)
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._respond(head))
+                method, target, refusal, body_bytes = _parsed(head)
+                body = b"" if refusal else await reader.readexactly(body_bytes)
+                limit.reschedule(None)
+            status, kind, content = refusal or await self.answer(method, target, body)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                writer.write(_encoded(status, kind, content, has_body=method != "HEAD"))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -90,14 +132,62 @@ class AdminServer:
             self._connections.discard(task)
             writer.transport.abort()
 
-    def _respond(self, head: bytes) -> bytes:
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            status, kind, body = 400, _TEXT, b"not HTTP/1\n"
+
+_PAGES = ("/metrics", "/livez", "/readyz")
+
+
+async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Response:
+    try:
+        asked: dict[str, Any]
+        if method == "POST":
+            asked = msgspec.json.decode(body or b"{}", type=dict)
         else:
-            status, kind, body = self.answer(words[0], words[1])
-        lines = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
-        )
-        return lines.encode() + (b"" if words[0] == "HEAD" else body)
+            asked = dict(parse_qsl(query, keep_blank_values=True))
+        async with asyncio.timeout(ROUTE_TIMEOUT_S):
+            return 200, _JSON, msgspec.json.encode(await handler(asked)) + b"\n"
+    except (ConfigError, msgspec.DecodeError) as error:
+        return _failed(400, str(error))
+    except TimeoutError:
+        return _failed(504, f"not done after {ROUTE_TIMEOUT_S:.0f} s")
+    except Exception as error:  # noqa: BLE001 - a route's fault must not end the page
+        if not isinstance(error, Error):
+            logs.error(
+                "http.route_failed", reason=repr(error), trace=traceback.format_exc(limit=-8)
+            )
+            return _failed(500, f"a fault of this bookie's: {error!r}; see its log")
+        return _failed(503 if error.retryable else 409, str(error))
+
+
+def _failed(status: int, text: str) -> Response:
+    return status, _JSON, msgspec.json.encode({"error": text}) + b"\n"
+
+
+def _parsed(head: bytes) -> tuple[str, str, Response | None, int]:
+    """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return "", "", (400, _TEXT, b"not HTTP/1\n"), 0
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    method, target, _ = words
+    if method != "POST":
+        return method, target, None, 0
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+        return method, target, (415, _TEXT, b"a POST needs Content-Type: application/json\n"), 0
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
+        return method, target, (400, _TEXT, b"a POST needs a Content-Length\n"), 0
+    if len(length) > 9 or int(length) > BODY_BYTES_MAX:
+        return method, target, (413, _TEXT, b"the body is too long\n"), 0
+    return method, target, None, int(length)
+
+
+def _encoded(status: int, kind: str, body: bytes, *, has_body: bool) -> bytes:
+    lines = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
+    )
+    return lines.encode() + (body if has_body else b"")

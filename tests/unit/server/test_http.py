@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fastbk.errors import ConfigError, StorageError
 from fastbk.server.admin import http
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
@@ -29,24 +30,24 @@ async def ask(port: int, request: bytes) -> bytes:
             await writer.wait_closed()
 
 
-def test_readiness_follows_the_lifecycle_with_reasons() -> None:
+async def test_readiness_follows_the_lifecycle_with_reasons() -> None:
     server, life = made()
-    status, _, body = server.answer("GET", "/readyz")
+    status, _, body = await server.answer("GET", "/readyz")
     assert status == 503
     assert json.loads(body)["reasons"][0].startswith("starting for ")
     life.go(State.REPLAYING, "", 0.0)
     life.go(State.WRITABLE, "serving", 0.0)
-    status, _, body = server.answer("GET", "/readyz")
+    status, _, body = await server.answer("GET", "/readyz")
     assert (status, json.loads(body)["reasons"]) == (200, [])
     life.note("metadata", "no answer")
-    assert server.answer("GET", "/readyz")[0] == 503
+    assert (await server.answer("GET", "/readyz"))[0] == 503
 
 
-def test_liveness_ends_only_with_failure() -> None:
+async def test_liveness_ends_only_with_failure() -> None:
     server, life = made()
-    assert server.answer("GET", "/livez")[0] == 200
+    assert (await server.answer("GET", "/livez"))[0] == 200
     life.go(State.FAILED, "crash loop", 1.0)
-    status, _, body = server.answer("GET", "/livez")
+    status, _, body = await server.answer("GET", "/livez")
     assert (status, json.loads(body)["reason"]) == (503, "crash loop")
 
 
@@ -61,7 +62,9 @@ async def test_pages_are_served_over_a_socket() -> None:
     head_only = await ask(server.port, b"HEAD /metrics HTTP/1.0\r\n\r\n")
     assert head_only.endswith(b"\r\n\r\n")
     assert (await ask(server.port, b"GET /x HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-    assert (await ask(server.port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+    assert (
+        await ask(server.port, b"POST /metrics HTTP/1.1\r\nContent-Type: application/json\r\n\r\n")
+    ).startswith(b"HTTP/1.1 405")
     assert (await ask(server.port, b"rubbish\r\n\r\n")).startswith(b"HTTP/1.1 400")
     await server.close()
 
@@ -92,4 +95,82 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     writer.close()
     await writer.wait_closed()
     assert (await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    await server.close()
+
+
+async def posted(port: int, head: str, body: bytes = b"") -> tuple[int, dict[str, object] | str]:
+    request = f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    answer = await ask(port, request)
+    first, _, content = answer.partition(b"\r\n\r\n")
+    status = int(first.split(b" ")[1])
+    return status, json.loads(content) if b"json" in first.split(b"\r\n")[1] else content.decode()
+
+
+JSON_POST = "POST /thing HTTP/1.1\r\nContent-Type: application/json; charset=utf-8"
+
+
+async def test_routes_take_json_and_give_json() -> None:
+    server, _ = made()
+
+    async def double(asked: dict[str, object]) -> object:
+        if asked.get("n") == "7":
+            raise ConfigError("not 7")
+        if asked.get("n") == 8:
+            raise StorageError("busy", retryable=True)
+        if asked.get("n") == 9:
+            raise StorageError("never")
+        if asked.get("n") == 10:
+            raise KeyError("a fault")
+        return {"twice": [asked, asked]}
+
+    server.add_route("GET", "/thing", double)
+    server.add_route("POST", "/thing", double)
+    with pytest.raises(ValueError, match="given to somebody already"):
+        server.add_route("POST", "/thing", double)
+    await server.open("127.0.0.1", 0)
+    port = server.port
+    assert await posted(port, JSON_POST, b'{"n": 1}') == (200, {"twice": [{"n": 1}] * 2})
+    assert await posted(port, JSON_POST) == (200, {"twice": [{}, {}]})
+    assert await posted(port, "GET /thing?n=1 HTTP/1.1") == (200, {"twice": [{"n": "1"}] * 2})
+    assert await posted(port, "GET /thing?n=7 HTTP/1.1") == (400, {"error": "not 7"})
+    assert await posted(port, JSON_POST, b'{"n": 8}') == (503, {"error": "busy"})
+    assert await posted(port, JSON_POST, b'{"n": 9}') == (409, {"error": "never"})
+    assert (await posted(port, JSON_POST, b'{"n": 10}'))[0] == 500
+    assert (await posted(port, JSON_POST, b"[1]"))[0] == 400
+    assert (await posted(port, JSON_POST, b"{"))[0] == 400
+    assert (await posted(port, JSON_POST.replace("/thing", "/nothing"), b"{}"))[0] == 404
+    await server.close()
+
+
+async def test_what_a_web_page_could_send_is_refused_and_bodies_are_bounded() -> None:
+    """INV-B1; and no page that somebody has open in a browser may command a bookie."""
+    server, _ = made()
+    called = []
+
+    async def note(asked: dict[str, object]) -> object:
+        called.append(asked)
+        return {}
+
+    server.add_route("POST", "/thing", note)
+    await server.open("127.0.0.1", 0)
+    plain = JSON_POST.replace("application/json", "text/plain")
+    assert (await posted(server.port, plain, b"{}"))[0] == 415
+    assert (await posted(server.port, "POST /thing HTTP/1.1", b"{}"))[0] == 415
+    assert (await posted(server.port, "GET /thing HTTP/1.1"))[0] == 404
+    too_long = f"{JSON_POST}\r\nContent-Length: {http.BODY_BYTES_MAX + 1}\r\n\r\n"
+    assert (await ask(server.port, too_long.encode())).startswith(b"HTTP/1.1 413")
+    for length in ("x", "-1", "1" * 20, "²"):
+        bad = f"{JSON_POST}\r\nContent-Length: {length}\r\n\r\n"
+        assert (await ask(server.port, bad.encode())).split()[1] in (b"400", b"413")
+    assert not called
+    await server.close()
+
+
+async def test_a_route_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-B1."""
+    monkeypatch.setattr(http, "ROUTE_TIMEOUT_S", 0.02)
+    server, _ = made()
+    server.add_route("POST", "/thing", lambda _: asyncio.Event().wait())
+    await server.open("127.0.0.1", 0)
+    assert (await posted(server.port, JSON_POST, b"{}"))[0] == 504
     await server.close()

@@ -46,7 +46,7 @@ class World:
             lock.close()
 
     def membership(self) -> Membership:
-        return Membership(self.config, Endpoint("127.0.0.1", 3181), self.reasons.append)
+        return Membership(self.config, (Endpoint("127.0.0.1", 3181),), self.reasons.append)
 
     def listed(self) -> list[BookieRegistration]:
         return self.store.list_bookies()

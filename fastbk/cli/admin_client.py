@@ -1,0 +1,148 @@
+"""Asks a running bookie over its HTTP page: how commands find it, and what its refusals become.
+
+A bookie is named by `--http HOST:PORT`, by its id in a cluster's metadata (its registration tells where it listens for
+HTTP), or not at all where the cluster has only one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from fastbk.cli.options import add_metadata, metadata_uri
+from fastbk.errors import ConfigError, Error, StorageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from fastbk.meta.api import BookieRegistration
+
+TIMEOUT_S = 40.0
+"""Longest wait for an answer; a bit more than a bookie allows itself."""
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+METADATA_TIMEOUT_S = 10.0
+
+
+class BookieSilent(StorageError):
+    """The bookie's HTTP page could not be reached."""
+
+    default_retryable = True
+
+
+class BookieRefused(StorageError):
+    """The bookie answered that it does not do this; `status` is the one of HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, retryable=status in (503, 504))
+        self.status = status
+
+
+class AdminClient:
+    """One bookie's HTTP page. A connection a call; blocking."""
+
+    def __init__(self, host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.host = host
+        self.port = port
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the object that a GET gives. Raises BookieSilent, BookieRefused."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        return self._decoded(target, *self._exchange("GET", target, None))
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """Return the object that a POST of `body` gives. Raises BookieSilent, BookieRefused."""
+        data = json.dumps(dict(body or {})).encode()
+        return self._decoded(path, *self._exchange("POST", path, data))
+
+    def state(self, path: str) -> dict[str, Any]:
+        """Return what /readyz or /livez says; these say no with a status of 503. Raises BookieSilent."""
+        status, data = self._exchange("GET", path, None)
+        return self._decoded(path, 200 if status == 503 else status, data)
+
+    def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        try:
+            connection.request(method, target, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise BookieSilent(
+                f"the bookie's HTTP page at {self.host}:{self.port} does not answer: {error}; is it up, and is this"
+                " its [http] listen (see bookie.started in its log)?"
+            ) from error
+        finally:
+            connection.close()
+
+    def _decoded(self, target: str, status: int, data: bytes) -> dict[str, Any]:
+        where = f"http://{self.host}:{self.port}{target}"
+        try:
+            answer = json.loads(data)
+        except ValueError as error:
+            if status == 200:
+                raise BookieRefused(f"{where} answered something else than JSON", status) from error
+            answer = {"error": data.decode("utf-8", "replace").strip()}
+        if not isinstance(answer, dict):
+            answer = {"error": f"something else than an object: {answer!r}"[:500]}
+            status = status if status != 200 else 500
+        if status != 200:
+            text = answer.get("error", answer)
+            raise BookieRefused(f"{where} answered {status}: {text}", status)
+        return answer
+
+
+def add_bookie(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name one running bookie."""
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="where it listens for HTTP, instead of the two below"
+    )
+    parser.add_argument(
+        "--bookie", metavar="ID", help="its id in the metadata; may be left out where there is one"
+    )
+    add_metadata(parser)
+
+
+def admin_client(options: argparse.Namespace) -> AdminClient:
+    """Return the client of the bookie that the options name. Raises ConfigError, Error."""
+    if options.http:
+        from fastbk.server.config import split_address
+
+        host, port = split_address(options.http.removeprefix("http://").rstrip("/"), "--http")
+        return AdminClient(host, port)
+    from fastbk.meta import open_store
+
+    uri = metadata_uri(options)
+    store = open_store(uri, METADATA_TIMEOUT_S)
+    try:
+        listed = store.list_bookies()
+    finally:
+        store.close()
+    return _client_of(_chosen(listed, options.bookie, uri), uri)
+
+
+def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> BookieRegistration:
+    ids = ", ".join(sorted(one.service.bookie_id for one in listed))
+    if wanted is None:
+        if len(listed) == 1:
+            return listed[0]
+        raise ConfigError(f"{uri} lists {len(listed)} bookies: give --bookie ID, one of: {ids}")
+    for one in listed:
+        if one.service.bookie_id == wanted:
+            return one
+    raise Error(f"{uri} lists no bookie {wanted} that is up; up are: {ids or 'none'}")
+
+
+def _client_of(registration: BookieRegistration, uri: str) -> AdminClient:
+    from fastbk.meta.api import HTTP_PROTOCOL
+
+    service = registration.service
+    endpoint = service.endpoint(HTTP_PROTOCOL)
+    if endpoint is None:
+        raise ConfigError(
+            f"bookie {service.bookie_id} in {uri} has no HTTP page: give its [http] section a `listen`"
+        )
+    return AdminClient(endpoint.host, endpoint.port)
