@@ -161,8 +161,12 @@ def main() -> int:
         from tests.tools import bench_slow
 
         return bench_slow.main()
+    if sys.argv[1:] == ["reads"]:
+        from tests.tools import bench_reads
+
+        return bench_reads.main()
     if sys.argv[1:]:
-        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, slow, or nothing")
+        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, slow, reads, or nothing")
     (ROOT / "build").mkdir(exist_ok=True)
     rounds = int(os.environ.get("ROUNDS", "3"))
     seconds = float(os.environ.get("SECONDS_EACH", "3"))

@@ -1,0 +1,121 @@
+"""One bookie of our own for the bench tools: its loads, its processes' time and memory, its files out of the page cache."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.devcluster import DevCluster, cpu_seconds, memory_pss_bytes
+from fastbk.meta.uri import open_store
+from fastbk.model.entry import DigestType, master_key
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.native.load import Load, LoadOptions
+from fastbk.wire.messages import Hello, encode_hello
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from fastbk.devcluster import Bookie
+    from fastbk.meta.api import MetadataStore
+
+ENTRY_BYTES = 1024
+
+
+@dataclass
+class OneBookie:
+    """A running bookie, its metadata, and what a bench asks of it."""
+
+    cluster: DevCluster
+    store: MetadataStore
+
+    @property
+    def bookie(self) -> Bookie:
+        """The bookie."""
+        return self.cluster.bookies[0]
+
+    @property
+    def ledger_directory(self) -> Path:
+        """Where its entry logs and locations lie."""
+        return self.bookie.directory / "ledgers"
+
+    def create_ledger(self) -> int:
+        """Create an empty ledger on the bookie and return its id."""
+        ledger_id = self.store.next_ledger_id()
+        fragments = (Fragment(0, (self.bookie.name,)),)
+        metadata = LedgerMetadata(
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            fragments=fragments,
+            digest_type=DigestType.CRC32C,
+        )
+        self.store.create_ledger(ledger_id, metadata)
+        return int(ledger_id)
+
+    def close_ledger(self, ledger_id: int, count: int, size_bytes: int = ENTRY_BYTES) -> None:
+        """Close a ledger of `count` entries in metadata."""
+        read = self.store.read_ledger(ledger_id)
+        closed = read.metadata.closed(count - 1, count * size_bytes)
+        self.store.update_ledger(ledger_id, closed, read.version)
+
+    @contextlib.contextmanager
+    def load(self, ledger_ids: Sequence[int], **options: int) -> Iterator[Load]:
+        """Yield a connected load generator; `options` are those of `LoadOptions`."""
+        port = self.bookie.port
+        what = LoadOptions(host="127.0.0.1", port=port, master_key=master_key(b""), **options)
+        load = Load(what, ledger_ids, encode_hello(0, Hello(client_name="bench")))
+        try:
+            yield load
+        finally:
+            load.close()
+
+    def write(self, ledger_id: int, entries: int, size_bytes: int = ENTRY_BYTES) -> int:
+        """Append about `entries` entries to one ledger, as fast as it goes, and close it; return how many there are."""
+        with self.load([ledger_id], window=1000, size_bytes=size_bytes) as load:
+            while load.entry_counts()[0] < entries:
+                load.append(0.1)
+            count = load.entry_counts()[0]
+        self.close_ledger(ledger_id, count, size_bytes)
+        return count
+
+    def restart(self) -> None:
+        """Stop the bookie cleanly and start it again: whatever it held in memory is gone."""
+        self.cluster.stop()
+        self.cluster.start()
+
+    def drop_page_cache(self) -> None:
+        """Have the kernel forget what it holds of the bookie's files."""
+        os.sync()
+        for path in self.bookie.directory.rglob("*"):
+            if path.is_file():
+                file = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(file)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return processor time so far by process."""
+        return cpu_seconds(self.bookie.pids)
+
+    def pss_mb(self, name: str) -> float:
+        """Return the proportional set size of one process in MB (10⁶ bytes)."""
+        return round(memory_pss_bytes([self.bookie.pids[name]]) / 1e6, 1)
+
+
+@contextlib.contextmanager
+def one_bookie(
+    folder: Path, settings: Mapping[str, Mapping[str, object]] | None = None
+) -> Iterator[OneBookie]:
+    """Yield a bookie that runs in `folder`; it is stopped at the end."""
+    cluster = DevCluster(folder, 1, settings=settings)
+    cluster.start()
+    try:
+        store = open_store(cluster.metadata_uri)
+        try:
+            yield OneBookie(cluster, store)
+        finally:
+            store.close()
+    finally:
+        cluster.stop()
