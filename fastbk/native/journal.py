@@ -44,6 +44,7 @@ class JournalOptions:
         batch_bytes: a batch ends there, but holds at least one record of up to record_bytes_max.
         second_batch_bytes: waiting bytes that start one more batch while one is in flight.
         predecessor_...: where replay ended; all 0 in a new bookie.
+        unsynced: batches are acknowledged once they are written, durable or not.
     """
 
     epoch: int
@@ -67,6 +68,7 @@ class JournalOptions:
     block_size_bytes: int = 4096
     ledgers_max: int = 1_000_000
     pair: int = 0
+    unsynced: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Journal:
             "epoch", "segment_fd", "index_segment_fd", "bell_fd", "index_bell_fd", "depth", "quantum_bytes",
             "batch_bytes", "record_bytes_max", "second_batch_bytes", "block_size_bytes", "ledgers_max",
             "incarnation", "predecessor_file_id", "predecessor_sequence", "next_record_sequence",
-            "predecessor_crc", "pair",
+            "predecessor_crc", "pair", "unsynced",
         ):  # fmt: skip
             setattr(c_options, name, getattr(options, name))
         c_options.worker_count = worker_count

@@ -145,6 +145,12 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     backend: Annotated[str, msgspec.Meta(pattern="^(auto|io_uring|plain)$")] = "auto"
     """How disks are written: `auto` chooses by a probe with real writes (A14)."""
 
+    sync: Annotated[str, msgspec.Meta(pattern="^(always|never)$")] = "always"
+    """`never`: adds are acknowledged before they are durable, for test clusters and for data that its
+    writers can make again. After a crash such a bookie says of no ledger that something is missing,
+    and takes no adds to the ledgers it had, until they are repaired or found whole.
+    """
+
     limit_bytes: Annotated[int, msgspec.Meta(ge=32 * MIB)] = 512 * MIB
     """Most journal behind the mark (A13): bounds replay time; beyond it only fences and recovery
     adds.

@@ -19,6 +19,7 @@ from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.server.identity import settle
 from fastbk.server.published import Published
+from fastbk.server.unclean import begin_life
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +132,14 @@ class Membership:
         self._store = open_store(self._config.metadata.uri)
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
+        )
+        begin_life(
+            [self._config.ledgers.directory],
+            self._store,
+            bookie_id,
+            incarnation,
+            sync=self._config.journal.sync,
+            ledgers_max=self._config.limits.ledgers_max,
         )
         return BookieService(BookieId(bookie_id), incarnation, self._endpoints)
 

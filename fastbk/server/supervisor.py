@@ -32,6 +32,7 @@ from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.registration import Membership
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
 from fastbk.server.spawn import Boot, PortGuard
+from fastbk.server.unclean import end_life
 from fastbk.server.watch import Watch
 
 if TYPE_CHECKING:
@@ -235,6 +236,8 @@ class Supervisor:
         if self._is_orphan:
             timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS)
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
+        if clean and not self._restarts.reads_only_reason:  # then nothing was flushed, and may have to be replayed
+            await asyncio.to_thread(end_life, [self._config.ledgers.directory])
         reason = "drained" if clean else "drain was cut short"
         self._life.go(State.STOPPED, reason, time.monotonic())
 

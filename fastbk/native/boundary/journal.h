@@ -40,6 +40,9 @@ struct fbk_journal_options {
     uint32_t predecessor_crc;
     uint32_t pair;
     uint8_t bookie_id[128];          /* zero padded */
+    uint32_t unsynced;               /* 1: batches are acknowledged once they are written, not once they are durable; a power
+                                        cut may take the newest file's, and nothing of it is called damage then */
+    uint32_t reserved;
 };
 
 /* A file to go on in: pre-written, opened for direct writes and locked. */

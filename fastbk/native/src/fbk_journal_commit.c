@@ -41,7 +41,8 @@ seal(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
         .salt = journal->file.salt,
         .offset_bytes = journal->offset_bytes,
         .sequence = journal->sequence + 1,
-        .acked_through = journal->published_sequence,
+        /* Unsynced, no batch proves that one before it was durable: a hole is no damage then (A10). */
+        .acked_through = journal->options.unsynced ? 0 : journal->published_sequence,
         .first_record_sequence = slot->first_record_sequence,
         .written_s = wall_clock_s(),
         .record_count = slot->descriptor.record_count,
@@ -80,7 +81,7 @@ fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, u
     slot->submitted_ns = fbk_now_ns();
     slot->state = FBK_SLOT_FLYING;
     int32_t rc = journal->io->operations->write(journal->io, journal->file.file, slot->buffer, padded, journal->offset_bytes,
-                                                FBK_IO_SYNC, slot->ticket);
+                                                journal->options.unsynced ? 0 : FBK_IO_SYNC, slot->ticket);
     if (rc < 0)
         return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, rc);
     journal->offset_bytes += padded;
@@ -197,6 +198,16 @@ write_file_headers(struct fbk_journal *journal, const struct fbk_journal_file *n
     return 0;
 }
 
+/* A file that is left behind is whole on the disk, however its batches were written. */
+static int32_t
+sync_if_unsynced(struct fbk_journal *journal)
+{
+    if (!journal->options.unsynced || !journal->file.file_id)
+        return 0;
+    int32_t rc = journal->io->operations->sync(journal->io, journal->file.file);
+    return rc < 0 ? fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, rc) : 0;
+}
+
 int32_t
 fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *next, uint64_t *closed_sequence)
 {
@@ -218,7 +229,10 @@ fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *nex
         left_behind = journal->file.file;
     }
     /* Everything in the old file is durable: the header may name its end (INV-J4). */
-    int32_t rc = write_file_headers(journal, next);
+    int32_t rc = sync_if_unsynced(journal);
+    if (rc < 0)
+        return rc;
+    rc = write_file_headers(journal, next);
     if (rc < 0)
         return rc;
     FBK_KILL_POINT("journal.roll_after_headers");
@@ -244,6 +258,8 @@ fbk_journal_close(struct fbk_journal *journal)
             return -EAGAIN;
     if (journal->file.file_id && !journal->closed) {
         rc = write_closing_batch(journal);
+        if (rc >= 0)
+            rc = sync_if_unsynced(journal);
         if (rc < 0)
             return rc;
     }

@@ -29,6 +29,7 @@ from fastbk.server.child import Child, run
 from fastbk.server.config import JournalConfig
 from fastbk.storage.journal_files import OldFile, name_of
 from fastbk.storage.journal_pool import JournalPool
+from fastbk.storage.unclean import UNSYNCED
 
 if TYPE_CHECKING:
     from fastbk.server.config import Replayed
@@ -81,6 +82,7 @@ def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalO
         second_batch_bytes=max(config.settings.second_batch_bytes_min, 1),
         block_size_bytes=disk.block_size_bytes,
         ledgers_max=config.limits.ledgers_max,
+        unsynced=config.settings.sync == UNSYNCED,
     )
 
 
@@ -222,11 +224,12 @@ def main(child: Child) -> None:
         logs.warning("journal.io_uring_refused", reason=disk.fallback_reason, backend=disk.name)
     loop = JournalLoop(journal, pool, settings.limit_bytes)
     loop.roll()
+    sync_mode = "none" if settings.sync == UNSYNCED else disk.sync_mode
     logs.info(
-        "journal.ready", backend=disk.name, sync_mode=disk.sync_mode, file_id=journal.status.file_id
+        "journal.ready", backend=disk.name, sync_mode=sync_mode, file_id=journal.status.file_id
     )
     kill_point("journal.before_ready")
-    child.send({"type": "ready", "backend": disk.name, "sync_mode": disk.sync_mode})
+    child.send({"type": "ready", "backend": disk.name, "sync_mode": sync_mode})
     serve(child, loop)
     status = journal.status
     child.send(

@@ -1,0 +1,86 @@
+"""What follows when the last life of this bookie did not stop cleanly (F9, P23).
+
+With a journal that is synced nothing does: replay has all that was acknowledged. Without, any ledger that metadata
+names this bookie for may miss entries or a fence: all of them go into limbo before anything is served (INV-X4), as
+after a rebirth, but what is here is kept and served. A ledger leaves limbo when it is found whole or repaired.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fastbk.errors import StorageError
+from fastbk.model.ids import BookieId
+from fastbk.native.disk import Disk
+from fastbk.native.kill_points import kill_point
+from fastbk.observe import logs
+from fastbk.server.identity import ledgers_of
+from fastbk.storage.limbo import read_limbo, write_limbo
+from fastbk.storage.unclean import Unclean, read_unclean, remove_unclean, write_unclean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.meta.api import MetadataStore
+
+
+def begin_life(
+    directories: Sequence[str],
+    store: MetadataStore,
+    bookie_id: str,
+    incarnation: int,
+    *,
+    sync: str,
+    ledgers_max: int,
+) -> int:
+    """Look at how the last life ended, and mark this one as begun; return how many ledgers are in limbo by that.
+
+    To be called once, with the directories locked, before any child is configured. Cut off anywhere it is done again.
+
+    Args:
+        directories: the ledger directories. sync: how this life acknowledges.
+
+    Raises StorageError (more ledgers than may be held), MetadataUnavailable, OSError.
+    """
+    disks = {directory: Disk(directory, "plain") for directory in directories}
+    try:
+        found = [read_unclean(disk, directory) for directory, disk in disks.items()]
+        lost = [flag for flag in found if flag is not None and flag.has_lost]
+        ledger_ids: list[int] = []
+        if lost:
+            ledger_ids = ledgers_of(store, BookieId(bookie_id), or_in_recovery=True)
+            if len(ledger_ids) > ledgers_max:
+                raise StorageError(
+                    f"metadata lists {len(ledger_ids)} ledgers on {bookie_id!r}: raise [limits] ledgers_max above that"
+                )
+            logs.warning(
+                "bookie.unclean_stop",
+                reason="the last life acknowledged without syncs, and did not stop cleanly: what it acknowledged last"
+                " may be gone",
+                ledgers_in_limbo=len(ledger_ids),
+            )
+        elif any(found):
+            logs.info("bookie.unclean_stop", reason="replay has what was acknowledged")
+        for directory, disk in disks.items():
+            if lost:
+                before = read_limbo(disk, directory, incarnation)
+                write_limbo(disk, directory, sorted({*before, *ledger_ids}), incarnation)
+                kill_point("unclean.after_limbo")
+            flag = Unclean(incarnation=f"{incarnation:016x}", sync=sync, started_s=int(time.time()))
+            write_unclean(disk, directory, flag)
+        kill_point("unclean.after_mark")
+        return len(ledger_ids)
+    finally:
+        for disk in disks.values():
+            disk.destroy()
+
+
+def end_life(directories: Sequence[str]) -> None:
+    """Note that this life stopped cleanly: drained, flushed. Raises OSError."""
+    for directory in directories:
+        disk = Disk(directory, "plain")
+        try:
+            remove_unclean(disk, directory)
+        finally:
+            disk.destroy()

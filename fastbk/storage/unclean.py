@@ -1,0 +1,98 @@
+"""`unclean`: lies in a ledger directory from a bookie's start to its clean stop (F9).
+
+It says how that life acknowledged. What a life with `sync = "never"` acknowledged may be gone after a crash, of any
+ledger that it held: its successor puts them into limbo before it answers anything (P23). With `sync = "always"` replay
+has everything, and the file only tells people that the last stop was no clean one.
+
+    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "crc" (CRC32C of the canonical JSON
+    without it)}
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.native.checksum import crc32c
+from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+
+if TYPE_CHECKING:
+    from fastbk.native.disk import Disk
+
+NAME = "unclean"
+FORMAT = 1
+UNSYNCED = "never"
+
+
+class Unclean(msgspec.Struct, frozen=True, kw_only=True):
+    """A life that did not stop cleanly. `started_s`: wall clock."""
+
+    incarnation: str
+    sync: str
+    started_s: int
+    format: int = FORMAT
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether what it acknowledged may be gone."""
+        return self.sync == UNSYNCED
+
+
+def encode(flag: Unclean) -> bytes:
+    """Return the file's bytes."""
+    fields = msgspec.to_builtins(flag)
+    fields["crc"] = crc32c(_canonical(fields))
+    return json.dumps(fields, sort_keys=True).encode() + b"\n"
+
+
+def decode(raw: bytes, name: str = NAME) -> Unclean:
+    """Return what a file says. Raises CorruptDataError, FormatTooNewError."""
+    try:
+        fields = json.loads(raw)
+        stored, version = fields.pop("crc"), fields["format"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise CorruptDataError(f"{name}: not a mark of an unclean stop, or damaged") from None
+    if isinstance(version, int) and version > FORMAT:
+        raise FormatTooNewError(
+            f"{name} has format {version}, this fastbk knows {FORMAT}: start the version that wrote it"
+        )
+    if stored != crc32c(_canonical(fields)):
+        raise CorruptDataError(f"{name}: its checksum is wrong")
+    try:
+        return msgspec.convert(fields, Unclean)
+    except msgspec.ValidationError as error:
+        raise CorruptDataError(f"{name}: {error}") from None
+
+
+def read_unclean(disk: Disk, directory: str) -> Unclean | None:
+    """Return what the last life left behind, None after a clean stop.
+
+    A damaged file is taken for the worse: a life that lost what it acknowledged. Raises FormatTooNewError, OSError.
+    """
+    path = f"{directory}/{NAME}"
+    try:
+        return decode(disk.read_file(path), path)
+    except FileNotFoundError:
+        return None
+    except CorruptDataError:
+        return Unclean(incarnation="", sync=UNSYNCED, started_s=0)
+
+
+def write_unclean(disk: Disk, directory: str, flag: Unclean) -> None:
+    """Put the mark there, whole and durable: before anything of this life is acknowledged."""
+    disk.replace_file(f"{directory}/{NAME}", encode(flag))
+
+
+def remove_unclean(disk: Disk, directory: str) -> None:
+    """Take it away, durably: everything acknowledged is in entry logs, and nothing will come."""
+    try:
+        disk.unlink(f"{directory}/{NAME}")
+    except FileNotFoundError:
+        return
+    disk.sync_directory(directory)
+
+
+def _canonical(fields: object) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
