@@ -149,6 +149,7 @@ MODULES = [
             "fbk_fake_files.c",
             "fbk_fake_judge.c",
             "fbk_fake_names.c",
+            "fbk_fake_snapshots.c",
             "fbk_fake_writes.c",
             "fbk_process.c",
             "fbk_fault.c",

@@ -15,6 +15,8 @@ from fastbk.native.disk import DEPTH, Disk
 from fastbk.native.ffi import check, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fastbk.native.cdata import CData
 
 KINDS = {
@@ -65,6 +67,15 @@ class FakeEvent:
     flags: int
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy that the disk took of itself at a moment, and what the watched word was then."""
+
+    moment: int
+    watched: int
+    disk: FakeDisk
+
+
 class FakeDisk:
     """One disk in memory with its controls. It begins with the directory `/` only.
 
@@ -101,10 +112,39 @@ class FakeDisk:
         fake = lib.fbk_fake_copy(self.handle)
         if fake == ffi.NULL:
             raise MemoryError
-        copy = FakeDisk.__new__(FakeDisk)
-        copy._fake = fake
-        copy._disks = []
-        return copy
+        return FakeDisk._of(fake)
+
+    @staticmethod
+    def _of(fake: CData) -> FakeDisk:
+        disk = FakeDisk.__new__(FakeDisk)
+        disk._fake = fake
+        disk._disks = []
+        return disk
+
+    def take_snapshots(self, first: int, stride: int, watched: CData | None = None) -> None:
+        """Copy the disk while something runs on it: each copy is a crash to look at.
+
+        Args:
+            first: the first moment meant, 1 = the next. A moment is the beginning of an operation that changes
+                something, and the completion of a write with that write still in doubt.
+            stride: moments from one copy to the next; 0 = take none any more. At most 1,024 wait for `snapshots`.
+            watched: a `uint64_t *` that is read with each copy; has to live until the next call.
+        """
+        lib.fbk_fake_take_snapshots(self.handle, first, stride, ffi.NULL if watched is None else watched)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Give out the copies taken since the last call, oldest first; whoever takes one destroys it."""
+        moment, watched = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        while True:
+            fake = lib.fbk_fake_next_snapshot(self.handle, moment, watched)
+            if fake == ffi.NULL:
+                return
+            yield Snapshot(moment[0], watched[0], FakeDisk._of(fake))
+
+    @property
+    def moments(self) -> int:
+        """How many moments there were, with or without a copy."""
+        return lib.fbk_fake_moments(self.handle)
 
     def fault(
         self, action: str, kind: str = "any", *, nth: int = 1, times: int = 1, errno: int = 0

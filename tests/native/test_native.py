@@ -44,6 +44,7 @@ IO_SOURCES = (
     "fbk_fake_files.c",
     "fbk_fake_judge.c",
     "fbk_fake_names.c",
+    "fbk_fake_snapshots.c",
     "fbk_fake_writes.c",
     "fbk_segment.c",
 )

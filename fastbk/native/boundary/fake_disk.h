@@ -53,6 +53,16 @@ struct fbk_fake *fbk_fake_create(uint64_t capacity_bytes, uint64_t seed);
 void fbk_fake_destroy(struct fbk_fake *fake);
 /* The same disk again, with all that is durable or not; no open files, faults or log. */
 struct fbk_fake *fbk_fake_copy(struct fbk_fake *fake);
+/* Copies that the disk takes of itself: at the `first` moment from now (1 = the next) and each `stride`th after it (0:
+ * none any more), at most FBK_FAKE_SNAPSHOTS_MAX before they are fetched. A moment: the beginning of an operation that
+ * changes something, or the completion of a write, while it is still under way. `watched`, unless NULL, is read with
+ * each copy and has to live until the next call. */
+#define FBK_FAKE_SNAPSHOTS_MAX 1024
+void fbk_fake_take_snapshots(struct fbk_fake *fake, uint64_t first, uint64_t stride, const uint64_t *watched);
+/* The oldest copy not fetched yet, now the caller's to destroy; NULL = no more. */
+struct fbk_fake *fbk_fake_next_snapshot(struct fbk_fake *fake, uint64_t *moment, uint64_t *watched);
+/* How many moments there were. */
+uint64_t fbk_fake_moments(struct fbk_fake *fake);
 /* A backend on this disk; any number may share it. */
 struct fbk_io *fbk_fake_io(struct fbk_fake *fake, uint32_t depth, int32_t *error);
 

@@ -53,6 +53,7 @@ fbk_fake_destroy(struct fbk_fake *disk)
     FBK_ASSERT(disk->ios == NULL);
     while (disk->write_count > 0)
         fake_write_forget(disk, 0);
+    fake_snapshots_free(disk);
     for (struct fake_file *file = disk->files, *next; file != NULL; file = next) {
         next = file->next;
         fake_file_free(file);
@@ -98,9 +99,8 @@ file_numbered(const struct fbk_fake *disk, const struct fake_file *like)
 }
 
 struct fbk_fake *
-fbk_fake_copy(struct fbk_fake *disk)
+fake_copy(struct fbk_fake *disk)
 {
-    lock(disk);
     struct fbk_fake *copy = make(disk->capacity_bytes, disk->random);
     if (copy != NULL) {
         for (const struct fake_file *file = disk->files; file != NULL; file = file->next)
@@ -118,10 +118,20 @@ fbk_fake_copy(struct fbk_fake *disk)
             durable[i].file = file_numbered(copy, durable[i].file);
         for (uint64_t i = 0; i < copy->changes.count; i++)
             changes[i].file = file_numbered(copy, changes[i].file);
-        /* Writes under way belong to nobody in the copy; a restart finds any part of them. */
-        for (uint32_t i = 0; i < disk->write_count; i++)
-            fake_file_put_some(file_numbered(copy, disk->writes[i].file), &disk->writes[i], &copy->random);
+        /* Writes under way belong to nobody in the copy; not durable, so a restart finds any part of them. */
+        for (uint32_t i = 0; i < disk->write_count; i++) {
+            const struct fake_write *write = &disk->writes[i];
+            fake_file_put(file_numbered(copy, write->file), write->copy, write->size_bytes, write->offset_bytes);
+        }
     }
+    return copy;
+}
+
+struct fbk_fake *
+fbk_fake_copy(struct fbk_fake *disk)
+{
+    lock(disk);
+    struct fbk_fake *copy = fake_copy(disk);
     unlock(disk);
     return copy;
 }

@@ -85,6 +85,22 @@ struct fake_write {
     bool released;
 };
 
+/* A copy of the disk, and what the watched word said then. */
+struct fake_snapshot {
+    uint64_t moment;
+    uint64_t watched;
+    struct fbk_fake *disk;
+};
+
+struct fake_snapshots {
+    uint64_t moments; /* so far */
+    uint64_t next;    /* the moment of the next copy */
+    uint64_t stride;  /* moments from one to the next; 0 = none is wanted */
+    const uint64_t *watched;
+    struct fake_vector taken; /* of fake_snapshot */
+    uint64_t given;
+};
+
 struct fbk_fake {
     pthread_mutex_t mutex;
     pthread_cond_t unlocked; /* a file lock was given back */
@@ -104,6 +120,7 @@ struct fbk_fake {
     uint32_t fault_count;
     struct fake_fault faults[FAKE_FAULTS_MAX];
     struct fake_handle handles[FAKE_HANDLES_MAX];
+    struct fake_snapshots snapshots;
     uint32_t write_count;
     struct fake_write writes[FAKE_IN_FLIGHT_MAX]; /* under way, oldest first */
 };
@@ -162,7 +179,13 @@ int32_t fake_end(struct fbk_fake *disk, const struct fake_verdict *verdict, int3
 void fake_wake_all(struct fbk_fake *disk);
 void fake_cut(struct fbk_fake *disk);
 
+/* ---- fbk_fake_snapshots.c */
+/* Counts a moment at which the power may go, and copies the disk if one of this moment is wanted. */
+void fake_moment(struct fbk_fake *disk);
+void fake_snapshots_free(struct fbk_fake *disk);
+
 /* ---- fbk_fake_control.c */
+struct fbk_fake *fake_copy(struct fbk_fake *disk);
 void fake_write_forget(struct fbk_fake *disk, uint32_t index);
 
 static inline struct fbk_fake *

@@ -47,6 +47,8 @@ fake_begin(struct fbk_fake *disk, uint32_t kind, const struct fake_file *file, u
 {
     if (disk->off)
         return -ESHUTDOWN;
+    if (kind != FBK_FAKE_OPEN && kind != FBK_FAKE_READ && kind != FBK_FAKE_LIST)
+        fake_moment(disk);
     *verdict = judge(disk, kind);
     disk->operations++;
     disk->operations_of[kind]++;

@@ -70,6 +70,7 @@ begin_write(struct fbk_fake *disk, struct fbk_io *io, struct fake_write *write, 
 static int32_t
 complete_write(struct fbk_fake *disk, uint32_t index)
 {
+    fake_moment(disk); /* with this write under way: any part of it may have arrived */
     const struct fake_write *write = &disk->writes[index];
     /* A caller's bug that no real disk would tell: the buffer is the disk's until the write is complete. */
     FBK_ASSERT(memcmp(write->data, write->copy, write->size_bytes) == 0);

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from fastbk.native._bookie import ffi
 from fastbk.native.disk import Disk
-from fastbk.native.fake_disk import FOREVER, FakeDisk
+from fastbk.native.fake_disk import FOREVER, FakeDisk, Snapshot
 from tests.fixtures.os_errors import fails_with
 
 SECTOR = 512
@@ -280,3 +281,64 @@ def test_several_disks_see_the_same_files(fake: FakeDisk) -> None:
     with fake.copy() as other:
         other.disk().unlink("x")
     assert fake.disk().read_file("/x") == OLD
+
+
+# ---- snapshots
+
+
+def test_snapshots_show_each_moment_and_a_write_in_doubt() -> None:
+    with FakeDisk(seed=4) as fake:
+        disk = fake.disk()
+        file = disk.open("x", create=True)
+        disk.preallocate(file, 0, 4096)
+        disk.sync_directory("/")
+        word = ffi.new("uint64_t *", 5)
+        fake.take_snapshots(1, 1, word)
+        disk.write_all(file, b"a" * 4096, 0, durable=True)
+        word[0] = 6
+        disk.read(file, 10, 0)  # changes nothing: no moment
+        disk.write_all(file, b"b" * 4096, 0, durable=True)
+        fake.take_snapshots(1, 0)
+        disk.write_all(file, b"c" * 4096, 0, durable=True)
+        before, in_doubt, between, in_doubt_again = fake.snapshots()
+        assert [one.watched for one in (before, in_doubt, between, in_doubt_again)] == [5, 5, 6, 6]
+        assert before.moment + 3 == in_doubt_again.moment
+        assert fake.moments == in_doubt_again.moment + 2
+        assert resolved(before.disk) == {0}
+        assert resolved(in_doubt.disk) == {0, ord("a")}
+        assert resolved(between.disk) == {ord("a")}
+        assert resolved(in_doubt_again.disk) == {ord("a"), ord("b")}
+        assert not list(fake.snapshots())
+
+
+def resolved(copy: FakeDisk) -> set[int]:
+    """What the sectors of `x` hold after a crash; the copy is used up."""
+    with copy:
+        copy.restart("random", 9)
+        disk = copy.disk()
+        file = disk.open("x", read_only=True)
+        return {disk.read(file, 1, at)[0] for at in range(0, 4096, 512)}
+
+
+def test_snapshots_that_nobody_fetches_go_with_the_disk_and_are_bounded() -> None:
+    with FakeDisk() as fake:
+        disk = fake.disk()
+        fake.take_snapshots(3, 2)
+        for _ in range(3000):
+            disk.sync_directory("/")
+        moments = [one.moment for one in take_some(fake, 2)]
+        assert moments == [3, 5]
+        rest = list(fake.snapshots())
+        assert len(rest) == 1024 - 2
+        for one in rest:
+            one.disk.destroy()
+
+
+def take_some(fake: FakeDisk, count: int) -> list[Snapshot]:
+    taken = []
+    for snapshot in fake.snapshots():
+        snapshot.disk.destroy()
+        taken.append(snapshot)
+        if len(taken) == count:
+            break
+    return taken
