@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fastbk.errors import MetadataConflict
+from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 
@@ -67,19 +68,36 @@ class BookieRegistration:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """What `identity.json` of one directory says: `role` is "journal" or "ledger", the id is hex."""
+    """What `identity.json` of one directory says: `role` is "journal" or "ledger", the id is hex.
+
+    `pair`: the number of the journal and index that it belongs to.
+    """
 
     directory_id: str
     role: str
+    pair: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BookieIdentity:
-    """Which data a bookie id stands for: compared with its directories at every start (INV-D1)."""
+    """Which data a bookie id stands for: compared with its directories at every start (INV-D1).
+
+    `starts` counts the starts of this incarnation, in the directories first: directories that know of fewer are an old
+    copy.
+    """
 
     bookie_id: BookieId
     incarnation: int
     directories: tuple[DirectoryIdentity, ...]
+    starts: int = 0
+
+    def cookie(self, instance_id: str) -> Cookie:
+        """Return the cookie that belongs to it; the cluster's id may be empty."""
+        journals, ledgers = (
+            tuple(one.directory_id for one in self.directories if one.role == role)
+            for role in ("journal", "ledger")
+        )
+        return Cookie(self.bookie_id, journals, ledgers, instance_id)
 
 
 @dataclass(frozen=True, slots=True)

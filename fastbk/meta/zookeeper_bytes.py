@@ -1,7 +1,7 @@
 """What stands in the nodes of bookies and in fastbk's own, as bytes. No I/O.
 
 - a registration: Apache's protobuf message BookieServiceInfoFormat; our incarnation is one of its properties;
-- a cookie: Apache's, layout version 5. Directories stand there by their ids, since fastbk compares those, not paths;
+- a cookie: Apache's (`fastbk.model.cookie`), the same that lies in each of the bookie's directories;
 - an identity: JSON;
 - deleted ids of one bucket: offsets and ranges as text, "0-4095" when all of them are gone.
 """
@@ -13,12 +13,12 @@ from dataclasses import asdict
 
 from fastbk.errors import StorageError
 from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
-from fastbk.model import protobuf, protobuf_text
+from fastbk.model import protobuf
+from fastbk.model.cookie import encode as encode_cookie
 from fastbk.model.ids import BookieId
 
 INCARNATION_PROPERTY = "fastbk.incarnation"
 APACHE_PROTOCOL = "bookie-rpc"
-_COOKIE_VERSION = 5
 
 
 # --- registrations -----------------------------------------------------------------------------------------------
@@ -90,20 +90,8 @@ def _pair(message: bytes) -> tuple[str, str]:
 
 
 def cookie_bytes(identity: BookieIdentity, instance_id: str) -> bytes:
-    """Return a bookie's cookie; without an instance id that field is left out, as Apache does."""
-    journals = [one.directory_id for one in identity.directories if one.role == "journal"]
-    ledgers = [one.directory_id for one in identity.directories if one.role == "ledger"]
-    counted = "\t".join([str(len(ledgers)), *ledgers])
-    fields = [
-        ("bookieHost", identity.bookie_id),
-        ("journalDir", ",".join(journals)),
-        ("ledgerDirs", counted),
-    ]
-    if instance_id:
-        fields.append(("instanceId", instance_id))
-    fields.append(("indexDirs", counted))
-    lines = [f'{name}: "{protobuf_text.quoted(value.encode())}"\n' for name, value in fields]
-    return f"{_COOKIE_VERSION}\n{''.join(lines)}".encode()
+    """Return what a bookie's cookie node holds."""
+    return encode_cookie(identity.cookie(instance_id))
 
 
 def identity_bytes(identity: BookieIdentity) -> bytes:

@@ -1,8 +1,8 @@
 """Makes directories and metadata agree on who this bookie is, once, before anything is served (INV-D1, A20).
 
-What may be done with which findings is decided in `fastbk.storage.identity`; here is where they come from, and how
-a new bookie is born: folders and first manifest, then the identities, then metadata. A birth that was cut short
-anywhere goes on at the next start.
+What may be done with which findings is decided in `fastbk.storage.start_rules`; here is where they come from, and how
+a new bookie is born: folders and first manifest, then the identities, the cookies, then metadata. A birth that was cut
+short anywhere goes on at the next start.
 
 A bookie that lost its data, and was told that this is so, is born again (INV-X4): every ledger that metadata says it
 held goes into limbo, durably, before metadata hears of the new incarnation. Writers from before know the old one and
@@ -11,41 +11,56 @@ send nothing; ledgers that are created meanwhile are in no doubt.
 
 from __future__ import annotations
 
+import errno
 import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
+from fastbk.storage.cookie import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
-from fastbk.storage.identity import (
-    Found,
-    Identity,
-    IdentityError,
-    Known,
-    Verdict,
-    judge,
-    new_identity,
-    new_incarnation,
-    read_identity,
-    write_identity,
-)
+from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
 from fastbk.storage.limbo import write_limbo
+from fastbk.storage.start_rules import Found, IdentityError, Known, Place, Verdict, judge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from fastbk.meta.api import MetadataStore
     from fastbk.server.config import BookieConfig
-
+    from fastbk.storage.cookie import Cookie
 
 LEDGERS_NAMED = 3
 """In messages, as examples."""
 OLD_LEASE_WAIT_S = 30.0
 """A dead bookie's registration runs out within this; one that stays has a living owner."""
 _POLL_S = 0.2
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """One configured directory, and what reads and writes there."""
+
+    path: str
+    place: Place
+    disk: Disk
+
+
+def places(config: BookieConfig) -> Iterator[tuple[str, Place]]:
+    """Yield every configured directory and what for."""
+    yield config.journal.directory, Place("journal")
+    yield config.ledgers.directory, Place("ledger")
 
 
 def settle(
@@ -57,18 +72,22 @@ def settle(
     good; without effect where nothing is missing. Raises IdentityError (a StorageError) naming what differs and what is
     safe to do, MetadataUnavailable, OSError.
     """
-    folders = {"journal": config.journal.directory, "ledger": config.ledgers.directory}
-    disks = {role: Disk(Path(folder), "plain") for role, folder in folders.items()}
-    try:
-        found = [
-            Found(folder, role, read_identity(disks[role], folder), data_in(disks[role], folder))
-            for role, folder in folders.items()
+    with ExitStack() as stack:
+        directories = [
+            Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
+            for path, place in places(config)
         ]
+        found = [look(each) for each in directories]
         read = store.read_identity(BookieId(bookie_id))
-        known = None if read is None else _known(read.identity)
-        verdict = judge(bookie_id, found, known, accept_data_loss=accept_data_loss)
+        known = None if read is None else known_of(read.identity)
+        instance_id = store.instance_id()
+        verdict = judge(
+            bookie_id, found, known, instance_id=instance_id, accept_data_loss=accept_data_loss
+        )
         if verdict is Verdict.KNOWN:
             assert read is not None
+            _count_start(directories, found, store, read.identity, read.version)
+            _complete_cookies(directories, found, read.identity.cookie(instance_id))
             return read.identity.incarnation
         if verdict is Verdict.LOST:
             _wait_for_the_old_life(store, bookie_id)
@@ -80,21 +99,44 @@ def settle(
             raise IdentityError(
                 f"metadata lists {len(ledger_ids)} ledgers on {bookie_id!r}: raise [limits] ledgers_max above that"
             )
-        incarnation = _born(disks, found, bookie_id, ledger_ids, is_anew=verdict is Verdict.LOST)
-        identities = {each.role: read_identity(disks[each.role], each.directory) for each in found}
+        born = _born(directories, found, bookie_id, ledger_ids, is_anew=verdict is Verdict.LOST)
+        stamp_cookies(directories, born.cookie(instance_id))
         kill_point("rebirth.before_identity")
-        version = None if read is None else read.version
-        store.write_identity(_identity(bookie_id, incarnation, identities), version)
+        store.write_identity(born, None if read is None else read.version)
         logs.info(
             "bookie.born",
-            incarnation=f"{incarnation:016x}",
+            incarnation=f"{born.incarnation:016x}",
             again=verdict is not Verdict.NEW,
             ledgers_in_limbo=len(ledger_ids),
         )
-        return incarnation
-    finally:
-        for disk in disks.values():
-            disk.destroy()
+        return born.incarnation
+
+
+def look(directory: Directory) -> Found:
+    """Return what a directory holds. Raises StorageError for damaged identity files and cookies, OSError."""
+    disk, path = directory.disk, directory.path
+    return Found(
+        path,
+        directory.place,
+        read_identity(disk, path),
+        data_in(disk, path),
+        read_cookie(disk, path),
+    )
+
+
+def known_of(identity: BookieIdentity) -> Known:
+    """Return what the rules compare of what metadata knows."""
+    return Known(
+        identity.incarnation,
+        {one.directory_id: Place(one.role, one.pair) for one in identity.directories},
+        identity.starts,
+    )
+
+
+def stamp_cookies(directories: Sequence[Directory], cookie: Cookie) -> None:
+    """Put the same cookie into every directory, durably. Raises OSError."""
+    for each in directories:
+        write_cookie(each.disk, each.path, cookie)
 
 
 def ledgers_of(
@@ -142,39 +184,79 @@ def _forgotten(bookie_id: str, ledger_ids: list[int]) -> IdentityError:
 
 
 def _born(
-    disks: dict[str, Disk],
-    found: list[Found],
+    directories: Sequence[Directory],
+    found: Sequence[Found],
     bookie_id: str,
     ledger_ids: list[int],
     *,
     is_anew: bool,
-) -> int:
-    """Give every directory that lacks one an identity, or all a new one; return the incarnation that all share."""
+) -> BookieIdentity:
+    """Give every directory that lacks one an identity, or all a new one; return what metadata is to know."""
     present = [each.identity.incarnation_number for each in found if each.identity is not None]
     incarnation = present[0] if present and not is_anew else new_incarnation()
-    for each in found:
-        if each.role == "ledger":
-            make_ledger_directory(disks[each.role], each.directory)
+    for each in directories:
+        if each.place.role == "ledger":
+            make_ledger_directory(each.disk, each.path)
             if ledger_ids:
-                write_limbo(disks[each.role], each.directory, ledger_ids, incarnation)
+                write_limbo(each.disk, each.path, ledger_ids, incarnation)
                 kill_point("rebirth.after_limbo")
-    for each in found:
-        if each.identity is None or is_anew:
-            identity = new_identity(bookie_id, incarnation, each.role, int(time.time()))
-            write_identity(disks[each.role], each.directory, identity)
-    return incarnation
+    identities = []
+    for each, was in zip(directories, found, strict=True):
+        identity = None if is_anew else was.identity
+        if identity is None:
+            now_s = int(time.time())
+            identity = new_identity(bookie_id, incarnation, each.place.role, now_s, each.place.pair)
+            write_identity(each.disk, each.path, identity)
+        identities.append(DirectoryIdentity(identity.directory_id, identity.role, identity.pair))
+    return BookieIdentity(BookieId(bookie_id), incarnation, tuple(identities))
 
 
-def _known(identity: BookieIdentity) -> Known:
-    return Known(identity.incarnation, {one.directory_id: one.role for one in identity.directories})
+def _count_start(
+    directories: Sequence[Directory],
+    found: Sequence[Found],
+    store: MetadataStore,
+    known: BookieIdentity,
+    version: int,
+) -> None:
+    """Count this start, in every directory before metadata hears of it: cut short anywhere, no directory looks old.
+
+    A full or read-only disk keeps nobody from starting: what cannot be written there is served all the same, and
+    the start goes uncounted.
+    """
+    identities = [each.identity for each in found if each.identity is not None]
+    starts = max(one.starts for one in identities) + 1
+    for each, identity in zip(directories, identities, strict=True):
+        try:
+            write_identity(each.disk, each.path, msgspec.structs.replace(identity, starts=starts))
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            logs.warning("bookie.start_not_counted", directory=each.path, reason=str(error))
+            return
+        kill_point("start.after_identity")
+    try:
+        store.write_identity(replace(known, starts=starts), version)
+    except MetadataConflict as error:
+        raise IdentityError(
+            f"another process started bookie {known.bookie_id!r} at the same moment, with other directories of the same"
+            " incarnation. Likely this machine or its disks were cloned. Find the copy and keep only the directories"
+            " that were used last"
+        ) from error
 
 
-def _identity(
-    bookie_id: str, incarnation: int, identities: dict[str, Identity | None]
-) -> BookieIdentity:
-    directories = tuple(
-        DirectoryIdentity(identity.directory_id, role)
-        for role, identity in identities.items()
-        if identity is not None
-    )
-    return BookieIdentity(BookieId(bookie_id), incarnation, directories)
+def _complete_cookies(
+    directories: Sequence[Directory], found: Sequence[Found], cookie: Cookie
+) -> None:
+    """Write the cookie where there is none, as before fastbk had them, or where it lists fewer directories."""
+    for each, was in zip(directories, found, strict=True):
+        listed = () if was.cookie is None else was.cookie.journals + was.cookie.ledgers
+        if was.cookie is not None and set(listed) == set(cookie.journals + cookie.ledgers):
+            continue
+        try:
+            write_cookie(each.disk, each.path, cookie)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            logs.warning("bookie.cookie_not_written", directory=each.path, reason=str(error))
+            return
+        logs.info("bookie.cookie_written", directory=each.path)

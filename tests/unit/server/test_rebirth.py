@@ -18,8 +18,8 @@ from fastbk.native.disk import Disk
 from fastbk.server import identity
 from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings, LimitSettings
 from fastbk.server.identity import ledgers_of, settle
-from fastbk.storage.identity import IdentityError
 from fastbk.storage.limbo import read_limbo
+from fastbk.storage.start_rules import IdentityError
 
 ME, OTHER = BookieId("me"), BookieId("other")
 

@@ -1,4 +1,4 @@
-"""Whose data a directory holds: every difference ends the start, and says what, why and what next (INV-D1, A20)."""
+"""`identity.json`, and what a directory has to hold to count as one with data (INV-D1, A20)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,9 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import (
-    Found,
     Identity,
-    IdentityError,
-    Known,
-    Verdict,
     decode,
     encode,
-    judge,
     new_identity,
     new_incarnation,
     read_identity,
@@ -35,24 +30,16 @@ JOURNAL = Identity(
     bookie_id=ME, incarnation="00000000000000ff", directory_id="a1", role="journal", created_s=5
 )
 LEDGER = msgspec.structs.replace(JOURNAL, directory_id="b2", role="ledger")
-KNOWN = Known(incarnation=255, roles={"a1": "journal", "b2": "ledger"})
-
-
-def found(
-    journal: Identity | None = JOURNAL,
-    ledger: Identity | None = LEDGER,
-    data: list[str] | None = None,
-) -> list[Found]:
-    return [Found("/j", "journal", journal), Found("/l", "ledger", ledger, data or [])]
-
-
-def changed(identity: Identity, **fields: object) -> Identity:
-    return msgspec.structs.replace(identity, **fields)
+OLD_GOLDEN = GOLDEN.with_name("identity_before_starts.json")
 
 
 def test_golden_file() -> None:
     assert decode(GOLDEN.read_bytes()) == LEDGER
     assert encode(LEDGER) == GOLDEN.read_bytes()
+
+
+def test_a_file_from_before_starts_were_counted() -> None:
+    assert decode(OLD_GOLDEN.read_bytes()) == LEDGER
 
 
 def test_every_changed_byte_is_noticed() -> None:
@@ -97,97 +84,6 @@ def test_written_and_read_back() -> None:
         fake.restart("lose")
         assert read_identity(fake.disk(), "/") == mine
         assert new_identity(ME, 1, "ledger", 1).directory_id != mine.directory_id
-
-
-def test_all_agree() -> None:
-    assert judge(ME, found(), KNOWN) is Verdict.KNOWN
-
-
-def test_a_new_bookie() -> None:
-    assert judge(ME, found(None, None), None) is Verdict.NEW
-
-
-def test_a_birth_cut_short() -> None:
-    assert judge(ME, found(), None) is Verdict.BORN_HALFWAY
-    assert judge(ME, found(JOURNAL, None), None) is Verdict.BORN_HALFWAY
-
-
-@pytest.mark.parametrize(
-    ("directories", "known", "says", "next_step"),
-    [
-        (found(ledger=None), KNOWN, "/l is empty", "Mount or restore"),
-        (found(None, None), KNOWN, "never starts empty", "new id"),
-        (found(ledger=None, data=["logs/1.log"]), KNOWN, "holds logs/1.log but no identity.json", "restore"),
-        (found(data=["logs/1.log"]), None, "wrong metadata store", "metadata.uri"),
-        (found(None, None, ["x.journal"]), None, "wrong metadata store", "do not delete"),
-        (found(changed(JOURNAL, bookie_id="b:1")), KNOWN, "belongs to bookie 'b:1'", "set bookie.id"),
-        (found(LEDGER, JOURNAL), KNOWN, "is a ledger directory, but is configured as the journal", "Swap"),
-        (found(changed(JOURNAL, incarnation="0000000000000001")), KNOWN, "two different lives", "belong together"),
-        (
-            found(changed(JOURNAL, incarnation="0000000000000001"), changed(LEDGER, incarnation="0000000000000001")),
-            KNOWN, "old copy", "Mount the right directory",
-        ),
-        (found(ledger=changed(LEDGER, directory_id="zz")), KNOWN, "none of those", "born with"),
-        (found()[:1], KNOWN, "missing: ledger b2", "Configure all"),
-        ([*found(), found()[1]], KNOWN, "more directories", "Configure all"),
-        (found(ledger=changed(LEDGER, pairs=2)), KNOWN, "2 journal/index pairs", "Start the version"),
-        (found(ledger=changed(LEDGER, shards=(1, *[0] * 63))), KNOWN, "pairs", "Start the version"),
-    ],
-)  # fmt: skip
-def test_every_difference_ends_the_start(
-    directories: list[Found], known: Known | None, says: str, next_step: str
-) -> None:
-    with pytest.raises(IdentityError) as caught:
-        judge(ME, directories, known)
-    assert says in str(caught.value)
-    assert next_step in str(caught.value)
-
-
-BORN_AGAIN = [changed(each, incarnation="0000000000000001", directory_id=f"{each.role}9") for each in (JOURNAL, LEDGER)]
-
-
-@pytest.mark.parametrize(
-    "directories",
-    [
-        found(None, None),
-        found(ledger=None),
-        found(*BORN_AGAIN),
-        found(BORN_AGAIN[0], None),
-        found(BORN_AGAIN[0], changed(BORN_AGAIN[1], incarnation="0000000000000002")),
-    ],
-    ids=["all", "one", "cut short", "cut short earlier", "cut short twice"],
-)
-def test_lost_data_is_accepted_on_a_person_s_word_only(directories: list[Found]) -> None:
-    """INV-X4."""
-    assert judge(ME, directories, KNOWN, accept_data_loss=True) is Verdict.LOST
-    with pytest.raises(IdentityError):
-        judge(ME, directories, KNOWN)
-
-
-@pytest.mark.parametrize(
-    "directories",
-    [
-        found(None, None, ["logs/1.log"]),
-        found(None, data=["logs/1.log"]),
-        found(*BORN_AGAIN, data=["manifest"]),
-        found(changed(JOURNAL, bookie_id="b:1"), None),
-    ],
-    ids=["data without identity", "journal lost", "data of another life", "another bookie's"],
-)
-def test_what_is_left_of_data_is_not_given_up(directories: list[Found]) -> None:
-    with pytest.raises(IdentityError):
-        judge(ME, directories, KNOWN, accept_data_loss=True)
-
-
-def test_the_word_has_no_effect_where_nothing_is_missing() -> None:
-    assert judge(ME, found(), KNOWN, accept_data_loss=True) is Verdict.KNOWN
-    assert judge(ME, found(data=["logs/1.log"]), KNOWN, accept_data_loss=True) is Verdict.KNOWN
-    assert judge(ME, found(None, None), None, accept_data_loss=True) is Verdict.NEW
-
-
-def test_the_refusal_says_how_to_go_on() -> None:
-    with pytest.raises(IdentityError, match=r"bookie recover 127.0.0.1:3181`.*--accept-data-loss"):
-        judge(ME, found(None, None), KNOWN)
 
 
 def test_what_counts_as_data() -> None:
