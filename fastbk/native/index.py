@@ -280,9 +280,9 @@ class Index:
         found: list[int] = ffi.unpack(ids, count) if count else []
         return found
 
-    def set_reads_only(self, is_reads_only: bool) -> None:
-        """Make workers and journal refuse normal adds, or take them again."""
-        lib.fbk_index_set_reads_only(self.handle, int(is_reads_only))
+    def set_reads_only(self, refused: int) -> None:
+        """Make workers and journal refuse nothing (0), normal adds (1) or whatever would have to be written (2)."""
+        lib.fbk_index_set_reads_only(self.handle, int(refused))
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of the index's counters, by its name in `stats_names.h` (`FBK_C_INDEX_...`)."""

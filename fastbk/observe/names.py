@@ -176,7 +176,7 @@ _GAUGES: dict[str, str] = {
     "FBK_C_INDEX_CACHE_BYTES": "Bytes in the write cache that is being filled.",
     "FBK_C_INDEX_JOURNAL_BEHIND": "Journal bytes behind the mark, as far as taken in.",
     "FBK_C_INDEX_MARK": "The log mark: the last batch in a finished flush.",
-    "FBK_C_INDEX_READS_ONLY": "1 while normal adds are refused.",
+    "FBK_C_INDEX_READS_ONLY": "What the index refuses: 0 nothing, 1 normal adds, 2 whatever would have to be written.",
     "FBK_C_INDEX_DAMAGED": "1 when damage is on record: no is never said.",
     "FBK_C_INDEX_LIMBO": "Ledgers whose data was lost here and not repaired yet.",
     "FBK_C_GC_CANDIDATES": "Local ledgers that metadata did not list last time.",

@@ -81,6 +81,14 @@ test_read_only_and_limits(void)
     CHECK_EQUAL(rig_verdict(&rig, 0, add), FBK_S_READ_ONLY);
     CHECK_EQUAL(rig_verdict(&rig, 0, recovery), 0);
     CHECK_EQUAL(rig_verdict(&rig, 0, fence), 0);
+    fbk_cursor_store(&rig.index->reads_only, FBK_JOURNAL_NO_WRITES);
+    recovery = rig_add(&rig, 0, 1, 1, 1, FBK_FLAG_RECOVERY, 64);
+    fence = rig_fence(&rig, 0, 1, 1);
+    uint64_t fenced_before = rig_fence(&rig, 0, 2, 1);
+    rig_settle(&rig);
+    CHECK_EQUAL(rig_verdict(&rig, 0, recovery), FBK_S_READ_ONLY);
+    CHECK_EQUAL(rig_verdict(&rig, 0, fence), FBK_S_READ_ONLY);
+    CHECK_EQUAL(rig_verdict(&rig, 0, fenced_before), FBK_V_ORDERED); /* nothing has to be written for this one */
     fbk_cursor_store(&rig.index->reads_only, 0);
     fbk_journal_set_limit(rig.journal, FBK_JOURNAL_NO_ADDS);
     add = rig_add(&rig, 0, 1, 1, 1, 0, 64);

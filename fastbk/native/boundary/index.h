@@ -101,7 +101,7 @@ int32_t fbk_index_limbo_over(struct fbk_index *index, const int64_t *ledger_ids,
 /* Ids of ledgers in limbo that are not deleted, as fbk_index_list_ledgers lists. */
 int32_t fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max);
 
-/* 1: normal adds are refused (disk nearly full). */
+/* What the disk does not take: FBK_JOURNAL_OPEN, FBK_JOURNAL_NO_ADDS, FBK_JOURNAL_NO_WRITES. */
 void fbk_index_set_reads_only(struct fbk_index *index, uint32_t reads_only);
 /* For what Python counts and measures. */
 void fbk_index_count(struct fbk_index *index, uint32_t counter, uint64_t amount);

@@ -85,7 +85,7 @@ struct fbk_journal {
 
     uint32_t limit;
     bool need_roll;
-    bool reads_only;             /* the index's word, at the last take */
+    uint64_t reads_only;         /* the index's word, at the last take */
     bool stalled;                /* a consumer of descriptors is too far behind: no take */
     bool closed;
     uint32_t poison;

@@ -107,8 +107,8 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     if (record->kind != FBK_KIND_FORCE)
         state = fbk_ledgers_find(&journal->ledgers, record->ledger_id);
     const struct fbk_decide_limits limits = {
-        .journal = journal->limit,
-        .reads_only = journal->reads_only,
+        .journal = journal->reads_only >= FBK_JOURNAL_NO_WRITES ? FBK_JOURNAL_NO_WRITES : journal->limit,
+        .reads_only = journal->reads_only != 0,
         .ledgers_full = journal->ledgers.count >= journal->ledgers.ledgers_max,
     };
     uint32_t verdict = fbk_decide(state, record, &limits, &status);
@@ -194,7 +194,7 @@ fbk_journal_take(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     uint64_t most = 4ull * journal->options.batch_bytes;
     uint64_t all = 0;
     bool full = false, any = true;
-    journal->reads_only = fbk_cursor_load(&journal->index->reads_only) != 0;
+    journal->reads_only = fbk_cursor_load(&journal->index->reads_only);
     uint32_t first = journal->rotation++ % journal->options.worker_count;
     while (any && !full && all < most) {
         any = false;

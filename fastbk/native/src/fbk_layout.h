@@ -221,7 +221,7 @@ struct fbk_index_segment {
     struct fbk_cursor exceptions_consumed;
     struct fbk_cursor wants_wake;      /* 1: ring at every publish (waiters, checks, a pending read) */
     struct fbk_cursor mark_sequence;   /* last batch contained in a finished flush */
-    struct fbk_cursor reads_only;      /* 1: refuse normal adds (disk full, limits): READ_ONLY */
+    struct fbk_cursor reads_only;      /* 1: refuse normal adds (disk full, limits): READ_ONLY; 2: whatever would have to be written */
     struct fbk_stats stats;
     struct fbk_cursor notices_written; /* ever put into `notices`, for the journal */
     struct fbk_notice notices[FBK_NOTICE_COUNT]; /* a queue: notice n lies in slot n mod count */

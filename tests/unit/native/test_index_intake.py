@@ -358,10 +358,10 @@ def test_a_worker_with_adds_that_wait_is_rung_for_a_change_to_read_only(rig: Ind
     for memory in rig.workers:
         memory.put(SLEEPER, 1)  # asleep
     rig.workers[1].put(WORKER_STARVED, 1)
-    rig.index.set_reads_only(True)
+    rig.index.set_reads_only(1)
     assert os.eventfd_read(rig.worker_bells[1]) == 1
     with pytest.raises(BlockingIOError):
         os.eventfd_read(rig.worker_bells[0])
     rig.workers[1].put(SLEEPER, 3)
-    rig.index.set_reads_only(False)
+    rig.index.set_reads_only(0)
     assert os.eventfd_read(rig.worker_bells[1]) == 1
