@@ -52,6 +52,7 @@ LIBURING = ["-l:liburing.a", "-Wl,--exclude-libs,ALL"]
 
 
 STORE_SOURCES = [
+    "fbk_file_set.c",
     "fbk_store.c",
     "fbk_readers.c",
     "fbk_lookup.c",
@@ -234,7 +235,9 @@ def ffi_of(module: NativeModule) -> FFI:
     ffi = FFI()
     ffi.cdef(boundary_text(module))
     includes = "".join(f'#include "boundary/{name}"\n' for name in module.boundary)
-    ffi.set_source(f"fastbk.native.{module.name}", "#include <stdint.h>\n#include <stddef.h>\n" + includes)
+    ffi.set_source(
+        f"fastbk.native.{module.name}", "#include <stdint.h>\n#include <stddef.h>\n" + includes
+    )
     return ffi
 
 

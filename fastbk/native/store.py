@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import check, error_of
+from fastbk.native.flush import Flush, FlushItems, FlushOptions, FlushResult
+from fastbk.native.ledger_state import (
+    DELETED,
+    FENCED,
+    HAS_KEY,
+    LIMBO,
+    STATE,
+    LedgerState,
+    pack_state,
+    unpack_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,22 +32,26 @@ if TYPE_CHECKING:
     from fastbk.native.cdata import CData
     from fastbk.native.disk import Disk
 
+__all__ = [
+    "DELETED",
+    "FENCED",
+    "HAS_KEY",
+    "LIMBO",
+    "Flush",
+    "FlushItems",
+    "FlushOptions",
+    "FlushResult",
+    "LedgerState",
+    "ListResult",
+    "MergeResult",
+    "ReadResult",
+    "Store",
+    "StoreOptions",
+    "pack_state",
+    "unpack_state",
+]
+
 LOGS_MAX_START = 1024
-STATE = struct.Struct("<qqqQI20sQII")
-FENCED, LIMBO, DELETED, HAS_KEY = 1, 2, 4, 8
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerState:
-    """What is known of a ledger beside its entries; -1 = none yet. `deleted_s`: wall clock, 0 = not deleted."""
-
-    ledger_id: int
-    highest_entry_id: int = -1
-    lac: int = -1
-    changed_sequence: int = 0
-    flags: int = 0
-    master_key: bytes = bytes(20)
-    deleted_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +65,6 @@ class StoreOptions:
     pair: int = 0
     log_files_max: int = 256
     room_timeout_ms: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class FlushOptions:
-    """Where one flush goes; `log_offset_bytes` 0 makes a new log."""
-
-    log_id: int
-    log_offset_bytes: int
-    log_salt: int
-    locations_file_id: int
-    generation: int
-    created_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlushResult:
-    """What a finished flush put on disk, all of it synced. `log_end_bytes`: the log's durable length."""
-
-    log_end_bytes: int
-    run_bytes: int
-    location_count: int
-    file_size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,89 +95,6 @@ class ListResult:
     status: int
     ranges: tuple[tuple[int, int], ...]
     go_on: int
-
-
-class FlushItems:
-    """Sorted entries and sorted ledger states to be flushed, in memory that outlives this object's use."""
-
-    def __init__(
-        self, items: CData, item_count: int, states: CData, state_count: int, keep: object = None
-    ) -> None:
-        """Take pointers to `fbk_flush_item` and `fbk_ledger_state`; `keep` is held as long as this is."""
-        self._items = items
-        self._states = states
-        self._keep = keep
-        self.item_count = item_count
-        self.state_count = state_count
-
-    @classmethod
-    def from_entries(
-        cls, entries: Iterable[tuple[int, int, bytes]], states: Iterable[LedgerState] = ()
-    ) -> FlushItems:
-        """Copy (ledger id, entry id, bytes) and states, in any order; for tools and tests."""
-        ordered = sorted(entries, key=lambda entry: entry[:2])
-        items = ffi.new("struct fbk_flush_item[]", len(ordered) + 1)
-        buffers = []
-        for item, (ledger_id, entry_id, data) in zip(items, ordered, strict=False):
-            buffer = ffi.new("uint8_t[]", data)
-            buffers.append(buffer)
-            item.ledger_id, item.entry_id = ledger_id, entry_id
-            item.data, item.size_bytes, item.crc = buffer, len(data), crc32c(data)
-        packed = b"".join(map(pack_state, sorted(states, key=lambda state: state.ledger_id)))
-        memory = ffi.new("uint8_t[]", packed + b"\0")
-        pointer = ffi.cast("struct fbk_ledger_state *", memory)
-        return cls(
-            items, len(ordered), pointer, len(packed) // STATE.size, (items, buffers, memory)
-        )
-
-    @property
-    def handles(self) -> tuple[CData, int, CData, int]:
-        """Items, their count, states, their count: for this module only."""
-        return self._items, self.item_count, self._states, self.state_count
-
-
-class Flush:
-    """A flush under way. `end` or `abandon` ends it; one at a time, in one thread."""
-
-    def __init__(self, store: Store, options: FlushOptions, items: FlushItems) -> None:
-        """Open the log. Raises OSError."""
-        native = ffi.new("struct fbk_flush_options *")
-        native.log_id = options.log_id
-        native.log_offset_bytes = options.log_offset_bytes
-        native.log_salt = options.log_salt
-        native.locations_file_id = options.locations_file_id
-        native.generation = options.generation
-        native.created_s = options.created_s
-        error = ffi.new("int32_t *")
-        flush = lib.fbk_flush_begin(store.handle, native, *items.handles, error)
-        if flush == ffi.NULL:
-            raise error_of(error[0], "begin a flush")
-        self._flush: CData | None = flush
-        self._items = items
-
-    def step(self, bytes_max: int) -> bool:
-        """Write up to about `bytes_max`; return whether there is more. Raises OSError: then abandon."""
-        return check(lib.fbk_flush_step(self._alive(), bytes_max), "write an entry log") > 0
-
-    def end(self) -> FlushResult:
-        """Sync the log, write and sync the locations file and both directories. Raises OSError; ended either way."""
-        result = ffi.new("struct fbk_flush_result *")
-        flush, self._flush = self._alive(), None
-        check(lib.fbk_flush_end(flush, result), "end a flush")
-        return FlushResult(
-            result.log_end_bytes, result.run_bytes, result.location_count, result.file_size_bytes
-        )
-
-    def abandon(self) -> None:
-        """Give up; what was written is garbage that no manifest names. Harmless when it ended already."""
-        if self._flush is not None:
-            lib.fbk_flush_abandon(self._flush)
-            self._flush = None
-
-    def _alive(self) -> CData:
-        if self._flush is None:
-            raise ValueError("this flush has ended")
-        return self._flush
 
 
 class Store:
@@ -257,6 +165,15 @@ class Store:
     def remove(self, file_id: int) -> None:
         """Search this file no more; jobs under way finish with it. Main loop."""
         check(lib.fbk_store_remove_locations(self.handle, file_id), "remove locations")
+
+    def set_logs(self, log_ids: Iterable[int]) -> None:
+        """Say which entry logs the manifest lists: locations in any other are void from now on (INV-X5). Main loop.
+
+        Until the first call all count. Memory work only.
+        """
+        ids = sorted(log_ids)
+        memory = ffi.new("uint64_t[]", [*ids, 0])
+        check(lib.fbk_store_set_logs(self.handle, memory, len(ids)), "set the logs")
 
     def forget_log(self, log_id: int) -> None:
         """Close a log that is about to be deleted, drop its cached runs."""
@@ -334,7 +251,7 @@ class Store:
 
     def begin_flush(self, options: FlushOptions, items: FlushItems) -> Flush:
         """Begin a flush. Raises OSError; FileExistsError when an id was used before."""
-        return Flush(self, options, items)
+        return Flush(self.handle, options, items)
 
     def merge(
         self,
@@ -418,28 +335,6 @@ COUNT_NAMES = (
     "files",
     "index_bytes",
 )
-
-
-def pack_state(state: LedgerState) -> bytes:
-    """Return the 72 bytes of a state as they lie in files and shared memory."""
-    front = STATE.pack(
-        state.ledger_id,
-        state.highest_entry_id,
-        state.lac,
-        state.changed_sequence,
-        state.flags,
-        state.master_key,
-        state.deleted_s,
-        0,
-        0,
-    )[:-4]
-    return front + crc32c(front).to_bytes(4, "little")
-
-
-def unpack_state(raw: bytes) -> LedgerState:
-    """Return the state in 72 bytes whose checksum was verified."""
-    ledger, highest, lac, sequence, flags, key, deleted_s, _, _ = STATE.unpack(raw)
-    return LedgerState(ledger, highest, lac, sequence, flags, key, deleted_s)
 
 
 def _chunks(raw: bytes) -> list[bytes]:

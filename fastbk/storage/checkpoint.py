@@ -133,13 +133,15 @@ class Checkpoint:
         for entry in self.manifest.locations:
             if store.add(entry.file_id):
                 self.damaged.add(entry.file_id)
+        store.set_logs(log.log_id for log in self.manifest.logs)
         return self.damaged
 
     @staticmethod
     def install(store: Store, change: Change) -> None:
-        """Search the new files and no longer the old ones. Memory work only. Main loop."""
+        """Search the new files, and no longer old ones or unlisted logs (INV-X5). Memory work only. Main loop."""
         for file_id in change.add:
             store.add(file_id)
+        store.set_logs(log.log_id for log in change.manifest.logs)
         for file_id in change.remove:
             store.remove(file_id)
 

@@ -335,7 +335,11 @@ _Static_assert(sizeof(struct fbk_run_item) == 24, "run item");
 #define FBK_LOCATIONS_MAGIC 0x434f4c4b4246ull /* "FBKLOC" */
 #define FBK_LOCATIONS_VERSION 1u
 
-/* 64 bytes a run, sorted by (ledger_id, first_entry_id). */
+/* In `flags` of a location: what stood there was found damaged and could not be moved.  It lies in no log, and its ids are
+ * answered with "cannot tell" unless another location holds them. */
+#define FBK_LOCATION_DAMAGED 1u
+
+/* 64 bytes a run, sorted by (ledger_id, first_entry_id).  Counts only while the manifest lists its log. */
 struct fbk_location {
     int64_t ledger_id;
     int64_t first_entry_id;
@@ -345,7 +349,7 @@ struct fbk_location {
     uint64_t offset_bytes;
     uint32_t size_bytes;
     uint32_t entry_count;
-    uint64_t reserved;
+    uint64_t flags;
 };
 _Static_assert(sizeof(struct fbk_location) == 64, "location");
 

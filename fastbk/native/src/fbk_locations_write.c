@@ -59,7 +59,7 @@ fbk_locations_write_location(struct fbk_locations_writer *to, const struct fbk_l
 {
     FBK_ASSERT(!to->in_states);
     struct fbk_location copy = *location;
-    copy.reserved = 0;
+    copy.flags &= FBK_LOCATION_DAMAGED;
     if (copy.ledger_id != to->ledger_id) {
         FBK_ASSERT(copy.ledger_id > to->ledger_id);
         to->ledger_id = copy.ledger_id;

@@ -4,12 +4,18 @@
  * id) need their run read, since ids may have gaps; of those behind, the nearest is enough: its first id is
  * certainly there.  What could not be read is remembered as `doubt`: the smallest id in range that may lie there.
  * A found id above the doubt proves nothing, so the answer is then CANNOT_TELL (INV-X1); one at or below it is
- * right whatever else is broken. */
+ * right whatever else is broken.
+ *
+ * Locations in logs that the set does not list are passed over (INV-X5).  A set that was replaced meanwhile may name logs
+ * that are gone: doubt that arises under such a set is looked into again, under the current one. */
 #include "fbk_entry_log.h"
 #include "fbk_store_parts.h"
 
+#define SETS_MAX 8u /* looks under newer and newer sets, then CANNOT_TELL: sets change a few times a second at most */
+
 struct lookup {
     struct fbk_store *store;
+    const struct fbk_file_set *set;
     int64_t ledger_id;
     int64_t first;
     int64_t last;
@@ -33,6 +39,10 @@ static void
 try_run(struct lookup *lookup, const struct fbk_location *location)
 {
     struct fbk_cached_run *run;
+    if (location->flags & FBK_LOCATION_DAMAGED) {
+        doubt_at(lookup, location->first_entry_id);
+        return;
+    }
     int32_t result = fbk_run_fetch(lookup->store, location, !lookup->ahead, &run);
     if (result < 0) {
         lookup->no_room = lookup->no_room || result == FBK_E_FULL;
@@ -79,13 +89,14 @@ look_back(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t i
         struct fbk_location location = walk->locations[index];
         if (location.ledger_id != lookup->ledger_id || location.last_entry_id_max < lookup->first)
             return;
-        if (location.last_entry_id >= lookup->first)
+        if (location.last_entry_id >= lookup->first && fbk_location_counts(lookup->set->logs, &location))
             try_run(lookup, &location);
         index--;
     }
 }
 
-/* The first location behind (block, index): true if it holds an id in range. */
+/* The first location behind (block, index) that counts: true if it holds an id in range.  One that stands for damage is
+ * noted as doubt and passed over: behind it may be a good one with the same first id. */
 static bool
 look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t index, struct fbk_location *next)
 {
@@ -101,13 +112,18 @@ look_ahead(struct lookup *lookup, struct fbk_walk *walk, int64_t block, int32_t 
             doubt_at(lookup, index == 0 && !file->damaged[block] ? key->first_entry_id : lookup->first);
             return false;
         }
-        if (index < walk->count)
-            break;
+        for (; index < walk->count; index++) {
+            *next = walk->locations[index];
+            if (next->ledger_id != lookup->ledger_id || next->first_entry_id > lookup->last)
+                return false;
+            if (next->flags & FBK_LOCATION_DAMAGED)
+                doubt_at(lookup, next->first_entry_id);
+            else if (fbk_location_counts(lookup->set->logs, next))
+                return true;
+        }
         block++;
         index = 0;
     }
-    *next = walk->locations[index];
-    return next->ledger_id == lookup->ledger_id && next->first_entry_id <= lookup->last;
 }
 
 /* Spanning runs are read; *next gets the nearest location behind, if any. */
@@ -155,8 +171,9 @@ take_nearest(struct lookup *lookup, struct fbk_location *nexts, uint32_t count)
 }
 
 static void
-run_lookup(struct lookup *lookup, const struct fbk_file_set *set)
+run_lookup(struct lookup *lookup)
 {
+    const struct fbk_file_set *set = lookup->set;
     struct fbk_location nexts[FBK_STORE_FILES_MAX];
     uint32_t next_count = 0;
     for (uint32_t i = 0; i < set->count && lookup->found != lookup->first; i++) {
@@ -167,34 +184,53 @@ run_lookup(struct lookup *lookup, const struct fbk_file_set *set)
         take_nearest(lookup, nexts, next_count);
 }
 
+/* The first id of the nearest location behind (block, index) that counts, if it is at most `through`; INT64_MAX if there is
+ * none, -1 if it can't be read. */
+static int64_t
+next_first_id(struct fbk_walk *walk, const struct fbk_log_list *logs, int64_t block, int32_t index, int64_t ledger_id,
+              int64_t through)
+{
+    const struct fbk_locations_file *file = walk->file;
+    for (; block < (int64_t)file->header.location_blocks; block++, index = 0) {
+        if (index == 0 && fbk_location_compare(file->keys[block].ledger_id, file->keys[block].first_entry_id, ledger_id, through) > 0)
+            break;
+        if (fbk_walk_load(walk, (uint64_t)block) < 0)
+            return -1;
+        for (; index < walk->count; index++) {
+            const struct fbk_location *location = &walk->locations[index];
+            if (location->ledger_id != ledger_id || location->first_entry_id > through)
+                return INT64_MAX;
+            if (fbk_location_counts(logs, location))
+                return location->first_entry_id;
+        }
+    }
+    return INT64_MAX;
+}
+
 /* How far ids on disk from `found` on all lie in the run at `own`: up to the next location that begins behind `found`;
  * nowhere if another one spans it, or if something can't be read. */
 static int64_t
-alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file, const struct fbk_cached_run *own, int64_t found)
+alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file, const struct fbk_log_list *logs,
+              const struct fbk_cached_run *own, int64_t found)
 {
     struct fbk_walk walk;
     int64_t ledger_id = own->run.ledger_id, through = own->run.last_entry_id;
     if (file->damaged_whole || file->damaged_blocks > 0)
         return found;
     fbk_walk_begin(&walk, store, file);
-    int64_t block = fbk_walk_block_of(file, ledger_id, found), blocks = (int64_t)file->header.location_blocks;
+    int64_t block = fbk_walk_block_of(file, ledger_id, found);
     int32_t behind = 0;
     if (block >= 0) {
         if (fbk_walk_load(&walk, (uint64_t)block) < 0)
             return found;
         behind = fbk_walk_upper_bound(&walk, ledger_id, found);
     }
-    bool known = behind < walk.count;
-    if (known && walk.locations[behind].ledger_id == ledger_id && walk.locations[behind].first_entry_id <= through)
-        through = walk.locations[behind].first_entry_id - 1;
-    if (!known && block + 1 < blocks && file->keys[block + 1].ledger_id == ledger_id &&
-        file->keys[block + 1].first_entry_id <= through)
-        through = file->keys[block + 1].first_entry_id - 1;
-    for (int32_t index = behind - 1; block >= 0;) {
+    int64_t back = block;
+    for (int32_t index = behind - 1; back >= 0;) {
         if (index < 0) {
-            if (--block < 0)
+            if (--back < 0)
                 break;
-            if (fbk_walk_load(&walk, (uint64_t)block) < 0)
+            if (fbk_walk_load(&walk, (uint64_t)back) < 0)
                 return found;
             index = walk.count - 1;
             continue;
@@ -203,10 +239,13 @@ alone_in_file(struct fbk_store *store, const struct fbk_locations_file *file, co
         if (location->ledger_id != ledger_id || location->last_entry_id_max < found)
             break;
         bool is_own = location->log_id == own->log_id && location->offset_bytes == own->offset_bytes;
-        if (location->last_entry_id >= found && !is_own)
+        if (location->last_entry_id >= found && !is_own && fbk_location_counts(logs, location))
             return found;
     }
-    return through;
+    int64_t next = next_first_id(&walk, logs, block < 0 ? 0 : block, behind, ledger_id, through);
+    if (next < 0)
+        return found;
+    return next <= through ? next - 1 : through;
 }
 
 static int64_t
@@ -214,7 +253,7 @@ alone_through(struct fbk_store *store, const struct fbk_file_set *set, const str
 {
     int64_t through = own->run.last_entry_id;
     for (uint32_t i = 0; i < set->count && through > found; i++) {
-        int64_t here = alone_in_file(store, set->files[i], own, found);
+        int64_t here = alone_in_file(store, set->files[i], set->logs, own, found);
         if (here < through)
             through = here;
     }
@@ -226,8 +265,10 @@ fbk_lookup_read_ahead(struct fbk_store *store, int64_t ledger_id, int64_t last_e
 {
     if (last_entry_id == INT64_MAX)
         return;
+    struct fbk_file_set *set = fbk_file_set_take(store);
     struct lookup lookup = {
         .store = store,
+        .set = set,
         .ledger_id = ledger_id,
         .first = last_entry_id + 1,
         .last = INT64_MAX,
@@ -235,29 +276,27 @@ fbk_lookup_read_ahead(struct fbk_store *store, int64_t ledger_id, int64_t last_e
         .doubt = -1,
         .ahead = true,
     };
-    struct fbk_file_set *set = fbk_file_set_take(store);
-    run_lookup(&lookup, set);
+    run_lookup(&lookup);
     if (lookup.run)
         fbk_run_let_go(store, lookup.run);
     fbk_file_set_unref(store, set);
 }
 
-void
-fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result)
+/* Looks under one set; true if *result is the answer, false if it is worth another look under a newer set. */
+static bool
+look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job, struct fbk_store_result *result)
 {
     struct lookup lookup = {
         .store = store,
+        .set = set,
         .ledger_id = job->ledger_id,
-        .first = job->first_entry_id,
+        .first = job->first_entry_id < 0 ? 0 : job->first_entry_id,
         .last = job->last_entry_id,
         .found = -1,
         .doubt = -1,
     };
-    struct fbk_file_set *set = fbk_file_set_take(store);
-    if (lookup.first < 0)
-        lookup.first = 0;
     if (lookup.first <= lookup.last && job->ledger_id >= 0)
-        run_lookup(&lookup, set);
+        run_lookup(&lookup);
     *result = (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
     if (lookup.found >= 0 && (lookup.doubt < 0 || lookup.found <= lookup.doubt)) {
         result->status = FBK_S_OK;
@@ -265,10 +304,22 @@ fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
         result->run = &lookup.run->run;
         if (job->last_entry_id > job->first_entry_id)
             result->alone_through = alone_through(store, set, lookup.run, lookup.found);
-    } else {
-        if (lookup.run)
-            fbk_run_let_go(store, lookup.run);
-        result->status = lookup.no_room ? FBK_S_TOO_MANY_REQUESTS : lookup.doubt >= 0 ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
+        return true;
     }
-    fbk_file_set_unref(store, set);
+    if (lookup.run)
+        fbk_run_let_go(store, lookup.run);
+    result->status = lookup.no_room ? FBK_S_TOO_MANY_REQUESTS : lookup.doubt >= 0 ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
+    return result->status != FBK_S_CANNOT_TELL;
+}
+
+void
+fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result)
+{
+    for (uint32_t sets = 1;; sets++) {
+        struct fbk_file_set *set = fbk_file_set_take(store);
+        bool is_answer = look_once(store, set, job, result) || sets == SETS_MAX || !fbk_file_set_is_old(store, set);
+        fbk_file_set_unref(store, set);
+        if (is_answer)
+            return;
+    }
 }

@@ -6,6 +6,7 @@
 #include "fbk_store_parts.h"
 
 #define RUNS_A_JOB_MAX 65536u /* then the answer says where to go on */
+#define SETS_MAX 8u /* looks under newer and newer sets */
 #define SPANS_A_JOB_MAX 65536u /* the same: a striped ledger's run has up to 128 gaps; four times the ranges of a reply */
 
 struct span {
@@ -28,7 +29,8 @@ struct listing {
     int32_t *indexes;
     uint32_t file_count;
     struct spans spans;
-    int32_t error;
+    struct spans doubts; /* ids that stand for damage: there is an answer only if other runs hold them */
+    const struct fbk_log_list *logs;
 };
 
 static int32_t
@@ -57,6 +59,8 @@ add_run(struct listing *listing, const struct fbk_location *location)
     int64_t from = location->first_entry_id < listing->first ? listing->first : location->first_entry_id;
     if (location->last_entry_id < from)
         return 0;
+    if (location->flags & FBK_LOCATION_DAMAGED)
+        return add_span(&listing->doubts, from, location->last_entry_id);
     if (location->last_entry_id - location->first_entry_id + 1 == location->entry_count)
         return add_span(&listing->spans, from, location->last_entry_id);
     struct fbk_cached_run *run;
@@ -92,7 +96,12 @@ peek(struct listing *listing, uint32_t i, int32_t *error)
                 listing->indexes[i] = fbk_walk_upper_bound(walk, listing->ledger_id, -1);
                 continue;
             }
-            return location->ledger_id == listing->ledger_id ? location : NULL;
+            if (location->ledger_id != listing->ledger_id)
+                return NULL;
+            if (fbk_location_counts(listing->logs, location))
+                return location;
+            listing->indexes[i]++;
+            continue;
         }
         listing->blocks[i]++;
         listing->indexes[i] = 0;
@@ -158,6 +167,24 @@ put_ranges(struct spans *spans, int64_t complete_below, int64_t *ranges, uint32_
     return count;
 }
 
+/* Whether every id below `complete_below` (-1: every id) that stands for damage lies in one of the sorted, joined spans. */
+static bool
+is_certain(const struct spans *doubts, int64_t complete_below, const int64_t *ranges, uint32_t range_count, int64_t go_on)
+{
+    for (uint64_t i = 0; i < doubts->count; i++) {
+        struct span doubt = doubts->spans[i];
+        if ((complete_below >= 0 && doubt.first >= complete_below) || (go_on >= 0 && doubt.first >= go_on))
+            continue; /* for the next page to say */
+        uint32_t at = 0;
+        while (at < range_count && ranges[2 * at + 1] < doubt.first)
+            at++;
+        int64_t last = go_on >= 0 && doubt.last >= go_on ? go_on - 1 : doubt.last;
+        if (at == range_count || ranges[2 * at] > doubt.first || ranges[2 * at + 1] < last)
+            return false;
+    }
+    return true;
+}
+
 /* Adds runs in the order of their first ids; *complete_below: what is known is all there is below it, -1 = everything. */
 static int32_t
 gather(struct listing *listing, int64_t *complete_below)
@@ -190,12 +217,13 @@ gather(struct listing *listing, int64_t *complete_below)
     }
 }
 
-void
-fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result)
+/* The answer under one set. */
+static int32_t
+list_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job, struct fbk_store_result *result)
 {
-    struct fbk_file_set *set = fbk_file_set_take(store);
     struct listing listing = {
         .store = store,
+        .logs = set->logs,
         .ledger_id = job->ledger_id,
         .first = job->first_entry_id < 0 ? 0 : job->first_entry_id,
         .walks = calloc(set->count + 1, sizeof(struct fbk_walk)),
@@ -209,20 +237,43 @@ fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_s
         else
             fbk_walk_begin(&listing.walks[listing.file_count++], store, set->files[i]);
     }
-    *result = (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
     int64_t complete_below = -1;
     if (error >= 0) {
         place(&listing);
         error = gather(&listing, &complete_below);
     }
-    if (error >= 0)
+    if (error >= 0) {
         result->range_count =
             put_ranges(&listing.spans, complete_below, job->ranges, job->range_count_max, &result->found_entry_id);
-    else
-        result->status = error == FBK_E_FULL ? FBK_S_TOO_MANY_REQUESTS : FBK_S_CANNOT_TELL;
+        if (!is_certain(&listing.doubts, complete_below, job->ranges, result->range_count, result->found_entry_id))
+            error = FBK_E_CORRUPT;
+    }
+    free(listing.doubts.spans);
     free(listing.spans.spans);
     free(listing.walks);
     free(listing.blocks);
     free(listing.indexes);
-    fbk_file_set_unref(store, set);
+    return error;
+}
+
+void
+fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result)
+{
+    for (uint32_t sets = 1;; sets++) {
+        struct fbk_file_set *set = fbk_file_set_take(store);
+        *result = (struct fbk_store_result){.ticket = job->ticket, .found_entry_id = -1, .alone_through = -1};
+        int32_t error = list_once(store, set, job, result);
+        bool is_over = error >= 0 || error == FBK_E_FULL || sets == SETS_MAX || !fbk_file_set_is_old(store, set);
+        fbk_file_set_unref(store, set);
+        if (!is_over)
+            continue; /* a log may have gone between the set and the look */
+        if (error < 0)
+            *result = (struct fbk_store_result){
+                .ticket = job->ticket,
+                .found_entry_id = -1,
+                .alone_through = -1,
+                .status = error == FBK_E_FULL ? FBK_S_TOO_MANY_REQUESTS : FBK_S_CANNOT_TELL,
+            };
+        return;
+    }
 }

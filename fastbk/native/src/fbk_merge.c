@@ -226,7 +226,8 @@ count_bytes(struct byte_counts *counts, const struct fbk_location *location)
 
 /* ledger_id -1: of all ledgers. */
 static int32_t
-count_file(struct fbk_store *store, struct fbk_locations_file *file, int64_t ledger_id, struct byte_counts *counts)
+count_file(struct fbk_store *store, struct fbk_locations_file *file, const struct fbk_log_list *logs, int64_t ledger_id,
+           struct byte_counts *counts)
 {
     struct fbk_walk walk;
     if (file->damaged_whole || file->damaged_blocks > 0)
@@ -242,7 +243,8 @@ count_file(struct fbk_store *store, struct fbk_locations_file *file, int64_t led
             return count;
         for (int32_t i = 0; i < count; i++) {
             const struct fbk_location *location = &walk.locations[i];
-            if (ledger_id >= 0 && location->ledger_id != ledger_id)
+            if ((ledger_id >= 0 && location->ledger_id != ledger_id) || location->flags & FBK_LOCATION_DAMAGED ||
+                !fbk_location_counts(logs, location))
                 continue;
             int32_t result = count_bytes(counts, location);
             if (result < 0)
@@ -259,7 +261,7 @@ fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_lo
     struct fbk_file_set *set = fbk_file_set_take(store);
     int32_t result = 0;
     for (uint32_t i = 0; i < set->count && result >= 0; i++)
-        result = count_file(store, set->files[i], ledger_id, &counts);
+        result = count_file(store, set->files[i], set->logs, ledger_id, &counts);
     fbk_file_set_unref(store, set);
     return result < 0 ? result : (int64_t)counts.count;
 }
@@ -269,13 +271,14 @@ fbk_store_log_bytes(struct fbk_store *store, const uint64_t *file_ids, uint32_t 
                     struct fbk_log_bytes *pairs, uint64_t pairs_max)
 {
     struct byte_counts counts = {.pairs = pairs, .pairs_max = pairs_max};
+    struct fbk_file_set *set = fbk_file_set_take(store);
     int32_t result = 0;
     for (uint32_t i = 0; i < file_count && result >= 0; i++) {
         struct fbk_locations_file *file = fbk_locations_take(store, file_ids[i]);
-        if (!file)
-            return -ENOENT;
-        result = count_file(store, file, -1, &counts);
-        fbk_locations_unref(store, file);
+        result = file ? count_file(store, file, set->logs, -1, &counts) : -ENOENT;
+        if (file)
+            fbk_locations_unref(store, file);
     }
+    fbk_file_set_unref(store, set);
     return result < 0 ? result : (int64_t)counts.count;
 }

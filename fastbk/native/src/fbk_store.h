@@ -16,6 +16,9 @@
  * fbk_store_add_locations: main loop: puts a prepared file into the set, newest (highest last_generation)
  *   first; memory work only.  Not prepared before: prepares it first (at start).  Same results.
  * fbk_store_remove_locations: takes it out again; jobs under way still finish with it.  -ENOENT if it is not there.
+ * fbk_store_set_logs: main loop: the logs that the manifest lists, ascending.  A location in any other is void from now on
+ *   (INV-X5): as if it were not there.  Until the first call all count.  One swap: between the old list and the new one
+ *   there is no third state.  A reader that still looked with the old list, and found a log gone, looks again with the new.
  * fbk_store_forget_log: a log is gone from the manifest: close it, drop its cached runs.
  * fbk_store_load_states / _copy_states: the ledger states in a prepared or added file.  FBK_E_CORRUPT when a part is
  *   damaged: fences may be missing, so the caller must not go on as if nothing were.

@@ -32,12 +32,37 @@ struct fbk_locations_file {
     uint64_t index_bytes;
 };
 
+/* The entry logs that the manifest lists, ascending.  Never changes once made. */
+struct fbk_log_list {
+    uint32_t references;
+    uint32_t count;
+    uint64_t ids[];
+};
+
 /* A set never changes; the store swaps in a new one.  Readers keep a reference while they look. */
 struct fbk_file_set {
     uint32_t references;
     uint32_t count;
+    struct fbk_log_list *logs; /* NULL: nobody has said which there are, so all count */
     struct fbk_locations_file *files[]; /* newest first */
 };
+
+/* INV-X5: what lies in a log that the manifest does not list is void. */
+static inline bool
+fbk_location_counts(const struct fbk_log_list *logs, const struct fbk_location *location)
+{
+    if (!logs || location->flags & FBK_LOCATION_DAMAGED)
+        return true;
+    uint32_t low = 0, high = logs->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (logs->ids[middle] < location->log_id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < logs->count && logs->ids[low] == location->log_id;
+}
 
 /* ---------------------------------------------------------------- caches */
 
@@ -257,6 +282,8 @@ void fbk_open_logs_close(struct fbk_store *store);
 /* ---- fbk_lookup.c: no mutex held */
 struct fbk_file_set *fbk_file_set_take(struct fbk_store *store);
 void fbk_file_set_unref(struct fbk_store *store, struct fbk_file_set *set);
+/* Whether the store searches another set by now. */
+bool fbk_file_set_is_old(struct fbk_store *store, const struct fbk_file_set *set);
 void fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
 /* Brings the run behind last_entry_id into the cache, if there is room. */
 void fbk_lookup_read_ahead(struct fbk_store *store, int64_t ledger_id, int64_t last_entry_id);
