@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60.0
 
-_DEFAULTS: dict[str, dict[str, str]] = {
+_DEFAULTS: dict[str, dict[str, object]] = {
     "journal": {"first_file_size": "24MiB"},
     "gc": {"interval": "20s"},
+    "disk": {"warn_ratio": 1.0, "full_ratio": 1.0, "low_water_ratio": 1.0},
 }
-"""A small first journal file: it is written with zeros before the bookie is ready, and all bookies share a disk."""
+"""A small first journal file: it is written with zeros before the bookie is ready, and all bookies share a disk. With
+whatever else is there, too: the share of it that is used says nothing about them."""
 
 
 class DevCluster:

@@ -16,6 +16,7 @@ import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.server import topology
+from fastbk.storage.space import Thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ TIMEOUT_MS_MAX = 1_000_000
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Size = Annotated[int, msgspec.Meta(ge=4 * KIB, le=1 << 50)]
+Ratio = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
 
 
@@ -195,8 +197,38 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     flush_interval_ms: Milliseconds = 60_000
     """A cache that is never full is flushed after this long, so that a restart replays little."""
 
-    free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 512 * MIB
-    """Below this much free space normal adds are refused; room for replay's flush (A13)."""
+
+class DiskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [disk]: when a directory's disk is full, failing or slow, and what is refused then."""
+
+    warn_ratio: Ratio = 0.90
+    """Above this share of use it is said (log, metric, `/readyz`), and nothing else happens. 1.0: never."""
+
+    full_ratio: Ratio = 0.95
+    """Above it a ledger directory takes no normal adds; recovery adds and fences go on. 1.0: never."""
+
+    low_water_ratio: Ratio = 0.90
+    """Below it that ends."""
+
+    free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The same by free bytes, whatever the share. 0: one and a half times what a flush of a full journal may need."""
+
+    high_priority_free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Below this much free space recovery adds and fences are refused too (A13). 0: one and a quarter times what a
+    flush of a full journal may need; what is kept is for that flush and for compaction.
+    """
+
+    check_interval_ms: Milliseconds = 10_000
+    """Between two looks at a disk."""
+
+    near_check_interval_ms: Milliseconds = 1_000
+    """The same while something is wrong with it or about to be."""
+
+    slow_commit_ms: Milliseconds = 250
+    """A journal's disk that needs longer for half of its commits is called slow."""
+
+    slow_flush_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * MIB
+    """A ledger directory's disk that takes fewer bytes per second in a flush is called slow."""
 
 
 class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -224,6 +256,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     network: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
     ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
+    disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
     gc: GcSettings = msgspec.field(default_factory=GcSettings)
 
 
@@ -271,6 +304,7 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_count: int
     limits: LimitSettings
     settings: JournalSettings
+    disk: DiskSettings
     replayed: Replayed
 
 
@@ -283,8 +317,12 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_count: int
     limits: LimitSettings
     settings: LedgerSettings
+    disk: DiskSettings
+    thresholds: Thresholds
     journal_directory: str
     journal_limit_bytes: int
+    journal_bytes_max: int
+    """The most that the journal directory ever holds."""
 
 
 class GcConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,6 +399,12 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     if config.journal.file_size_bytes * 2 > config.journal.limit_bytes:
         yield "[journal] limit must hold at least two files of file_size"
     yield from _too_small(config)
+    from fastbk.server.disks import floors
+
+    try:
+        floors.ledger_thresholds(config.disk, config.journal)
+    except ConfigError as error:
+        yield error.message
     needed_bytes, total_bytes = topology.memory_bytes(config), topology.memory_total_bytes(config)
     if needed_bytes > total_bytes:
         yield (

@@ -24,6 +24,7 @@ from fastbk.server.config import (
     Replayed,
     WorkerConfig,
 )
+from fastbk.server.disks import floors
 from fastbk.server.topology import INDEX, JOURNAL
 from fastbk.server.watch import Exited, Message, Stop
 
@@ -225,6 +226,7 @@ class Sequence:
             worker_count=self._boot.worker_count,
             limits=self._config.limits,
             settings=self._config.journal,
+            disk=self._config.disk,
             replayed=replayed,
         )
 
@@ -237,7 +239,10 @@ class Sequence:
             limits=self._config.limits,
             settings=self._config.ledgers,
             journal_directory=self._config.journal.directory,
+            disk=self._config.disk,
+            thresholds=floors.ledger_thresholds(self._config.disk, self._config.journal),
             journal_limit_bytes=self._config.journal.limit_bytes,
+            journal_bytes_max=floors.journal_bytes_max(self._config.journal),
         )
 
     def _gc_config(self) -> GcConfig:

@@ -125,6 +125,8 @@ class Flusher:
         self.failure = ""
         """Why the last flush failed; empty when it did not."""
         self.flushes = 0
+        self.flush_took_s = 0.0
+        """How long the newest one took."""
         self._index = index
         self._store = store
         self._checkpoint = checkpoint
@@ -232,8 +234,8 @@ class Flusher:
             kill_point("index.flush_before_mark")
             self._index.flushed()
             kill_point("index.flush_after_mark")
-            took_s = self._timer_s() - self._begun_s
-            self._index.observe("FBK_H_INDEX_FLUSH_NS", int(took_s * 1e9))
+            self.flush_took_s = self._timer_s() - self._begun_s
+            self._index.observe("FBK_H_INDEX_FLUSH_NS", int(self.flush_took_s * 1e9))
             self._is_flushing = False
             self.flushes += 1
             self._flushed, self._sealed = [*self._flushed, *self._sealed, *self._unfinished], []

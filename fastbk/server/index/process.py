@@ -22,6 +22,9 @@ from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
 from fastbk.server.config import IndexConfig
+from fastbk.server.disks.place import Place, require_mounted
+from fastbk.server.disks.watch import DiskWatch
+from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.replay import replay
@@ -33,8 +36,8 @@ from fastbk.units import KIB, MIB
 
 STEP_TIMEOUT_MS = 100
 DRAIN_STEP_TIMEOUT_MS = 5
-SPACE_INTERVAL_S = 2.0
-"""Between two looks at the free space."""
+LOOK_INTERVAL_S = 0.5
+"""Between two looks at whether a failed flush is to be tried again."""
 EXIT_DRAIN_ROUNDS = 2
 """Idle steps in a row before a drain believes that nothing more comes."""
 
@@ -57,6 +60,25 @@ def cache_options(config: IndexConfig) -> dict[str, int]:
         "waiters_max": config.settings.waiters_max,
         "requests_max": config.settings.read_jobs_max,
     }
+
+
+def disk_watch(child: Child, config: IndexConfig) -> DiskWatch:
+    """Return the watch over the ledger directory's disk."""
+    place = Place(
+        config.settings.directory,
+        child.fds["lock"],
+        neighbour=config.journal_directory,
+        neighbour_bytes_max=config.journal_bytes_max,
+    )
+    return DiskWatch(
+        place,
+        config.thresholds,
+        role="ledger",
+        pair=config.pair,
+        interval_s=config.disk.check_interval_ms / 1e3,
+        near_interval_s=config.disk.near_check_interval_ms / 1e3,
+        tell=lambda report: child.send(msgspec.to_builtins(report)),
+    )
 
 
 class Parts:
@@ -92,6 +114,7 @@ class Parts:
             self.manifest,
             CheckpointSettings(entry_log_size_bytes=settings.entry_log_size_bytes),
         )
+        self.disk_watch = disk_watch(child, config)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.jobs = FlushThread()
         workers = range(config.worker_count)
@@ -135,16 +158,14 @@ class Parts:
 class IndexLoop:
     """Steps, and what Python does between them."""
 
-    def __init__(self, child: Child, parts: Parts) -> None:
+    def __init__(self, child: Child, parts: Parts, disk: IndexDisk) -> None:
         self.child = child
+        self.disk = disk
         self.index = parts.index
         self.flusher = parts.flusher
         self.checkpoint = parts.checkpoint
         self.port = GcPort(child.fds["gc"], parts.index, parts.flusher, parts.checkpoint)
-        self.free_bytes_min = parts.config.settings.free_bytes_min
-        self.refuses_adds = False
         self.is_draining = False
-        self._is_reads_only = False
         self._next_look_s = 0.0
 
     def step(self, timeout_ms: int) -> int:
@@ -155,13 +176,14 @@ class IndexLoop:
             self.receive()
         if reasons & WATCHED or self.port.has_unsent:
             self.port.look()
-        if (reasons & FLUSH or self.flusher.wants_flush) and not self.flusher.is_busy:
+        wants_flush = reasons & FLUSH or self.flusher.wants_flush
+        if wants_flush and self.disk.may_flush and not self.flusher.is_busy:
             self.flusher.begin()
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
-            self._next_look_s = now_s + SPACE_INTERVAL_S
+            self._next_look_s = now_s + LOOK_INTERVAL_S
             self.flusher.look()  # a failed flush is tried again after a while
-            self.look_at_space()
+        self.disk.look()
         return reasons
 
     def receive(self) -> None:
@@ -169,21 +191,6 @@ class IndexLoop:
         while (message := self.child.receive()) is not None:
             if message.get("type") == "drain":
                 self.is_draining = True
-
-    def look_at_space(self) -> None:
-        """Refuse normal adds while what they bring may not fit on the disk (A13), or a flush has failed."""
-        refuse = (
-            self.refuses_adds
-            or bool(self.flusher.failure)
-            or self.checkpoint.is_low_on_space(self.free_bytes_min)
-        )
-        if refuse == self._is_reads_only:
-            return
-        self._is_reads_only = refuse
-        self.index.set_reads_only(refuse)
-        logs.warning(
-            "index.adds_refused" if refuse else "index.adds_taken", reason=self.flusher.failure
-        )
 
     def drain(self) -> None:
         """Take all in (workers and journal are gone), then leave nothing to replay."""
@@ -222,6 +229,7 @@ def main(child: Child) -> None:
         config.journal_directory,
         config.incarnation,
         limbo,
+        confirm=lambda: require_mounted(config.journal_directory),
     )
     remove_limbo(parts.disk, config.settings.directory)
     kill_point("index.replay_before_states")
@@ -241,9 +249,16 @@ def main(child: Child) -> None:
     if not wait_for_start(child):
         return
     parts.flusher.look_for_leftovers()
-    loop = IndexLoop(child, parts)
-    loop.refuses_adds = found.lost_states
-    loop.look_at_space()
+    disk = IndexDisk(
+        parts.index,
+        parts.flusher,
+        parts.disk_watch,
+        slow_flush_bytes_per_s=config.disk.slow_flush_bytes,
+        durable_bytes=lambda: sum(log.durable_bytes for log in parts.checkpoint.manifest.logs),
+        loses_states=found.lost_states,
+    )
+    parts.disk_watch.start()
+    loop = IndexLoop(child, parts, disk)
     gc.collect()
     gc.freeze()
     kill_point("index.before_ready")

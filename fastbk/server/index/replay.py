@@ -23,7 +23,7 @@ from fastbk.storage.journal_files import (
 from fastbk.storage.manifest import Damage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
@@ -81,6 +81,7 @@ def replay(
     directory: str,
     incarnation: int,
     limbo: Sequence[int] = (),
+    confirm: Callable[[], None] = lambda: None,
 ) -> Replayed:
     """Take in everything behind the manifest's mark, and flush it.
 
@@ -89,6 +90,7 @@ def replay(
         manifest: as loaded.
         disk: of the journal directory.
         limbo: ids of ledgers whose data was lost by an earlier life (INV-X4).
+        confirm: called before damage is remembered for good; raises if the directory is not the bookie's (INV-D2).
 
     Raises StorageError (a foreign journal), CorruptDataError, OSError, CheckpointFailed: the bookie can't
     start, and nothing is lost by that.
@@ -105,6 +107,8 @@ def replay(
     end = conclude_replay(plan, ends)
     known = {damage.what for damage in manifest.damage}
     damage = [each for each in [*lost, *_found(end)] if each.what not in known]
+    if damage:
+        confirm()
     if lost or damage:
         index.damage()
     # Nothing that any header named is ever given to another batch: the mark goes to the end of all.

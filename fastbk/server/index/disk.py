@@ -1,0 +1,98 @@
+"""What the index makes of its ledger directory's disk: what is refused meanwhile (A13), and what is told of it.
+
+A flush is tried five times within some 1.5 s before it counts as failed; until then nothing is refused. From then on
+normal adds are, at once: caches and journal still hold what was acknowledged, and the room that is left in them is
+better kept for fences and repairs. These go on for ten seconds more. One flush that succeeds ends all of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.observe import logs
+from fastbk.server.disks.slow import slow_flush
+from fastbk.storage.space import Takes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.native.index import Index
+    from fastbk.server.disks.watch import DiskWatch
+    from fastbk.server.index.flush import Flusher
+
+FLUSH = "the flush"
+
+
+class IndexDisk:
+    """Keeps the index's word to workers and journal in step with the disk."""
+
+    def __init__(
+        self,
+        index: Index,
+        flusher: Flusher,
+        watch: DiskWatch,
+        *,
+        slow_flush_bytes_per_s: int,
+        durable_bytes: Callable[[], int],
+        loses_states: bool = False,
+    ) -> None:
+        """Begin with what `watch` has seen.
+
+        Args:
+            slow_flush_bytes_per_s: fewer in a flush is a slow disk.
+            durable_bytes: of all entry logs, by the newest manifest.
+            loses_states: fences may have been forgotten: normal adds are refused for good.
+        """
+        self.watch = watch
+        self._index = index
+        self._flusher = flusher
+        self._slow_flush_bytes_per_s = slow_flush_bytes_per_s
+        self._durable_bytes = durable_bytes
+        self._loses_states = loses_states
+        self._failure = ""
+        self._flushes = flusher.flushes
+        self._was_durable_bytes = durable_bytes()
+        self._refused = 0
+        self.look()
+
+    @property
+    def may_flush(self) -> bool:
+        """Whether a flush may begin: not where the path leads to somebody else's disk (INV-D2)."""
+        return not self.watch.is_gone
+
+    def look(self) -> None:
+        """Take in what happened since the last look; a few comparisons when nothing did."""
+        flusher = self._flusher
+        if flusher.failure and flusher.failure is not self._failure:
+            self.watch.failed(FLUSH, flusher.failure)
+        self._failure = flusher.failure
+        if flusher.flushes != self._flushes:
+            self._flushes = flusher.flushes
+            self._flushed()
+        self.watch.poll()
+        self._refuse(max(self.watch.takes, Takes.REPAIRS if self._loses_states else Takes.ALL))
+
+    def _flushed(self) -> None:
+        self.watch.worked(FLUSH)
+        # Between two flushes at most a cache is written: a floor is never passed by more than that unseen.
+        self.watch.nudge()
+        bytes_now = self._durable_bytes()
+        said = slow_flush(
+            bytes_now - self._was_durable_bytes,
+            self._flusher.flush_took_s,
+            self._slow_flush_bytes_per_s,
+        )
+        self._was_durable_bytes = bytes_now
+        if said is not None:
+            self.watch.set_slow(said)
+
+    def _refuse(self, takes: Takes) -> None:
+        if takes == self._refused:
+            return
+        self._refused = int(takes)
+        self._index.set_reads_only(self._refused)
+        logs.warning(
+            "index.adds_refused" if takes else "index.adds_taken",
+            takes=takes.name.lower(),
+            reason=self.watch.health.reason or ("ledger states are lost" if takes else ""),
+        )
