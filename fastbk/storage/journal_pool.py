@@ -83,6 +83,7 @@ class JournalPool:
         self._prewrite_id = 0
         self._current: ReadyFile | None = None
         self._no_room_until_s = 0.0
+        self._no_room = ""
         self._in_background = in_background
 
     @property
@@ -95,6 +96,11 @@ class JournalPool:
     def has_ready(self) -> bool:
         """Whether `take` returns at once."""
         return bool(self._ready)
+
+    @property
+    def no_room(self) -> str:
+        """Why the next file could not be made for want of room, empty while it is there or may yet be."""
+        return "" if self._ready else self._no_room
 
     @property
     def next_size_bytes(self) -> int:
@@ -185,6 +191,8 @@ class JournalPool:
 
     def _reuse(self) -> bool:
         """Rename a free file to the next id. README.md: rename, sync directory, header, sync, then use."""
+        if time.monotonic() < self._no_room_until_s:
+            return False
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
             self._free.remove(free)
             if free.size_bytes < min(self.first_file_size_bytes, self.file_size_bytes):
@@ -193,7 +201,14 @@ class JournalPool:
             file_id = self._give_id()
             path = self._path(file_id)
             kill_point("journal.recycle_before_rename")
-            self.disk.rename(free.path, path)
+            try:
+                self.disk.rename(free.path, path)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self._free.append(free)  # the directory itself has no room: later again
+                self._note_no_room(error)
+                return False
             kill_point("journal.recycle_after_rename")
             self.disk.sync_directory(self.directory)
             self._open(file_id, free.size_bytes)
@@ -246,15 +261,21 @@ class JournalPool:
         if error.errno not in NO_ROOM:
             raise error
         self.made -= 1
-        self._no_room_until_s = time.monotonic() + ROOM_RETRY_S
+        self._note_no_room(error)
         try:
             self.disk.unlink(path)
         except FileNotFoundError:
             pass
 
+    def _note_no_room(self, error: OSError) -> None:
+        size_mib = self._wanted_bytes >> 20
+        self._no_room = f"no room for the next journal file of {size_mib} MiB: {error.strerror}"
+        self._no_room_until_s = time.monotonic() + ROOM_RETRY_S
+
     def _open(self, file_id: int, size_bytes: int) -> None:
         path = self._path(file_id)
         file = self.disk.open(path, direct=True, lock=True)
+        self._no_room = ""
         block = self.disk.block_size_bytes
         salt = secrets.randbits(64)
         self._ready.append(ReadyFile(file, file_id, salt, path, size_bytes // block * block))

@@ -172,6 +172,7 @@ class DiskWatch:
     def _change(self, changed: bool) -> None:
         if not changed:
             return
+        self.nudge()  # the thread may have begun a long pause before it was known that something is wrong
         health = self.health
         log = logs.info if health.state is DiskState.OK else logs.warning
         log(

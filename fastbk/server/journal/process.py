@@ -24,9 +24,15 @@ from fastbk.native.journal import (
 )
 from fastbk.native.journal_scan import RECORD_HEADER_BYTES
 from fastbk.native.kill_points import kill_point
+from fastbk.native.segment import Segment
+from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
 from fastbk.server.config import JournalConfig
+from fastbk.server.disks.floors import journal_thresholds
+from fastbk.server.disks.place import Place
+from fastbk.server.disks.watch import DiskWatch
+from fastbk.server.journal.disk import JournalDisk
 from fastbk.storage.journal_files import OldFile, name_of
 from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.unclean import UNSYNCED
@@ -99,14 +105,38 @@ def old_files(replayed: Replayed, directory: str) -> list[OldFile]:
     ]
 
 
+def disk_watch(child: Child, config: JournalConfig) -> DiskWatch:
+    """Return the watch over the journal directory's disk."""
+    return DiskWatch(
+        Place(config.settings.directory, child.fds["lock"]),
+        journal_thresholds(config.disk),
+        role="journal",
+        pair=config.pair,
+        interval_s=config.disk.check_interval_ms / 1e3,
+        near_interval_s=config.disk.near_check_interval_ms / 1e3,
+        tell=lambda report: child.send(msgspec.to_builtins(report)),
+    )
+
+
 class JournalLoop:
     """Steps, and what Python does between them."""
 
-    def __init__(self, journal: Journal, pool: JournalPool, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        pool: JournalPool,
+        limit_bytes: int,
+        disk: JournalDisk | None = None,
+    ) -> None:
+        """`disk`: what the journal's directory takes; None: everything."""
         self.journal = journal
         self.pool = pool
         self.limit_bytes = limit_bytes
         self.limit = LIMIT_OPEN
+        """What is refused now."""
+        self._disk = disk
+        self._files_limit = LIMIT_OPEN
+        self._is_nearly_full = False
         self._wants_file = False
 
     def step(self) -> int:
@@ -119,7 +149,9 @@ class JournalLoop:
         if reasons & ROLL:
             self.roll()
         elif reasons & NEARLY_FULL:
+            self._is_nearly_full = True
             self.pool.hurry()
+            self._apply_limit()
         return reasons
 
     def roll(self) -> None:
@@ -128,6 +160,9 @@ class JournalLoop:
         The last file within the limit is left by normal adds; one more is the room of fences and recovery
         adds. When that is full too, all that would have to be written is refused.
         """
+        if self._disk is not None and not self._disk.may_make_files():
+            self._set_limit(LIMIT_NO_WRITES)
+            return
         self.pool.update(self.journal.mark_sequence)
         behind_bytes = self.pool.behind_bytes + self.pool.next_size_bytes
         if behind_bytes > self.limit_bytes + self.pool.file_size_bytes:
@@ -150,23 +185,30 @@ class JournalLoop:
             return
         kill_point("journal.roll_after_switch")
         self.pool.used(file, closed_sequence)
+        self._is_nearly_full = False
         self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
         self.look_at_files()
 
     def look_at_files(self) -> None:
         """Recycle behind the mark, have the next file made, open or close the journal to adds."""
+        if self._disk is not None:
+            self._disk.look(self.pool.no_room)
+            if self._disk.watch.is_gone:
+                self._apply_limit()
+                return
         self.pool.update(self.journal.mark_sequence)
         self._wants_file = not self.pool.has_ready
         behind_bytes = self.pool.behind_bytes
-        if self.limit == LIMIT_NO_ADDS and behind_bytes <= self.limit_bytes:
+        if self._files_limit == LIMIT_NO_ADDS and behind_bytes <= self.limit_bytes:
             self._set_limit(LIMIT_OPEN)
-        if self.limit == LIMIT_NO_WRITES and self.pool.has_ready:
+        if self._files_limit == LIMIT_NO_WRITES and self.pool.has_ready:
             next_bytes = behind_bytes + self.pool.next_size_bytes
             if next_bytes <= self.limit_bytes:
                 self._set_limit(LIMIT_OPEN)
             elif next_bytes <= self.limit_bytes + self.pool.file_size_bytes:
                 self._set_limit(LIMIT_NO_ADDS)
         self.journal.note_files(behind_bytes, self.pool.recycled, self.pool.made)
+        self._apply_limit()
 
     def drain(self) -> None:
         """Take all that is in the rings (nobody writes there any more) and close the journal."""
@@ -174,6 +216,18 @@ class JournalLoop:
             self.step()
 
     def _set_limit(self, limit: int) -> None:
+        """Note what the files have room for."""
+        self._files_limit = limit
+        self._apply_limit()
+
+    def _apply_limit(self) -> None:
+        """Refuse what the files have no room for, or what the disk does not take."""
+        limit = self._files_limit
+        if self.pool.no_room and self._is_nearly_full:
+            # The last quarter of the last file that there is: room for fences and recovery adds.
+            limit = max(limit, LIMIT_NO_ADDS)
+        if self._disk is not None:
+            limit = max(limit, int(self._disk.takes))
         if limit == self.limit:
             return
         self.limit = limit
@@ -184,6 +238,7 @@ class JournalLoop:
             limit=names[limit],
             behind_bytes=self.pool.behind_bytes,
             limit_bytes=self.limit_bytes,
+            reason=self.pool.no_room,
         )
 
 
@@ -222,7 +277,11 @@ def main(child: Child) -> None:
     )
     if disk.fallback_reason:
         logs.warning("journal.io_uring_refused", reason=disk.fallback_reason, backend=disk.name)
-    loop = JournalLoop(journal, pool, settings.limit_bytes)
+    watch = disk_watch(child, config)
+    stats = Stats(Segment(child.fds["segment"], "journal"))
+    journal_disk = JournalDisk(watch, journal, stats, slow_commit_ms=config.disk.slow_commit_ms)
+    loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk)
+    watch.start()
     loop.roll()
     sync_mode = "none" if settings.sync == UNSYNCED else disk.sync_mode
     logs.info(

@@ -13,6 +13,7 @@ from fastbk.native.journal_scan import JournalScan
 from fastbk.server.journal.process import JournalLoop, depth_of, record_bytes_max
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.journal_pool import JournalPool
+from fastbk.storage.space import Takes
 from tests.fixtures.journal_rig import INCARNATION, ORDERED, READ_ONLY, RECOVERY, JournalRig, Put
 from tests.fixtures.wait import wait_until
 
@@ -103,9 +104,17 @@ def test_beyond_the_limit_adds_are_refused_and_fences_have_room(service: Service
     assert service.pool.recycled > 2
 
 
-def test_a_full_disk_refuses_and_recovers(service: Service) -> None:
+def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(service: Service) -> None:
+    """A13: the last quarter of the last file is for fences and recovery adds."""
+    service.loop.look_at_files()
     service.fake.set_capacity(service.fake.used_bytes)
     service.add_until(READ_ONLY)
+    assert service.loop.limit == LIMIT_NO_ADDS
+    assert "No space left" in service.pool.no_room
+    assert service.verdict(service.rig.fence(4)) == 0
+    repair = service.rig.add(1, service.entry_id, b"repaired", flags=RECOVERY)
+    assert service.verdict(repair) == 0
+    service.add_until(READ_ONLY, flags=RECOVERY)
     assert service.loop.limit == LIMIT_NO_WRITES
     assert service.verdict(service.rig.fence(5)) == READ_ONLY
     service.fake.set_capacity(0)
@@ -115,6 +124,51 @@ def test_a_full_disk_refuses_and_recovers(service: Service) -> None:
         return service.loop.limit == LIMIT_OPEN
 
     wait_until(is_open, "a file was made when there was room again")
+    assert service.add() == 0
+    assert service.pool.no_room == ""
+
+
+class Disk:
+    """A journal directory's disk, as it is said to be."""
+
+    def __init__(self) -> None:
+        self.takes = Takes.ALL
+        self.watch = SimpleNamespace(is_gone=False)
+
+    def may_make_files(self) -> bool:
+        return not self.watch.is_gone
+
+    def look(self, no_room: str) -> None:
+        pass
+
+
+def test_what_the_disk_takes_is_taken_and_nothing_is_made_where_it_is_gone(
+    service: Service,
+) -> None:
+    """INV-D2."""
+    disk = Disk()
+    loop = service.loop = JournalLoop(service.loop.journal, service.pool, LIMIT_BYTES, disk)  # type: ignore[arg-type]
+    assert service.add() == 0
+    for takes, adds, recovers in (
+        (Takes.REPAIRS, READ_ONLY, 0),
+        (Takes.NOTHING, READ_ONLY, READ_ONLY),
+        (Takes.ALL, 0, 0),
+    ):
+        disk.takes = takes
+        loop.look_at_files()
+        assert service.add() == adds
+        assert service.add(RECOVERY) == recovers
+    disk.watch.is_gone, disk.takes = True, Takes.NOTHING
+    names = service.disk.list("/j")
+    loop.look_at_files()
+    loop.roll()
+    assert loop.limit == LIMIT_NO_WRITES
+    assert service.disk.list("/j") == names
+    disk.watch.is_gone, disk.takes = False, Takes.ALL
+    for _ in range(5):
+        loop.look_at_files()
+    loop.roll()
+    loop.look_at_files()
     assert service.add() == 0
 
 
