@@ -67,6 +67,8 @@ STORE_SOURCES = [
     "fbk_flush.c",
     "fbk_entry_log.c",
     "fbk_file_writer.c",
+    "fbk_log_scan.c",
+    "fbk_locations_check.c",
 ]
 
 
@@ -129,6 +131,7 @@ MODULES = [
             "process.h",
             "fault.h",
             "store.h",
+            "scrub.h",
             "index.h",
             "wire.h",
             "worker.h",

@@ -66,7 +66,9 @@ def test_what_a_power_cut_leaves_of_an_unsynced_journal_is_no_damage(mode: str, 
         assert flushed > 0
         assert not life.replayed.is_damaged, life.replayed.end.damage
         found = readable(life)
-        assert {key for key in book.acked if key[1] <= 12} <= found.keys(), "what was flushed is durable"
+        assert {key for key in book.acked if key[1] <= 12} <= found.keys(), (
+            "what was flushed is durable"
+        )
         if mode == "keep":
             assert found.keys() == book.acked.keys()
         life.add(7, 0, b"alive")

@@ -1,0 +1,257 @@
+"""Reading what is stored past the page cache, to find out whether it still is what was written (`boundary/scrub.h`).
+
+For scrub, the offline check and rebuilding locations. Every call lets go of the interpreter lock; a scan belongs to one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.native._bookie import ffi, lib
+from fastbk.native.ffi import check, error_of
+from fastbk.native.store import STATE, LedgerState, pack_state, unpack_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fastbk.native.cdata import CData
+    from fastbk.native.disk import Disk
+    from fastbk.native.store import Store
+
+RUNS_A_CALL = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of entries in a log, as its header or a location describes it.
+
+    Attributes:
+        lac: found by a scan: the highest LAC in its good entries, -1 = none.
+        damaged: entries that fail their checksum; below 0: nothing in it can be trusted, or read.
+    """
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    log_id: int
+    offset_bytes: int
+    size_bytes: int
+    entry_count: int
+    lac: int = -1
+    damaged: int = 0
+
+
+RUN_FIELDS = tuple(Run.__dataclass_fields__)
+
+
+class RunTable:
+    """Runs in native memory, 72 bytes each: for as many as no list of objects could hold."""
+
+    def __init__(self) -> None:
+        self._room = 0
+        self._runs: CData = ffi.new("struct fbk_scanned_run[]", 1)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append_from(self, scan: LogScan) -> bool:
+        """Take the next runs of a scan; return whether there may be more."""
+        if self._room - self._count < RUNS_A_CALL:
+            self._room = max(2 * self._room, 4 * RUNS_A_CALL)
+            larger = ffi.new("struct fbk_scanned_run[]", self._room)
+            if self._count:
+                ffi.memmove(larger, self._runs, self._count * ffi.sizeof("struct fbk_scanned_run"))
+            self._runs = larger
+        found = scan.next_into(self._runs + self._count, RUNS_A_CALL)
+        self._count += found
+        return found > 0
+
+    def since(self, first: int) -> Iterator[Run]:
+        """Yield the runs from number `first` on."""
+        return (run_of(self._runs[n]) for n in range(first, self._count))
+
+    def clear(self) -> None:
+        """Forget the runs, keep the memory."""
+        self._count = 0
+
+    def write(
+        self,
+        store: Store,
+        file_id: int,
+        generation: int,
+        created_s: int,
+        states: Iterable[LedgerState] = (),
+    ) -> int:
+        """Write a locations file of these runs and states, synced; return its size. Sorts the runs. Raises OSError."""
+        options = ffi.new("struct fbk_rebuild_options *")
+        options.file_id, options.generation, options.created_s = file_id, generation, created_s
+        packed = b"".join(map(pack_state, sorted(states, key=lambda state: state.ledger_id)))
+        memory = ffi.new("uint8_t[]", packed + b"\0")
+        size = ffi.new("uint64_t *")
+        status = lib.fbk_locations_rebuild(
+            store.handle, options, self._runs, self._count, memory, len(packed) // STATE.size, size
+        )
+        check(status, "write a locations file")
+        return int(size[0])
+
+
+@dataclass(frozen=True, slots=True)
+class LogScanStatus:
+    """How a scan stands; see `struct fbk_log_scan_status`."""
+
+    size_bytes: int
+    at_bytes: int
+    skipped_bytes: int
+    unreadable_bytes: int
+    read_bytes: int
+    header_damaged: bool
+
+
+class LogScan:
+    """Reads one entry log. Close it, or use `with`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        log_id: int,
+        incarnation: int,
+        *,
+        salt: int = 0,
+        end_bytes: int = 0,
+    ) -> None:
+        """Open it.
+
+        Args:
+            salt: as the manifest says; 0 = unknown.
+            end_bytes: what lies behind does not count; 0 = the whole file.
+
+        Raises OSError, FormatTooNewError.
+        """
+        options = ffi.new("struct fbk_log_scan_options *")
+        options.log_id, options.incarnation = log_id, incarnation
+        options.salt, options.end_bytes = salt, end_bytes
+        error = ffi.new("int32_t *")
+        handle = lib.fbk_log_scan_open(disk.handle, os.fsencode(path), options, error)
+        if handle == ffi.NULL:
+            raise error_of(error[0], "read", path)
+        self._disk = disk
+        self._path = path
+        self._log_id = log_id
+        self._handle: CData | None = handle
+
+    @property
+    def handle(self) -> CData:
+        """The `struct fbk_log_scan *`, for sibling modules only."""
+        if self._handle is None:
+            raise ValueError("this scan was closed")
+        return self._handle
+
+    def next_into(self, runs: CData, runs_max: int) -> int:
+        """Find the next runs; return how many, 0 at the end. For `RunTable`."""
+        return check(lib.fbk_log_scan_next(self.handle, runs, runs_max), "scan", self._path)
+
+    def __iter__(self) -> Iterator[Run]:
+        """Yield all runs that are found by their own headers."""
+        runs = ffi.new("struct fbk_scanned_run[]", RUNS_A_CALL)
+        while (count := self.next_into(runs, RUNS_A_CALL)) > 0:
+            yield from [run_of(runs[n]) for n in range(count)]
+
+    def verify(self, runs: Sequence[Run]) -> list[Run]:
+        """Check runs that locations name, by rising offsets; return those that are not whole, with `damaged` set."""
+        native = ffi.new("struct fbk_scanned_run[]", len(runs) + 1)
+        for n, run in enumerate(runs):
+            for name in RUN_FIELDS:
+                setattr(native[n], name, getattr(run, name))
+        bad = lib.fbk_log_scan_verify(self.handle, native, len(runs))
+        if check(bad, "verify", self._path) == 0:
+            return []
+        return [run_of(native[n]) for n in range(len(runs)) if native[n].damaged != 0]
+
+    @property
+    def status(self) -> LogScanStatus:
+        """How far it is and what it met."""
+        raw = ffi.new("struct fbk_log_scan_status *")
+        lib.fbk_log_scan_get_status(self.handle, raw)
+        return LogScanStatus(
+            raw.size_bytes,
+            raw.at_bytes,
+            raw.skipped_bytes,
+            raw.unreadable_bytes,
+            raw.read_bytes,
+            bool(raw.header_damaged),
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle is not None:
+            lib.fbk_log_scan_close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> LogScan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run_of(raw: CData) -> Run:
+    """Return a `struct fbk_scanned_run` as an object."""
+    return Run(**{name: int(getattr(raw, name)) for name in RUN_FIELDS})
+
+
+@dataclass(frozen=True, slots=True)
+class LocationsFound:
+    """What a locations file is like; see `struct fbk_locations_found`. `states`: those that are whole."""
+
+    size_bytes: int
+    blocks: int
+    damaged_blocks: int
+    damaged_state_blocks: int
+    first_generation: int
+    last_generation: int
+    header_damaged: bool
+    states: tuple[LedgerState, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte that counts is the one that was written."""
+        return not (self.header_damaged or self.damaged_blocks or self.damaged_state_blocks)
+
+
+def check_locations(
+    disk: Disk, path: str, file_id: int, incarnation: int, *, with_states: bool = False
+) -> LocationsFound:
+    """Read a locations file through. Raises OSError, FormatTooNewError."""
+    raw = ffi.new("struct fbk_locations_found *")
+    name = os.fsencode(path)
+    memory, room = ffi.NULL, 0
+    while True:
+        status = lib.fbk_locations_check(disk.handle, name, file_id, incarnation, raw, memory, room)
+        check(status, "check", path)
+        if not with_states or raw.state_count <= room:
+            break
+        room = int(raw.state_count)
+        memory = ffi.new("uint8_t[]", room * STATE.size)
+    packed = bytes(ffi.buffer(memory, int(raw.state_count) * STATE.size)[:]) if room else b""
+    return LocationsFound(
+        int(raw.size_bytes),
+        int(raw.blocks),
+        int(raw.damaged_blocks),
+        int(raw.damaged_state_blocks),
+        int(raw.first_generation),
+        int(raw.last_generation),
+        bool(raw.header_damaged),
+        tuple(
+            unpack_state(packed[at : at + STATE.size]) for at in range(0, len(packed), STATE.size)
+        ),
+    )
+
+
+def probe(store: Store, ledger_id: int, entry_id: int) -> int:
+    """Return the wire status of a read of that one entry from the disk; any thread."""
+    return int(lib.fbk_store_probe(store.handle, ledger_id, entry_id))
