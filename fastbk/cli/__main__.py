@@ -20,6 +20,7 @@ COMMANDS = {
     "ledger": "create, write, read, tail, list, show, delete ledgers",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",
+    "inspect": "show what is in a bookie's files, without a bookie; salvage entries",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
 }

@@ -19,7 +19,7 @@ LAYERS = [
     {"observe"},
     {"native"},
     {"wire", "meta", "storage"},
-    {"replication", "placement"},
+    {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
     {"sync", "admin"},
     {"cli", "testing", "demo", "devcluster"},

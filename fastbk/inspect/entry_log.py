@@ -1,0 +1,211 @@
+"""An entry log, run by run.
+
+What counts is what a manifest names; a log that stands alone is read as far as it goes. Behind damage the next whole
+run header of this log is looked for. Zeros up to the next block of the device are the end of a flush; more of them,
+where runs follow, are damage.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastbk.inspect.items import END, Item, damage, entry_item
+from fastbk.inspect.source import PAGE_BYTES, PIECE_BYTES, Source
+from fastbk.native.checksum import crc32c
+from fastbk.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.inspect.items import Fact
+
+MAGIC = b"FBKLOG\0\0"
+RUN_MAGIC = b"KRUN"
+VERSION = 1
+ALIGNMENT_BYTES = 8
+SECTOR_BYTES = 512
+PADDING_BYTES_MAX = 65_536
+RUN_BYTES_MAX = 64 * MIB
+
+_HEADER = struct.Struct("<8sIIQQQQQII")
+_RUN = struct.Struct("<4sIQQQqqqIIII")
+_ITEM = struct.Struct("<qIIII")
+
+
+class _Run(NamedTuple):
+    entry_count: int
+    log_id: int
+    salt: int
+    offset_bytes: int
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    size_bytes: int
+    items_crc: int
+    reserved: int
+    header_crc: int
+
+
+class _Owner(NamedTuple):
+    """What every run of this log carries."""
+
+    log_id: int
+    salt: int
+
+
+def read_entry_log(source: Source, durable_bytes: int | None = None) -> Iterator[Item]:
+    """Yield the items of an entry log. Raises StorageError only where the file is not to be read at all.
+
+    Args:
+        source: the file.
+        durable_bytes: how much of it the manifest says to count; None: not known. Runs behind it are shown all the
+            same; where none can be read before it, that is damage.
+    """
+    yield from _read(source, durable_bytes)
+    yield from source.damage()
+
+
+def _read(source: Source, durable_bytes: int | None) -> Iterator[Item]:
+    header = _header(source)
+    yield header
+    owner = None
+    if not header.is_damage:
+        owner = _Owner(_int(header, "log_id"), _int(header, "salt"))
+    counted_bytes = durable_bytes or 0
+    at = PAGE_BYTES
+    while at < source.size_bytes:
+        run = _run_at(source, at, owner)
+        if run is not None:
+            owner = owner or _Owner(run.log_id, run.salt)
+            yield from _run_items(source, run)
+            at += run.size_bytes
+            continue
+        content = _skip_zeros(source, at)
+        if content == source.size_bytes:
+            if at < counted_bytes and not _is_padding(at, counted_bytes):
+                yield damage(at, "zeros where the manifest counts content", counted_bytes - at)
+            break
+        if content > at and _is_padding(at, content) and _run_at(source, content, owner):
+            at = content
+            continue
+        later = _next_run(source, at + ALIGNMENT_BYTES, owner)
+        if later is None and at >= counted_bytes:
+            yield Item(END, at, {"why": "a torn run", "size_bytes": source.size_bytes - at})
+            return
+        end = source.size_bytes if later is None else later
+        yield damage(at, "no run can be read here", end - at)
+        at = end
+    if source.size_bytes < counted_bytes:
+        reason = f"the manifest counts {durable_bytes} bytes, the file has {source.size_bytes}"
+        yield damage(source.size_bytes, reason, counted_bytes - source.size_bytes)
+    why = "zeros" if at < source.size_bytes else "the file ends"
+    yield Item(END, min(at, source.size_bytes), {"why": why})
+
+
+def _is_padding(from_bytes: int, to_bytes: int) -> bool:
+    return to_bytes % SECTOR_BYTES == 0 and to_bytes - from_bytes < PADDING_BYTES_MAX
+
+
+def _header(source: Source) -> Item:
+    raw = source.read(0, _HEADER.size)
+    if len(raw) < _HEADER.size or raw[:8] != MAGIC:
+        return damage(0, "not an entry log's header", PAGE_BYTES)
+    _, version, pair, log_id, salt, incarnation, created_s, _, _, crc = _HEADER.unpack(raw)
+    if crc32c(raw[:-4]) != crc:
+        return damage(0, "the header's checksum is wrong", PAGE_BYTES)
+    if version != VERSION:
+        return damage(0, f"a header of version {version}, {VERSION} is known", PAGE_BYTES)
+    facts: dict[str, Fact] = {
+        "log_id": log_id,
+        "salt": salt,
+        "incarnation": f"{incarnation:016x}",
+        "pair": pair,
+        "created_s": created_s,
+    }
+    return Item("header", 0, facts)
+
+
+def _int(item: Item, name: str) -> int:
+    value = item.facts[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _run_at(source: Source, offset_bytes: int, owner: _Owner | None) -> _Run | None:
+    """Return the run header at this offset if it is whole, was written there, and is this log's."""
+    raw = source.read(offset_bytes, _RUN.size)
+    if len(raw) < _RUN.size or raw[:4] != RUN_MAGIC:
+        return None
+    run = _Run(*_RUN.unpack(raw)[1:])
+    if run.offset_bytes != offset_bytes or crc32c(raw[:-4]) != run.header_crc:
+        return None
+    if owner is not None and (run.log_id, run.salt) != owner:
+        return None
+    table_bytes = _RUN.size + run.entry_count * _ITEM.size
+    is_sane = (
+        table_bytes <= run.size_bytes <= RUN_BYTES_MAX and run.size_bytes % ALIGNMENT_BYTES == 0
+    )
+    return run if is_sane else None
+
+
+def _skip_zeros(source: Source, offset_bytes: int) -> int:
+    """Return the offset of the next byte that is not zero, rounded down to where a run may begin."""
+    at = offset_bytes
+    while at < source.size_bytes:
+        raw = source.read(at, PIECE_BYTES)
+        if not raw:
+            break
+        rest = raw.lstrip(b"\0")
+        if rest:
+            found = at + len(raw) - len(rest)
+            return found - found % ALIGNMENT_BYTES
+        at += len(raw)
+    return source.size_bytes
+
+
+def _next_run(source: Source, offset_bytes: int, owner: _Owner | None) -> int | None:
+    at = offset_bytes
+    while at < source.size_bytes:
+        raw = source.read(at, PIECE_BYTES)
+        found = raw.find(RUN_MAGIC)
+        while found >= 0:
+            place = at + found
+            if place % ALIGNMENT_BYTES == 0 and _run_at(source, place, owner) is not None:
+                return place
+            found = raw.find(RUN_MAGIC, found + 1)
+        if at + len(raw) >= source.size_bytes:
+            break
+        at += max(len(raw) - len(RUN_MAGIC) + 1, 1)
+    return None
+
+
+def _run_items(source: Source, run: _Run) -> Iterator[Item]:
+    facts: dict[str, Fact] = {
+        "ledger_id": run.ledger_id,
+        "first_entry_id": run.first_entry_id,
+        "last_entry_id": run.last_entry_id,
+        "entries": run.entry_count,
+        "size_bytes": run.size_bytes,
+    }
+    yield Item("run", run.offset_bytes, facts)
+    raw = source.read(run.offset_bytes, run.size_bytes)
+    if len(raw) < run.size_bytes:
+        yield damage(run.offset_bytes, "a run is cut off", run.size_bytes, ledger_id=run.ledger_id)
+    table = raw[_RUN.size : _RUN.size + run.entry_count * _ITEM.size]
+    if crc32c(table) != run.items_crc:
+        yield damage(
+            run.offset_bytes, "a run's table is damaged", run.size_bytes, ledger_id=run.ledger_id
+        )
+    whole = len(table) - len(table) % _ITEM.size
+    for entry_id, at, size_bytes, crc, _ in _ITEM.iter_unpack(table[:whole]):
+        if not run.first_entry_id <= entry_id <= run.last_entry_id:
+            continue  # of a damaged table
+        entry = raw[at : at + size_bytes]
+        yield entry_item(
+            run.offset_bytes + at,
+            run.ledger_id,
+            entry_id,
+            entry,
+            is_whole=len(entry) == size_bytes and crc32c(entry) == crc,
+        )

@@ -1,0 +1,109 @@
+"""What readers yield: one item for each thing found in a file, and for each stretch that cannot be read."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Fact = int | str | bool | None | list[object] | dict[str, object]
+
+DAMAGE = "damage"
+END = "end"
+TOTAL = "total"
+
+ENTRY_HEADER = struct.Struct(">qqqq")
+"""Apache's: ledger, entry, last add confirmed, length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing found.
+
+    Attributes:
+        what: its kind: "header", "batch", "fence", "run", "entry", "location", "state", ...; "damage": bytes that
+            cannot be read; "end": where the content ends, and why; "total": figures of the whole file.
+        offset_bytes: where in the file.
+        facts: what is known of it, by name.
+        entry: of an "entry": its bytes as they are stored, verified.
+    """
+
+    what: str
+    offset_bytes: int
+    facts: dict[str, Fact] = field(default_factory=dict)
+    entry: bytes | None = None
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether this is something that should be there and cannot be read."""
+        return self.what == DAMAGE
+
+    def covers(self, ledger_id: int | None, entry_id: int | None) -> bool:
+        """Return whether it speaks of this ledger and entry; None asks for any. Damage and ends always do."""
+        if self.what in (DAMAGE, END, TOTAL, "header"):
+            return True
+        if ledger_id is None and entry_id is None:
+            return True
+        if ledger_id is not None and self.facts.get("ledger_id") != ledger_id:
+            return False
+        if entry_id is None:
+            return True
+        first = self.facts.get("first_entry_id", self.facts.get("entry_id"))
+        last = self.facts.get("last_entry_id", first)
+        return isinstance(first, int) and isinstance(last, int) and first <= entry_id <= last
+
+
+def damage(offset_bytes: int, reason: str, size_bytes: int | None = None, **facts: Fact) -> Item:
+    """Return an item for bytes that cannot be read; `size_bytes` where it is known how many."""
+    shown: dict[str, Fact] = {"reason": reason, **facts}
+    if size_bytes is not None:
+        shown["size_bytes"] = size_bytes
+    return Item(DAMAGE, offset_bytes, shown)
+
+
+def entry_item(
+    offset_bytes: int, ledger_id: int, entry_id: int, raw: bytes, *, is_whole: bool
+) -> Item:
+    """Return an "entry" if its checksum is right and it carries these ids, else a "damage" that names them."""
+    ids: dict[str, Fact] = {"ledger_id": ledger_id, "entry_id": entry_id}
+    if not is_whole:
+        return damage(offset_bytes, "an entry's checksum is wrong", len(raw), **ids)
+    if len(raw) < ENTRY_HEADER.size:
+        return damage(offset_bytes, "an entry is shorter than its header", len(raw), **ids)
+    own_ledger_id, own_entry_id, lac, length = ENTRY_HEADER.unpack_from(raw)
+    if (own_ledger_id, own_entry_id) != (ledger_id, entry_id):
+        reason = f"an entry says that it is entry {own_entry_id} of ledger {own_ledger_id}"
+        return damage(offset_bytes, reason, len(raw), **ids)
+    facts = {**ids, "last_add_confirmed": lac, "length": length, "size_bytes": len(raw)}
+    return Item("entry", offset_bytes, facts, raw)
+
+
+class Counter:
+    """Counts what passes, for a file's "total"."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._entry_bytes = 0
+
+    def through(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield all items, then the total."""
+        last = 0
+        for item in items:
+            self._counts[item.what] = self._counts.get(item.what, 0) + 1
+            self._entry_bytes += len(item.entry or b"")
+            last = max(last, item.offset_bytes)
+            yield item
+        facts: dict[str, Fact] = {_plural(what): count for what, count in self._counts.items()}
+        facts.pop("headers", None)
+        facts.pop("ends", None)
+        if "entries" in facts:
+            facts["entry_bytes"] = self._entry_bytes
+        yield Item(TOTAL, last, facts)
+
+
+def _plural(what: str) -> str:
+    irregular = {"entry": "entries", DAMAGE: "damaged", "batch": "batches"}
+    return irregular.get(what, f"{what}s")

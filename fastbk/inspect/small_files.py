@@ -1,0 +1,154 @@
+"""The small files of a directory, each shown whole: manifest, mark, identity, cookie, audit log."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.errors import StorageError
+from fastbk.inspect.items import Item, damage
+from fastbk.inspect.source import Source
+from fastbk.model import cookie as cookie_model
+from fastbk.storage import cookie as cookie_file
+from fastbk.storage import identity, manifest
+from fastbk.storage.directories import AUDIT_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.inspect.items import Fact
+
+SIZE_BYTES_MAX = 256 << 20
+LINE_BYTES_SHOWN = 200
+
+
+def read_manifest(path: str) -> Iterator[Item]:
+    """Yield an item for each slot of a ledger directory, or for the one file. Raises StorageError if none is there."""
+    paths = [path]
+    if os.path.isdir(path):
+        paths = [f"{path}/{name}" for name in manifest.SLOTS if os.path.exists(f"{path}/{name}")]
+        if not paths:
+            raise StorageError(f"{path} holds no manifest: is it a ledger directory?")
+        for name in manifest.SLOTS:
+            if f"{path}/{name}" not in paths:
+                yield damage(0, "missing", file=f"{path}/{name}")
+    slots = [_slot(one) for one in paths]
+    generations = [_generation(slot) for slot in slots]
+    for slot, generation in zip(slots, generations, strict=True):
+        if not slot.is_damage and len(paths) > 1:
+            slot.facts["counts"] = generation == max(generations)
+        yield slot
+
+
+def read_mark(path: str) -> Iterator[Item]:
+    """Yield up to where the journal is contained in a ledger directory, as the newest slot of its manifest says."""
+    slots = list(read_manifest(path))
+    whole = [slot for slot in slots if not slot.is_damage]
+    yield from (slot for slot in slots if slot.is_damage)
+    if not whole:
+        return
+    newest = max(whole, key=_generation)
+    names = ("file", "generation", "mark", "clean")
+    yield Item("mark", 0, {name: newest.facts.get(name) for name in names})
+
+
+def durable_bytes_of(log_path: str) -> int | None:
+    """Return how much of an entry log its directory's manifest says to count; None where nobody says so."""
+    directory = os.path.dirname(os.path.dirname(os.path.abspath(log_path)))
+    name = os.path.basename(log_path).partition(".")[0]
+    try:
+        slots = [slot for slot in read_manifest(directory) if not slot.is_damage]
+        log_id = int(name, 16)
+    except (StorageError, ValueError):
+        return None
+    if not slots:
+        return None
+    logs = max(slots, key=_generation).facts.get("logs")
+    for log in logs if isinstance(logs, list) else []:
+        if isinstance(log, dict) and log.get("log_id") == log_id:
+            durable_bytes = log.get("durable_bytes")
+            return durable_bytes if isinstance(durable_bytes, int) else None
+    return None
+
+
+def read_identity(path: str) -> Iterator[Item]:
+    """Yield what `identity.json` of a directory, or the file itself, says."""
+    path = _inside(path, identity.NAME)
+    raw = _whole(path)
+    try:
+        facts = msgspec.to_builtins(identity.decode(raw, path))
+    except StorageError as error:
+        yield damage(0, str(error), len(raw), readable=_text(raw))
+        return
+    facts["shards"] = list(facts["shards"])
+    yield Item("identity", 0, {"file": path, **facts})
+
+
+def read_cookie(path: str) -> Iterator[Item]:
+    """Yield what the cookie of a directory, or the file itself, says."""
+    path = _inside(path, cookie_file.NAME)
+    raw = _whole(path)
+    try:
+        cookie = cookie_model.decode(raw, path)
+    except StorageError as error:
+        yield damage(0, str(error), len(raw), readable=_text(raw))
+        return
+    facts: dict[str, Fact] = {
+        "file": path,
+        "bookie_id": cookie.bookie_id,
+        "journals": list(cookie.journals),
+        "ledgers": list(cookie.ledgers),
+        "instance_id": cookie.instance_id,
+    }
+    yield Item("cookie", 0, facts)
+
+
+def read_audit(path: str) -> Iterator[Item]:
+    """Yield each line of the audit log of a directory, or of the file itself."""
+    path = _inside(path, AUDIT_NAME)
+    at = 0
+    for line in _whole(path).split(b"\n"):
+        if line:
+            try:
+                event = msgspec.json.decode(line, type=dict[str, object])
+                yield Item("event", at, {"event": event})
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                yield damage(at, "no whole line", len(line), readable=_text(line))
+        at += len(line) + 1
+
+
+def _slot(path: str) -> Item:
+    raw = _whole(path)
+    try:
+        manifest.decode(raw, path)
+    except StorageError as error:
+        return damage(0, str(error), len(raw), readable=_text(raw[manifest.HEADER_BYTES :]))
+    # As it stands in the file: fields that this version does not know are of interest, too.
+    body_bytes = manifest.HEADER.unpack_from(raw)[4]
+    body = raw[manifest.HEADER_BYTES : manifest.HEADER_BYTES + body_bytes]
+    return Item("manifest", 0, {"file": path, **json.loads(body)})
+
+
+def _generation(slot: Item) -> int:
+    generation = slot.facts.get("generation", -1)
+    return generation if isinstance(generation, int) else -1
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path}/{name}" if os.path.isdir(path) else path
+
+
+def _whole(path: str) -> bytes:
+    with Source(path) as source:
+        if source.size_bytes > SIZE_BYTES_MAX:
+            raise StorageError(f"{path} has {source.size_bytes} bytes: not a file of this kind")
+        return source.read(0, source.size_bytes)
+
+
+def _text(raw: bytes) -> str:
+    """Return the beginning of damaged bytes as text, for people."""
+    shown = raw[:LINE_BYTES_SHOWN].decode("utf-8", "replace")
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in shown)

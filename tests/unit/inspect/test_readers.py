@@ -1,0 +1,298 @@
+"""Readers of a bookie's files: all that is there, nothing that is not, and on behind damage (no traceback, ever)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fastbk.errors import StorageError
+from fastbk.inspect import small_files
+from fastbk.inspect.entry_log import read_entry_log
+from fastbk.inspect.items import Counter, Item
+from fastbk.inspect.journal import read_journal
+from fastbk.inspect.locations import read_locations
+from fastbk.inspect.source import Source
+from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
+
+READERS: dict[str, Callable[[Source], Iterator[Item]]] = {
+    "*.journal": read_journal,
+    "*.log": read_entry_log,
+    "*.loc": read_locations,
+}
+SMALL: dict[str, Callable[[str], Iterator[Item]]] = {
+    "manifest.0": small_files.read_manifest,
+    "identity.json": small_files.read_identity,
+    "VERSION": small_files.read_cookie,
+    "audit.log": small_files.read_audit,
+}
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    return make_image(tmp_path_factory.mktemp("bookie"))
+
+
+def read(path: Path, reader: Callable[[Source], Iterator[Item]]) -> list[Item]:
+    with Source(path) as source:
+        return list(reader(source))
+
+
+def entries_of(items: list[Item]) -> dict[tuple[object, object], bytes]:
+    return {
+        (item.facts["ledger_id"], item.facts["entry_id"]): item.entry
+        for item in items
+        if item.entry is not None
+    }
+
+
+def log_of(image: Image) -> Path:
+    return next(path for path in image.files("*.log") if path.name != "audit.log")
+
+
+def changed(path: Path, to: Path, at: int, mask: int = 0xFF) -> Path:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= mask
+    to.mkdir(parents=True, exist_ok=True)
+    (to / path.name).write_bytes(raw)
+    return to / path.name
+
+
+# --- what is there -----------------------------------------------------------------------------------------------
+
+
+def test_a_journal_holds_every_acknowledged_entry(image: Image) -> None:
+    items = [item for path in image.files("*.journal") for item in read(path, read_journal)]
+    assert not [item for item in items if item.is_damage]
+    assert entries_of(items) == image.entries
+    assert {item.facts["ledger_id"] for item in items if item.what == "fence"} == {FENCED}
+    sequences = sorted(item.facts["sequence"] for item in items if item.what == "batch")  # type: ignore[type-var]
+    assert sequences == list(range(1, len(sequences) + 1))
+    headers = [item for item in items if item.what == "header"]
+    assert {item.facts["bookie_id"] for item in headers} == {"b:1"}
+
+
+def test_entry_logs_hold_what_was_flushed(image: Image) -> None:
+    paths = [path for path in image.files("*.log") if path.name != "audit.log"]
+    assert len(paths) == 2
+    items = []
+    for path in paths:
+        durable_bytes = small_files.durable_bytes_of(str(path))
+        assert durable_bytes is not None
+        with Source(path) as source:
+            items += list(read_entry_log(source, durable_bytes))
+    assert not [item for item in items if item.is_damage]
+    found = entries_of(items)
+    assert image.flushed <= set(found) <= set(image.entries)
+    assert all(image.entries[key] == raw for key, raw in found.items())
+
+
+def test_locations_name_every_run(image: Image) -> None:
+    """Of each log the same runs as the log itself holds."""
+    named = set()
+    for path in image.files("*.loc"):
+        items = read(path, read_locations)
+        assert not [item for item in items if item.is_damage]
+        named |= {
+            (item.facts["log_id"], item.facts["log_offset_bytes"], item.facts["ledger_id"])
+            for item in items
+            if item.what == "location"
+        }
+        states = {item.facts["ledger_id"]: item for item in items if item.what == "state"}
+        if FENCED in states:
+            assert "fenced" in states[FENCED].facts["flags"]
+    held = set()
+    for path in image.files("0*.log"):
+        header, *rest = read(path, read_entry_log)
+        held |= {
+            (header.facts["log_id"], item.offset_bytes, item.facts["ledger_id"])
+            for item in rest
+            if item.what == "run"
+        }
+    assert named == held != set()
+
+
+def test_the_small_files(image: Image) -> None:
+    slots = list(small_files.read_manifest(str(image.ledgers)))
+    assert [slot.what for slot in slots] == ["manifest", "manifest"]
+    (mark,) = small_files.read_mark(str(image.ledgers))
+    assert mark.facts["mark"] == slots[0].facts["mark"] != 0
+    (identity,) = small_files.read_identity(str(image.journal))
+    assert identity.facts["role"] == "journal"
+    (cookie,) = small_files.read_cookie(str(image.ledgers))
+    assert cookie.facts["ledgers"] == list(COOKIE.ledgers)
+    events = [item.facts["event"] for item in small_files.read_audit(str(image.ledgers))]
+    assert events[:2] == [{"ledgers": [4], "reason": "test"}, {"deleted": 1}]
+
+
+def test_totals(image: Image) -> None:
+    with Source(image.files("*.journal")[0]) as source:
+        *_, total = Counter().through(read_journal(source))
+    assert total.what == "total"
+    assert isinstance(total.facts["entries"], int)
+    assert "damaged" not in total.facts
+
+
+def test_reading_changes_nothing_and_needs_no_right_to_write(image: Image) -> None:
+    before = {path: path.stat() for path in image.files("*")}
+    for path in image.files("*.journal"):
+        path.chmod(0o400)
+        assert read(path, read_journal)
+        path.chmod(0o644)
+    after = {path: path.stat() for path in image.files("*")}
+    assert {path: each.st_mtime_ns for path, each in before.items()} == {
+        path: each.st_mtime_ns for path, each in after.items()
+    }
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+def offsets_of(path: Path, count: int, seed: int) -> list[int]:
+    """All of a small file; of a larger one those around what is there, and some more."""
+    size = path.stat().st_size
+    raw = path.read_bytes()
+    rng = random.Random(seed)
+    filled = [at for at in range(size) if raw[at]]
+    return sorted(
+        {*rng.sample(filled, min(count, len(filled))), *rng.sample(range(size), count // 4)}
+    )
+
+
+@pytest.mark.parametrize("pattern", READERS)
+def test_any_changed_byte_of_a_large_file(image: Image, tmp_path: Path, pattern: str) -> None:
+    """Told of or harmless: no exception, no entry that was never written, and all others still there."""
+    for path in [one for one in image.files(pattern) if one.name != "audit.log"]:
+        whole = entries_of(read(path, READERS[pattern]))
+        for at in offsets_of(path, 120, seed=1):
+            bad = changed(path, tmp_path, at, 1 << at % 8)
+            items = read(bad, READERS[pattern])
+            found = entries_of(items)
+            assert all(image.entries[key] == raw for key, raw in found.items()), at
+            if len(found) < len(whole):
+                told = any(item.is_damage or "torn" in str(item.facts.get("why")) for item in items)
+                assert told, f"{path.name}: byte {at} lost {set(whole) - set(found)} in silence"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_any_changed_byte_of_a_small_file(image: Image, tmp_path: Path, name: str) -> None:
+    path = image.files(name)[0]
+    for at in range(min(path.stat().st_size, 1200)):
+        bad = changed(path, tmp_path, at, 1 << at % 8)
+        try:
+            assert list(SMALL[name](str(bad))) or name == "audit.log"
+        except StorageError:
+            continue
+
+
+@pytest.mark.parametrize("pattern", READERS)
+@pytest.mark.parametrize("size", [0, 1, 50, 4095, 4096, 4100, 8192, 8200, 9000])
+def test_any_length(image: Image, tmp_path: Path, pattern: str, size: int) -> None:
+    for path in [one for one in image.files(pattern) if one.name != "audit.log"]:
+        cut = tmp_path / path.name
+        cut.write_bytes(path.read_bytes()[:size])
+        found = entries_of(read(cut, READERS[pattern]))
+        assert all(image.entries[key] == raw for key, raw in found.items())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("pattern", READERS)
+def test_rubbish_of_any_kind(image: Image, tmp_path: Path, pattern: str, seed: int) -> None:
+    """Holes, pages of other files, pages in the wrong order."""
+    rng = random.Random(seed)
+    paths = [one for one in image.files(pattern) if one.name != "audit.log"]
+    others = [path.read_bytes() for path in image.files("0*")]
+    raw = bytearray(rng.choice(paths).read_bytes())
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(0, max(1, len(raw) // 512)) * 512
+        other = rng.choice(others)
+        start = rng.randrange(0, max(1, len(other) // 512)) * 512
+        piece = rng.choice([bytes(512), rng.randbytes(4096), other[start : start + 4096]])
+        raw[at : at + len(piece)] = piece
+    bad = tmp_path / "bad"
+    bad.write_bytes(raw)
+    found = entries_of(read(bad, READERS[pattern]))
+    assert all(image.entries[key] == entry for key, entry in found.items())
+
+
+def test_a_journal_is_read_on_behind_a_damaged_batch(image: Image, tmp_path: Path) -> None:
+    path = image.files("*.journal")[0]
+    batches = [item for item in read(path, read_journal) if item.what == "batch"]
+    second = batches[1]
+    bad = changed(path, tmp_path, second.offset_bytes + 8)
+    items = read(bad, read_journal)
+    holes = [item for item in items if item.is_damage]
+    assert holes[0].offset_bytes == second.offset_bytes
+    assert holes[0].facts["next_sequence"] == batches[2].facts["sequence"]
+    missing = second.facts["sequence"]
+    assert f"batches {missing} to {missing} are missing" in str(holes[1].facts["reason"])
+    assert [item.facts["sequence"] for item in items if item.what == "batch"] == [
+        item.facts["sequence"] for item in batches if item is not second
+    ]
+
+
+def test_a_journal_without_headers_is_read_all_the_same(image: Image, tmp_path: Path) -> None:
+    path = image.files("*.journal")[0]
+    whole = entries_of(read(path, read_journal))
+    bad = changed(changed(path, tmp_path / "a", 9), tmp_path / "b", 4096 + 9)
+    assert entries_of(read(bad, read_journal)) == whole
+    hole = tmp_path / "hole"
+    hole.write_bytes(bytes(8192) + path.read_bytes()[8192:])
+    items = read(hole, read_journal)
+    assert items[0].facts["reason"] == "both headers are gone"
+    assert entries_of(items) == whole
+
+
+def test_what_an_earlier_use_left_is_no_part_of_a_journal(image: Image, tmp_path: Path) -> None:
+    old, new = (path.read_bytes() for path in image.files("*.journal")[:2])
+    (end,) = (
+        item for item in read(image.files("*.journal")[1], read_journal) if item.what == "end"
+    )
+    recycled = tmp_path / "recycled"
+    recycled.write_bytes(new[: end.offset_bytes] + old[end.offset_bytes :])
+    items = read(recycled, read_journal)
+    assert not [item for item in items if item.is_damage]
+    assert items[-1].what == "end"
+    assert entries_of(items) == entries_of(read(image.files("*.journal")[1], read_journal))
+
+
+def test_an_entry_log_is_read_on_behind_a_damaged_run(image: Image, tmp_path: Path) -> None:
+    path = log_of(image)
+    runs = [item for item in read(path, read_entry_log) if item.what == "run"]
+    assert len(runs) > 1
+    bad = changed(path, tmp_path, runs[0].offset_bytes + 20)
+    items = read(bad, read_entry_log)
+    assert [(item.offset_bytes, item.what) for item in items[1:3]] == [
+        (runs[0].offset_bytes, "damage"),
+        (runs[1].offset_bytes, "run"),
+    ]
+
+
+def test_one_bad_entry_costs_one_entry(image: Image, tmp_path: Path) -> None:
+    path = log_of(image)
+    entries = [item for item in read(path, read_entry_log) if item.entry is not None]
+    victim = entries[3]
+    items = read(changed(path, tmp_path, victim.offset_bytes + 30), read_entry_log)
+    lost = set(entries_of(entries)) - set(entries_of(items))
+    assert lost == {(victim.facts["ledger_id"], victim.facts["entry_id"])}
+    (bad,) = (item for item in items if item.is_damage)
+    assert bad.facts["entry_id"] == victim.facts["entry_id"]
+
+
+def test_a_log_that_is_shorter_than_the_manifest_says(image: Image, tmp_path: Path) -> None:
+    shutil.copytree(image.ledgers, tmp_path / "ledgers")
+    path = tmp_path / "ledgers" / "logs" / log_of(image).name
+    durable_bytes = small_files.durable_bytes_of(str(path))
+    assert durable_bytes is not None
+    path.write_bytes(path.read_bytes()[: durable_bytes - 4096])
+    with Source(path) as source:
+        items = list(read_entry_log(source, durable_bytes))
+    assert any(item.is_damage for item in items)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no-such"):
+        Source(tmp_path / "no-such")
