@@ -84,6 +84,7 @@ INDEX_SOURCES = [
     "fbk_index_list.c",
     "fbk_index_wait.c",
     "fbk_index_ledgers.c",
+    "fbk_index_drop.c",
     "fbk_index_replay.c",
     "fbk_index_step.c",
     "fbk_write_cache.c",

@@ -28,6 +28,8 @@ IDLE = lib.FBK_INDEX_IDLE
 WATCHED_FDS_MAX = 4
 PAGE_IDS = 4096
 """Ledger ids fetched by one call."""
+SETTLED_END = 2**64 - 1
+"""The cursor behind the last settled ledger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,11 @@ class SealedCache:
 
     items: FlushItems
     mark_sequence: int
+
+
+def _unpacked(numbers: CData, count: int) -> list[int]:
+    found: list[int] = ffi.unpack(numbers, count) if count else []
+    return found
 
 
 class Index:
@@ -246,6 +253,41 @@ class Index:
         taken = ffi.new("int32_t *")
         count = int(lib.fbk_index_delete_ledgers(self.handle, ids, len(ids), now_s, taken))
         return count, int(taken[0])
+
+    def list_settled(
+        self, cursor: int, count_max: int = PAGE_IDS
+    ) -> tuple[list[int], list[int], int]:
+        """Return ids of some ledgers that hold something, all of it flushed, and their change marks; and the cursor.
+
+        Neither deleted ones, nor those in limbo, nor those whose copies were dropped. The cursor is 0 at first and
+        SETTLED_END at the end; a page may be empty before that.
+        """
+        at = ffi.new("uint64_t *", cursor)
+        ids = ffi.new("int64_t[]", count_max)
+        changed = ffi.new("uint64_t[]", count_max)
+        count = lib.fbk_index_list_settled(self.handle, at, ids, changed, count_max)
+        return _unpacked(ids, count), _unpacked(changed, count), int(at[0])
+
+    def begin_drop(
+        self, ledger_ids: Sequence[int], changed: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Begin to drop the copies of those ledgers that are as their change marks say; return these (INV-G2).
+
+        Adds that need a look at what is stored of them are refused for now, until `end_drop`. None while a flush is
+        under way.
+        """
+        ids = ffi.new("int64_t[]", ledger_ids)
+        marks = ffi.new("uint64_t[]", changed)
+        count = lib.fbk_index_begin_drop(self.handle, ids, marks, len(ledger_ids))
+        return _unpacked(ids, count), _unpacked(marks, count)
+
+    def end_drop(
+        self, ledger_ids: Sequence[int], changed: Sequence[int], *, is_dropped: bool
+    ) -> None:
+        """Say whether what `begin_drop` returned is gone: nothing that was stored then is found any more."""
+        ids = ffi.new("int64_t[]", ledger_ids)
+        marks = ffi.new("uint64_t[]", changed)
+        lib.fbk_index_end_drop(self.handle, ids, marks, len(ledger_ids), int(is_dropped))
 
     def put_in_limbo(self, ledger_ids: Sequence[int]) -> None:
         """Take it that data of these ledgers was lost here: of none of them "no" is said any more (INV-X4).

@@ -94,6 +94,18 @@ int32_t fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_
 /* Ids of deleted ledgers, ascending, up to ids_max; returns how many there are. */
 int64_t fbk_index_list_deleted(const struct fbk_index *index, int64_t *ledger_ids, int64_t ids_max);
 
+/* ---- copies that nobody counts on any more (INV-G2).  Ledgers that hold something, are not deleted, in limbo, dropped or being
+ * dropped, and are flushed since their last change, from *cursor (0 at first) on: id and changed_sequence of each.  Looks at a
+ * bounded part of the table: none found is not the end; *cursor is UINT64_MAX then. */
+int32_t fbk_index_list_settled(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, uint64_t *changed,
+                               int32_t ids_max);
+/* Marks those that are still as `changed` says, and moves them to the front of both arrays; returns how many.  Until
+ * fbk_index_end_drop what is stored of them answers no check.  None while a flush is under way. */
+int32_t fbk_index_begin_drop(struct fbk_index *index, int64_t *ledger_ids, uint64_t *changed, int32_t count);
+/* is_dropped: nothing that was stored of them before fbk_index_begin_drop is found any more. */
+void fbk_index_end_drop(struct fbk_index *index, const int64_t *ledger_ids, const uint64_t *changed, int32_t count,
+                        uint32_t is_dropped);
+
 /* ---- ledgers whose data was lost here (INV-X4).  Made if unknown.  FBK_E_FULL (ledgers_max). */
 int32_t fbk_index_put_in_limbo(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count);
 /* Their data is elsewhere again, and no metadata names this bookie for it; fenced: somebody may have fenced them. */

@@ -84,6 +84,7 @@ fbk_decide_replay(struct fbk_ledger_state *state, const struct fbk_record *recor
 bool
 fbk_decide_stored(struct fbk_ledger_state *state, int64_t entry_id, int64_t lac)
 {
+    state->flags &= ~FBK_LEDGER_DROPPED;
     if (entry_id > state->highest_entry_id)
         state->highest_entry_id = entry_id;
     /* An entry can only confirm what lies before it. */

@@ -243,6 +243,14 @@ seal_states(struct fbk_index *index, struct fbk_sealed *sealed)
     return 0;
 }
 
+void
+fbk_index_forget_flushed(struct fbk_index *index)
+{
+    if (index->other->item_count > 0)
+        index->resets++;
+    fbk_cache_reset(index->other);
+}
+
 int32_t
 fbk_index_seal(struct fbk_index *index)
 {
@@ -262,12 +270,10 @@ fbk_index_seal(struct fbk_index *index)
     sealed->journal_bytes = index->journal_bytes;
     sealed->cache = index->active;
     index->active->sealed = true;
+    fbk_index_forget_flushed(index);
     struct fbk_write_cache *emptied = index->other;
     index->other = index->active;
     index->active = emptied;
-    if (emptied->item_count > 0)
-        index->resets++;
-    fbk_cache_reset(emptied);
     index->dirty_count = 0;
     index->dirty_lost = false;
     index->seal_number = index->seal_number == UINT32_MAX ? 1 : index->seal_number + 1;

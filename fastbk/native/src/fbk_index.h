@@ -247,6 +247,8 @@ struct fbk_index {
 struct fbk_ledger_state *fbk_index_ledger(struct fbk_index *index, int64_t ledger_id);
 struct fbk_ledger_state *fbk_index_ledger_make(struct fbk_index *index, int64_t ledger_id);
 /* To be called before a state is changed. */
+/* Empties the cache that was flushed and is still readable; no flush is under way. */
+void fbk_index_forget_flushed(struct fbk_index *index);
 void fbk_index_touch(struct fbk_index *index, struct fbk_ledger_state *state);
 /* In the active cache, then in the other. */
 const struct fbk_cache_item *fbk_index_cached(const struct fbk_index *index, int64_t ledger_id, int64_t entry_id);
@@ -279,6 +281,8 @@ uint64_t fbk_index_checks_oldest(const struct fbk_index *index);
 /* Is there an undecided normal add to the ledger?  Behind a fence the journal lets none through, so all of them lie before
  * it in the order, and it must see them before it is answered (INV-F1). */
 bool fbk_index_checks_hold_fence(const struct fbk_index *index, int64_t ledger_id);
+/* Is any check of this ledger undecided? */
+bool fbk_index_checks_hold(const struct fbk_index *index, int64_t ledger_id);
 /* Same length field and data?  Digests and LACs may differ (A5). */
 bool fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint8_t digest_type);
 void fbk_index_checks_free(struct fbk_index *index);

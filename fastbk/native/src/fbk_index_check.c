@@ -179,11 +179,22 @@ fbk_index_checks_hold_fence(const struct fbk_index *index, int64_t ledger_id)
     return false;
 }
 
+bool
+fbk_index_checks_hold(const struct fbk_index *index, int64_t ledger_id)
+{
+    for (uint32_t slot = 0; index->check_count > 0 && slot < index->check_slots; slot++)
+        if (is_undecided(&index->checks[slot]) && index->checks[slot].record.ledger_id == ledger_id)
+            return true;
+    return false;
+}
+
 static void
-note_stored(struct fbk_index *index, struct fbk_check *check, const uint8_t *stored, uint32_t stored_bytes)
+note_stored(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *state, const uint8_t *stored,
+            uint32_t stored_bytes)
 {
     const uint8_t *entry = check->payload + check->offset_bytes;
     bool same = fbk_entry_same(stored, stored_bytes, entry, item_bytes(check), check->record.digest_type);
+    fbk_index_touch(index, state); /* somebody counts on it from now on (INV-G2) */
     fbk_count(&index->segment->stats, same ? FBK_C_INDEX_DUPLICATES : FBK_C_INDEX_CONFLICTS, 1);
     if (!same)
         check->status = FBK_S_CONFLICT;
@@ -230,7 +241,7 @@ look(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *
     int64_t entry_id = check->record.entry_id + check->item;
     const struct fbk_cache_item *item = fbk_index_cached(index, state->ledger_id, entry_id);
     if (item) {
-        note_stored(index, check, fbk_cache_data(item), item->size_bytes);
+        note_stored(index, check, state, fbk_cache_data(item), item->size_bytes);
         return LOOKED_DONE;
     }
     if (check->looked_entry_id == entry_id && check->resets != index->resets) {
@@ -248,7 +259,7 @@ look(struct fbk_index *index, struct fbk_check *check, struct fbk_ledger_state *
     if (!above && index->store && check->disk_status == FBK_S_OK) {
         const struct fbk_run_item *stored = fbk_run_find(check->run, entry_id);
         if (stored) {
-            note_stored(index, check, check->run->bytes + stored->offset_bytes, stored->size_bytes);
+            note_stored(index, check, state, check->run->bytes + stored->offset_bytes, stored->size_bytes);
             return LOOKED_DONE;
         }
         check->disk_status = FBK_S_CANNOT_TELL; /* the job found it, the run does not hold it: damaged */
@@ -270,6 +281,11 @@ run_check(struct fbk_index *index, struct fbk_check *check)
     if (check->state == FBK_CHECK_READY) {
         struct fbk_ledger_state *state = fbk_index_ledger(index, check->record.ledger_id);
         FBK_ASSERT(state != NULL); /* made when the record was taken in; states are never removed */
+        if (FBK_UNLIKELY(state->flags & FBK_LEDGER_DROPPING)) {
+            /* What is stored is about to go: it must not be what this add is acknowledged by. */
+            check->status = FBK_S_TOO_MANY_REQUESTS;
+            check->item = check->record.entry_count;
+        }
         while (check->item < check->record.entry_count) {
             if (look(index, check, state) == LOOKED_LATER)
                 return;

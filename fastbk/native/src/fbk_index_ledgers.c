@@ -28,6 +28,7 @@ take_state(void *context, const struct fbk_ledger_state *from)
         return;
     }
     *state = *from; /* files come oldest first: the newest wins */
+    state->flags &= ~FBK_LEDGER_DROPPING; /* whoever was at it is gone */
     state->reserved = 0;
 }
 
@@ -69,6 +70,7 @@ fbk_index_put_in_limbo(struct fbk_index *index, const int64_t *ledger_ids, uint6
         if (state->flags & FBK_LEDGER_LIMBO)
             continue;
         fbk_index_touch(index, state);
+        index->limbo_count += !(state->flags & FBK_LEDGER_DELETED);
         state->flags |= FBK_LEDGER_LIMBO; /* INV-X4: counts as fenced, too */
         fbk_index_wake(index, state);
     }
@@ -146,6 +148,8 @@ fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t 
 int32_t
 fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
 {
+    if (index->limbo_count == 0)
+        return 0; /* not a walk over all of them for nothing */
     return list(index, FBK_LEDGER_LIMBO, cursor, ledger_ids, ids_max);
 }
 

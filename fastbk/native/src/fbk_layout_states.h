@@ -10,6 +10,8 @@
 #define FBK_LEDGER_LIMBO 2u
 #define FBK_LEDGER_DELETED 4u
 #define FBK_LEDGER_HAS_KEY 8u
+#define FBK_LEDGER_DROPPED 16u  /* its copies were dropped: others hold them, and nothing came since */
+#define FBK_LEDGER_DROPPING 32u /* they are being dropped; counts in memory only */
 
 /* In locations files and in the memory file that hands all states to the journal at start.  72 bytes. */
 struct fbk_ledger_state {
