@@ -232,18 +232,47 @@ class DiskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [gc]."""
+    """Section [gc]: what is deleted and when, and how space that it leaves is won back."""
 
     interval_ms: Milliseconds = 60_000
-    """Between two looks for ledgers that metadata no longer lists."""
+    """Between two looks for ledgers that metadata no longer lists; longer where a look takes long, so that looking takes
+    at most a twentieth of the time.
+    """
 
     delete_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
     """At most this share of the ledgers here is deleted in one cycle: more is likelier the wrong
-    metadata store than the truth. 1.0 allows everything.
+    metadata store than the truth. 1.0 allows everything; `fastbk bookie gc run --force` allows it once.
     """
 
     unchecked_ledgers_max: Annotated[int, msgspec.Meta(ge=0)] = 20
     """With no more ledgers than this the share does not matter."""
+
+    listing_rate: Annotated[int, msgspec.Meta(ge=1)] = 50_000
+    """Ids a second that are listed from metadata, at most, in pages with pauses."""
+
+    lookup_rate: Annotated[int, msgspec.Meta(ge=1)] = 200
+    """Ledgers a second whose metadata is read to find copies here that it counts on no more, at most; each local ledger
+    once every `over_replicated_age`.
+    """
+
+    over_replicated_age_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000
+    """A copy of a closed ledger goes when metadata did not name this bookie for so long, and nothing was written to it
+    here meanwhile. Must be far longer than a repair of one ledger may stand still.
+    """
+
+    minor_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.2
+    """Minor compaction moves what lives in entry logs of which a smaller share than this lives."""
+
+    minor_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
+    major_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.5
+    """The same for major compaction, which begins more rarely and moves more."""
+
+    major_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000
+    compaction_rate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 32 * MIB
+    """A second, read and written by compaction, at most."""
+
+    compaction_time_max_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
+    """A compaction that is not done by then stops where it is; the rest is for the next one."""
 
 
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -398,6 +427,8 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             yield f"[limits] {name} must hold {frames} frames of frame_size_max"
     if config.journal.file_size_bytes * 2 > config.journal.limit_bytes:
         yield "[journal] limit must hold at least two files of file_size"
+    if config.gc.minor_ratio_max > config.gc.major_ratio_max:
+        yield "[gc] minor_ratio_max must not be above major_ratio_max"
     yield from _too_small(config)
     from fastbk.server.disks import floors
 
