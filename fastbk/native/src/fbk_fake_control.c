@@ -67,26 +67,15 @@ fbk_fake_destroy(struct fbk_fake *disk)
     fbk_memory_give_back(disk, sizeof *disk);
 }
 
-static struct fake_file *
-copy_file(struct fbk_fake *disk, const struct fake_file *from)
+static void
+copy_file(struct fbk_fake *disk, struct fake_file *from)
 {
     struct fake_file *file = fake_file_make(disk);
     FBK_ASSERT(file != NULL);
-    if (from->capacity_bytes != 0) {
-        uint64_t limit = disk->capacity_bytes;
-        disk->capacity_bytes = 0;
-        FBK_ASSERT(fake_file_reserve(disk, file, from->capacity_bytes) == 0 && file->capacity_bytes == from->capacity_bytes);
-        disk->capacity_bytes = limit;
-        memcpy(file->live, from->live, from->live_size_bytes);
-        memcpy(file->durable, from->durable, from->durable_size_bytes);
-        memcpy(file->dirty, from->dirty, from->capacity_bytes / FAKE_SECTOR_BYTES);
-    }
+    fake_file_share(file, from);
     file->number = from->number;
-    file->live_size_bytes = from->live_size_bytes;
-    file->durable_size_bytes = from->durable_size_bytes;
     file->bad_from_bytes = from->bad_from_bytes;
     file->bad_to_bytes = from->bad_to_bytes;
-    return file;
 }
 
 static struct fake_file *
@@ -103,7 +92,7 @@ fake_copy(struct fbk_fake *disk)
 {
     struct fbk_fake *copy = make(disk->capacity_bytes, disk->random);
     if (copy != NULL) {
-        for (const struct fake_file *file = disk->files; file != NULL; file = file->next)
+        for (struct fake_file *file = disk->files; file != NULL; file = file->next)
             copy_file(copy, file);
         copy->files_made = disk->files_made;
         copy->off = disk->off;
@@ -294,6 +283,8 @@ fbk_fake_corrupt(struct fbk_fake *disk, const char *path, uint64_t offset_bytes,
     int32_t status = file == NULL ? -ENOENT : 0;
     if (status == 0 && (offset_bytes > file->live_size_bytes || size_bytes > file->live_size_bytes - offset_bytes))
         status = -EINVAL;
+    if (status == 0)
+        fake_file_own(file);
     for (uint64_t i = offset_bytes; status == 0 && i < offset_bytes + size_bytes; i++) {
         file->live[i] ^= mask;
         if (i < file->durable_size_bytes)

@@ -27,6 +27,7 @@ struct fake_file {
     uint8_t *durable;       /* what survives */
     uint8_t *dirty;         /* a byte a sector: 1 = live is still on its way */
     uint64_t capacity_bytes;
+    uint32_t *sharers;      /* of the three above, by copies of the disk; NULL: nobody shares */
     uint64_t live_size_bytes;
     uint64_t durable_size_bytes;
     uint64_t bad_from_bytes;
@@ -134,6 +135,10 @@ void fake_vector_copy(struct fake_vector *to, const struct fake_vector *from, ui
 struct fake_file *fake_file_make(struct fbk_fake *disk);
 void fake_file_free(struct fake_file *file);
 uint64_t fake_used_bytes(const struct fbk_fake *disk);
+/* Lets `to`, an empty file, have the content of `from`; copied when either is written to. */
+void fake_file_share(struct fake_file *to, struct fake_file *from);
+/* Before the content is changed: makes it this file's alone. */
+void fake_file_own(struct fake_file *file);
 /* 0, -ENOSPC or -ENOMEM: room for the file to be that long. */
 int32_t fake_file_reserve(struct fbk_fake *disk, struct fake_file *file, uint64_t size_bytes);
 /* Puts bytes into what reads see; not durable. data NULL: zeros. */

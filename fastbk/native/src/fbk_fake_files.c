@@ -61,9 +61,73 @@ fake_file_make(struct fbk_fake *disk)
     return file;
 }
 
+/* Gives up a share; true when it was the last one, and the memory is this file's to give back. */
+static bool
+leave_share(struct fake_file *file)
+{
+    if (file->sharers == NULL)
+        return true;
+    bool last = __atomic_sub_fetch(file->sharers, 1, __ATOMIC_ACQ_REL) == 0;
+    if (last)
+        fbk_memory_give_back(file->sharers, sizeof *file->sharers);
+    file->sharers = NULL;
+    return last;
+}
+
+void
+fake_file_share(struct fake_file *to, struct fake_file *from)
+{
+    if (from->capacity_bytes != 0) {
+        if (from->sharers == NULL) {
+            from->sharers = fbk_memory_take(sizeof *from->sharers);
+            FBK_ASSERT(from->sharers != NULL);
+            *from->sharers = 1;
+        }
+        __atomic_add_fetch(from->sharers, 1, __ATOMIC_ACQ_REL);
+        to->sharers = from->sharers;
+        to->live = from->live;
+        to->durable = from->durable;
+        to->dirty = from->dirty;
+        to->capacity_bytes = from->capacity_bytes;
+    }
+    to->live_size_bytes = from->live_size_bytes;
+    to->durable_size_bytes = from->durable_size_bytes;
+}
+
+void
+fake_file_own(struct fake_file *file)
+{
+    struct fake_file mine = *file;
+    if (file->sharers == NULL)
+        return;
+    if (__atomic_load_n(file->sharers, __ATOMIC_ACQUIRE) == 1) { /* the others are gone */
+        leave_share(file);
+        return;
+    }
+    mine.live = fbk_memory_take(file->capacity_bytes);
+    mine.durable = fbk_memory_take(file->capacity_bytes);
+    mine.dirty = fbk_memory_take(file->capacity_bytes / FAKE_SECTOR_BYTES);
+    FBK_ASSERT(mine.live != NULL && mine.durable != NULL && mine.dirty != NULL);
+    memcpy(mine.live, file->live, file->live_size_bytes);
+    memcpy(mine.durable, file->durable, file->durable_size_bytes);
+    memcpy(mine.dirty, file->dirty, file->capacity_bytes / FAKE_SECTOR_BYTES);
+    mine.sharers = NULL;
+    /* Copied before the share is given up: nobody frees or changes what has another sharer. */
+    if (leave_share(file)) {
+        fbk_memory_give_back(file->live, file->capacity_bytes);
+        fbk_memory_give_back(file->durable, file->capacity_bytes);
+        fbk_memory_give_back(file->dirty, file->capacity_bytes / FAKE_SECTOR_BYTES);
+    }
+    *file = mine;
+}
+
 void
 fake_file_free(struct fake_file *file)
 {
+    if (!leave_share(file)) {
+        fbk_memory_give_back(file, sizeof *file);
+        return;
+    }
     fbk_memory_give_back(file->live, file->capacity_bytes);
     fbk_memory_give_back(file->durable, file->capacity_bytes);
     fbk_memory_give_back(file->dirty, file->capacity_bytes / FAKE_SECTOR_BYTES);
@@ -104,6 +168,7 @@ fake_file_reserve(struct fbk_fake *disk, struct fake_file *file, uint64_t size_b
     uint64_t larger = file->capacity_bytes == 0 ? FILE_BYTES_AT_START : file->capacity_bytes;
     while (larger < size_bytes)
         larger *= 2;
+    fake_file_own(file);
     uint64_t old = file->capacity_bytes;
     if (!grow_one(&file->live, old, larger) || !grow_one(&file->durable, old, larger) ||
         !grow_one(&file->dirty, old / FAKE_SECTOR_BYTES, larger / FAKE_SECTOR_BYTES))
@@ -117,6 +182,7 @@ fake_file_put(struct fake_file *file, const uint8_t *data, uint64_t size_bytes, 
 {
     uint64_t end = offset_bytes + size_bytes;
     FBK_ASSERT(end <= file->capacity_bytes);
+    fake_file_own(file);
     if (data != NULL)
         memcpy(file->live + offset_bytes, data, size_bytes);
     else if (offset_bytes < file->live_size_bytes) /* behind the end there are zeros anyway */
@@ -147,6 +213,7 @@ fake_file_make_durable(struct fake_file *file, uint64_t from_bytes, uint64_t to_
 {
     if (to_bytes > file->live_size_bytes)
         to_bytes = file->live_size_bytes;
+    fake_file_own(file);
     for (uint64_t s = from_bytes / FAKE_SECTOR_BYTES; s * FAKE_SECTOR_BYTES < to_bytes; s++)
         if (file->dirty[s])
             sector_to_durable(file, s);
@@ -155,6 +222,7 @@ fake_file_make_durable(struct fake_file *file, uint64_t from_bytes, uint64_t to_
 void
 fake_file_lose_dirty(struct fake_file *file, uint64_t *random)
 {
+    fake_file_own(file);
     for (uint64_t s = 0; s * FAKE_SECTOR_BYTES < file->live_size_bytes; s++) {
         if (!file->dirty[s])
             continue;
@@ -178,11 +246,26 @@ fake_file_put_some(struct fake_file *file, const struct fake_write *write, uint6
     }
 }
 
+/* Whether reads see just what is durable, with nothing on its way. */
+static bool
+is_settled(const struct fake_file *file)
+{
+    if (file->live_size_bytes != file->durable_size_bytes)
+        return false;
+    uint64_t sectors = fbk_round_up(file->live_size_bytes, FAKE_SECTOR_BYTES) / FAKE_SECTOR_BYTES;
+    return file->live_size_bytes == 0 || (memchr(file->dirty, 1, sectors) == NULL &&
+                                          memcmp(file->live, file->durable, file->live_size_bytes) == 0);
+}
+
 /* After this, reads see what is durable. */
 void
 fake_file_resolve(struct fake_file *file, uint32_t mode, uint64_t *random)
 {
     uint64_t live_size = file->live_size_bytes;
+    file->locked_by = -1;
+    if (is_settled(file))
+        return;
+    fake_file_own(file);
     bool keep_size = mode == FBK_FAKE_KEEP_ALL || (mode == FBK_FAKE_RANDOM && (fake_random(random) & 1u));
     for (uint64_t s = 0; s * FAKE_SECTOR_BYTES < live_size; s++) {
         if (!file->dirty[s])
@@ -199,5 +282,4 @@ fake_file_resolve(struct fake_file *file, uint32_t mode, uint64_t *random)
     if (live_size > file->durable_size_bytes)
         memset(file->live + file->durable_size_bytes, 0, live_size - file->durable_size_bytes);
     file->live_size_bytes = file->durable_size_bytes;
-    file->locked_by = -1;
 }

@@ -283,7 +283,31 @@ def test_several_disks_see_the_same_files(fake: FakeDisk) -> None:
     assert fake.disk().read_file("/x") == OLD
 
 
-# ---- snapshots
+# ---- copies and snapshots
+
+
+def test_copies_are_independent_however_they_are_changed(fake: FakeDisk) -> None:
+    disk = fake.disk()
+    file = durable_file(disk, "x", OLD)
+    with fake.copy() as first, fake.copy() as second, first.copy() as third:
+        disk.write_all(file, NEW, 0)
+        disk.write_all(file, NEW, 10 * SECTOR)
+        first.corrupt("x", 0)
+        third_disk = third.disk()
+        third_disk.write_all(third_disk.open("x"), b"3", durable=True)
+        assert disk.read_file("x")[: len(NEW)] == NEW
+        assert first.disk().read_file("x") == bytes([OLD[0] ^ 0xFF]) + OLD[1:]
+        assert second.disk().read_file("x") == OLD
+        assert third_disk.read_file("x") == b"3" + OLD[1:]
+        for copy in (first, second, third):
+            copy.cut()
+            copy.restart("lose")
+        assert second.disk().read_file("x") == OLD
+        assert third.disk().read_file("x") == b"3" + OLD[1:]
+    assert disk.read_file("x")[: len(NEW)] == NEW
+    fake.cut()
+    fake.restart("lose")
+    assert fake.disk().read_file("x") == OLD
 
 
 def test_snapshots_show_each_moment_and_a_write_in_doubt() -> None:
