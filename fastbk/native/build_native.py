@@ -64,6 +64,7 @@ STORE_SOURCES = [
     "fbk_locations.c",
     "fbk_locations_write.c",
     "fbk_merge.c",
+    "fbk_log_runs.c",
     "fbk_flush.c",
     "fbk_entry_log.c",
     "fbk_file_writer.c",

@@ -1,17 +1,17 @@
 """The typed face of the store (`src/fbk_store.h`): entry logs and locations files, and reading what is in them.
 
-Used in the index process by three kinds of threads: the main loop (`add`, `remove`, and in C submit and collect),
-the flush thread (`prepare`, `begin_flush`, `merge`, counting bytes), and reader threads, which spend their lives in
-`reader_run`. Every call lets go of the interpreter lock.
+Used in the index process by four kinds of threads: the main loop (`add`, `remove`, and in C submit and collect),
+the flush thread (`prepare`, `begin_flush`), the background thread (merges and passes over all locations), and reader
+threads, which spend their lives in `reader_run`. Every call lets go of the interpreter lock.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastbk.native import location_pass
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check, error_of
 from fastbk.native.flush import Flush, FlushItems, FlushOptions, FlushResult
@@ -25,9 +25,10 @@ from fastbk.native.ledger_state import (
     pack_state,
     unpack_state,
 )
+from fastbk.native.location_pass import Location, Merge, MergeOptions, MergeResult, Runs, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from fastbk.native.cdata import CData
     from fastbk.native.disk import Disk
@@ -43,15 +44,21 @@ __all__ = [
     "FlushResult",
     "LedgerState",
     "ListResult",
+    "Location",
+    "Merge",
+    "MergeOptions",
     "MergeResult",
     "ReadResult",
+    "Runs",
+    "Scope",
     "Store",
     "StoreOptions",
     "pack_state",
     "unpack_state",
 ]
 
-LOGS_MAX_START = 1024
+RUNS_MAX = 1 << 19
+"""Runs looked at at a time: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +72,6 @@ class StoreOptions:
     pair: int = 0
     log_files_max: int = 256
     room_timeout_ms: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class MergeResult:
-    """What a merge made of its inputs."""
-
-    location_count: int
-    dropped_count: int
-    file_size_bytes: int
-    first_generation: int
-    last_generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +102,7 @@ class Store:
         disk: Disk,
         reader_disk: Disk,
         options: StoreOptions,
+        background_disk: Disk | None = None,
     ) -> None:
         """Make an empty set over a ledger directory.
 
@@ -114,6 +111,7 @@ class Store:
             disk: for the flush thread alone; must live longer than this.
             reader_disk: for reading from any thread: plain, or a fake one; must live longer than this.
             options: bounds.
+            background_disk: for the background thread alone; None: `disk`, for one thread that does both.
         """
         self._name = ffi.new("char[]", os.fsencode(directory))
         native = ffi.new("struct fbk_store_options *")
@@ -130,7 +128,9 @@ class Store:
         if store == ffi.NULL:
             raise error_of(error[0], "make a store", os.fsdecode(directory))
         self._store: CData | None = store
-        self._disks = (disk, reader_disk)
+        self._disks = (disk, reader_disk, background_disk)
+        if background_disk is not None:
+            lib.fbk_store_set_background(store, background_disk.handle)
 
     @property
     def handle(self) -> CData:
@@ -253,69 +253,39 @@ class Store:
         """Begin a flush. Raises OSError; FileExistsError when an id was used before."""
         return Flush(self.handle, options, items)
 
-    def merge(
-        self,
-        file_ids: Sequence[int],
-        merged_file_id: int,
-        created_s: int,
-        deleted: Iterable[int] = (),
-        forget_deleted_before_s: int = 0,
-    ) -> MergeResult:
-        """Merge prepared or added files, in ascending generations, into a new synced file.
+    # ---- the background thread
 
-        Locations of ledgers in `deleted` are dropped. States of ledgers deleted before
-        `forget_deleted_before_s` are dropped; only allowed when no older file stays outside. Raises
-        CorruptDataError when an input is damaged, OSError.
+    def begin_merge(self, options: MergeOptions, scope: Scope) -> Merge:
+        """Begin to merge the scope's files into one. Raises OSError, CorruptDataError when one of them is damaged."""
+        return Merge(self.handle, options, scope)
+
+    def log_bytes(self, scope: Scope) -> dict[int, int]:
+        """Return log id -> bytes of the runs of the scope in it: one pass. Raises CorruptDataError, OSError."""
+        return location_pass.log_bytes(self.handle, scope)
+
+    def log_runs(
+        self, scope: Scope, place: tuple[int, int] = (0, 0), runs_max: int = RUNS_MAX
+    ) -> Runs:
+        """Return the scope's runs in the order of (log, offset), from `place` on: one pass over all locations.
+
+        Args:
+            scope: files, logs, and the ledgers that don't matter.
+            place: (log id, offset in it); the `next_place` of the runs before.
+            runs_max: 64 bytes of memory each; fewer are returned when there are no more.
+
+        Raises CorruptDataError when a file is damaged (nobody knows then what lives), OSError.
         """
-        options = ffi.new("struct fbk_merge_options *")
-        options.merged_file_id = merged_file_id
-        options.created_s = created_s
-        options.forget_deleted_before_s = forget_deleted_before_s
-        gone = sorted(set(deleted))
-        result = ffi.new("struct fbk_merge_result *")
-        status = lib.fbk_merge_locations(
-            self.handle,
-            options,
-            ffi.new("uint64_t[]", list(file_ids)),
-            len(file_ids),
-            ffi.new("int64_t[]", [*gone, 0]),
-            len(gone),
-            result,
-        )
-        check(status, "merge locations")
-        return MergeResult(
-            result.location_count,
-            result.dropped_count,
-            result.file_size_bytes,
-            result.first_generation,
-            result.last_generation,
-        )
+        return location_pass.log_runs(self.handle, scope, place, runs_max)
 
-    def log_bytes(self, file_ids: Sequence[int]) -> dict[int, int]:
-        """Return log id -> bytes of the runs that these prepared or added files name."""
-        ids = ffi.new("uint64_t[]", [*file_ids, 0])
-        return self._pairs(
-            lambda pairs, room: lib.fbk_store_log_bytes(
-                self.handle, ids, len(file_ids), pairs, room
-            )
-        )
+    def count_states(self, file_ids: Iterable[int], deleted_before_s: int) -> tuple[int, int]:
+        """Return (ledger states in these files, those of ledgers deleted before that wall-clock time)."""
+        return location_pass.count_states(self.handle, file_ids, deleted_before_s)
 
     def ledger_bytes(self, ledger_id: int) -> dict[int, int]:
         """Return log id -> bytes of the runs of one ledger."""
-        return self._pairs(
+        return location_pass.pairs_of(
             lambda pairs, room: lib.fbk_store_ledger_bytes(self.handle, ledger_id, pairs, room)
         )
-
-    def _pairs(self, count: Callable[[CData, int], int]) -> dict[int, int]:
-        room = LOGS_MAX_START
-        while True:
-            pairs = ffi.new("struct fbk_log_bytes[]", room)
-            found = count(pairs, room)
-            if found != -errno.E2BIG:
-                break
-            room *= 4
-        check(found, "count live bytes")
-        return {int(pairs[i].log_id): int(pairs[i].bytes) for i in range(found)}
 
 
 COUNT_NAMES = (

@@ -20,7 +20,7 @@ import msgspec
 from fastbk.errors import Error, StorageError
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.kill_points import kill_point
-from fastbk.native.store import FlushOptions
+from fastbk.native.store import FlushOptions, MergeOptions, Scope
 from fastbk.storage import entry_log_files, locations_files
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.directories import free_bytes, locations_path, log_path
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fastbk.storage.manifest import Damage, ManifestSlots
 
 FAILURES = (OSError, Error)
+MERGE_BLOCKS = 256
 
 
 class CheckpointFailed(StorageError):
@@ -345,7 +346,8 @@ class Checkpoint:
                 )
                 locations = tuple(sorted([*keep, merged], key=lambda entry: entry.first_generation))
             if not keep:
-                live = store.log_bytes([attempt.file_id] if chosen else [])
+                files = [attempt.file_id] if chosen else []
+                live = store.log_bytes(Scope(files, (log.log_id for log in logs)))
                 if self._log is not None and self._log.log_id not in live:
                     self._log = None  # nothing lives in it: sealed, it can go at once
                 logs, dead = entry_log_files.with_live_bytes(self._sealed(logs), live)
@@ -375,13 +377,14 @@ class Checkpoint:
         forget_deleted_before_s: int,
         attempt: Attempt,
     ) -> LocationsEntry:
-        result = store.merge(
-            [entry.file_id for entry in chosen],
-            attempt.file_id,
-            self._clock_s(),
-            deleted,
-            forget_deleted_before_s,
-        )
+        options = MergeOptions(attempt.file_id, self._clock_s(), forget_deleted_before_s)
+        merge = store.begin_merge(options, self._scope(chosen, deleted))
+        try:
+            while merge.step(MERGE_BLOCKS):
+                pass
+            result = merge.end()
+        finally:
+            merge.abandon()
         self._look_into(store, attempt)
         return LocationsEntry(
             file_id=attempt.file_id,
@@ -389,6 +392,10 @@ class Checkpoint:
             last_generation=result.last_generation,
             size_bytes=result.file_size_bytes,
         )
+
+    def _scope(self, files: Sequence[LocationsEntry], deleted: Iterable[int]) -> Scope:
+        listed = (log.log_id for log in self.manifest.logs)
+        return Scope((entry.file_id for entry in files), listed, deleted)
 
     def _sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
         """Return `logs` with all sealed but the one that is appended to."""

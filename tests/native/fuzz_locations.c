@@ -95,13 +95,26 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         (void)fbk_store_load_states(store, 1, count_state, &states);
         struct fbk_log_bytes pairs[16];
-        (void)fbk_store_log_bytes(store, &id, 1, pairs, 16);
+        int64_t deleted = 1;
+        uint64_t log_ids[] = {1, 2};
+        struct fbk_location_scope scope = {
+            .file_ids = &id, .file_count = 1, .deleted = &deleted, .deleted_count = 1, .log_ids = log_ids, .log_count = 2,
+        };
+        struct fbk_location runs[32];
+        (void)fbk_store_log_bytes(store, &scope, pairs, 16);
+        (void)fbk_store_log_runs(store, &scope, 0, 0, runs, 32);
         (void)fbk_store_ledger_bytes(store, 1, pairs, 16);
         struct fbk_merge_options options = {.merged_file_id = 2};
         struct fbk_merge_result merged;
-        int64_t deleted = 1;
-        int32_t result = fbk_merge_locations(store, &options, &id, 1, &deleted, 1, &merged);
+        int32_t result;
+        struct fbk_merge *merge = fbk_merge_begin(store, &options, &scope, &result);
+        while (merge && (result = fbk_merge_step(merge, 1)) > 0)
+            ;
         CHECK(result == 0 || result == FBK_E_CORRUPT);
+        if (merge && result < 0)
+            fbk_merge_abandon(merge);
+        else if (merge)
+            CHECK_EQUAL(fbk_merge_end(merge, &merged), 0);
     }
     fbk_store_destroy(store);
     return 0;

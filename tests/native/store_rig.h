@@ -140,6 +140,31 @@ rig_flush(struct rig *rig, const struct rig_entry *entries, uint64_t count, uint
     free(bytes);
 }
 
+/* Merges files; `deleted` (ascending) are dropped. */
+static inline int32_t
+rig_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *file_ids, uint32_t file_count,
+          const int64_t *deleted, uint64_t deleted_count, struct fbk_merge_result *merged)
+{
+    struct fbk_merge_options options = {.merged_file_id = merged_file_id, .created_s = 2};
+    struct fbk_location_scope scope = {
+        .file_ids = file_ids,
+        .file_count = file_count,
+        .deleted = deleted,
+        .deleted_count = deleted_count,
+    };
+    int32_t result;
+    struct fbk_merge *merge = fbk_merge_begin(store, &options, &scope, &result);
+    if (!merge)
+        return result;
+    while ((result = fbk_merge_step(merge, 1)) > 0)
+        ;
+    if (result < 0) {
+        fbk_merge_abandon(merge);
+        return result;
+    }
+    return fbk_merge_end(merge, merged);
+}
+
 /* Looks the smallest id in [first, last] up in this thread; OK answers are compared. */
 static inline int32_t
 rig_read(struct rig *rig, int64_t ledger_id, int64_t first, int64_t last, int64_t *found)

@@ -96,9 +96,8 @@ test_a_long_run_around_short_ones(void)
         CHECK_EQUAL(fbk_store_add_locations(rig.store, file), 0);
         ids[file - 1] = file;
     }
-    struct fbk_merge_options options = {.merged_file_id = 201};
     struct fbk_merge_result merged;
-    CHECK_EQUAL(fbk_merge_locations(rig.store, &options, ids, 200, NULL, 0, &merged), 0);
+    CHECK_EQUAL(rig_merge(rig.store, 201, ids, 200, NULL, 0, &merged), 0);
     CHECK_EQUAL(fbk_store_add_locations(rig.store, 201), 0);
     for (uint64_t file = 1; file <= 200; file++)
         CHECK_EQUAL(fbk_store_remove_locations(rig.store, file), 0);
@@ -187,10 +186,9 @@ test_merge(void)
         CHECK_EQUAL(fbk_store_add_locations(rig.store, file), 0);
         ids[file - 1] = file;
     }
-    struct fbk_merge_options options = {.merged_file_id = 11, .created_s = 2};
     struct fbk_merge_result merged;
     int64_t deleted[] = {13, 14, 99, 1000};
-    CHECK_EQUAL(fbk_merge_locations(rig.store, &options, ids, 10, deleted, 4, &merged), 0);
+    CHECK_EQUAL(rig_merge(rig.store, 11, ids, 10, deleted, 4, &merged), 0);
     CHECK_EQUAL(merged.location_count, 970);
     CHECK_EQUAL(merged.dropped_count, 30);
     CHECK_EQUAL(merged.first_generation, 1);
@@ -211,7 +209,18 @@ test_merge(void)
     CHECK_EQUAL(sum, 10 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10));
     struct fbk_log_bytes pairs[2];
     uint64_t merged_id = 11;
-    CHECK_EQUAL(fbk_store_log_bytes(rig.store, &merged_id, 1, pairs, 2), 1);
+    struct fbk_location_scope scope = {.file_ids = &merged_id, .file_count = 1};
+    CHECK_EQUAL(fbk_store_log_bytes(rig.store, &scope, pairs, 2), 1);
+    struct fbk_location runs[128];
+    CHECK_EQUAL(fbk_store_log_runs(rig.store, &scope, 0, 0, runs, 128), 128);
+    for (uint32_t i = 1; i < 128; i++)
+        CHECK(runs[i].offset_bytes >= runs[i - 1].offset_bytes + runs[i - 1].size_bytes);
+    uint64_t runs_count = 0, from = 0;
+    for (int64_t count = 128; count == 128; runs_count += (uint64_t)count) {
+        count = fbk_store_log_runs(rig.store, &scope, 1, from, runs, 128);
+        from = runs[count - 1].offset_bytes + 1;
+    }
+    CHECK_EQUAL(runs_count, 970);
     uint64_t total = pairs[0].bytes;
     uint64_t by_ledger = 0;
     for (int64_t ledger = 0; ledger < 100; ledger++) {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fastbk.native.fake_disk import FakeDisk
-from fastbk.native.store import FlushItems, LedgerState
+from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.locations_files import locations_name
 from tests.fixtures.store_world import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
@@ -159,7 +159,17 @@ class StoreModel(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         manifest = self.life.checkpoint.manifest
-        live = self.life.store.log_bytes([entry.file_id for entry in manifest.locations])
+        files = [entry.file_id for entry in manifest.locations]
+        scope = Scope(files, [log.log_id for log in manifest.logs])
+        live = self.life.store.log_bytes(scope)
+        runs = self.life.store.log_runs(scope)
+        places = [(run.log_id, run.offset_bytes) for run in runs]
+        assert places == sorted(set(places)), "in the order of (log, offset), each once"
+        assert sum(run.size_bytes for run in runs) == sum(live.values())
+        if len(places) > 4:
+            page = self.life.store.log_runs(scope, places[1], 3)
+            assert [(run.log_id, run.offset_bytes) for run in page] == places[1:4]
+            assert page.next_place > places[3] and not page.is_all
         assert live == {log.log_id: log.live_bytes for log in manifest.logs if log.live_bytes}
         self.world.check_files()
 

@@ -29,7 +29,7 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),
     "fastbk/native/src/fbk_index.c": (470, "one order of intake, checks and answers"),
     "fastbk/native/src/fbk_load.c": (560, "one load generator: append and read loops share its state"),
-    "fastbk/storage/checkpoint.py": (446, "one commit order, read from top to bottom"),
+    "fastbk/storage/checkpoint.py": (460, "one commit order, read from top to bottom"),
     "tests/fixtures/index_rig.py": (445, "one rig"),
     "tests/fixtures/toy_bookie.py": (470, "one peer with all its faults"),
     "tests/native/test_store.c": (550, "one program, many cases over one rig"),

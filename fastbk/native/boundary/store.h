@@ -2,7 +2,9 @@
 struct fbk_io;
 struct fbk_store;
 struct fbk_flush;
+struct fbk_merge;
 struct fbk_ledger_state;
+struct fbk_location;
 
 struct fbk_store_options {
     const char *ledger_directory;
@@ -39,6 +41,16 @@ struct fbk_flush_result {
     uint64_t file_size_bytes; /* of the locations file */
 };
 
+/* Which locations a pass over files takes: those that count, of ledgers that live. */
+struct fbk_location_scope {
+    const uint64_t *file_ids; /* prepared or added */
+    const uint64_t *log_ids;  /* ascending; NULL: any log */
+    const int64_t *deleted;   /* ledgers, ascending */
+    uint64_t deleted_count;
+    uint32_t file_count;
+    uint32_t log_count;
+};
+
 struct fbk_merge_options {
     uint64_t merged_file_id;
     uint64_t created_s;
@@ -48,6 +60,7 @@ struct fbk_merge_options {
 struct fbk_merge_result {
     uint64_t location_count;
     uint64_t dropped_count;
+    uint64_t forgotten_count; /* states */
     uint64_t file_size_bytes;
     uint64_t first_generation;
     uint64_t last_generation;
@@ -117,9 +130,16 @@ int32_t fbk_flush_step(struct fbk_flush *flush, uint64_t bytes_max);
 int32_t fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result);
 void fbk_flush_abandon(struct fbk_flush *flush);
 
-int32_t fbk_merge_locations(struct fbk_store *store, const struct fbk_merge_options *options, const uint64_t *file_ids,
-                            uint32_t file_count, const int64_t *deleted, uint64_t deleted_count,
-                            struct fbk_merge_result *result);
-int64_t fbk_store_log_bytes(struct fbk_store *store, const uint64_t *file_ids, uint32_t file_count,
-                            struct fbk_log_bytes *pairs, uint64_t pairs_max);
+struct fbk_merge *fbk_merge_begin(struct fbk_store *store, const struct fbk_merge_options *options,
+                                  const struct fbk_location_scope *scope, int32_t *error);
+int32_t fbk_merge_step(struct fbk_merge *merge, uint64_t blocks_max);
+int32_t fbk_merge_end(struct fbk_merge *merge, struct fbk_merge_result *result);
+void fbk_merge_abandon(struct fbk_merge *merge);
+int64_t fbk_store_log_bytes(struct fbk_store *store, const struct fbk_location_scope *scope, struct fbk_log_bytes *pairs,
+                            uint64_t pairs_max);
+int64_t fbk_store_log_runs(struct fbk_store *store, const struct fbk_location_scope *scope, uint64_t from_log_id,
+                           uint64_t from_offset_bytes, struct fbk_location *runs, uint64_t runs_max);
+int32_t fbk_store_count_states(struct fbk_store *store, const uint64_t *file_ids, uint32_t file_count,
+                               uint64_t deleted_before_s, uint64_t *states, uint64_t *forgettable);
+void fbk_store_set_background(struct fbk_store *store, struct fbk_io *io);
 int64_t fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_log_bytes *pairs, uint64_t pairs_max);

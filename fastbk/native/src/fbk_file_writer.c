@@ -138,3 +138,10 @@ fbk_file_writer_finish(struct fbk_file_writer *writer)
         wait_for_some(writer);
     return writer->error;
 }
+
+void
+fbk_file_writer_settle(struct fbk_file_writer *writer)
+{
+    while (writer->in_flight > 0)
+        wait_for_some(writer);
+}

@@ -33,6 +33,9 @@ void fbk_file_writer_zeros(struct fbk_file_writer *writer, uint64_t size_bytes);
 /* Pads to the alignment, waits until nothing is in flight; 0 or the first error.  Nothing is synced yet. */
 int32_t fbk_file_writer_finish(struct fbk_file_writer *writer);
 
+/* Waits until nothing is in flight, so that another writer may use the same io meanwhile. */
+void fbk_file_writer_settle(struct fbk_file_writer *writer);
+
 static inline uint64_t
 fbk_file_writer_position(const struct fbk_file_writer *writer)
 {

@@ -170,7 +170,8 @@ fbk_flush_end(struct fbk_flush *flush, struct fbk_flush_result *result)
     if (error >= 0)
         error = end_log(flush, &result->log_end_bytes);
     if (error >= 0)
-        error = fbk_locations_write_begin(&flush->to, flush->store, flush->options.locations_file_id,
+        error = fbk_locations_write_begin(&flush->to, flush->store, &flush->store->writer,
+                                          flush->options.locations_file_id,
                                           flush->options.generation, flush->options.generation,
                                           flush->options.created_s);
     if (error < 0) {

@@ -4,12 +4,12 @@
 #include "fbk_store_parts.h"
 
 int32_t
-fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, uint64_t file_id,
-                          uint64_t first_generation, uint64_t last_generation, uint64_t created_s)
+fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, struct fbk_file_writer *writer,
+                          uint64_t file_id, uint64_t first_generation, uint64_t last_generation, uint64_t created_s)
 {
     memset(to, 0, sizeof *to);
     to->store = store;
-    to->writer = &store->writer;
+    to->writer = writer;
     to->ledger_id = -1;
     to->header = (struct fbk_locations_header){
         .magic = FBK_LOCATIONS_MAGIC,
@@ -27,7 +27,7 @@ fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *sto
         return result;
     /* The header is written on its own: where the device's blocks are larger than ours, without O_DIRECT. */
     uint32_t flags = FBK_IO_CREATE | (to->writer->align_bytes == FBK_LOCATIONS_BLOCK_BYTES ? FBK_IO_DIRECT : 0);
-    to->handle = store->io->operations->open(store->io, to->path, flags);
+    to->handle = writer->io->operations->open(writer->io, to->path, flags);
     if (to->handle < 0)
         return to->handle;
     uint32_t align_bytes = to->writer->align_bytes;
@@ -112,7 +112,7 @@ write_header(struct fbk_locations_writer *to)
 int32_t
 fbk_locations_write_end(struct fbk_locations_writer *to, uint64_t *file_size_bytes)
 {
-    struct fbk_io *io = to->store->io;
+    struct fbk_io *io = to->writer->io;
     char folder[FBK_STORE_PATH_BYTES];
     uint32_t size = to->in_states ? sizeof(struct fbk_ledger_state) : sizeof(struct fbk_location);
     end_block(to, to->in_block * size);
@@ -137,6 +137,6 @@ fbk_locations_write_abandon(struct fbk_locations_writer *to)
     if (to->handle < 0)
         return;
     (void)fbk_file_writer_finish(to->writer);
-    to->store->io->operations->close(to->store->io, to->handle);
+    to->writer->io->operations->close(to->writer->io, to->handle);
     to->handle = -1;
 }

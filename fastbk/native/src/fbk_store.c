@@ -72,6 +72,7 @@ fbk_store_create(const struct fbk_store_options *options, struct fbk_io *io, str
     store->options = *options;
     store->io = io;
     store->reader_io = reader_io;
+    store->background_io = io;
     if (store->options.jobs_max == 0)
         store->options.jobs_max = 1;
     if (store->options.log_files_max == 0)
@@ -116,6 +117,12 @@ fbk_store_destroy(struct fbk_store *store)
     pthread_cond_destroy(&store->room);
     pthread_mutex_destroy(&store->mutex);
     free(store);
+}
+
+void
+fbk_store_set_background(struct fbk_store *store, struct fbk_io *io)
+{
+    store->background_io = io;
 }
 
 /* ---------------------------------------------------------------- states */

@@ -37,10 +37,20 @@
  * until fbk_flush_end or fbk_flush_abandon, one of which must be called; both free the flush.
  * fbk_flush_step: writes up to about bytes_max; 1 = more to do, 0 = all runs written, < 0 = failed (then only abandon).
  * fbk_flush_end: syncs the log, writes and syncs the locations file and both directories.
- * fbk_merge_locations: merges prepared or added files (ascending generations) into one, drops locations of ledgers in `deleted`
- *   (sorted); of each ledger the newest state stays.  A damaged input is not merged (FBK_E_CORRUPT).
- * fbk_store_log_bytes: bytes of runs per entry log that the given prepared or added files name (live bytes),
- *   pairs sorted by log id; -E2BIG when there are more than pairs_max. _ledger_bytes: those of one ledger. */
+ *
+ * In the background: one thread of its own beside the flush thread, or the same (tests).
+ * fbk_store_set_background: its disk; without it, the flush thread's.
+ * A scope says which locations a pass takes: those of the given files, in listed logs (INV-X5), of ledgers that are not
+ *   deleted; ones that stand for damage have no log and are kept by merges.  Its arrays stay untouched until the end.
+ * fbk_merge_begin: merges files (ascending generations) into one; what the scope does not take is dropped; of each ledger the
+ *   newest state stays.  A damaged input is not merged (FBK_E_CORRUPT).  _step: about so many blocks; 1 = more to do, 0 = all
+ *   written, < 0 = failed (then only abandon).  _end syncs file and folder; _end and _abandon free the merge.
+ * fbk_store_log_bytes: bytes of runs per entry log (live bytes), pairs sorted by log id; -E2BIG when there are more than
+ *   pairs_max.  One pass.
+ * fbk_store_log_runs: the first runs_max runs at or behind (from_log_id, from_offset_bytes) in the order of (log, offset);
+ *   fewer than runs_max: there are no more.  One pass over all locations, in the memory of `runs` alone.
+ * fbk_store_count_states: states in these files, and how many of them are of ledgers deleted before that time.
+ * fbk_store_ledger_bytes: like _log_bytes, of one ledger, in the searched set. */
 #ifndef FBK_STORE_H
 #define FBK_STORE_H
 

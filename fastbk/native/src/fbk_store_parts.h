@@ -164,6 +164,7 @@ struct fbk_store {
     char directory[FBK_STORE_PATH_BYTES];
     struct fbk_io *io;        /* flush thread only */
     struct fbk_io *reader_io; /* any thread */
+    struct fbk_io *background_io; /* background thread only */
     struct fbk_file_writer writer; /* flush thread only */
     bool writing;
 
@@ -242,14 +243,25 @@ struct fbk_locations_writer {
     int64_t last_entry_id_max;
     uint8_t block[FBK_LOCATIONS_BLOCK_BYTES];
 };
-/* Creates the file.  All locations in order, then all states in order, then end (or abandon). */
-int32_t fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, uint64_t file_id,
-                                  uint64_t first_generation, uint64_t last_generation, uint64_t created_s);
+/* Creates the file, with `writer`, which does nothing else until the end.  All locations in order, then all states in
+ * order, then end (or abandon). */
+int32_t fbk_locations_write_begin(struct fbk_locations_writer *to, struct fbk_store *store, struct fbk_file_writer *writer,
+                                  uint64_t file_id, uint64_t first_generation, uint64_t last_generation,
+                                  uint64_t created_s);
 void fbk_locations_write_location(struct fbk_locations_writer *to, const struct fbk_location *location);
 void fbk_locations_write_state(struct fbk_locations_writer *to, const struct fbk_ledger_state *state);
 /* Header, sync, close, sync of the directory.  *file_size_bytes. */
 int32_t fbk_locations_write_end(struct fbk_locations_writer *to, uint64_t *file_size_bytes);
 void fbk_locations_write_abandon(struct fbk_locations_writer *to);
+
+/* ---- fbk_log_runs.c */
+/* Whether a pass takes this location; remembers what it found out about the ledger. */
+struct fbk_scope_view {
+    const struct fbk_location_scope *scope;
+    int64_t ledger_id;
+    bool is_deleted;
+};
+bool fbk_scope_takes(struct fbk_scope_view *view, const struct fbk_location *location);
 
 /* ---- fbk_block_cache.c: called with the mutex held */
 int32_t fbk_block_cache_init(struct fbk_block_cache *cache, uint64_t bytes_max);
