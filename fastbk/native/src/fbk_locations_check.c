@@ -160,8 +160,8 @@ fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_options 
                       uint64_t count, const uint8_t *states, uint64_t state_count, uint64_t *size_bytes)
 {
     struct fbk_locations_writer to;
-    int32_t result = fbk_locations_write_begin(&to, store, options->file_id, options->generation, options->generation,
-                                               options->created_s);
+    int32_t result = fbk_locations_write_begin(&to, store, &store->writer, options->file_id, options->generation,
+                                               options->generation, options->created_s);
     if (result < 0) {
         fbk_locations_write_abandon(&to);
         return result;
