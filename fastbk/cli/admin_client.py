@@ -6,7 +6,6 @@ HTTP), or not at all where the cluster has only one.
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -64,6 +63,8 @@ class AdminClient:
         return self._decoded(path, 200 if status == 503 else status, data)
 
     def _exchange(self, method: str, target: str, data: bytes | None) -> tuple[int, bytes]:
+        import http.client  # of no use to a bookie that is started by a command
+
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self._timeout_s)
         headers = {} if data is None else {"Content-Type": "application/json"}
         try:

@@ -1,16 +1,19 @@
-"""`fastbk bookie --config FILE`: one bookie in the foreground; `fastbk bookie recover|decommission ID`."""
+"""`fastbk bookie --config FILE`: one bookie in the foreground; `fastbk bookie VERB`: about one that runs or is lost."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli import bookie_info, bookie_repair
 from fastbk.cli.bookie_repair import add_recover
 from fastbk.cli.options import need_linux
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+
+VERBS = "info, disk, recover, decommission"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for one in (recover, retire):
         add_recover(one)
+    recover.set_defaults(act=bookie_repair.recover)
+    retire.set_defaults(act=bookie_repair.decommission)
+    info = verbs.add_parser("info", help="state, reasons, processes and disks of a running bookie")
+    disk = verbs.add_parser(
+        "disk", help="the disks of a running bookie: state, space, what is refused"
+    )
+    for one, act in ((info, bookie_info.info), (disk, bookie_info.disk)):
+        bookie_info.add_arguments(one)
+        one.set_defaults(act=act)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--config", type=Path, metavar="FILE", help="its TOML file")
     what.add_argument(
@@ -44,13 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the bookie until it is stopped; errors are one log line on stderr."""
     if options.verb is not None:
-        from fastbk.cli import bookie_repair
-
-        verbs = {"recover": bookie_repair.recover, "decommission": bookie_repair.decommission}
-        return verbs[options.verb](options)
+        return int(options.act(options))
     need_linux("fastbk bookie")
     if options.config is None and not options.example:
-        raise ConfigError("give --config FILE, --example, or one of: recover, decommission")
+        raise ConfigError(f"give --config FILE, --example, or one of: {VERBS}")
     if options.example:
         from fastbk.server.example import example
 

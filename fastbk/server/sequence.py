@@ -10,7 +10,7 @@ journal and no gc: the index starts as soon as it has replayed.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,8 @@ from fastbk.server.topology import INDEX, JOURNAL
 from fastbk.server.watch import Exited, Message, Stop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastbk.server.config import BookieConfig
     from fastbk.server.spawn import Boot
     from fastbk.server.watch import Watch
@@ -60,7 +62,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 class Sequence:
     """Leads one boot through its life."""
 
-    def __init__(self, boot: Boot, watch: Watch, config: BookieConfig, facts: Facts) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        watch: Watch,
+        config: BookieConfig,
+        facts: Facts,
+        on_disk: Callable[[dict[str, Any]], None] = lambda message: None,
+    ) -> None:
+        """`on_disk` gets what children tell of their disks."""
+        self._on_disk = on_disk
         self._boot = boot
         self._watch = watch
         self._config = config
@@ -195,6 +206,8 @@ class Sequence:
     def _note(self, message: Message) -> None:
         if message.body.get("type") == "failed":
             self._failed[message.process] = str(message.body.get("reason"))
+        elif message.body.get("type") == "disk":
+            self._on_disk(message.body)
 
     def _why(self, event: Exited) -> str:
         """Return the reason that a child gave, else how it ended."""

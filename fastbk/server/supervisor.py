@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import fastbk
 from fastbk.errors import Error, StorageError
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, Endpoint
 from fastbk.native.kill_points import kill_point
@@ -28,6 +29,10 @@ from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.config import split_address
 from fastbk.server.directories import lock_all
+from fastbk.server.disks.board import DiskBoard
+from fastbk.server.disks.boot_check import UsedDirectory
+from fastbk.server.disks.floors import reserve_bytes
+from fastbk.server.disks.gate import DiskGate
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.registration import Membership
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from fastbk.server.config import BookieConfig, Replayed
 
 READ_ONLY_POLL_S = 0.5
+DISK_IS_BACK = "a disk is back: the journal starts again"
 
 PROPERTY_CHARACTERS_MAX = 500
 READS_ONLY_NEXT = (
@@ -73,11 +79,15 @@ class Supervisor:
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
         self._restarts = Restarts(budget)
         self._metrics = Metrics(self._life, budget)
+        self._disks = DiskBoard(self._life)
+        self._metrics.add_source(self._disks.metric_lines)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
         self._watch: Watch | None = None
         self._boot: Boot | None = None
         self._epoch = 0
+        self._reads_only = ""
+        """Why the boot under way has no journal."""
         self._is_orphan = False
         self._remove_at_end: list[str] = []
 
@@ -98,6 +108,15 @@ class Supervisor:
             for lock in locks:
                 stack.callback(lock.close)
             self._locks = {"journal": locks[0].descriptor, "ledgers": locks[-1].descriptor}
+            self._gate = DiskGate(
+                [
+                    UsedDirectory("journal", 0, journal, locks[0].descriptor),
+                    UsedDirectory("ledger", 0, ledgers, locks[-1].descriptor),
+                ],
+                poll_s=self._config.disk.near_check_interval_ms / 1e3,
+                reserve_bytes=reserve_bytes(self._config.journal),
+                note=self._life.note,
+            )
             try:
                 self._guard = PortGuard(host, port)
             except OSError as error:
@@ -134,6 +153,10 @@ class Supervisor:
     async def _boots(self) -> int:
         """Boot until asked to stop. Raises Error for what only a person can mend."""
         while self._stop_reason is None:
+            if self._epoch:  # a first start says itself what is wrong, and ends
+                await self._gate.wait(self._stop_asked)
+                if self._stop_asked.is_set():
+                    break
             try:
                 await self._one_boot()
             except ChildDied as error:
@@ -141,8 +164,8 @@ class Supervisor:
                 self._life.go(State.STARTING, str(error), time.monotonic())
                 self._membership.mark_not_writable()
                 kill_point("supervisor.before_restart")
-                pause_s = self._what_next(error, was_serving=was_serving)
                 self._tell({"type": "down", "reason": str(error)})
+                pause_s = await self._what_next(error, was_serving=was_serving)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._stop_asked.wait()
@@ -155,7 +178,8 @@ class Supervisor:
         """Start, serve and drain once. Raises ChildDied, StopAsked, Error."""
         began_s = time.monotonic()
         self._epoch = max(self._epoch + 1, int(time.time()))
-        reads_only = self._restarts.reads_only_reason
+        reads_only = self._restarts.reads_only_reason or self._gate.reads_only
+        self._reads_only = reads_only
         self._boot = boot = Boot(
             self._config, self._guard, self._locks, self._epoch, is_reads_only=bool(reads_only)
         )
@@ -173,7 +197,7 @@ class Supervisor:
                 reads_only_reason=reads_only,
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
-            sequence = Sequence(boot, watch, self._config, facts)
+            sequence = Sequence(boot, watch, self._config, facts, self._disks.told)
             if self._stop_reason is not None:
                 raise StopAsked
             kill_point("supervisor.before_start")
@@ -217,18 +241,22 @@ class Supervisor:
                 "epoch": self._epoch,
                 "seconds": round(seconds, 3),
                 "pids": self.pids(),
-                "reads_only": self._restarts.reads_only_reason,
+                "reads_only": self._reads_only,
             }
         )
 
     async def _serve(self, sequence: Sequence) -> None:
         """Serve until asked to stop, then drain. Raises ChildDied."""
-        follower = asyncio.create_task(self._follow_read_only())
+        follower = asyncio.create_task(self._follow_disks())
         try:
             stop = await sequence.serve()
         finally:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
+        if stop.reason == DISK_IS_BACK and self._stop_reason is None:
+            self._life.go(State.STARTING, stop.reason, time.monotonic())
+            self._membership.mark_not_writable()
+            return
         self._life.go(State.DRAINING, stop.reason, time.monotonic())
         logs.info("bookie.draining", reason=stop.reason)
         # Both at once: nobody has to wait for metadata to stop.
@@ -236,20 +264,29 @@ class Supervisor:
         if self._is_orphan:
             timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS)
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
-        if clean and not self._restarts.reads_only_reason:  # then nothing was flushed, and may have to be replayed
+        if clean and not self._reads_only:  # then nothing was flushed, and may have to be replayed
             await asyncio.to_thread(end_life, [self._config.ledgers.directory])
         reason = "drained" if clean else "drain was cut short"
         self._life.go(State.STOPPED, reason, time.monotonic())
 
-    async def _follow_read_only(self) -> None:
-        """Tell metadata and `/readyz` when journal or index begin or end refusing normal adds."""
-        while not self._restarts.reads_only_reason:  # else: nothing that could change
+    async def _follow_disks(self) -> None:
+        """Tell metadata and `/readyz` when journal or index begin or end refusing normal adds.
+
+        Without a journal nothing of that changes: its disk may come back, and ends this boot; a crash loop does not.
+        """
+        if self._reads_only:
+            if not self._restarts.reads_only_reason and self._watch is not None:
+                await self._gate.until_journal_is_back()
+                self._watch.stop(DISK_IS_BACK)
+            return
+        while True:
             await asyncio.sleep(READ_ONLY_POLL_S)
             refused = self._metrics.reads_only()
             state = State.READ_ONLY if refused else State.WRITABLE
             if state is self._life.state:
                 continue
-            reason = "a disk is full or a limit is reached" if refused else "serving"
+            why = self._disks.refusing() or "a limit is reached"
+            reason = why if refused else "serving"
             logs.warning("bookie.became_" + state.value, reason=reason)
             self._life.go(state, reason, time.monotonic())
             try:
@@ -266,9 +303,12 @@ class Supervisor:
             found.update({p.name: child.pid for p, child in self._boot.children.items()})
         return found
 
-    def _what_next(self, error: ChildDied, *, was_serving: bool) -> float:
+    async def _what_next(self, error: ChildDied, *, was_serving: bool) -> float:
         """Return the pause before the next boot in seconds. Raises StorageError: there is none."""
         restarts = self._restarts
+        if await self._gate.explains(error.process.role, was_serving=was_serving):
+            logs.error("bookie.broke_down_with_a_disk", reason=str(error))
+            return self._gate.pause_s
         earlier = restarts.reads_only_reason
         reason = (
             f"children died {self._config.bookie.restarts_max} times within"
@@ -287,6 +327,23 @@ class Supervisor:
             logs.error("bookie.reads_only", reason=reason, next=READS_ONLY_NEXT)
         return pause_s
 
+    async def _info(self, _: dict[str, Any]) -> object:
+        """Answer /info."""
+        now_s = time.monotonic()
+        return {
+            "bookie_id": self._bookie_id,
+            "software": f"fastbk {fastbk.__version__}",
+            "state": self._life.state.value,
+            "state_seconds": round(now_s - self._life.since_s, 1),
+            "reason": self._life.reason,
+            "not_ready": self._life.not_ready(now_s),
+            "address": f"{self._guard.host}:{self._guard.port}",
+            "epoch": self._epoch,
+            "restarts": self._restarts.budget.total,
+            "pids": self.pids(),
+            "disks": self._disks.shown(),
+        }
+
     def _endpoints(self, host: str) -> tuple[Endpoint, ...]:
         """Return what the registration tells: where clients reach the bookie, and where tools do."""
         endpoints = (Endpoint(host, self._guard.port),)
@@ -301,7 +358,9 @@ class Supervisor:
         if not self._config.http.listen:
             return None
         host, port = split_address(self._config.http.listen, "[http] listen")
-        admin = AdminServer(self._life, self._metrics)
+        admin = AdminServer(self._life, self._metrics, self._disks.shown)
+        admin.add_route("GET", "/disks", self._disks.answer)
+        admin.add_route("GET", "/info", self._info)
         try:
             await admin.open(host, port)
         except OSError as error:

@@ -49,8 +49,15 @@ Response = tuple[int, str, bytes]
 class AdminServer:
     """The listener and its few pages."""
 
-    def __init__(self, life: Lifecycle, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        life: Lifecycle,
+        metrics: Metrics,
+        disks: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        """`disks`: how each directory's disk is, for `/readyz`."""
         self._life = life
+        self._disks = disks
         self._metrics = metrics
         self._routes: dict[tuple[str, str], Handler] = {}
         self._server: asyncio.Server | None = None
@@ -100,7 +107,12 @@ class AdminServer:
             return (200 if live else 503), _JSON, msgspec.json.encode(body) + b"\n"
         if path == "/readyz":
             reasons = self._life.not_ready(time.monotonic())
-            readiness = {"ready": not reasons, "state": self._life.state.value, "reasons": reasons}
+            readiness = {
+                "ready": not reasons,
+                "state": self._life.state.value,
+                "reasons": reasons,
+                "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
+            }
             return (503 if reasons else 200), _JSON, msgspec.json.encode(readiness) + b"\n"
         return 404, _TEXT, self._paths()
 
@@ -133,6 +145,7 @@ class AdminServer:
             writer.transport.abort()
 
 
+_SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
 _PAGES = ("/metrics", "/livez", "/readyz")
 
 

@@ -18,7 +18,7 @@ from fastbk.observe.names import NAMES, Name
 from fastbk.server.lifecycle import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fastbk.server.lifecycle import Lifecycle, RestartBudget
     from fastbk.server.topology import Process
@@ -39,6 +39,11 @@ class Metrics:
         self._budget = budget
         self._began_s = time.time()
         self._stats: dict[str, list[Stats]] = {}
+        self._sources: list[Callable[[], list[str]]] = []
+
+    def add_source(self, lines: Callable[[], list[str]]) -> None:
+        """Have `/metrics` show what `lines` returns, too: whole lines of the text format."""
+        self._sources.append(lines)
 
     def attach(self, segments: dict[Process, int]) -> None:
         """Read from these segments from now on; their descriptors stay the caller's."""
@@ -67,6 +72,8 @@ class Metrics:
         """Return all metrics in Prometheus' text format, version 0.0.4."""
         lines: list[str] = []
         self._own(lines)
+        for source in self._sources:
+            lines += source()
         counters = {
             role: [sum(values) for values in zip(*(one.counters() for one in stats), strict=True)]
             for role, stats in self._stats.items()
