@@ -1,278 +1,54 @@
 """What a bookie can be told: one struct a section of the TOML file, and one struct a process.
 
 `BookieConfig` is the file. `JournalConfig`, `IndexConfig`, `WorkerConfig` and `GcConfig` are what
-the supervisor hands to each child: its own settings and the facts it needs, never the whole. A
-setting is added by one field in a `...Settings` struct: its unit is in its name, its range in its
-type, and the file's key is the name without the unit (`fastbk.config.key_of`). Read once at start;
-a change needs a restart.
+the supervisor hands to each child: its own settings and the facts it needs, never the whole. The
+settings themselves are in `fastbk.server.settings`, and are had from here as well.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fastbk.errors import ConfigError
 from fastbk.server import topology
+from fastbk.server.settings import (
+    BookieSettings,
+    DiskSettings,
+    GcSettings,
+    HttpSettings,
+    JournalSettings,
+    LedgerSettings,
+    LimitSettings,
+    MetadataSettings,
+    WorkerSettings,
+)
 from fastbk.storage.space import Thresholds
 from fastbk.units import GIB, KIB, MIB, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = [
+    "BookieSettings",
+    "DiskSettings",
+    "GcSettings",
+    "HttpSettings",
+    "JournalSettings",
+    "LedgerSettings",
+    "LimitSettings",
+    "MetadataSettings",
+    "WorkerSettings",
+]
+"""What is only passed on from here."""
+
 COLD_FRAME_BYTES = 16 * KIB
 """Hellos and their like are answered from a buffer of this size."""
 RECORD_BYTES_MAX = 31 * MIB
 """A journal's batch is at most 64 MiB: two of the largest records, and headers."""
 TIMEOUT_MS_MAX = 1_000_000
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Size = Annotated[int, msgspec.Meta(ge=4 * KIB, le=1 << 50)]
-Ratio = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
-Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
-
-
-class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [bookie]: who it is and where it listens."""
-
-    listen: str = "127.0.0.1:3181"
-    """Address and port; port 0 takes a free one (the id then needs to be given)."""
-
-    id: str = ""
-    """Its name in metadata, for good: ledgers name it. Empty: `listen`."""
-
-    advertised: str = ""
-    """The host that clients are told. Empty: that of `listen`."""
-
-    location: str = ""
-    """Where it stands, for choosing bookies that do not fail together: `/region/rack`, `/rack`, or
-    `/zone/upgrade-domain`. Empty: clients' own topology says it, else all share one place.
-    """
-
-    labels: tuple[str, ...] = ()
-    """Groups it belongs to: ledgers may be pinned to bookies with a label."""
-
-    workers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
-    """Network processes. 0: one on up to four cores, a quarter of the cores above."""
-
-    allow_unauthenticated_remote: bool = False
-    """There is no authentication yet: only with this set does a bookie listen beyond loopback."""
-
-    restarts_max: Count = 10
-    """So many deaths of children within `restarts_window` end in a bookie that only serves reads,
-    without journal and gc, until it is restarted by hand (A13).
-    """
-
-    restarts_window_s: Count = 60
-    drain_timeout_ms: Milliseconds = 10_000
-    """Longest clean stop on SIGTERM; what is not done by then is killed, and replayed at the next
-    start.
-    """
-
-    start_timeout_ms: Milliseconds = 300_000
-    """Longest replay before the start counts as failed."""
-
-    memory_total_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Start-up refuses settings whose sum (`fastbk.server.topology.memory_table`) is above this.
-    0: 300 MiB, and 100 MiB more for each worker above one."""
-
-
-class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [metadata]."""
-
-    uri: str = ""
-    """`zk+hierarchical://host:2181;host:2181/ledgers`, or for one machine `sqlite:/absolute/path`, which several
-    processes may share."""
-
-
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [http]: /metrics, /livez, /readyz."""
-
-    listen: str = "127.0.0.1:0"
-    """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
-
-
-class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [limits]: bounds that several processes must agree on (INV-B1)."""
-
-    frame_size_bytes_max: Size = 5 * MIB + 4 * KIB
-    """Longest frame in either direction, its length field included. Rings must hold several (A9,
-    A16).
-    """
-
-    batch_entries_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
-    """Entries in one AddBatch."""
-
-    ledgers_max: Count = 1_000_000
-    """Ledgers a bookie may hold; about 200 bytes of memory each, in journal and index together."""
-
-    add_ring_size_bytes: Size = 32 * MIB
-    """Each worker's ring to journal and index: at least three of the largest frames (A9)."""
-
-    request_ring_size_bytes: Size = 4 * MIB
-    reply_ring_size_bytes: Size = 16 * MIB
-    """Each worker's ring of encoded replies: at least two of the largest (A16)."""
-
-
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [network]: each worker's bounds."""
-
-    connections_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
-    """Above it a new connection is closed at once and counted."""
-
-    pending_requests_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 16_384
-    """Unanswered requests of one connection; the bookie then stops reading it."""
-
-    partial_frames_bytes_max: Size = 64 * MIB
-    """All frames that are not complete yet, over all connections of a worker (A9)."""
-
-    reply_backlog_bytes_max: Size = 8 * MIB
-    """Replies that one connection does not read; beyond it the connection is cut (A16)."""
-
-    hello_timeout_ms: Milliseconds = 10_000
-    """From accept to a complete hello."""
-
-    frame_timeout_ms: Milliseconds = 30_000
-    """From a frame's first byte to its last."""
-
-
-class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [journal]."""
-
-    directory: str = ""
-    """Where journal files lie; a disk of its own is worth it. Made if missing."""
-
-    backend: Annotated[str, msgspec.Meta(pattern="^(auto|io_uring|plain)$")] = "auto"
-    """How disks are written: `auto` chooses by a probe with real writes (A14)."""
-
-    sync: Annotated[str, msgspec.Meta(pattern="^(always|never)$")] = "always"
-    """`never`: adds are acknowledged before they are durable, for test clusters and for data that its
-    writers can make again. After a crash such a bookie says of no ledger that something is missing,
-    and takes no adds to the ledgers it had, until they are repaired or found whole.
-    """
-
-    limit_bytes: Annotated[int, msgspec.Meta(ge=32 * MIB)] = 512 * MIB
-    """Most journal behind the mark (A13): bounds replay time; beyond it only fences and recovery
-    adds.
-    """
-
-    first_file_size_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
-    """The first file's size: small, since it is written with zeros before the bookie is ready."""
-
-    file_size_bytes: Annotated[int, msgspec.Meta(ge=16 * MIB, le=4 * GIB)] = 128 * MIB
-    """Later files' size, zeroed ahead or recycled."""
-
-    batch_size_bytes_max: Size = 1 * MIB
-    """A batch is written once it holds this much; at least one record, whatever its size."""
-
-    second_batch_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 64 * KIB
-    """A second batch is submitted behind the one under way once this much waits."""
-
-
-class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [ledgers]: what the index process keeps and caches."""
-
-    directory: str = ""
-    """Where entry logs and locations lie. Made if missing."""
-
-    write_cache_size_bytes: Size = 48 * MIB
-    """Of one of the two write caches: one fills while the other is flushed."""
-
-    read_cache_size_bytes: Size = 16 * MIB
-    block_cache_size_bytes: Size = 8 * MIB
-    entry_log_size_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 1 * GIB
-    """An entry log is appended to until it holds this much; it is deleted only as a whole."""
-
-    readers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
-    """Threads that read disks; also the most reads a disk sees at once."""
-
-    read_jobs_max: Annotated[int, msgspec.Meta(ge=16, le=65_536)] = 1024
-    """Reads that wait for a disk or a thread; above it TOO_MANY_REQUESTS."""
-
-    waiters_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 65_536
-    """Long polls that wait for a LAC."""
-
-    flush_interval_ms: Milliseconds = 60_000
-    """A cache that is never full is flushed after this long, so that a restart replays little."""
-
-
-class DiskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [disk]: when a directory's disk is full, failing or slow, and what is refused then."""
-
-    warn_ratio: Ratio = 0.90
-    """Above this share of use it is said (log, metric, `/readyz`), and nothing else happens. 1.0: never."""
-
-    full_ratio: Ratio = 0.95
-    """Above it a ledger directory takes no normal adds; recovery adds and fences go on. 1.0: never."""
-
-    low_water_ratio: Ratio = 0.90
-    """Below it that ends."""
-
-    free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The same by free bytes, whatever the share. 0: one and a half times what a flush of a full journal may need."""
-
-    high_priority_free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Below this much free space recovery adds and fences are refused too (A13). 0: one and a quarter times what a
-    flush of a full journal may need; what is kept is for that flush and for compaction.
-    """
-
-    check_interval_ms: Milliseconds = 10_000
-    """Between two looks at a disk."""
-
-    near_check_interval_ms: Milliseconds = 1_000
-    """The same while something is wrong with it or about to be."""
-
-    slow_commit_ms: Milliseconds = 250
-    """A journal's disk that needs longer for half of its commits is called slow."""
-
-    slow_flush_bytes: Annotated[int, msgspec.Meta(ge=0)] = 4 * MIB
-    """A ledger directory's disk that takes fewer bytes per second in a flush is called slow."""
-
-
-class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [gc]: what is deleted and when, and how space that it leaves is won back."""
-
-    interval_ms: Milliseconds = 60_000
-    """Between two looks for ledgers that metadata no longer lists; longer where a look takes long, so that looking takes
-    at most a twentieth of the time.
-    """
-
-    delete_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
-    """At most this share of the ledgers here is deleted in one cycle: more is likelier the wrong
-    metadata store than the truth. 1.0 allows everything; `fastbk bookie gc run --force` allows it once.
-    """
-
-    unchecked_ledgers_max: Annotated[int, msgspec.Meta(ge=0)] = 20
-    """With no more ledgers than this the share does not matter."""
-
-    listing_rate: Annotated[int, msgspec.Meta(ge=1)] = 50_000
-    """Ids a second that are listed from metadata, at most, in pages with pauses."""
-
-    lookup_rate: Annotated[int, msgspec.Meta(ge=1)] = 200
-    """Ledgers a second whose metadata is read to find copies here that it counts on no more, at most; each local ledger
-    once every `over_replicated_age`.
-    """
-
-    over_replicated_age_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000
-    """A copy of a closed ledger goes when metadata did not name this bookie for so long, and nothing was written to it
-    here meanwhile. Must be far longer than a repair of one ledger may stand still.
-    """
-
-    minor_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.2
-    """Minor compaction moves what lives in entry logs of which a smaller share than this lives."""
-
-    minor_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
-    major_ratio_max: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.5
-    """The same for major compaction, which begins more rarely and moves more."""
-
-    major_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000
-    compaction_rate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB)] = 32 * MIB
-    """A second, read and written by compaction, at most."""
-
-    compaction_time_max_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
-    """A compaction that is not done by then stops where it is; the rest is for the next one."""
 
 
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ import textwrap
 import msgspec
 
 from fastbk.config import key_of
-from fastbk.server import config
+from fastbk.server import config, settings
 
 _UNITS: dict[str, list[tuple[str, int]]] = {
     "bytes": [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)],
@@ -21,7 +21,7 @@ _UNITS: dict[str, list[tuple[str, int]]] = {
 
 def example() -> str:
     """Return the text of a file that says what holds without it; keys that must be given are empty."""
-    texts = _texts(inspect.getsource(config))
+    texts = _texts(inspect.getsource(settings)) | _texts(inspect.getsource(config))
     lines: list[str] = []
     for section in msgspec.structs.fields(config.BookieConfig):
         kind = section.type
