@@ -21,6 +21,7 @@ COMMANDS = {
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",
     "inspect": "show what is in a bookie's files, without a bookie; salvage entries",
+    "doctor": "what is wrong with a machine, a bookie's settings and directories, and the cure",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
 }

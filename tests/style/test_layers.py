@@ -21,7 +21,7 @@ LAYERS = [
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
-    {"sync", "admin"},
+    {"sync", "admin", "doctor"},
     {"cli", "testing", "demo", "devcluster"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.

@@ -1,0 +1,165 @@
+"""What lies outside of the machine, and at its border: metadata, identity, ports."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.doctor.data import holder_of
+from fastbk.doctor.report import Finding, fail, ok, warn
+from fastbk.errors import Error, StorageError
+from fastbk.meta import open_store
+from fastbk.model.ids import BookieId
+from fastbk.native.disk import Disk
+from fastbk.server.config import is_loopback, split_address
+from fastbk.server.identity import Directory, known_of, look, places
+from fastbk.storage.start_rules import Found, IdentityError, Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.doctor.report import Check
+    from fastbk.meta.api import MetadataStore
+    from fastbk.server.config import BookieConfig
+
+METADATA_TIMEOUT_S = 5.0
+SLOW_METADATA_S = 0.25
+
+VERDICTS = {
+    Verdict.KNOWN: "directories, cookies and metadata agree",
+    Verdict.NEW: "nobody knows this id and the directories are empty: a new bookie",
+    Verdict.BORN_HALFWAY: "a first start was cut short; the next one finishes it",
+}
+
+
+class Cluster:
+    """The metadata store and the addresses of one configuration."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self._is_running = any(holder_of(path) is not None for path, _ in places(config))
+
+    def checks(self) -> Iterator[Check]:
+        """Yield all looks outwards."""
+        yield "port", self.port
+        yield "HTTP port", self.http_port
+        yield "exposure", self.exposure
+        yield "advertised host", self.advertised
+        yield "metadata", self.metadata
+
+    def port(self) -> Finding:
+        """The listener's."""
+        return self._bindable("port", "[bookie] listen", self._config.bookie.listen)
+
+    def http_port(self) -> Finding:
+        """The admin page's."""
+        listen = self._config.http.listen
+        if not listen:
+            return ok("HTTP port", "no HTTP is configured")
+        return self._bindable("HTTP port", "[http] listen", listen)
+
+    def exposure(self) -> Finding:
+        """Who can reach it: there is no authentication yet."""
+        addresses = [self._config.bookie.listen, self._config.http.listen or "localhost:0"]
+        hosts = [split_address(one, "listen")[0] for one in addresses]
+        if all(is_loopback(host) for host in hosts):
+            return ok("exposure", "only this machine can reach it")
+        return warn(
+            "exposure",
+            f"{' and '.join(sorted(set(hosts)))}: whoever reaches it may read and write, there is no authentication",
+            "let only trusted machines through the firewall",
+        )
+
+    def advertised(self) -> Finding:
+        """Whether what clients are told is an address."""
+        host = (
+            self._config.bookie.advertised or split_address(self._config.bookie.listen, "listen")[0]
+        )
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            return fail(
+                "advertised host",
+                f"{host}: {error.strerror}",
+                "correct [bookie] advertised, or DNS",
+            )
+        return ok("advertised host", f"{host} is {found[0][4][0]}")
+
+    def metadata(self) -> Iterator[Finding]:
+        """Whether it answers, how fast, and whether it knows this bookie as its directories do."""
+        uri = self._config.metadata.uri
+        path = uri.removeprefix("sqlite:")
+        if path != uri and not os.path.exists(path):
+            if os.access(os.path.dirname(path) or ".", os.W_OK):
+                yield ok("metadata", f"{path} is not there yet; the first start makes it")
+            else:
+                yield fail(
+                    "metadata", f"{path} is not there and cannot be made", "correct [metadata] uri"
+                )
+            return
+        began_s = time.monotonic()
+        try:
+            store = open_store(uri, METADATA_TIMEOUT_S)
+        except Error as error:
+            yield fail("metadata", str(error), f"fastbk metadata show --metadata {uri}")
+            return
+        try:
+            instance_id = store.instance_id()
+            took_s = time.monotonic() - began_s
+            why = f"cluster {instance_id or 'without an id'}, asked and answered in {took_s * 1e3:.0f} ms"
+            if took_s > SLOW_METADATA_S:
+                yield warn("metadata", why, "look at the load and disks of the metadata servers")
+            else:
+                yield ok("metadata", why)
+            yield self._identity(store, instance_id)
+        except Error as error:
+            yield fail("metadata", str(error), f"fastbk metadata show --metadata {uri}")
+        finally:
+            store.close()
+
+    def _identity(self, store: MetadataStore, instance_id: str) -> Finding:
+        """Ask the start rules, without starting (INV-D1)."""
+        host, port = split_address(self._config.bookie.listen, "[bookie] listen")
+        bookie_id = self._config.bookie.id or f"{host}:{port}"
+        read = store.read_identity(BookieId(bookie_id))
+        known = None if read is None else known_of(read.identity)
+        try:
+            verdict = judge(bookie_id, self._found(), known, instance_id=instance_id)
+        except IdentityError as error:
+            what, _, next_step = str(error).partition(" Likely ")
+            return fail("identity", what, f"Likely {next_step}" if next_step else "")
+        except StorageError as error:
+            return fail("identity", str(error), "restore that file from a backup of the directory")
+        starts = f", start {known.starts + 1} is the next" if known is not None else ""
+        return ok("identity", f"bookie {bookie_id!r}: {VERDICTS[verdict]}{starts}")
+
+    def _found(self) -> list[Found]:
+        with ExitStack() as stack:
+            found = []
+            for path, place in places(self._config):
+                if not os.path.isdir(path):
+                    found.append(Found(path, place, None))
+                    continue
+                disk = stack.enter_context(Disk(Path(path), "plain"))
+                found.append(look(Directory(path, place, disk)))
+            return found
+
+    def _bindable(self, name: str, setting: str, address: str) -> Finding:
+        host, port = split_address(address, setting)
+        if not port:
+            return ok(name, f"{address}: any free one")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((host, port))
+            except OSError as error:
+                if self._is_running:
+                    return ok(name, f"{address} is taken; the bookie of these directories runs")
+                fix = f"ss -ltnp 'sport = :{port}'; stop what has it, or change {setting}"
+                return fail(name, f"{address}: {error.strerror}", fix)
+        return ok(name, f"{address} is free")

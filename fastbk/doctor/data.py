@@ -1,0 +1,204 @@
+"""What lies in a bookie's directories: who uses them, how they were left, whether what the manifest names is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.doctor.report import Finding, fail, ok, warn
+from fastbk.native.disk import Disk
+from fastbk.server.directories import LOCK_NAME
+from fastbk.server.identity import places
+from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.identity import read_identity
+from fastbk.storage.journal_files import find_files, plan_replay
+from fastbk.storage.limbo import NAME as LIMBO_NAME
+from fastbk.storage.manifest import ManifestLost, ManifestMissing, ManifestSlots
+from fastbk.storage.unclean import read_unclean
+from fastbk.units import format_count, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.doctor.report import Check
+    from fastbk.server.config import BookieConfig
+    from fastbk.storage.manifest import Manifest
+
+CLOCK_SLACK_S = 120
+"""Files may be this much newer than now, by another machine's clock, before somebody is told."""
+
+
+def holder_of(directory: str, locks: Path = Path("/proc/locks")) -> int | None:
+    """Return the process that holds a directory's lock, None if nobody does. Takes no lock itself."""
+    try:
+        inode = os.stat(os.path.join(directory, LOCK_NAME)).st_ino
+        text = locks.read_text()
+    except OSError:
+        return None
+    found = re.search(rf"FLOCK\s+ADVISORY\s+WRITE\s+(-?\d+)\s+\w+:\w+:{inode}\b", text)
+    return int(found[1]) if found else None
+
+
+class Data:
+    """The content of one configuration's directories."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        found = list(places(config))
+        self._directories = [directory for directory, _ in found]
+        journals = [directory for directory, place in found if place.role == "journal"]
+        ledgers = [directory for directory, place in found if place.role == "ledger"]
+        self._pairs = list(zip(journals, ledgers, strict=False))
+
+    def checks(self) -> Iterator[Check]:
+        """Yield all looks at what lies there."""
+        yield "running", self.running
+        for journal, ledgers in self._pairs:
+            yield "manifest", partial(self.manifest, ledgers)
+            yield "last stop", partial(self.last_stop, ledgers)
+            yield "journal to replay", partial(self.replay, journal, ledgers)
+        yield "times of files", self.times
+
+    def running(self) -> Finding:
+        """Whether a bookie has the directories now."""
+        holders = {holder_of(directory) for directory in self._directories} - {None}
+        if holders:
+            return ok(
+                "running", f"a bookie has the directories (process {', '.join(map(str, holders))})"
+            )
+        return ok("running", "nobody has the directories")
+
+    def manifest(self, directory: str) -> Iterator[Finding]:
+        """Both slots, what they name, and damage on record."""
+        manifest, finding = _manifest(directory)
+        yield finding
+        if manifest is None:
+            return
+        yield from _named_files(directory, manifest)
+        if manifest.damage:
+            whats = "; ".join(one.what for one in manifest.damage[:3])
+            yield fail(
+                "damage on record",
+                f'{directory}: {whats}: the bookie says "cannot tell" where it would say "no"',
+                "fastbk bookie recover ID --even-if-alive, then start it anew with empty directories",
+            )
+        else:
+            yield ok("damage on record", f"none in {directory}")
+
+    def last_stop(self, directory: str) -> Finding:
+        """How the last life ended."""
+        if holder_of(directory) is not None:
+            return ok("last stop", "it runs")
+        if not os.path.isdir(directory):
+            return ok("last stop", "it was never started")
+        if os.path.exists(f"{directory}/{LIMBO_NAME}"):
+            return warn(
+                "last stop",
+                f"{directory}/{LIMBO_NAME}: a rebirth after lost data waits for its first start",
+                "start it; then fastbk bookie recover or repair brings back what it held",
+            )
+        with Disk(Path(directory), "plain") as disk:
+            unclean = read_unclean(disk, directory)
+        if unclean is None:
+            return ok("last stop", "it was a clean one")
+        if unclean.has_lost:
+            return warn(
+                "last stop",
+                "unclean, of a bookie that acknowledged before it had synced: its ledgers go into limbo at the start",
+                'start it; then fastbk bookie repair ID. For data that matters: [journal] sync = "always"',
+            )
+        return ok("last stop", "not a clean one; what was acknowledged is replayed")
+
+    def replay(self, journal: str, ledgers: str) -> Finding:
+        """What a start would read from the journal, and whether all of it is there."""
+        name = "journal to replay"
+        manifest, _ = _manifest(ledgers)
+        if manifest is None or not os.path.isdir(journal):
+            return ok(name, "none")
+        if holder_of(journal) is not None:
+            return ok(name, "it runs: not looked at")
+        with Disk(Path(journal), "plain") as disk:
+            identity = read_identity(disk, journal)
+            if identity is None:
+                return ok(name, "none")
+            found = find_files(disk, journal, lock=False)
+            plan = plan_replay(found, manifest.mark, identity.incarnation_number)
+        if plan.damage:
+            return fail(
+                name,
+                f"{journal}: {'; '.join(one.reason for one in plan.damage[:3])}",
+                f"fastbk inspect journal {journal} --summary; put missing files back before the bookie is started",
+            )
+        size_bytes = sum(plan.sizes[file.file_id] for file in plan.files)
+        return ok(
+            name, f"at most {format_size(size_bytes)} in {format_count(len(plan.files), 'file')}"
+        )
+
+    def times(self) -> Finding:
+        """Files from the future: the clock went back, or the disk comes from another machine."""
+        now_s = time.time()
+        for directory in self._directories:
+            if not os.path.isdir(directory):
+                continue
+            with os.scandir(directory) as entries:
+                ahead = [
+                    each.name for each in entries if each.stat().st_mtime > now_s + CLOCK_SLACK_S
+                ]
+            if ahead:
+                return warn(
+                    "times of files",
+                    f"{directory}/{ahead[0]} was written in the future: the clock went back",
+                    "timedatectl; set the clock before the bookie is started",
+                )
+        return ok("times of files", "none is in the future")
+
+
+def _manifest(directory: str) -> tuple[Manifest | None, Finding]:
+    """Return the manifest that counts, if any, and what is to be said of it."""
+    if not os.path.isdir(directory):
+        return None, ok("manifest", f"none: {directory} is not there yet")
+    with Disk(Path(directory), "plain") as disk:
+        slots = ManifestSlots(disk, directory)
+        try:
+            manifest = slots.load()
+        except ManifestMissing:
+            return None, ok(
+                "manifest", f"none in {directory}: never started, or wiped (see `identity`)"
+            )
+        except ManifestLost as error:
+            fix = "restore one of the two files from a backup, or fastbk bookie rebuild-locations"
+            return None, fail("manifest", str(error), fix)
+    generation = f"generation {manifest.generation}"
+    if slots.complaints:
+        why = f"{generation}; {'; '.join(slots.complaints)}"
+        return manifest, warn("manifest", why, "nothing after a crash: the next flush writes both")
+    return manifest, ok("manifest", f"{generation} in both slots of {directory}")
+
+
+def _named_files(directory: str, manifest: Manifest) -> Iterator[Finding]:
+    """Every file that counts is there and as long as it was."""
+    wanted = [(log_path(directory, log.log_id), log.durable_bytes) for log in manifest.logs]
+    wanted += [
+        (locations_path(directory, one.file_id), one.size_bytes) for one in manifest.locations
+    ]
+    bad = []
+    for path, size_bytes in wanted:
+        try:
+            has_bytes = os.stat(path).st_size
+        except FileNotFoundError:
+            bad.append(f"{path} is missing")
+            continue
+        if has_bytes < size_bytes:
+            bad.append(f"{path} has {has_bytes} of {size_bytes} bytes")
+    if bad:
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        yield fail(
+            "files of the manifest",
+            f'{"; ".join(bad[:3])}{more}: entries in them are answered "cannot tell"',
+            "put the files back while the bookie is stopped; else fastbk bookie repair ID",
+        )
+    else:
+        yield ok("files of the manifest", f"all {len(wanted)} are there")

@@ -1,0 +1,61 @@
+"""What a look at one thing found, and how all looks are taken."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from fastbk.errors import Error
+
+
+class Status(enum.StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """It works, but slower, or with less safety, than it could."""
+    FAIL = "fail"
+    """A bookie would not start, or could lose what it promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's result. `why`: what was found; `fix`: a command or sentence; empty where nothing is to be done."""
+
+    name: str
+    status: Status
+    why: str
+    fix: str = ""
+
+
+def ok(name: str, why: str) -> Finding:
+    """Return a finding of nothing wrong."""
+    return Finding(name, Status.OK, why)
+
+
+def warn(name: str, why: str, fix: str) -> Finding:
+    """Return a finding of something that could be better."""
+    return Finding(name, Status.WARN, why, fix)
+
+
+def fail(name: str, why: str, fix: str) -> Finding:
+    """Return a finding of something that has to be mended."""
+    return Finding(name, Status.FAIL, why, fix)
+
+
+Check = tuple[str, Callable[[], Finding | Iterable[Finding]]]
+"""A name, and what looks; it may find several things."""
+
+
+def take(checks: Iterable[Check]) -> Iterator[Finding]:
+    """Take all looks, one after the other; one that cannot be taken is a warning, and does not keep the others."""
+    for name, look in checks:
+        try:
+            found = look()
+            yield from [found] if isinstance(found, Finding) else found
+        except (Error, OSError, ValueError) as error:
+            text = " ".join(str(error).split())
+            yield warn(
+                name, f"could not be looked at: {text}", "run it as the bookie's user or root"
+            )

@@ -1,0 +1,289 @@
+"""The doctor: each illness is found and has a cure; a healthy bookie has none; nothing is touched (INV-D1)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from fastbk.cli.__main__ import main
+from fastbk.doctor import data as data_module
+from fastbk.doctor.data import holder_of
+from fastbk.doctor.examine import examine
+from fastbk.doctor.report import Finding, Status
+from fastbk.meta.sqlite import SqliteStore
+from fastbk.model.ids import BookieId
+from fastbk.native.disk import Disk
+from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.server.identity import settle
+from fastbk.storage.directories import log_path
+from fastbk.storage.limbo import write_limbo
+from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
+from fastbk.storage.unclean import Unclean, write_unclean
+
+ME = "me"
+
+
+def worst(findings: list[Finding], name: str) -> Finding:
+    """The worst finding under a name."""
+    found = [each for each in findings if each.name == name]
+    assert found, f"{name} is not among {[each.name for each in findings]}"
+    return max(found, key=lambda each: list(Status).index(each.status))
+
+
+# --- a bookie ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Patient:
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.journal, self.ledgers = self.folder / "journal", self.folder / "ledgers"
+        self.uri = f"sqlite:{self.folder / 'metadata.sqlite'}"
+        self.file = self.folder / "bookie.toml"
+        self.listen = "127.0.0.1:0"
+        self.write_file()
+
+    def write_file(self, more: str = "") -> None:
+        self.file.write_text(
+            f'[bookie]\nid = "{ME}"\nlisten = "{self.listen}"\n[metadata]\nuri = "{self.uri}"\n'
+            f'[journal]\ndirectory = "{self.journal}"\n[ledgers]\ndirectory = "{self.ledgers}"\n{more}'
+        )
+
+    def config(self) -> BookieConfig:
+        return BookieConfig(
+            journal=JournalSettings(directory=str(self.journal)),
+            ledgers=LedgerSettings(directory=str(self.ledgers)),
+        )
+
+    def start(self) -> None:
+        """What a first start leaves behind."""
+        for directory in (self.journal, self.ledgers):
+            directory.mkdir(exist_ok=True)
+        store = SqliteStore(self.uri.removeprefix("sqlite:"))
+        settle(self.config(), store, ME)
+        store.close()
+
+    def commit(self, **fields: object) -> None:
+        with Disk(self.ledgers, "plain") as disk:
+            slots = ManifestSlots(disk, str(self.ledgers))
+            now = slots.load()
+            slots.commit(Manifest(generation=now.generation + 1, **fields))  # type: ignore[arg-type]
+
+    def examine(self) -> list[Finding]:
+        before = self.content()
+        found = list(examine(self.file))
+        assert self.content() == before, "the doctor changes nothing"
+        return found
+
+    def content(self) -> dict[str, bytes]:
+        return {
+            str(path): path.read_bytes()
+            for path in self.folder.rglob("*")
+            if path.is_file() and "metadata.sqlite" not in path.name
+        }
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    return Patient(tmp_path)
+
+
+def test_before_the_first_start(patient: Patient) -> None:
+    findings = patient.examine()
+    assert not [each for each in findings if each.status is Status.FAIL]
+    assert not patient.journal.exists()
+    assert not Path(patient.uri.removeprefix("sqlite:")).exists()
+    assert len(findings) >= 25
+
+
+def test_a_healthy_bookie(patient: Patient) -> None:
+    patient.start()
+    findings = patient.examine()
+    assert not [each for each in findings if each.status is Status.FAIL]
+    assert "agree" in worst(findings, "identity").why
+    assert worst(findings, "manifest").status is Status.OK
+
+
+def test_every_problem_names_a_cure(patient: Patient) -> None:
+    patient.start()
+    shutil.rmtree(patient.ledgers)
+    for each in patient.examine():
+        assert bool(each.fix) == (each.status is not Status.OK), each
+
+
+def test_a_wiped_directory(patient: Patient) -> None:
+    patient.start()
+    shutil.rmtree(patient.ledgers)
+    found = worst(patient.examine(), "identity")
+    assert found.status is Status.FAIL
+    assert "is empty" in found.why
+    assert "--accept-data-loss" in found.fix
+
+
+def test_an_identity_that_is_damaged(patient: Patient) -> None:
+    patient.start()
+    (patient.journal / "identity.json").write_text("{}")
+    found = worst(patient.examine(), "identity")
+    assert found.status is Status.FAIL
+    assert "identity.json" in found.why
+
+
+def test_a_lost_manifest(patient: Patient) -> None:
+    patient.start()
+    for name in ("manifest.0", "manifest.1"):
+        (patient.ledgers / name).write_bytes(b"x" * 100)
+    assert worst(patient.examine(), "manifest").status is Status.FAIL
+
+
+def test_one_slot_of_a_manifest(patient: Patient) -> None:
+    patient.start()
+    (patient.ledgers / "manifest.1").unlink()
+    found = worst(patient.examine(), "manifest")
+    assert found.status is Status.WARN
+    assert "manifest.1: missing" in found.why
+
+
+def test_files_that_the_manifest_names_and_are_gone_or_short(patient: Patient) -> None:
+    patient.start()
+    logs = tuple(
+        LogEntry(log_id=n, salt=1, durable_bytes=100, live_bytes=10, sealed=True) for n in (1, 2)
+    )
+    patient.commit(logs=logs)
+    Path(log_path(str(patient.ledgers), 2)).write_bytes(b"short")
+    found = worst(patient.examine(), "files of the manifest")
+    assert found.status is Status.FAIL
+    assert "1.log is missing" in found.why
+    assert "has 5 of 100 bytes" in found.why
+
+
+def test_damage_on_record(patient: Patient) -> None:
+    patient.start()
+    damage = Damage(what="batch 7 is gone", file_id=1, first_sequence=7, last_sequence=7, found_s=1)
+    patient.commit(damage=(damage,))
+    found = worst(patient.examine(), "damage on record")
+    assert found.status is Status.FAIL
+    assert "batch 7 is gone" in found.why
+
+
+def test_a_missing_journal_file(patient: Patient) -> None:
+    patient.start()
+    patient.commit(mark=9)
+    found = worst(patient.examine(), "journal to replay")
+    assert found.status is Status.FAIL
+    assert "there is no journal file" in found.why
+
+
+@pytest.mark.parametrize(("sync", "status"), [("always", Status.OK), ("never", Status.WARN)])
+def test_an_unclean_stop(patient: Patient, sync: str, status: Status) -> None:
+    patient.start()
+    with Disk(patient.ledgers, "plain") as disk:
+        flag = Unclean(incarnation="01", sync=sync, started_s=1)
+        write_unclean(disk, str(patient.ledgers), flag)
+    found = worst(patient.examine(), "last stop")
+    assert found.status is status
+    assert "clean" in found.why
+
+
+def test_limbo_that_waits(patient: Patient) -> None:
+    patient.start()
+    with Disk(patient.ledgers, "plain") as disk:
+        write_limbo(disk, str(patient.ledgers), [1], 1)
+    assert "rebirth" in worst(patient.examine(), "last stop").why
+
+
+def test_files_from_the_future(patient: Patient) -> None:
+    patient.start()
+    os.utime(patient.journal / "identity.json", (4e9, 4e9))
+    found = worst(patient.examine(), "times of files")
+    assert found.status is Status.WARN
+    assert "identity.json" in found.why
+
+
+def test_a_port_that_a_stranger_has(patient: Patient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        patient.listen = f"127.0.0.1:{stranger.getsockname()[1]}"
+        patient.write_file()
+        found = worst(patient.examine(), "port")
+    assert found.status is Status.FAIL
+    assert "ss -ltnp" in found.fix
+
+
+def test_a_bookie_that_runs_is_seen_by_its_lock_and_left_alone(patient: Patient) -> None:
+    patient.start()
+    descriptor = os.open(patient.ledgers / "lock", os.O_RDWR | os.O_CREAT)
+    assert holder_of(str(patient.ledgers)) is None
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert holder_of(str(patient.ledgers)) == os.getpid()
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        patient.listen = f"127.0.0.1:{own.getsockname()[1]}"
+        patient.write_file()
+        findings = patient.examine()
+    assert worst(findings, "port").status is Status.OK
+    assert worst(findings, "last stop").why == "it runs"
+    os.close(descriptor)
+
+
+def test_metadata_that_cannot_be_reached(patient: Patient) -> None:
+    patient.uri = f"sqlite:{patient.folder}/no/such/metadata"
+    patient.write_file()
+    assert worst(patient.examine(), "metadata").status is Status.FAIL
+
+
+def test_metadata_that_is_something_else(patient: Patient) -> None:
+    Path(patient.uri.removeprefix("sqlite:")).write_text("no database" * 100)
+    assert worst(patient.examine(), "metadata").status is Status.FAIL
+
+
+def test_a_name_that_is_no_address(patient: Patient) -> None:
+    patient.write_file()
+    text = patient.file.read_text().replace(
+        "[metadata]", 'advertised = "no-such.invalid"\n[metadata]'
+    )
+    patient.file.write_text(text)
+    assert worst(patient.examine(), "advertised host").status is Status.FAIL
+
+
+def test_a_configuration_that_makes_no_sense_does_not_end_it(patient: Patient) -> None:
+    patient.write_file("nonsense = 1\n")
+    findings = patient.examine()
+    assert findings[0].status is Status.FAIL
+    assert worst(findings, "kernel")
+
+
+def test_an_old_copy(patient: Patient) -> None:
+    """The doctor says beforehand what the start would say."""
+    patient.start()
+    store = SqliteStore(patient.uri.removeprefix("sqlite:"))
+    read = store.read_identity(BookieId(ME))
+    assert read is not None
+    store.write_identity(replace(read.identity, starts=4), read.version)
+    store.close()
+    assert "0 starts" in worst(patient.examine(), "identity").why
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def test_the_command(
+    patient: Patient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient.start()
+    assert main(["doctor", "--config", str(patient.file), "--json"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"name", "status", "why", "fix"} == set(records[0])
+    monkeypatch.setattr(data_module, "CLOCK_SLACK_S", -(10**9))
+    (patient.journal / "identity.json").write_text("{}")
+    assert main(["doctor", "--config", str(patient.file), "--problems"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL  identity:" in out
+    assert "OK    " not in out
+    assert "      -> " in out
+    assert main(["doctor"]) == 0

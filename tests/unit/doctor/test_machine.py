@@ -1,0 +1,140 @@
+"""The doctor on disks and machines, real ones and made-up ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fastbk.doctor.disks import Disks
+from fastbk.doctor.mounts import Mount, mount_of, parse
+from fastbk.doctor.report import Finding, Status, ok, take
+from fastbk.doctor.system import System
+from fastbk.errors import StorageError
+from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.storage.start_rules import Place
+
+
+def disks(folder: Path, **journal: int) -> Disks:
+    settings = JournalSettings(directory=str(folder / "journal"), **journal)
+    ledgers = LedgerSettings(directory=str(folder / "ledgers"))
+    return Disks(BookieConfig(journal=settings, ledgers=ledgers))
+
+
+# --- disks -------------------------------------------------------------------------------------------------------
+
+
+def test_no_room(tmp_path: Path) -> None:
+    for role in ("journal", "ledger"):
+        (found, *_) = disks(tmp_path, limit_bytes=1 << 49).room(str(tmp_path), Place(role))
+        assert found.status is Status.FAIL
+
+
+def test_mountinfo_is_read_with_its_escapes() -> None:
+    text = (
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,discard\n"
+        "23 22 8:2 / /my\\040disk rw - xfs /dev/sdb ro,nobarrier\nrubbish\n"
+    )
+    assert parse(text)[1] == Mount(
+        "8:2", "/my disk", "xfs", "/dev/sdb", frozenset({"rw", "ro", "nobarrier"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("- ext4 /dev/sda rw", Status.OK, "ext4"),
+        ("- ext4 /dev/sda rw,nobarrier", Status.FAIL, "power cut"),
+        ("- xfs /dev/sda ro", Status.FAIL, "read-only"),
+        ("- tmpfs tmpfs rw", Status.WARN, "in memory"),
+        ("- nfs4 host:/ rw", Status.WARN, "network"),
+        ("- btrfs /dev/sda rw", Status.WARN, "what is tested"),
+    ],
+)
+def test_file_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, status: Status, says: str
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(f"22 1 8:1 / / rw {line}\n")
+    monkeypatch.setattr("fastbk.doctor.disks.mount_of", lambda path: mount_of(path, table))
+    found = disks(tmp_path).mount(str(tmp_path), Place("journal"))
+    assert found.status is status
+    assert says in found.why
+
+
+def test_the_mount_on_top_counts(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    lines = [
+        f"1 1 8:{n} / {point} rw - ext4 /dev/{n} rw"
+        for n, point in enumerate(["/", "/a", "/a", "/ab"])
+    ]
+    table.write_text("\n".join(lines))
+    assert mount_of("/a/b", table).device == "8:2"
+    assert mount_of("/abc", table).device == "8:0"
+    with pytest.raises(StorageError):
+        mount_of("/a", Path(os.devnull))
+
+
+# --- the machine -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A made-up `/proc` and `/sys` in one folder."""
+    files = {
+        "sys/kernel/osrelease": "6.1.0-13-amd64",
+        "sys/kernel/io_uring_disabled": "0",
+        "sys/vm/swappiness": "60",
+        "self/status": "Name:\tx\nSeccomp:\t0\n",
+        "meminfo": "MemTotal: 8000000 kB\nMemAvailable: 6000000 kB\nSwapTotal: 0 kB\n",
+        "kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def findings_of(machine: Path) -> list[Finding]:
+    return list(take(System(BookieConfig(), machine, machine).checks()))
+
+
+def test_a_healthy_machine(machine: Path) -> None:
+    bad = {each.name for each in findings_of(machine) if each.status is not Status.OK}
+    assert bad <= {
+        "clock",
+        "checksums",
+        "processors",
+        "open files",
+    }  # of the machine that runs this
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "name", "status"),
+    [
+        ("sys/kernel/io_uring_disabled", "2", "io_uring allowed", Status.WARN),
+        ("sys/kernel/osrelease", "4.19.0", "kernel", Status.WARN),
+        ("meminfo", "MemTotal: 100000 kB\nMemAvailable: 1 kB\n", "memory", Status.FAIL),
+        ("meminfo", "MemTotal: 8000000 kB\nMemAvailable: 1 kB\n", "memory", Status.WARN),
+        ("meminfo", "MemTotal: 8000000 kB\nMemAvailable: 6000000 kB\nSwapTotal: 9 kB\n", "swap", Status.WARN),
+        ("kernel/mm/transparent_hugepage/enabled", "[always] madvise never", "huge pages", Status.WARN),
+        ("fs/cgroup/memory.max", "1000000", "memory", Status.FAIL),
+    ],
+)  # fmt: skip
+def test_ill_machines(machine: Path, file: str, text: str, name: str, status: Status) -> None:
+    path = machine / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    (found,) = (each for each in findings_of(machine) if each.name == name)
+    assert found.status is status
+    assert found.fix
+
+
+def test_a_look_that_cannot_be_taken_does_not_keep_the_others() -> None:
+    def broken() -> Finding:
+        raise PermissionError(13, "no")
+
+    found = list(take([("a", broken), ("b", lambda: ok("b", "well"))]))
+    assert [(each.name, each.status) for each in found] == [("a", Status.WARN), ("b", Status.OK)]
