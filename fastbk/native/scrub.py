@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check, error_of
-from fastbk.native.store import STATE, LedgerState, pack_state, unpack_state
+from fastbk.native.ledger_state import STATE, LedgerState, pack_state, unpack_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

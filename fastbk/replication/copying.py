@@ -86,13 +86,18 @@ class CopyShare(Procedure[ShareCopied]):
         last: EntryId,
         target: BookieId,
         options: RepairOptions,
+        *,
+        runs: Iterator[tuple[EntryId, EntryId]] | None = None,
     ) -> None:
+        """`runs`: only these ranges of ids of the share, ascending."""
         super().__init__()
         self.copied = ShareCopied()
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._lost = fragment.ensemble[index]
-        self._runs = share_of(index, metadata, fragment.first_entry_id, last)
+        if runs is None:
+            runs = share_of(index, metadata, fragment.first_entry_id, last)
+        self._runs = runs
         self._target = target
         self._options = options
         self._reading: ReadRange | None = None

@@ -1,0 +1,205 @@
+"""Healing a bookie's copies in place: all that it can't show is copied to it, and nothing else is touched."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from fastbk.errors import Error
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import EntryId
+from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.replication.actions import AddEntry, Ask, Found, ReadEntries, Reply
+from fastbk.replication.copying import RepairOptions
+from fastbk.replication.healing import BAD_RANGES_MAX, HealLedger, LedgerHealed
+from fastbk.wire.statuses import Status
+from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, entry_of, holders, metadata_of
+
+pytestmark = pytest.mark.fast
+
+SICK = "b1"
+
+
+@dataclass
+class SickBookie(Bookie):
+    """`rotten`: their checksums fail here: they are not shown, and a recovery add replaces them. `limbo`: never "no"."""
+
+    rotten: set[EntryId] = field(default_factory=set)
+    limbo: bool = False
+    stubborn: set[EntryId] = field(default_factory=set)
+
+    def add(self, entry: Found, *, recovery: bool = False) -> Reply:
+        if entry.entry_id in self.stubborn:
+            return Reply(Status.CONFLICT)
+        if recovery and entry.entry_id in self.rotten:
+            self.rotten.discard(entry.entry_id)
+            self.entries[entry.entry_id] = entry
+        return super().add(entry, recovery=recovery)
+
+    def answer(self, request: object) -> Reply:
+        if not isinstance(request, ReadEntries):
+            return super().answer(request)
+        found: list[Found] = []
+        for entry_id in range(request.first, request.last + 1):
+            if entry_id in self.rotten:
+                return Reply(Status.OK, tuple(found)) if found else Reply(Status.CANNOT_TELL)
+            if entry_id in self.entries:
+                found.append(self.entries[entry_id])
+                if len(found) == request.entries_max:
+                    return Reply(Status.OK, tuple(found), next_entry_id=entry_id + 1)
+            elif self.limbo:
+                return Reply(Status.OK, tuple(found)) if found else Reply(Status.CANNOT_TELL)
+        if not found:
+            return Reply(Status.CANNOT_TELL if self.limbo else Status.NO_ENTRY)
+        return Reply(Status.OK, tuple(found), next_entry_id=request.last + 1)
+
+
+def world_of(metadata: LedgerMetadata, last: int) -> tuple[World, SickBookie]:
+    metadata = replace(
+        metadata, state=LedgerState.CLOSED, last_entry_id=last, length=10 * (last + 1)
+    )
+    names = {one for fragment in metadata.fragments for one in fragment.ensemble}
+    world = World(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
+    sick = SickBookie()
+    world.bookies[SICK] = sick
+    for entry_id in range(last + 1):
+        world.write(entry_id)
+    return world, sick
+
+
+def heal(
+    world: World,
+    rng: random.Random,
+    ranges: list[tuple[int, int]] | None = None,
+    **options: object,
+) -> tuple[LedgerHealed, Client]:
+    procedure = HealLedger(LEDGER, SICK, RepairOptions(**options), ranges)  # type: ignore[arg-type]
+    client = Client(world, procedure)  # type: ignore[arg-type]
+    client.run(rng)
+    return procedure.value(), client
+
+
+def share(world: World) -> set[int]:
+    return {
+        entry_id
+        for entry_id in range(world.metadata.last_entry_id + 1)
+        if SICK in holders(world.metadata, entry_id)
+    }
+
+
+def check_whole(world: World, sick: SickBookie) -> None:
+    assert not sick.rotten
+    assert set(sick.entries) == share(world)
+    assert all(found == entry_of(entry_id) for entry_id, found in sick.entries.items())
+
+
+def asked(client: Client, kind: type) -> list[Ask]:
+    return [one for one in client.log if isinstance(one, Ask) and isinstance(one.request, kind)]
+
+
+SHAPES = [(3, 3, (0,)), (4, 2, (0, 17)), (5, 3, (0, 9, 10, 31))]
+
+
+@pytest.mark.parametrize(("size", "quorum", "firsts"), SHAPES)
+@pytest.mark.parametrize("limbo", [False, True])
+def test_whatever_is_rotten_or_gone_comes_back(
+    size: int, quorum: int, firsts: tuple[int, ...], limbo: bool, rng: random.Random
+) -> None:
+    for _ in range(20):
+        world, sick = world_of(metadata_of(size, quorum, quorum // 2 + 1, *firsts[1:]), 60)
+        mine = sorted(share(world))
+        sick.limbo = limbo
+        sick.rotten = set(rng.sample(mine, rng.randrange(len(mine))))
+        for entry_id in rng.sample(mine, rng.randrange(len(mine))):
+            if entry_id not in sick.rotten:
+                del sick.entries[entry_id]
+        before = len(sick.entries) - len(sick.rotten)
+        entries_max = rng.choice([1, 3, 1000])
+        result, client = heal(world, rng, read_entries_max=entries_max, entries_in_flight_max=4)
+        assert result.is_whole
+        assert not result.is_open
+        check_whole(world, sick)
+        assert len(mine) - before <= result.healed
+        assert {one.bookie_id for one in asked(client, AddEntry)} <= {SICK}
+
+
+def test_what_is_whole_is_only_looked_at(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(4, 2, 2), 400)
+    result, client = heal(world, rng)
+    assert (result.checked, result.healed) == (len(share(world)), 0)
+    check_whole(world, sick)
+    assert len(client.log) == 2, "one reading of the metadata, one request for a share of many ranges"
+
+
+def test_only_the_ranges_that_were_asked_for(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2, 20), 60)
+    sick.rotten = {5, 6, 30, 50}
+    result, client = heal(world, rng, [(4, 6), (18, 22), (50, 50)])
+    assert sick.rotten == {30}
+    assert result.is_whole
+    for one in asked(client, ReadEntries):
+        if one.bookie_id == SICK:
+            low, high = one.request.first, one.request.last  # type: ignore[union-attr]
+            assert any(first <= low <= high <= last for first, last in [(4, 6), (18, 22), (50, 50)])
+
+
+def test_more_bad_ranges_than_are_held_at_once(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2), 3 * BAD_RANGES_MAX)
+    for entry_id in range(0, 3 * BAD_RANGES_MAX, 2):
+        del sick.entries[entry_id]
+    result, _ = heal(world, rng)
+    assert result.healed == 3 * BAD_RANGES_MAX // 2
+    check_whole(world, sick)
+
+
+def test_what_nobody_has_is_counted_and_the_rest_is_healed(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2), 30)
+    for name in ("b0", "b2"):
+        world.bookies[name].damaged = {7}
+    sick.rotten = {6, 7, 8}
+    result, _ = heal(world, rng, patience_s=0.1)
+    assert (result.lost_count, list(result.lost)) == (1, [7])
+    assert not result.is_whole
+    assert sick.rotten == {7}
+
+
+def test_a_copy_that_it_does_not_take_is_said(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2), 9)
+    sick.rotten = {4}
+    sick.stubborn = {4}
+    result, _ = heal(world, rng)
+    assert list(result.left) == [4]
+    assert "CONFLICT" in str(result.left[4]) or "did not take" in result.left[4]
+    assert not result.is_whole
+
+
+def test_the_fragment_that_is_written_is_left_alone(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2, 10), 20)
+    world.edit(state=LedgerState.OPEN, last_entry_id=-1)
+    sick.rotten = {3, 15}
+    result, _ = heal(world, rng)
+    assert result.is_open
+    assert sick.rotten == {15}
+
+
+def test_a_deleted_ledger_and_a_silent_bookie(rng: random.Random) -> None:
+    world, _ = world_of(metadata_of(3, 3, 2), 5)
+    world.bookies[SICK].away = True
+    with pytest.raises(Error):
+        heal(world, rng, patience_s=0.2)
+    world.current = None
+    result, _ = heal(world, rng)
+    assert result.is_deleted
+    assert result.ledger_id == LEDGER
+
+
+def test_fragments_of_others_are_not_looked_at(rng: random.Random) -> None:
+    metadata = metadata_of(3, 3, 2)
+    other = replace(metadata, fragments=(Fragment(0, ("b0", "b2", "b3")),))
+    world, sick = world_of(other, 5)
+    assert not sick.entries
+    result, client = heal(world, rng)
+    assert (result.checked, result.healed) == (0, 0)
+    assert len(client.log) == 1
