@@ -114,15 +114,19 @@ def admin_client(options: argparse.Namespace) -> AdminClient:
 
         host, port = split_address(options.http.removeprefix("http://").rstrip("/"), "--http")
         return AdminClient(host, port)
+    return find_bookie(metadata_uri(options), options.bookie)
+
+
+def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:
+    """Return the client of a bookie that is up, by its id, None: of the only one. Raises ConfigError, Error."""
     from fastbk.meta import open_store
 
-    uri = metadata_uri(options)
     store = open_store(uri, METADATA_TIMEOUT_S)
     try:
         listed = store.list_bookies()
     finally:
         store.close()
-    return _client_of(_chosen(listed, options.bookie, uri), uri)
+    return _client_of(_chosen(listed, bookie_id, uri), uri)
 
 
 def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> BookieRegistration:

@@ -11,6 +11,7 @@ from fastbk.units import format_count, format_size, parse_size
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from fastbk.admin.bookie_recovery import RecoveryPlan, RecoveryProgress
 
@@ -63,7 +64,7 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
     from fastbk.admin.bookie_recovery import RecoveryPlan
 
     return RecoveryPlan(
-        bytes_per_s=0.0 if options.rate == "0" else float(_rate(options.rate)),
+        bytes_per_s=rate_of(options.rate),
         ledgers_at_once=options.ledgers_at_once,
         open_ledgers=options.open_ledgers,
         grace_s=options.grace,
@@ -71,9 +72,12 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
     )
 
 
-def _rate(text: str) -> int:
+def rate_of(text: str) -> float:
+    """Return the bytes a second that --rate names; 0 = no limit. Raises ConfigError."""
+    if text == "0":
+        return 0.0
     try:
-        return parse_size(text)
+        return float(parse_size(text))
     except ValueError as error:
         raise ConfigError(f"--rate {text}: {error}") from error
 
@@ -83,13 +87,18 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     from fastbk.admin.bookie_recovery import BookieRecovery
 
     uri = metadata_uri(options)
-    line = _Line(options.bookie_id)
+    line = ProgressLine()
     async with fastbk.connect(uri) as client:
-        run = BookieRecovery(client, options.bookie_id, _plan(options), line.at)
+        run = BookieRecovery(
+            client,
+            options.bookie_id,
+            _plan(options),
+            lambda progress: line.at(lambda: _text(options.bookie_id, progress)),
+        )
         if options.dry_run:
             await run.check_gone()
             work = await run.find()
-            _say(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
+            say(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
             return 0
         try:
             progress = await run.run()
@@ -111,7 +120,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     if forget:
         done = not is_named and await asyncio.to_thread(_forget, uri, options.bookie_id)
         answer["decommissioned"] = done
-    _say(options, answer)
+    say(options, answer)
     for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
         note(f"ledger {ledger_id} still names {options.bookie_id}: {reason}")
     if progress.failed_count > LISTED_MAX:
@@ -132,7 +141,8 @@ def _forget(uri: str, bookie_id: str) -> bool:
         store.close()
 
 
-def _say(options: argparse.Namespace, answer: dict[str, int]) -> None:
+def say(options: argparse.Namespace, answer: dict[str, int]) -> None:
+    """Print what was done, as text or JSON."""
     if options.json:
         print_json(answer)
         return
@@ -149,39 +159,31 @@ def _shown(name: str, value: int) -> str:
     return format_size(value) if name in ("bytes", "bytes_copied") else f"{value:,}"
 
 
-class _Line:
+class ProgressLine:
     """Progress on stderr: overwritten on a terminal, a line every few seconds elsewhere."""
 
     EVERY_TERMINAL_S, EVERY_LOG_S = 0.2, 10.0
 
-    def __init__(self, bookie_id: str) -> None:
+    def __init__(self) -> None:
         import sys
         import time
 
         self._clock = time.monotonic
-        self._bookie_id = bookie_id
         self._is_terminal = sys.stderr.isatty()
         self._next_s = 0.0
 
-    def at(self, progress: RecoveryProgress) -> None:
+    def at(self, text: Callable[[], str]) -> None:
         """Say how far it is, when it is time for that."""
         now_s = self._clock()
         if now_s < self._next_s:
             return
         self._next_s = now_s + (self.EVERY_TERMINAL_S if self._is_terminal else self.EVERY_LOG_S)
-        left_s = progress.left_s()
-        left = "" if left_s is None else f", about {left_s:,.0f} s left"
-        done = progress.ledgers_done + progress.failed_count
-        text = (
-            f"recovering {self._bookie_id}: {done:,} of {format_count(progress.ledgers, 'ledger')},"
-            f" {format_size(progress.bytes_copied)} copied{left}"
-        )
         if self._is_terminal:
             import sys
 
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{text()}", end="", file=sys.stderr, flush=True)
         else:
-            note(text)
+            note(text())
 
     def end(self) -> None:
         """Clear the line."""
@@ -189,3 +191,13 @@ class _Line:
             import sys
 
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _text(bookie_id: str, progress: RecoveryProgress) -> str:
+    left_s = progress.left_s()
+    left = "" if left_s is None else f", about {left_s:,.0f} s left"
+    done = progress.ledgers_done + progress.failed_count
+    return (
+        f"recovering {bookie_id}: {done:,} of {format_count(progress.ledgers, 'ledger')},"
+        f" {format_size(progress.bytes_copied)} copied{left}"
+    )

@@ -1,5 +1,5 @@
-"""Making one bookie's copies of a ledger whole again, in place: it is asked for all that it should hold, and what it can't
-show with a good digest is copied to it from the others.
+"""Making one bookie's copies of a ledger whole again, in place: it is asked for all that it should hold, and what it
+does not show with a good digest is copied to it from the others.
 
 Unlike `re_replication` nothing in the metadata changes: the bookie is up, but some of its copies are damaged, or lost
 (limbo). Copies are written with the recovery flag: a bookie takes one beside a copy that fails its checksum, never in

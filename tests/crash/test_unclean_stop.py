@@ -21,7 +21,7 @@ from tests.fixtures.index_rig import OK
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.storage_rig import Book, Life, format_disk
 
-SETTINGS = {"gc": {"interval": "1h"}, "ledgers": {"free_min": "1MiB"}}
+SETTINGS = {"gc": {"interval": "1h"}}
 
 
 class UnsyncedLife(Life):
