@@ -2,7 +2,8 @@
 
 Deleting a live ledger loses data, keeping a dead one costs space; so every doubt keeps (F8):
 
-- the set of local ledgers is taken before metadata is listed, so what is created meanwhile is not in it (INV-G1);
+- the set of local ledgers is taken before metadata is listed, so what comes meanwhile is not in it (INV-G1). That set
+  is the watermark: a number would have to be trusted to rise, and people may choose ledger ids themselves;
 - the listing is complete, or the cycle stops; any error stops it;
 - an id has to be missing in two complete cycles, and reading it once more has to say so too;
 - a cycle that would delete most of what is here deletes nothing: more likely than that is a wrong metadata URI.
@@ -10,24 +11,31 @@ Deleting a live ledger loses data, keeping a dead one costs space; so every doub
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from fastbk.errors import Error, NoSuchLedger
+from fastbk.errors import Error
+from fastbk.gc.listing import listed_ledgers
+from fastbk.gc.sorted_ids import in_both, missing_from
 
 if TYPE_CHECKING:
+    from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore
 
-PAGE_IDS = 1000
 DELETE_IDS = 4096
 """Ids that are handed over at once."""
+READ_IDS = 500
+"""Ledgers whose metadata is read at once."""
+READ_COST_IDS = 10
+"""Reading one ledger's metadata counts as listing so many ids."""
 
 
 class LocalLedgers(Protocol):
     """What the cycle needs of the index."""
 
-    def ids(self) -> set[int]:
-        """Return the ids of local ledgers; some may be missing, none is wrong. Raises Error."""
+    def ids(self) -> array[int]:
+        """Return the ids of local ledgers, ascending; some may be missing, none is wrong. Raises Error."""
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Delete ledgers; return how many were there. Raises Error: some may be deleted all the same."""
@@ -45,6 +53,10 @@ class Rules:
     delete_ratio_max: float = 0.5
     unchecked_ledgers_max: int = 20
 
+    def is_too_much(self, count: int, local: int) -> bool:
+        """Return whether so many of so many local ledgers go only on an operator's word."""
+        return local > self.unchecked_ledgers_max and count > local * self.delete_ratio_max
+
 
 @dataclass(frozen=True)
 class Cycle:
@@ -59,14 +71,30 @@ class Cycle:
 
 
 @dataclass
+class Cluster:
+    """Whose metadata it is: another cluster's knows none of our ledgers."""
+
+    store: MetadataStore
+    instance_id: str = ""
+
+    def check(self) -> None:
+        """Raise Error unless the store is the same as ever, and what the store raises."""
+        instance_id = self.store.instance_id()
+        if self.instance_id and instance_id != self.instance_id:
+            raise Error(f"the metadata store was {self.instance_id} and is {instance_id} now")
+        self.instance_id = instance_id
+
+
+@dataclass
 class Collector:
-    """Remembers the candidates of the last complete cycle."""
+    """Remembers the candidates of the last complete cycle. `pace`: in ids a second."""
 
     local: LocalLedgers
     store: MetadataStore
+    cluster: Cluster
+    pace: Pace
     rules: Rules = field(default_factory=Rules)
-    suspects: set[int] = field(default_factory=set)
-    instance_id: str = ""
+    suspects: array[int] = field(default_factory=lambda: array("q"))
 
     def run(self, *, force: bool = False) -> Cycle:
         """Run one cycle.
@@ -74,66 +102,56 @@ class Collector:
         Args:
             force: an operator's word that most ledgers may go; two cycles are still needed.
         """
-        local: set[int] = set()
+        local = array("q")
         try:
+            self.cluster.check()
             local = self.local.ids()
-            self._check_instance()
-            candidates = local - self._listed()
-            twice = sorted(candidates & self.suspects)
-            confirmed = [ledger_id for ledger_id in twice if self._is_gone(ledger_id)]
+            pages = listed_ledgers(self.store, self.pace)
+            candidates = array("q", missing_from(local, pages))
+            twice = array("q", in_both(candidates, self.suspects))
+            if self.rules.is_too_much(len(twice), len(local)) and not force:
+                self.suspects = candidates
+                return _refused(len(local), len(candidates), len(twice))
+            confirmed = self._gone(twice)
+            # The store may have become another one while it was listed.
+            self.cluster.check()
         except (Error, OSError) as error:
-            self.suspects = set()
+            self.suspects = array("q")
             return Cycle(local=len(local), stopped=f"{type(error).__name__}: {error}")
         self.suspects = candidates
-        kept = len(twice) - len(confirmed)
-        if self._is_too_much(len(confirmed), len(local)) and not force:
-            return Cycle(
-                len(local),
-                len(candidates),
-                kept,
-                refused=True,
-                stopped=(
-                    f"{len(confirmed)} of {len(local)} ledgers are not in metadata: if this is the right"
-                    " metadata store, allow it with [gc] delete_ratio_max"
-                ),
-            )
         deleted, stopped = self._delete(confirmed)
+        kept = len(twice) - len(confirmed)
         return Cycle(len(local), len(candidates), kept, deleted, stopped=stopped)
 
-    def _check_instance(self) -> None:
-        """Metadata that is another cluster's knows none of our ledgers."""
-        instance_id = self.store.instance_id()
-        if self.instance_id and instance_id != self.instance_id:
-            raise Error(f"the metadata store was {self.instance_id} and is {instance_id} now")
-        self.instance_id = instance_id
-
-    def _listed(self) -> set[int]:
-        listed: set[int] = set()
-        after = -1
-        while page := self.store.list_ledgers(after, PAGE_IDS):
-            listed.update(page)
-            after = page[-1]
-        return listed
-
-    def _is_gone(self, ledger_id: int) -> bool:
-        try:
-            self.store.read_ledger(ledger_id)
-        except NoSuchLedger:
-            return True
-        return False
-
-    def _is_too_much(self, count: int, local: int) -> bool:
-        return (
-            local > self.rules.unchecked_ledgers_max and count > local * self.rules.delete_ratio_max
-        )
+    def _gone(self, ledger_ids: array[int]) -> list[int]:
+        """Return those that are not there when asked for by name, whatever the listing left out (P21)."""
+        gone: list[int] = []
+        for at in range(0, len(ledger_ids), READ_IDS):
+            some = ledger_ids[at : at + READ_IDS].tolist()
+            found = self.store.read_ledgers(some)
+            gone += [one for one, read in zip(some, found, strict=True) if read is None]
+            self.pace.spend(READ_COST_IDS * len(some))
+        return gone
 
     def _delete(self, ledger_ids: list[int]) -> tuple[int, str]:
         """Return how many were deleted, and why no more; an index that is busy costs the cycle, not the bookie."""
         deleted = 0
         for at in range(0, len(ledger_ids), DELETE_IDS):
-            reason = f"not in metadata {self.instance_id} in two cycles"
+            reason = f"not in metadata {self.cluster.instance_id} in two cycles"
             try:
                 deleted += self.local.delete(ledger_ids[at : at + DELETE_IDS], reason)
             except (Error, OSError) as error:
                 return deleted, f"{type(error).__name__}: {error}"
         return deleted, ""
+
+
+def _refused(local: int, candidates: int, count: int) -> Cycle:
+    return Cycle(
+        local,
+        candidates,
+        refused=True,
+        stopped=(
+            f"{count} of {local} ledgers are not in metadata: if this is the right metadata store, delete them by"
+            " `fastbk bookie gc run --force`, or allow it for good with [gc] delete_ratio_max"
+        ),
+    )

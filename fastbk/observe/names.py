@@ -162,6 +162,13 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_GC_KEPT": "Candidates that metadata listed after all.",
     "FBK_C_GC_LIMBO_OVER": "Ledgers that left limbo, metadata having put others in this bookie's place.",
     "FBK_C_GC_REFUSED": "Looks that would have deleted too much.",
+    "FBK_C_GC_LOOKUPS": "Ledgers whose metadata was read in search of copies that it counts on no more.",
+    "FBK_C_GC_COPIES_DROPPED": "Copies given to the index to be dropped, metadata having named other bookies.",
+    "FBK_C_GC_COMPACTIONS": "Compactions begun.",
+    "FBK_C_GC_COMPACTION_MOVED_BYTES": "Live bytes that compaction moved.",
+    "FBK_C_GC_COMPACTION_FREED_BYTES": "Bytes won back by compaction.",
+    "FBK_C_GC_COMPACTION_BAD_RUNS": "Runs of entries that compaction could not move, being damaged.",
+    "FBK_C_GC_COMPACTION_ERRORS": "Compactions in which something ended early; see the log.",
 }
 
 _GAUGES: dict[str, str] = {
@@ -181,6 +188,13 @@ _GAUGES: dict[str, str] = {
     "FBK_C_INDEX_LIMBO": "Ledgers whose data was lost here and not repaired yet.",
     "FBK_C_GC_CANDIDATES": "Local ledgers that metadata did not list last time.",
     "FBK_C_GC_LEDGERS": "Local ledgers.",
+    "FBK_C_GC_COPIES": "Copies that metadata did not count on when it was read last.",
+    "FBK_C_GC_COMPACTION_RUNNING": "Compactions under way.",
+    "FBK_C_GC_COMPACTION_STUCK": "1 while a compaction moves nothing.",
+    "FBK_C_GC_SUSPENDED": "1 while an operator has suspended garbage collection or compaction.",
+    "FBK_C_GC_LOGS": "Entry logs.",
+    "FBK_C_GC_LOG_BYTES": "Bytes in entry logs.",
+    "FBK_C_GC_LIVE_BYTES": "Bytes in entry logs that live, as of the last count.",
 }
 
 _HISTOGRAMS: dict[str, str] = {

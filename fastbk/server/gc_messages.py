@@ -6,7 +6,16 @@ One JSON object a message over a SOCK_SEQPACKET pair; gc asks, the index answers
 - `delete_ledgers` (ids, reason) -> `deleted` (count);
 - `list_limbo` (cursor) -> `ledgers`, as above: those whose data was lost here (INV-X4);
 - `limbo_over` (ids, fenced) -> `limbo_over` (count);
-- `usage` (cursor) -> `usage` (logs with their durable and live bytes, cursor; no logs: the end).
+- `list_settled` (cursor) -> `settled` (ids, changed: their change marks, cursor; SETTLED_END: the end, else go on
+  even when there are no ids): ledgers that hold something and are flushed;
+- `drop_ledgers` (ids, changed, reason) -> `dropping` (count): copies that metadata counts on no more, if they are
+  still as the change marks say (INV-G2). They go a while later;
+- `usage` (cursor) -> `usage` (logs, cursor; no logs: the end);
+- `space` -> `space` (free_bytes, total_bytes, floor_bytes: what must stay free, is_full: normal adds are refused);
+- `recount` -> `recount` (accepted): have live bytes counted anew, and logs deleted in which nothing lives;
+- `compact` (ids: of logs, bytes_per_s, time_max_s) -> `compact` (accepted): move what lives in them, in the background;
+- `compaction` -> `compaction` (running, moved_bytes, freed_bytes, bad_runs, error): of the last one that was accepted;
+- `compaction_stop` -> `compaction_stop` (accepted): let it end where it is.
 
 A request carries a `number`, which its answer repeats: what comes too late is taken for nobody's answer.
 Messages are pages: none is longer than MESSAGE_BYTES_MAX, and whoever finds that even this does not fit
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_MAX = 64 * 1024
 
 ID_BYTES_MAX = 20
-"""The largest id in JSON, and a comma."""
+"""The largest id in JSON, and a comma; a change mark takes one more."""
 
 HEAD_BYTES_MAX = 4 * 1024
 """Everything in a message but its ids or logs."""
@@ -38,8 +47,13 @@ REASON_CHARACTERS_MAX = 500
 
 IDS_A_MESSAGE = (MESSAGE_BYTES_MAX - HEAD_BYTES_MAX) // ID_BYTES_MAX
 
-LOGS_A_MESSAGE = 500
-"""Three numbers of 19 digits and their names are fewer than 110 bytes."""
+MARKED_IDS_A_MESSAGE = (MESSAGE_BYTES_MAX - HEAD_BYTES_MAX) // (2 * ID_BYTES_MAX + 1)
+
+LOGS_A_MESSAGE = 300
+"""Four numbers of 20 digits, two short values, and their names are fewer than 200 bytes."""
+
+SETTLED_END = 2**64 - 1
+"""The cursor behind the last page of `list_settled`."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +63,41 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     cursor: int = 0
     ids: list[int] = msgspec.field(default_factory=list)
+    changed: list[int] = msgspec.field(default_factory=list)
     reason: str = ""
     fenced: bool = False
+    bytes_per_s: int = 0
+    time_max_s: float = 0.0
 
 
 class LogUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry log."""
+    """One entry log. `kind`: "flush" or "compaction", whoever wrote it. `created_s`: wall clock, 0 when unknown."""
 
     log_id: int
-    bytes: int
+    durable_bytes: int
     live_bytes: int
+    sealed: bool
+    kind: str = "flush"
+    created_s: int = 0
+
+
+class Space(msgspec.Struct, frozen=True, kw_only=True):
+    """How much room the ledger directory's disk has. `floor_bytes` are never to be used up by compaction."""
+
+    free_bytes: int
+    total_bytes: int
+    floor_bytes: int
+    is_full: bool
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a compaction is, or how the last one ended. `error`: why it ended early; empty when it did not."""
+
+    running: bool = False
+    moved_bytes: int = 0
+    freed_bytes: int = 0
+    bad_runs: int = 0
+    error: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +106,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     number: int
     ids: list[int] = msgspec.field(default_factory=list)
+    changed: list[int] = msgspec.field(default_factory=list)
     cursor: int = 0
     count: int = 0
+    accepted: bool = False
     logs: list[LogUsage] = msgspec.field(default_factory=list)
+    space: Space | None = None
+    compaction: Compaction | None = None
 
 
 class TooLong(Exception):

@@ -17,7 +17,7 @@ ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 SETTINGS = {
     "gc": {"interval": "200ms"},
     # Small flushes and logs, so that there is something on disk soon, and logs that can die.
-    "ledgers": {"flush_interval": "200ms", "entry_log_size": "1MiB", "free_min": "1MiB"},
+    "ledgers": {"flush_interval": "200ms", "entry_log_size": "1MiB"},
 }
 
 

@@ -139,4 +139,18 @@
 #define FBK_C_GC_REFUSED 5               /* cycles that would have deleted too much */
 #define FBK_C_GC_LEDGERS 6               /* gauge: local ledgers */
 #define FBK_C_GC_LIMBO_OVER 7            /* ledgers that left limbo */
+#define FBK_C_GC_LOOKUPS 8               /* ledgers whose metadata was read in search of copies too many */
+#define FBK_C_GC_COPIES 9                /* gauge: copies that metadata did not count on last time */
+#define FBK_C_GC_COPIES_DROPPED 10       /* given to the index to be dropped */
+#define FBK_C_GC_COMPACTIONS 11
+#define FBK_C_GC_COMPACTION_RUNNING 12   /* gauge: runs under way */
+#define FBK_C_GC_COMPACTION_MOVED_BYTES 13
+#define FBK_C_GC_COMPACTION_FREED_BYTES 14
+#define FBK_C_GC_COMPACTION_BAD_RUNS 15  /* not moved: damaged */
+#define FBK_C_GC_COMPACTION_ERRORS 16    /* runs in which a go ended early */
+#define FBK_C_GC_COMPACTION_STUCK 17     /* gauge: 1 = what is under way moves nothing */
+#define FBK_C_GC_SUSPENDED 18            /* gauge: 1 = something is suspended by an operator */
+#define FBK_C_GC_LOGS 19                 /* gauge: entry logs */
+#define FBK_C_GC_LOG_BYTES 20            /* gauge */
+#define FBK_C_GC_LIVE_BYTES 21           /* gauge: of these, as of the last count */
 

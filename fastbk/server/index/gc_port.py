@@ -1,4 +1,4 @@
-"""The index's end of the socket to gc: which ledgers are here, and which of them are to go.
+"""The index's end of the socket to gc: which ledgers and logs are here, and which of them are to go.
 
 The messages are those of `fastbk.server.gc_messages`. Nothing here waits: an answer for which the socket has no
 room is kept, the only one, and no further request is read until it has left.
@@ -14,33 +14,47 @@ import msgspec
 from fastbk.server.gc_messages import (
     IDS_A_MESSAGE,
     LOGS_A_MESSAGE,
+    MARKED_IDS_A_MESSAGE,
     MESSAGE_BYTES_MAX,
+    LogUsage,
     Request,
+    Space,
     TooLong,
     send,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastbk.native.index import Index
     from fastbk.server.index.flush import Flusher
     from fastbk.storage.checkpoint import Checkpoint
 
 MESSAGES_A_LOOK = 4
-PAGED = ("list_ledgers", "list_limbo", "usage")
+PAGED = ("list_ledgers", "list_limbo", "list_settled", "usage")
 """What may be asked again for less: it changes nothing."""
 
 
 class GcPort:
     """Answers gc. gc may die and come again with the whole bookie only, so the end of the socket is no event."""
 
-    def __init__(self, fd: int, index: Index, flusher: Flusher, checkpoint: Checkpoint) -> None:
-        """Take the descriptor of the socket over."""
+    def __init__(
+        self,
+        fd: int,
+        index: Index,
+        flusher: Flusher,
+        checkpoint: Checkpoint,
+        space: Callable[[], Space],
+    ) -> None:
+        """Take the descriptor of the socket over. `space`: of the ledger directory's disk."""
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
         self._index = index
         self._flusher = flusher
         self._checkpoint = checkpoint
+        self._space = space
         self._ids_a_message = IDS_A_MESSAGE
+        self._marked_ids_a_message = MARKED_IDS_A_MESSAGE
         self._logs_a_message = LOGS_A_MESSAGE
         self._unsent: dict[str, object] | None = None
         self.is_open = True
@@ -81,6 +95,7 @@ class GcPort:
                     return  # a socket that takes nothing: gc gives the cycle up
                 # A page is asked for by its cursor: the shorter one leaves nothing out.
                 self._ids_a_message = max(1, self._ids_a_message // 2)
+                self._marked_ids_a_message = max(1, self._marked_ids_a_message // 2)
                 self._logs_a_message = max(1, self._logs_a_message // 2)
             else:
                 return
@@ -92,6 +107,11 @@ class GcPort:
         if request.type == "list_limbo":
             ids, cursor = self._index.list_limbo(request.cursor, self._ids_a_message)
             return {"type": "ledgers", "ids": ids, "cursor": cursor}
+        if request.type == "list_settled":
+            ids, changed, cursor = self._index.list_settled(
+                request.cursor, self._marked_ids_a_message
+            )
+            return {"type": "settled", "ids": ids, "changed": changed, "cursor": cursor}
         if request.type == "limbo_over":
             count, _ = self._index.limbo_over(request.ids, fenced=request.fenced)
             return {"type": "limbo_over", "count": count}
@@ -100,6 +120,8 @@ class GcPort:
             return {"type": "deleted", "count": count}
         if request.type == "usage":
             return self._usage(request.cursor)
+        if request.type == "space":
+            return {"type": "space", "space": self._space()}
         return {"type": "unknown", "request": request.type}
 
     def _usage(self, cursor: int) -> dict[str, object]:
@@ -108,7 +130,12 @@ class GcPort:
         return {
             "type": "usage",
             "logs": [
-                {"log_id": log.log_id, "bytes": log.durable_bytes, "live_bytes": log.live_bytes}
+                LogUsage(
+                    log_id=log.log_id,
+                    durable_bytes=log.durable_bytes,
+                    live_bytes=log.live_bytes,
+                    sealed=log.sealed,
+                )
                 for log in logs
             ],
             "cursor": logs[-1].log_id + 1 if logs else cursor,

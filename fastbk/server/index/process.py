@@ -24,6 +24,7 @@ from fastbk.server.child import Child, run
 from fastbk.server.config import IndexConfig
 from fastbk.server.disks.place import Place, require_mounted
 from fastbk.server.disks.watch import DiskWatch
+from fastbk.server.gc_messages import Space
 from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
@@ -32,6 +33,7 @@ from fastbk.server.topology import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.space import Takes
 from fastbk.units import KIB, MIB
 
 STEP_TIMEOUT_MS = 100
@@ -164,7 +166,9 @@ class IndexLoop:
         self.index = parts.index
         self.flusher = parts.flusher
         self.checkpoint = parts.checkpoint
-        self.port = GcPort(child.fds["gc"], parts.index, parts.flusher, parts.checkpoint)
+        self.port = GcPort(
+            child.fds["gc"], parts.index, parts.flusher, parts.checkpoint, self.space
+        )
         self.is_draining = False
         self._next_look_s = 0.0
 
@@ -185,6 +189,16 @@ class IndexLoop:
             self.flusher.look()  # a failed flush is tried again after a while
         self.disk.look()
         return reasons
+
+    def space(self) -> Space:
+        """Return what gc has to know of the disk: compaction must never use up the room of replay's flush."""
+        report = self.disk.watch.report()
+        return Space(
+            free_bytes=report.free_bytes,
+            total_bytes=report.free_bytes + report.used_bytes,
+            floor_bytes=self.disk.watch.health.thresholds.reserve_bytes,
+            is_full=self.disk.watch.takes is not Takes.ALL,
+        )
 
     def receive(self) -> None:
         """Take the supervisor's messages. Raises SupervisorGone."""

@@ -1,14 +1,17 @@
-"""What a cycle deletes, and every doubt that keeps (F8, INV-G1)."""
+"""What a cycle deletes, and every doubt that keeps (F8, INV-G1, P21)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from fastbk.errors import Error, MetadataUnavailable, NoSuchLedger
-from fastbk.gc.live_set import DELETE_IDS, PAGE_IDS, Collector, Rules
+from fastbk.errors import Error, MetadataUnavailable
+from fastbk.gc.listing import PAGE_IDS
+from fastbk.gc.live_set import DELETE_IDS, READ_COST_IDS, Cluster, Collector, Rules
+from fastbk.gc.pacing import Pace
 
 
 @dataclass
@@ -17,8 +20,8 @@ class Local:
     deleted: list[tuple[list[int], str]] = field(default_factory=list)
     on_ids: Callable[[], None] = lambda: None
 
-    def ids(self) -> set[int]:
-        found = set(self.held)
+    def ids(self) -> array[int]:
+        found = array("q", sorted(self.held))
         self.on_ids()
         return found
 
@@ -52,15 +55,23 @@ class Metadata:
         self._called()
         return sorted(n for n in self.ledgers - self.hidden if n > after)[:count_max]
 
-    def read_ledger(self, ledger_id: int) -> object:
+    def read_ledgers(self, ledger_ids: Sequence[int]) -> list[object]:
         self._called()
-        if ledger_id not in self.ledgers:
-            raise NoSuchLedger(f"{ledger_id}")
-        return object()
+        return [object() if one in self.ledgers else None for one in ledger_ids]
 
 
-def collector(local: Local, metadata: Metadata, **rules: float) -> Collector:
-    return Collector(local, metadata, Rules(**rules))  # type: ignore[arg-type]
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def collector(local: Local, metadata: Metadata, *, per_s: float = 1e9, **rules: float) -> Collector:
+    clock = Clock()
+    pace = Pace(per_s, clock.pause, lambda: clock.now_s)
+    return Collector(local, metadata, Cluster(metadata), pace, Rules(**rules))  # type: ignore[arg-type]
 
 
 def test_a_ledger_goes_in_the_second_cycle_in_which_it_is_missing() -> None:
@@ -112,7 +123,7 @@ def test_a_candidate_is_read_once_more() -> None:
     assert local.deleted == []
 
 
-@pytest.mark.parametrize("fail_after", range(6))
+@pytest.mark.parametrize("fail_after", range(7))
 def test_any_error_stops_the_cycle_and_forgets_the_suspects(fail_after: int) -> None:
     local, metadata = Local({1, 2}), Metadata({1})
     gc = collector(local, metadata)
@@ -180,3 +191,74 @@ def test_an_index_that_falls_silent_in_a_deletion_costs_the_cycle_only() -> None
     assert (cycle.deleted, cycle.stopped) == (0, "Error: no answer about [2]")
     del local.delete  # type: ignore[method-assign]
     assert gc.run().deleted == 1, "the next cycle asks again"
+
+
+def test_870_and_876_a_listing_that_leaves_some_out_deletes_none_of_them() -> None:
+    """P21: Apache's gc deleted what its listing missed; here it has to be missing when asked for by name, too."""
+    local, metadata = Local(set(range(30))), Metadata(set(range(30)), hidden=set(range(10, 20)))
+    gc = collector(local, metadata)
+    gc.run()
+    cycle = gc.run()
+    assert (cycle.candidates, cycle.kept, cycle.deleted) == (10, 10, 0)
+    assert local.deleted == []
+
+
+@pytest.mark.parametrize("pages", [[[1, 2], [2, 3]], [[5, 4]], [[3, 4], [1, 2]], [[7, 7]]])
+def test_a_listing_out_of_order_proves_nothing(pages: list[list[int]]) -> None:
+    local, metadata = Local({9}), Metadata(set())
+    gc = collector(local, metadata)
+    for _ in range(3):
+        left = iter(pages)
+        metadata.list_ledgers = lambda after=-1, count_max=1, left=left: next(left, [])  # type: ignore[method-assign,misc]
+        assert "does not ascend" in gc.run().stopped
+    assert local.deleted == []
+
+
+def test_a_refused_cycle_reads_nothing_more_and_says_how_to_go_on() -> None:
+    """With the wrong metadata store every ledger is a candidate: a million reads would tell nothing new."""
+    local, metadata = Local(set(range(100))), Metadata({1000})
+    gc = collector(local, metadata)
+    gc.run()
+    metadata.calls = 0
+    cycle = gc.run()
+    assert metadata.calls == 3, "the cluster's id, a page and the end; no ledger"
+    assert "fastbk bookie gc run --force" in cycle.stopped
+    assert gc.run(force=True).deleted == 100
+
+
+def test_another_cluster_s_metadata_in_the_midst_of_a_cycle_deletes_nothing() -> None:
+    local, metadata = Local({1, 2}), Metadata({1})
+    gc = collector(local, metadata)
+    gc.run()
+    ids = iter(["cluster-1", "cluster-2"])
+    metadata.instance_id = lambda: next(ids)  # type: ignore[method-assign]
+    assert "cluster-2" in gc.run().stopped
+    assert local.deleted == []
+
+
+def test_listing_and_reading_are_spread() -> None:
+    count = 3 * PAGE_IDS
+    local, metadata = Local(set(range(count + 500))), Metadata(set(range(count)))
+    gc = collector(local, metadata, per_s=10_000.0)
+    clock = gc.pace.pause.__self__  # type: ignore[attr-defined]
+    gc.run()
+    assert clock.now_s == pytest.approx(count / 10_000, abs=1.1)
+    assert gc.run().deleted == 500
+    assert clock.now_s == pytest.approx((2 * count + 500 * READ_COST_IDS) / 10_000, abs=1.1)
+
+
+def test_what_cuts_a_pause_off_leaves_the_suspects_as_they_were() -> None:
+    class CutOff(Exception):
+        pass
+
+    def cut_off(_: float) -> None:
+        raise CutOff
+
+    local, metadata = Local({1, 2}), Metadata({1})
+    gc = collector(local, metadata)
+    gc.run()
+    pause, gc.pace.pause, gc.pace.per_s = gc.pace.pause, cut_off, 0.1
+    with pytest.raises(CutOff):
+        gc.run()
+    gc.pace.pause, gc.pace.per_s = pause, 1e9
+    assert gc.run().deleted == 1

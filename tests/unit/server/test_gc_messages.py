@@ -13,10 +13,20 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from fastbk.gc import process
-from fastbk.gc.process import IndexClient, IndexSilent
+from fastbk.gc import index_client
+from fastbk.gc.index_client import IndexClient, IndexSilent
 from fastbk.server import gc_messages
-from fastbk.server.gc_messages import IDS_A_MESSAGE, MESSAGE_BYTES_MAX, TooLong, send
+from fastbk.server.gc_messages import (
+    IDS_A_MESSAGE,
+    LOGS_A_MESSAGE,
+    MARKED_IDS_A_MESSAGE,
+    MESSAGE_BYTES_MAX,
+    SETTLED_END,
+    LogUsage,
+    Space,
+    TooLong,
+    send,
+)
 from fastbk.server.index.gc_port import GcPort
 from tests.fixtures.wait import wait_until
 
@@ -24,8 +34,17 @@ FIRST_ID = 9 * 10**18
 """From here on ids have 19 digits, up to the largest."""
 COUNT = 100_000
 LOGS = [
-    SimpleNamespace(log_id=FIRST_ID + n, durable_bytes=2**63 - 1, live_bytes=n) for n in range(1200)
+    SimpleNamespace(
+        log_id=FIRST_ID + n,
+        durable_bytes=2**63 - 1,
+        live_bytes=n,
+        sealed=True,
+        kind="compaction",
+        created_s=2**40,
+    )
+    for n in range(1200)
 ]
+SPACE = Space(free_bytes=7, total_bytes=9, floor_bytes=2, is_full=True)
 
 
 @dataclass
@@ -39,6 +58,10 @@ class Ledgers:
     def list_ledgers(self, cursor: int, count_max: int) -> tuple[list[int], int]:
         found = self.held[cursor : cursor + count_max]
         return found, cursor + len(found)
+
+    def list_settled(self, cursor: int, count_max: int) -> tuple[list[int], list[int], int]:
+        found, after = self.list_ledgers(cursor, count_max)
+        return found, [2**64 - 1] * len(found), after if found else SETTLED_END
 
     def delete_ledgers(self, ledger_ids: Sequence[int], reason: str) -> int:
         self.deleted += ledger_ids
@@ -78,7 +101,13 @@ def pair(buffer_bytes: int | None) -> tuple[socket.socket, socket.socket]:
 def made_port(end: socket.socket, ledgers: Ledgers) -> GcPort:
     checkpoint = SimpleNamespace(manifest=SimpleNamespace(logs=LOGS))
     flusher = SimpleNamespace(delete_ledgers=ledgers.delete_ledgers)
-    return GcPort(end.detach(), cast("Any", ledgers), cast("Any", flusher), cast("Any", checkpoint))
+    return GcPort(
+        end.detach(),
+        cast("Any", ledgers),
+        cast("Any", flusher),
+        cast("Any", checkpoint),
+        lambda: SPACE,
+    )
 
 
 @contextmanager
@@ -115,7 +144,7 @@ BUFFERS = pytest.mark.parametrize(
 def test_a_hundred_thousand_of_the_longest_ids_are_listed(buffer_bytes: int | None) -> None:
     ledgers = Ledgers(held=list(range(FIRST_ID, FIRST_ID + COUNT)))
     with served(ledgers, buffer_bytes) as (client, longest):
-        assert client.ids() == set(ledgers.held)
+        assert client.ids().tolist() == ledgers.held
         assert (
             2000
             < longest.sent
@@ -139,12 +168,21 @@ def test_a_hundred_thousand_of_the_longest_ids_are_deleted_once_each(
 @BUFFERS
 def test_the_usage_of_many_logs_comes_in_pages(buffer_bytes: int | None) -> None:
     with served(Ledgers(), buffer_bytes) as (client, longest):
-        found: list[int] = []
-        cursor = 0
-        while (reply := client._ask({"type": "usage", "cursor": cursor}, "usage")).logs:
-            found += [log.log_id for log in reply.logs]
-            cursor = reply.cursor
-        assert found == [log.log_id for log in LOGS]
+        assert [log.log_id for log in client.usage()] == [log.log_id for log in LOGS]
+        assert client.space() == SPACE
+        assert longest.sent <= MESSAGE_BYTES_MAX
+
+
+@BUFFERS
+def test_settled_ledgers_come_with_their_marks(buffer_bytes: int | None) -> None:
+    ledgers = Ledgers(held=list(range(FIRST_ID, FIRST_ID + 10_000)))
+    with served(ledgers, buffer_bytes) as (client, longest):
+        found: list[tuple[int, int]] = []
+        cursor = -1
+        while cursor:
+            some, cursor = client.settled(max(cursor, 0))
+            found += some
+        assert found == [(one, 2**64 - 1) for one in ledgers.held]
         assert longest.sent <= MESSAGE_BYTES_MAX
 
 
@@ -154,7 +192,33 @@ def test_the_longest_page_is_within_its_bound() -> None:
     number = 2**63 - 1
     request = {"type": "delete_ledgers", "ids": ids, "reason": reason, "number": number}
     reply = {"type": "ledgers", "ids": ids, "cursor": 2**64 - 1, "number": number}
-    for message in (request, reply):
+    marks = [2**64 - 1] * MARKED_IDS_A_MESSAGE
+    ids = ids[:MARKED_IDS_A_MESSAGE]
+    drop = {
+        "type": "drop_ledgers",
+        "ids": ids,
+        "changed": marks,
+        "reason": reason,
+        "number": number,
+    }
+    settled = {
+        "type": "settled",
+        "ids": ids,
+        "changed": marks,
+        "cursor": 2**64 - 1,
+        "number": number,
+    }
+    log = LogUsage(
+        log_id=number,
+        durable_bytes=number,
+        live_bytes=-number,
+        sealed=False,
+        kind="compaction",
+        created_s=number,
+    )
+    usage = {"type": "usage", "logs": [log] * LOGS_A_MESSAGE, "cursor": number, "number": number}
+    assert len(msgspec.json.encode(usage)) <= MESSAGE_BYTES_MAX
+    for message in (request, reply, drop, settled):
         assert MESSAGE_BYTES_MAX * 0.9 < len(msgspec.json.encode(message)) <= MESSAGE_BYTES_MAX
 
 
@@ -200,10 +264,10 @@ def test_an_answer_that_came_too_late_is_nobody_s(monkeypatch: pytest.MonkeyPatc
     ledgers = Ledgers(held=[5])
     port = made_port(ours, ledgers)
     client = IndexClient(theirs.detach())
-    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(index_client, "INDEX_TIMEOUT_S", 0.05)
     with pytest.raises(IndexSilent, match="does not answer"):
         client.ids()
-    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(index_client, "INDEX_TIMEOUT_S", 10.0)
     counts: list[int] = []
     asking = threading.Thread(target=lambda: counts.append(client.delete([8, 9], "late")))
     asking.start()
@@ -226,7 +290,7 @@ def test_requests_that_the_index_does_not_read_cost_the_cycle_only(
 ) -> None:
     theirs, ours = pair(5000)
     client = IndexClient(theirs.detach())
-    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 0.001)
+    monkeypatch.setattr(index_client, "INDEX_TIMEOUT_S", 0.001)
     for _ in range(200):
         with pytest.raises(IndexSilent):
             client.ids()
@@ -240,7 +304,7 @@ def test_requests_that_the_index_does_not_read_cost_the_cycle_only(
 def test_an_answer_that_is_none_costs_the_cycle_only(
     answer: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "INDEX_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(index_client, "INDEX_TIMEOUT_S", 0.2)
     ours, theirs = pair(None)
     client = IndexClient(ours.detach())
     with theirs:
@@ -249,5 +313,5 @@ def test_an_answer_that_is_none_costs_the_cycle_only(
             client.ids()
         theirs.send(msgspec.json.encode({"type": "ledgers", "number": 2, "ids": [5], "cursor": 1}))
         theirs.send(msgspec.json.encode({"type": "ledgers", "number": 3, "ids": [], "cursor": 1}))
-        assert client.ids() == {5}
+        assert client.ids().tolist() == [5]
     client._socket.close()

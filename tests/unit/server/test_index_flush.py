@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
+from fastbk.server.gc_messages import Space
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.storage.audit import AuditLog
@@ -161,7 +162,8 @@ def raise_failure(*_: object, **__: object) -> None:
 
 def test_gc_s_port(life: Life) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    port = GcPort(ours.detach(), life.index, life.flusher, life.checkpoint)
+    space = Space(free_bytes=5, total_bytes=9, floor_bytes=1, is_full=False)
+    port = GcPort(ours.detach(), life.index, life.flusher, life.checkpoint, lambda: space)
     for n in range(5):
         life.add(n, 0, b"x")
     life.settle()
@@ -182,6 +184,10 @@ def test_gc_s_port(life: Life) -> None:
     usage = ask(type="usage")
     assert usage["logs"][0]["live_bytes"] > 0
     assert ask(type="usage", cursor=usage["cursor"])["logs"] == []
+    assert ask(type="space")["space"]["free_bytes"] == 5
+    settled = ask(type="list_settled")
+    assert sorted(settled["ids"]) == [0, 1, 2, 4]
+    assert len(settled["changed"]) == 4
     assert ask(type="what")["type"] == "unknown"
     theirs.close()
     port.look()

@@ -1,0 +1,246 @@
+"""When compaction begins, what it takes on, and when it ends; the index does the moving, in the background.
+
+A run is a row of goes: each takes on the logs with the smallest live share that fit into the room there is, until
+nothing is below the ratio any more, or its time is over. What went wrong with a log is said and counted, and that log
+is left alone until the next run. A full disk has its own turn: dead logs go first, then the cheapest ones, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from fastbk.gc import policy
+from fastbk.server.gc_messages import Compaction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.gc.policy import Choice
+    from fastbk.server.gc_messages import LogUsage, Space
+
+GO_BYTES_MAX = 1 << 30
+"""Most live bytes moved in one go: what is won back comes soon."""
+GO_LOGS_MAX = 64
+STALL_S = 60.0
+"""A compaction that moves nothing for so long is stuck: it is said, counted, and told to stop."""
+LOOK_INTERVAL_S = 5.0
+"""Between two looks at the room, while nothing is moved."""
+URGENT_INTERVAL_S = 30.0
+"""Between two tries to win space back on a full disk, when the last one found nothing."""
+
+MINOR, MAJOR, URGENT = "minor", "major", "urgent"
+
+
+class LocalLogs(Protocol):
+    """What compaction needs of the index. Everything raises Error."""
+
+    def usage(self) -> list[LogUsage]:
+        """Return all entry logs."""
+
+    def space(self) -> Space:
+        """Return how much room there is."""
+
+    def recount(self) -> bool:
+        """Have live bytes counted anew, and dead logs deleted; False: busy."""
+
+    def compact(self, log_ids: Sequence[int], bytes_per_s: int, time_max_s: float) -> bool:
+        """Begin to move what lives in these logs; False: busy."""
+
+    def compaction(self) -> Compaction:
+        """Return how far the last one is."""
+
+    def stop_compaction(self) -> None:
+        """Let it end where it is."""
+
+
+@dataclass(frozen=True)
+class CompactionSettings:
+    """Ratios are live shares, 0 to 1, below which a log is taken on; see section [gc] of the configuration."""
+
+    minor_ratio_max: float = 0.2
+    minor_interval_s: float = 3600.0
+    major_ratio_max: float = 0.5
+    major_interval_s: float = 86400.0
+    bytes_per_s: int = 32 << 20
+    time_max_s: float = 3600.0
+
+
+@dataclass
+class Run:
+    """One run, as far as it is; what it has done counts over all its goes."""
+
+    kind: str
+    began_s: float
+    goes: int = 0
+    moved_bytes: int = 0
+    freed_bytes: int = 0
+    bad_runs: int = 0
+    error: str = ""
+    is_over: bool = False
+    was_suspended: bool = False
+    """It was asked for all the same."""
+    tried: set[int] = field(default_factory=set)
+
+
+Said = Callable[[str, Run], None]
+"""Told `begun`, `moved`, `stuck`, `went_on`, `ended` with the run."""
+
+
+@dataclass
+class Compactor:
+    """Compaction of one ledger directory. `step`, called about once a second, waits for the index's answers only."""
+
+    local: LocalLogs
+    settings: CompactionSettings
+    clock_s: Callable[[], float]
+    say: Said = lambda event, run: None
+    suspended: set[str] = field(default_factory=set)
+    """Kinds that don't begin by themselves, and end when they are added; urgent ones with minor and major."""
+    run: Run | None = None
+    """The last one, or the one that is under way."""
+    _asked: list[str] = field(default_factory=list)
+    _next_s: dict[str, float] = field(default_factory=dict)
+    _go: Choice | None = None
+    """What the index is at."""
+    _progress: Compaction = field(default_factory=Compaction)
+    _progressed_s: float = 0.0
+    _is_stuck: bool = False
+    _is_stopping: bool = False
+    _next_look_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        now_s = self.clock_s()
+        self._next_s = {
+            MINOR: now_s + self.settings.minor_interval_s,
+            MAJOR: now_s + self.settings.major_interval_s,
+            URGENT: now_s,
+        }
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return self.run is not None and not self.run.is_over
+
+    def ask(self, kind: str) -> None:
+        """Begin a run of that kind soon, suspended or not."""
+        if kind not in self._asked:
+            self._asked.append(kind)
+
+    def is_asked(self, kind: str) -> bool:
+        """Whether a run that was asked for has not ended yet."""
+        return kind in self._asked or (
+            self.is_running and self.run is not None and self.run.kind == kind
+        )
+
+    def step(self) -> None:
+        """Look how far it is, and begin what is due. Raises Error: try again later."""
+        if self._go is not None:
+            self._follow(self._go)
+            return
+        now_s = self.clock_s()
+        if self.is_running:
+            self._go_on(now_s)
+        elif self._asked:
+            self._begin(self._asked[0], now_s)
+        elif now_s >= self._next_look_s:
+            self._next_look_s = now_s + LOOK_INTERVAL_S
+            kind = self._due(now_s)
+            if kind:
+                self._begin(kind, now_s)
+
+    def _due(self, now_s: float) -> str:
+        if (
+            now_s >= self._next_s[URGENT]
+            and not self._is_suspended(URGENT)
+            and self.local.space().is_full
+        ):
+            self._next_s[URGENT] = now_s + URGENT_INTERVAL_S
+            self.local.recount()
+            return URGENT
+        # A major run does what a minor one would have done.
+        for kind in (MAJOR, MINOR):
+            if now_s >= self._next_s[kind] and not self._is_suspended(kind):
+                return kind
+        return ""
+
+    def _is_suspended(self, kind: str) -> bool:
+        return ({MINOR, MAJOR} if kind == URGENT else {kind}) <= self.suspended
+
+    def _is_cut(self, run: Run) -> bool:
+        return self._is_suspended(run.kind) and not run.was_suspended
+
+    def _begin(self, kind: str, now_s: float) -> None:
+        self.run = Run(kind, now_s, was_suspended=self._is_suspended(kind))
+        if kind in self._asked:
+            self._asked.remove(kind)
+        if kind != URGENT:
+            self._next_s[MINOR] = now_s + self.settings.minor_interval_s
+        if kind == MAJOR:
+            self._next_s[MAJOR] = now_s + self.settings.major_interval_s
+        self.say("begun", self.run)
+        self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> None:
+        """Begin the run's next go, or end it."""
+        run = self.run
+        assert run is not None
+        left_s = run.began_s + self.settings.time_max_s - now_s
+        if left_s <= 0 or self._is_cut(run):
+            self._end(run)
+            return
+        choice = self._choose(run)
+        if not choice:
+            self._end(run)
+        elif self.local.compact(choice.log_ids, self.settings.bytes_per_s, left_s):
+            run.goes += 1
+            run.tried.update(choice.log_ids)
+            self._go, self._progress, self._progressed_s = choice, Compaction(running=True), now_s
+            self._is_stuck = self._is_stopping = False
+
+    def _choose(self, run: Run) -> Choice:
+        logs = [log for log in self.local.usage() if log.log_id not in run.tried]
+        room = policy.room_bytes(self.local.space())
+        if run.kind == URGENT:
+            return policy.choose_urgently(logs, room)
+        settings = self.settings
+        ratio_max = settings.major_ratio_max if run.kind == MAJOR else settings.minor_ratio_max
+        return policy.choose(logs, ratio_max, room, GO_BYTES_MAX, GO_LOGS_MAX)
+
+    def _follow(self, go: Choice) -> None:
+        run = self.run
+        assert run is not None
+        now_s = self.clock_s()
+        progress, before = self.local.compaction(), self._progress
+        if progress != before:
+            self._progressed_s, self._progress = now_s, progress
+            run.moved_bytes += max(0, progress.moved_bytes - before.moved_bytes)
+            run.freed_bytes += max(0, progress.freed_bytes - before.freed_bytes)
+            run.bad_runs += max(0, progress.bad_runs - before.bad_runs)
+            self.say("moved", run)
+            if self._is_stuck:
+                self._is_stuck = False
+                self.say("went_on", run)
+        if not progress.running:
+            self._go = None
+            if progress.error:
+                run.error = f"logs {', '.join(map(str, go.log_ids))}: {progress.error}"
+            self._go_on(now_s)
+        elif not self._is_stuck and now_s - self._progressed_s >= STALL_S:
+            self._is_stuck = True
+            self.say("stuck", run)
+            self._stop()
+        elif self._is_cut(run) or now_s - run.began_s >= self.settings.time_max_s:
+            self._stop()
+
+    def _stop(self) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            self.local.stop_compaction()
+
+    def _end(self, run: Run) -> None:
+        run.is_over = True
+        if run.kind == URGENT and run.freed_bytes > 0:
+            self._next_s[URGENT] = self.clock_s()
+        self.say("ended", run)

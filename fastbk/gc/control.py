@@ -1,0 +1,115 @@
+"""What an operator tells gc, by way of the supervisor, and what gc tells of itself.
+
+Supervisor to gc: `gc_suspend` and `gc_resume` (what), `gc_run` (what, force, number). gc to supervisor: `gc_status`,
+when something has changed. What there is to suspend and to run: `ledgers` (deletions of every kind), `minor`, `major`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LEDGERS, MINOR, MAJOR = "ledgers", "minor", "major"
+KINDS = (LEDGERS, MINOR, MAJOR)
+STATUS_INTERVAL_S = 0.5
+"""Between two tellings of how things stand, at least."""
+
+
+class CutOff(Exception):
+    """What is under way is not to go on. No error: the next one begins as if this one had not been."""
+
+
+class Draining(CutOff):
+    """The bookie stops."""
+
+
+class Suspended(CutOff):
+    """An operator has suspended it."""
+
+
+class Line(Protocol):
+    """The control socket to the supervisor, as `fastbk.server.child.Child` has it."""
+
+    def receive(self, timeout_s: float | None = 0) -> dict[str, Any] | None:
+        """Return the next message, None when none came in time."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one."""
+
+
+@dataclass
+class RunAsked:
+    """An operator's `fastbk bookie gc run`."""
+
+    number: int
+    what: tuple[str, ...]
+    force: bool = False
+
+
+@dataclass
+class Control:
+    """Takes the supervisor's messages wherever gc waits.
+
+    Attributes:
+        suspended: kinds that do not begin by themselves.
+        asked: runs that were asked for and not begun yet.
+        doing: what is under way, for `status`.
+    """
+
+    line: Line
+    on_suspended: Callable[[set[str]], None] = lambda what: None
+    suspended: set[str] = field(default_factory=set)
+    asked: list[RunAsked] = field(default_factory=list)
+    doing: str = ""
+    _told: dict[str, Any] = field(default_factory=dict)
+    _told_s: float = 0.0
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a message, at most so long. Raises Draining."""
+        message = self.line.receive(max(0.0, timeout_s))
+        if message is not None:
+            self._take(message)
+
+    def pause(self, timeout_s: float) -> None:
+        """Wait so long, whatever comes. Raises Draining, and Suspended in the midst of what has just been suspended."""
+        end_s = time.monotonic() + timeout_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.wait(left_s)
+            self.look()
+
+    def look(self) -> None:
+        """Raise Suspended if what is under way has been suspended."""
+        if self.doing in self.suspended:
+            raise Suspended(f"{self.doing} is suspended")
+
+    def tell(self, status: dict[str, Any], *, now: bool = False) -> None:
+        """Send how things stand, if that is new and it is time (`now`: it is)."""
+        now_s = time.monotonic()
+        if status == self._told or (not now and now_s - self._told_s < STATUS_INTERVAL_S):
+            return
+        self._told, self._told_s = status, now_s
+        self.line.send({"type": "gc_status", "status": status})
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "drain":
+            raise Draining
+        what = tuple(one for one in message.get("what", ()) if one in KINDS)
+        if kind == "gc_run":
+            self.asked.append(RunAsked(int(message["number"]), what, bool(message.get("force"))))
+        elif kind in ("gc_suspend", "gc_resume"):
+            self._change(what, suspend=kind == "gc_suspend")
+
+    def _change(self, what: Iterable[str], *, suspend: bool) -> None:
+        before = set(self.suspended)
+        if suspend:
+            self.suspended.update(what)
+        else:
+            self.suspended.difference_update(what)
+        if self.suspended != before:
+            self.on_suspended(self.suspended)

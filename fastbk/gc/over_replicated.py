@@ -1,0 +1,210 @@
+"""Copies that metadata counts on no more: a repair named other bookies, and this one came back with its data.
+
+Dropping a copy too many saves space, dropping one that is needed loses redundancy; so every doubt keeps:
+
+- only closed ledgers: an open one's writer, and whoever recovers one, write to bookies that metadata does not name yet;
+- metadata does not name this bookie in two looks that lie `age_s` apart, and the ledger's change mark is the same in
+  both: no add came, not even one that found its entry here already. A repair gives copies first and names the bookie
+  afterwards; one that stands still for longer than `age_s` looks again itself before it names anybody
+  (`fastbk.replication.re_replication`);
+- the index compares the change mark once more when it begins to drop (INV-G2), and keeps the ledger's fence.
+
+Each local ledger is looked at once every `age_s`, so many a second, and candidates once more when they are due: the
+metadata store sees one read a copy and `age_s`. What is remembered is some hundred bytes a candidate; a restart forgets
+it, and takes one more `age_s`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from fastbk.errors import Error
+from fastbk.model.ledger import LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fastbk.gc.live_set import Cluster, Rules
+    from fastbk.gc.pacing import Pace
+    from fastbk.meta.api import MetadataStore
+    from fastbk.model.ids import BookieId
+    from fastbk.model.ledger import LedgerMetadata
+
+READ_IDS = 100
+"""Ledgers whose metadata is read at once."""
+LEDGERS_A_LOOK = 2000
+"""Of the round; then others have their turn."""
+CANDIDATES_MAX = 200_000
+"""More are found in later rounds, once these are gone."""
+
+Copy = tuple[int, int]
+"""A ledger and its change mark."""
+
+
+class LocalCopies(Protocol):
+    """What the watch needs of the index."""
+
+    def settled(self, cursor: int) -> tuple[list[Copy], int]:
+        """Return some ledgers that hold something, and the cursor to go on with; 0: the end. Raises Error."""
+
+    def drop(self, copies: Sequence[Copy], reason: str) -> int:
+        """Have copies dropped that are still as they are marked; return how many were taken on. Raises Error."""
+
+
+@dataclass(frozen=True)
+class CopiesLook:
+    """What one look did.
+
+    Attributes:
+        read: ledgers whose metadata was read.
+        candidates: copies that metadata does not count on, as far as is known.
+        dropped: copies that were handed to the index to be dropped.
+        refused: whether too many were due to go without an operator's word.
+        is_round_over: whether every local ledger has been looked at in this round.
+        stopped: why it ended early; empty when it did not.
+    """
+
+    read: int = 0
+    candidates: int = 0
+    dropped: int = 0
+    refused: bool = False
+    is_round_over: bool = False
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A candidate as it was at the first look."""
+
+    changed: int
+    at_s: float
+
+
+def is_over_replicated(bookie_id: BookieId, metadata: LedgerMetadata) -> bool:
+    """Return whether a closed ledger's metadata counts on this bookie for nothing at all."""
+    if metadata.state is not LedgerState.CLOSED:
+        return False
+    return not any(bookie_id in fragment.ensemble for fragment in metadata.fragments)
+
+
+@dataclass
+class CopiesWatch:
+    """Looks at the metadata of local ledgers, some at a time, round after round. `pace`: in ledgers a second."""
+
+    local: LocalCopies
+    store: MetadataStore
+    cluster: Cluster
+    bookie_id: BookieId
+    pace: Pace
+    rules: Rules
+    age_s: float
+    clock_s: Callable[[], float] = time.monotonic
+    candidates: dict[int, Seen] = field(default_factory=dict)
+    _cursor: int = 0
+    _page: list[Copy] = field(default_factory=list)
+    _is_last_page: bool = False
+    _ledgers: int = 0
+    """Seen in this round."""
+    _ledgers_before: int = 0
+
+    def look(self, *, force: bool = False) -> CopiesLook:
+        """Go on with the round: read some ledgers' metadata, take note of candidates, drop those that are due.
+
+        Args:
+            force: an operator's word that most copies may go.
+        """
+        read = 0
+        try:
+            self.cluster.check()
+            while read < LEDGERS_A_LOOK and (some := self._next()):
+                read += len(some)
+                self._note(self._unnamed(some), some)
+        except (Error, OSError) as error:
+            return CopiesLook(
+                read, len(self.candidates), stopped=f"{type(error).__name__}: {error}"
+            )
+        is_over = not self._page and self._is_last_page
+        if is_over:
+            self._cursor, self._is_last_page = 0, False
+            self._ledgers_before, self._ledgers = self._ledgers, 0
+        look = self.drop_due(force=force)
+        return CopiesLook(
+            read + look.read, look.candidates, look.dropped, look.refused, is_over, look.stopped
+        )
+
+    def drop_due(self, *, force: bool = False) -> CopiesLook:
+        """Look a second time at candidates that are old enough, and hand those to the index that are what they were."""
+        now_s = self.clock_s()
+        due = [
+            (ledger_id, seen.changed)
+            for ledger_id, seen in self.candidates.items()
+            if now_s - seen.at_s >= self.age_s
+        ]
+        if not due:
+            return CopiesLook(candidates=len(self.candidates))
+        local = max(self._ledgers_before, self._ledgers, len(self.candidates))
+        if self.rules.is_too_much(len(due), local) and not force:
+            return CopiesLook(
+                candidates=len(self.candidates),
+                refused=True,
+                stopped=(
+                    f"metadata does not name this bookie for {len(due)} of {local} ledgers: if it is to lose them, drop"
+                    " the copies by `fastbk bookie gc run --force`, or allow it for good with [gc] delete_ratio_max"
+                ),
+            )
+        read = dropped = 0
+        try:
+            self.cluster.check()
+            for at in range(0, len(due), READ_IDS):
+                some = due[at : at + READ_IDS]
+                unnamed = self._unnamed(some)
+                read += len(some)
+                if unnamed:
+                    dropped += self.local.drop(unnamed, self._reason())
+                for ledger_id, _ in some:
+                    del self.candidates[ledger_id]
+        except (Error, OSError) as error:
+            stopped = f"{type(error).__name__}: {error}"
+            return CopiesLook(read, len(self.candidates), dropped, stopped=stopped)
+        return CopiesLook(read, len(self.candidates), dropped)
+
+    def _reason(self) -> str:
+        return (
+            f"closed in metadata {self.cluster.instance_id}, which named other bookies for all of it"
+            f" in two looks {self.age_s:g} s apart"
+        )
+
+    def _next(self) -> list[Copy]:
+        """Return the next ledgers of this round; none at its end."""
+        while not self._page and not self._is_last_page:
+            self._page, self._cursor = self.local.settled(self._cursor)
+            self._is_last_page = self._cursor == 0
+            self._ledgers += len(self._page)
+        some, self._page = self._page[:READ_IDS], self._page[READ_IDS:]
+        return some
+
+    def _unnamed(self, copies: Sequence[Copy]) -> list[Copy]:
+        """Return those that metadata does not count on now. A ledger that is not there is the collector's."""
+        found = self.store.read_ledgers([ledger_id for ledger_id, _ in copies])
+        self.pace.spend(len(copies))
+        return [
+            copy
+            for copy, read in zip(copies, found, strict=True)
+            if read is not None and is_over_replicated(self.bookie_id, read.metadata)
+        ]
+
+    def _note(self, unnamed: list[Copy], looked_at: list[Copy]) -> None:
+        """Take note of candidates; the first look is the one since which nothing has changed."""
+        now_s = self.clock_s()
+        still = dict(unnamed)
+        for ledger_id, _ in looked_at:
+            changed = still.get(ledger_id)
+            seen = self.candidates.get(ledger_id)
+            if changed is None:
+                self.candidates.pop(ledger_id, None)
+            elif (seen is None or seen.changed != changed) and (
+                seen is not None or len(self.candidates) < CANDIDATES_MAX
+            ):
+                self.candidates[ledger_id] = Seen(changed, now_s)

@@ -1,0 +1,118 @@
+"""What gc's metrics and log say of what it did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.native.stats import SLOTS, Stats
+from fastbk.observe import logs
+
+if TYPE_CHECKING:
+    from fastbk.gc.compaction import Run
+    from fastbk.gc.limbo import Look
+    from fastbk.gc.live_set import Cycle
+    from fastbk.gc.over_replicated import CopiesLook
+    from fastbk.server.gc_messages import LogUsage
+
+
+class Report:
+    """The gc segment's statistics, and log lines for what people should know."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._counted: dict[int, tuple[int, int, int]] = {}
+        """What was counted of each run that is under way: moved, freed, bad runs."""
+
+    def cycle(self, cycle: Cycle) -> None:
+        """Note a look for ledgers that metadata no longer lists."""
+        self._count("CYCLES")
+        self._gauge("LEDGERS", cycle.local)
+        self._gauge("CANDIDATES", cycle.candidates)
+        self._count("DELETED", cycle.deleted)
+        self._count("KEPT", cycle.kept)
+        if cycle.refused:
+            self._count("REFUSED")
+        if cycle.stopped:
+            self._count("CYCLES_STOPPED")
+            logs.warning("gc.stopped", reason=cycle.stopped)
+        if cycle.kept:
+            logs.warning("gc.listing_left_out", ledgers=cycle.kept)
+        if cycle.deleted:
+            logs.info("gc.deleted", ledgers=cycle.deleted, local=cycle.local, kept=cycle.kept)
+
+    def limbo(self, look: Look) -> None:
+        """Note a look at the ledgers in limbo; its doubts leave them there."""
+        self._count("LIMBO_OVER", look.over)
+        if look.over or look.stopped:
+            logs.info("gc.limbo", over=look.over, left=look.left, stopped=look.stopped)
+
+    def copies(self, look: CopiesLook) -> None:
+        """Note a look for copies that metadata counts on no more."""
+        self._count("LOOKUPS", look.read)
+        self._count("COPIES_DROPPED", look.dropped)
+        self._gauge("COPIES", look.candidates)
+        if look.refused:
+            self._count("REFUSED")
+        if look.stopped:
+            logs.warning("gc.copies_stopped", reason=look.stopped)
+        if look.dropped:
+            logs.info("gc.copies_dropped", ledgers=look.dropped, candidates=look.candidates)
+
+    def usage(self, logs_now: list[LogUsage]) -> None:
+        """Note how full the entry logs are."""
+        self._gauge("LOGS", len(logs_now))
+        self._gauge("LOG_BYTES", sum(log.durable_bytes for log in logs_now))
+        self._gauge("LIVE_BYTES", sum(max(0, log.live_bytes) for log in logs_now))
+
+    def suspended(self, what: set[str]) -> None:
+        """Note what an operator has suspended."""
+        self._gauge("SUSPENDED", int(bool(what)))
+        logs.info("gc.suspended" if what else "gc.resumed", what=sorted(what))
+
+    def compaction(self, event: str, run: Run) -> None:
+        """Note what a run says of itself."""
+        self._count_progress(run)
+        if event == "begun":
+            self._count("COMPACTIONS")
+            self._gauge("COMPACTION_RUNNING", len(self._counted))
+        elif event == "stuck":
+            self._gauge("COMPACTION_STUCK", 1)
+            logs.error(
+                "gc.compaction_stuck",
+                kind=run.kind,
+                moved_bytes=run.moved_bytes,
+                next="it was told to stop; look for a slow or failing disk",
+            )
+        elif event == "went_on":
+            self._gauge("COMPACTION_STUCK", 0)
+        elif event == "ended":
+            self._counted.pop(id(run), None)
+            self._gauge("COMPACTION_RUNNING", len(self._counted))
+            self._gauge("COMPACTION_STUCK", 0)
+            if run.error:
+                self._count("COMPACTION_ERRORS")
+                logs.warning("gc.compaction_error", kind=run.kind, reason=run.error)
+            if run.goes:
+                logs.info(
+                    "gc.compacted",
+                    kind=run.kind,
+                    logs=len(run.tried),
+                    moved_bytes=run.moved_bytes,
+                    freed_bytes=run.freed_bytes,
+                    bad_runs=run.bad_runs,
+                )
+
+    def _count_progress(self, run: Run) -> None:
+        now = (run.moved_bytes, run.freed_bytes, run.bad_runs)
+        before = self._counted.get(id(run), (0, 0, 0))
+        names = ("COMPACTION_MOVED_BYTES", "COMPACTION_FREED_BYTES", "COMPACTION_BAD_RUNS")
+        for name, after, earlier in zip(names, now, before, strict=True):
+            self._count(name, after - earlier)
+        self._counted[id(run)] = now
+
+    def _count(self, name: str, amount: int = 1) -> None:
+        if amount > 0:
+            self._stats.count(SLOTS[f"FBK_C_GC_{name}"], amount)
+
+    def _gauge(self, name: str, value: int) -> None:
+        self._stats.gauge(SLOTS[f"FBK_C_GC_{name}"], value)
