@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from fastbk.cli import cluster_cookies
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
 from fastbk.units import format_entries, format_size
 
@@ -28,13 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also ask every bookie which entries it holds (reads no data, but asks once a fragment and bookie)",
     )
-    for one in (status, bookies, lacking):
+    cookies = verbs.add_parser("cookies", help="the bookies that the metadata knows; forget one")
+    cluster_cookies.add_options(cookies)
+    for one in (status, bookies, lacking, cookies):
         add_metadata(one)
         add_json(one)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb."""
+    if options.verb == "cookies":
+        return cluster_cookies.run(options)
     verbs = {"status": _status, "bookies": _bookies, "under-replicated": _under_replicated}
     return asyncio.run(verbs[options.verb](options))
 

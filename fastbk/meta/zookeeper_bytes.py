@@ -108,6 +108,7 @@ def parse_identity(raw: bytes) -> BookieIdentity:
             BookieId(record["bookie_id"]),
             int(record["incarnation"]),
             tuple(DirectoryIdentity(**one) for one in record["directories"]),
+            int(record.get("starts", 0)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"a bookie's identity in ZooKeeper is damaged: {error}") from error

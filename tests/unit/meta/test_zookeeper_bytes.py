@@ -180,7 +180,8 @@ def test_a_damaged_registration_is_refused(raw: bytes) -> None:
 IDENTITY = BookieIdentity(
     "b1:3181",
     2**64 - 1,
-    (DirectoryIdentity("ab12", "journal"), DirectoryIdentity("cd34", "ledger")),
+    (DirectoryIdentity("ab12", "journal"), DirectoryIdentity("cd34", "ledger", 1)),
+    starts=7,
 )
 
 
@@ -198,6 +199,8 @@ def test_cookies() -> None:
 
 def test_identities_read_back() -> None:
     assert raw_bytes.parse_identity(raw_bytes.identity_bytes(IDENTITY)) == IDENTITY
+    from_before = b'{"bookie_id": "b", "incarnation": "7", "directories": [{"directory_id": "a", "role": "journal"}]}'
+    assert raw_bytes.parse_identity(from_before).starts == 0
     for damaged in (b"", b"{}", b"[]", raw_bytes.identity_bytes(IDENTITY)[:-2]):
         with pytest.raises(StorageError):
             raw_bytes.parse_identity(damaged)

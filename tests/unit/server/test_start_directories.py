@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.errors import MetadataConflict, StorageError
+from fastbk.meta import open_store
 from fastbk.meta.api import MetadataStore
 from fastbk.meta.memory import MemoryStore
 from fastbk.meta.sqlite import SqliteStore
@@ -26,6 +27,7 @@ from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.start_rules import IdentityError
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"
 
@@ -98,6 +100,26 @@ def test_a_birth_stamps_the_cookie_of_the_metadata_everywhere(
     assert bookie.cookie(bookie.journal) == bookie.cookie(bookie.ledgers) == expected
     assert expected.instance_id == store.instance_id() != ""
     assert bookie.settle() == read.identity.incarnation
+
+
+def test_file_and_node_are_the_same_bytes(tmp_path: Path, zookeeper: ZooKeeperPlace) -> None:
+    """On a real ZooKeeper, whose cookies Apache's tools read; and a formatted cluster is another one."""
+    store = open_store(zookeeper.uri())
+    bookie = Bookie(tmp_path / "z", store)
+    bookie.settle()
+    bookie.settle()
+    peek = zookeeper.client()
+    node = peek.get(zookeeper.path("cookies/me"))[0]
+    peek.stop()
+    peek.close()
+    for directory in (bookie.journal, bookie.ledgers):
+        assert (directory / "current" / "VERSION").read_bytes() == node
+    assert decode(node).instance_id == store.instance_id()
+    assert bookie.starts() == 1
+    bookie.store = open_store(zookeeper.uri("/other"))
+    assert "another cluster" in bookie.refusal()
+    for each in (store, bookie.store):
+        each.close()
 
 
 def test_wiped(bookie: Bookie) -> None:

@@ -1,0 +1,75 @@
+"""The cookies of a cluster: which bookies its metadata knows, with which directories; and forgetting one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.errors import MetadataConflict, StorageError
+from fastbk.server.identity import LEDGERS_NAMED, ledgers_of
+
+if TYPE_CHECKING:
+    from fastbk.meta.api import MetadataStore
+    from fastbk.model.ids import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBookie:
+    """What metadata knows of one bookie id.
+
+    Attributes:
+        incarnation: hex. starts: of that incarnation.
+        directories: role, pair and id of each.
+        is_registered: it is alive, or was a moment ago.
+    """
+
+    bookie_id: BookieId
+    incarnation: str
+    starts: int
+    directories: tuple[str, ...]
+    is_registered: bool
+
+
+def known_bookies(store: MetadataStore) -> list[KnownBookie]:
+    """Return every bookie that ever started and was not forgotten, by id. Raises MetadataUnavailable."""
+    alive = {one.service.bookie_id for one in store.list_bookies()}
+    return [
+        KnownBookie(
+            one.bookie_id,
+            f"{one.incarnation:016x}",
+            one.starts,
+            tuple(f"{each.role} {each.pair}: {each.directory_id}" for each in one.directories),
+            one.bookie_id in alive,
+        )
+        for one in store.list_identities()
+    ]
+
+
+def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = False) -> None:
+    """Delete a bookie's cookie and identity, so that its id is free; its directories start no bookie any more.
+
+    Args:
+        store: of the cluster.
+        bookie_id: of a bookie that is not running.
+        even_if_named: also when ledgers still count on it. The next bookie of that id has to be started with
+            `--accept-data-loss` then, since it holds none of what they say it holds.
+
+    Raises StorageError (unknown, running, or named by ledgers), MetadataUnavailable, MetadataConflict.
+    """
+    read = store.read_identity(bookie_id)
+    if read is None:
+        raise StorageError(f"the metadata store knows no bookie {bookie_id!r}")
+    if any(one.service.bookie_id == bookie_id for one in store.list_bookies()):
+        raise MetadataConflict(
+            f"bookie {bookie_id!r} is running: stop it first (the registration of one that was killed runs out by"
+            " itself)"
+        )
+    if not even_if_named:
+        ledger_ids = ledgers_of(store, bookie_id)
+        if ledger_ids:
+            some = ", ".join(map(str, ledger_ids[:LEDGERS_NAMED]))
+            raise StorageError(
+                f"{len(ledger_ids)} ledgers count on bookie {bookie_id!r} (ledger {some}): `fastbk bookie decommission"
+                f" {bookie_id}` copies them to others first"
+            )
+    store.delete_identity(bookie_id, read.version)
