@@ -249,7 +249,10 @@ def test_a_lease_that_is_not_renewed_runs_out(driver: str, tmp_path: Path) -> No
 def test_identities_are_kept_by_compare_and_set(open_driver: Open) -> None:
     store, other = open_driver(), open_driver()
     identity = BookieIdentity(
-        "b1", 7, (DirectoryIdentity("ab", "journal"), DirectoryIdentity("cd", "ledger", 1)), starts=3
+        "b1",
+        7,
+        (DirectoryIdentity("ab", "journal"), DirectoryIdentity("cd", "ledger", 1)),
+        starts=3,
     )
     assert store.read_identity("b1") is None
     version = store.write_identity(identity, None)
