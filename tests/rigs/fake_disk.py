@@ -20,7 +20,7 @@ from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from tests.fixtures.storage_rig import KIB, format_disk
 from tests.rigs.doing import do
-from tests.rigs.judge import Key, Known, judge
+from tests.rigs.judge import Known, judge
 from tests.rigs.opening import look, open_whole
 from tests.rigs.report import Plan, Report
 from tests.rigs.script import Script
@@ -117,7 +117,7 @@ class Run:
                 if not self.plan.goes_on(self.report.cases):
                     continue
                 self.report.counts["moments"] += 1
-                known = self.book.known_at(snapshot)
+                known = self.book.known_at(snapshot.moment, snapshot.watched)
                 for turn, mode in enumerate(RESOLUTIONS):
                     with disk.copy() as copy:
                         self.look_at(copy, mode, known, f"life {number} moment {snapshot.moment} {mode} {turn}")
@@ -145,16 +145,11 @@ class Run:
                 self.report.counts["whole"] += 1
                 found = open_whole(disk, known, self.place)
             else:
-                found = look(disk, keys_of(known), self.place)
+                found = look(disk, known.keys(), self.place)
         except (OSError, Error, AssertionError) as error:
             self.report.lose([f"does not start: {type(error).__name__}: {error}"], name)
             return
         self.report.lose(judge(known, found), name)
-
-
-def keys_of(known: Known) -> list[Key]:
-    """All entries of ledgers that nobody deleted."""
-    return [key for key in known.sent if key[0] not in known.deleted]
 
 
 def run(plan: Plan) -> Report:

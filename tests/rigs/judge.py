@@ -33,6 +33,10 @@ class Known:
     deleted: Collection[int] = ()
     damaged: Collection[Key] = ()
 
+    def keys(self) -> list[Key]:
+        """All entries that were ever sent, but for those of deleted ledgers."""
+        return [key for key in self.sent if key[0] not in self.deleted]
+
 
 @dataclass
 class Found:

@@ -1,0 +1,70 @@
+"""Work in a forked child: what it holds, files and locks, goes with it, as with a process that dies."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+READ_BYTES = 1 << 20
+
+
+class ChildFailed(Exception):
+    """The child raised something, or died; the text says what."""
+
+
+def in_child(work: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """Return what `work` returns (it has to be pickled). Raises ChildFailed, also after `timeout_s`."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads' locks: the child takes none
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reading)
+            _answer(work, writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        answer = _read_all(reading, timeout_s)
+    finally:
+        os.close(reading)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if not answer:
+        raise ChildFailed("the child died or took too long")
+    is_good, value = pickle.loads(answer)
+    if not is_good:
+        raise ChildFailed(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _answer(work: Callable[[], object], writing: int) -> None:
+    try:
+        answer = pickle.dumps((True, work()))
+    except BaseException:  # whatever it is, the parent has to hear of it
+        answer = pickle.dumps((False, traceback.format_exc(limit=-4)))
+    with open(writing, "wb") as file:
+        file.write(answer)
+
+
+def _read_all(reading: int, timeout_s: float) -> bytes:
+    """Read to the end; nothing when it does not come in time."""
+    end_s = time.monotonic() + timeout_s
+    parts = []
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(end_s - time.monotonic(), 0.0))
+        if not ready:
+            return b""
+        part = os.read(reading, READ_BYTES)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
