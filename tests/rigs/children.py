@@ -10,7 +10,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 READ_BYTES = 1 << 20
@@ -20,8 +21,31 @@ class ChildFailed(Exception):
     """The child raised something, or died; the text says what."""
 
 
-def in_child(work: Callable[[], T], timeout_s: float = 60.0) -> T:
-    """Return what `work` returns (it has to be pickled). Raises ChildFailed, also after `timeout_s`."""
+@dataclass
+class Child(Generic[T]):
+    """A forked child at work."""
+
+    pid: int
+    reading: int
+
+    def result(self, timeout_s: float) -> T:
+        """Wait for what `work` returns. Raises ChildFailed, also after `timeout_s`. To be called once."""
+        try:
+            answer = _read_all(self.reading, timeout_s)
+        finally:
+            os.close(self.reading)
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        if not answer:
+            raise ChildFailed("the child died or took too long")
+        is_good, value = pickle.loads(answer)
+        if not is_good:
+            raise ChildFailed(value)
+        return value  # type: ignore[no-any-return]
+
+
+def start_child(work: Callable[[], T]) -> Child[T]:
+    """Fork and run `work` there; what it returns is pickled."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads' locks: the child takes none
@@ -33,18 +57,12 @@ def in_child(work: Callable[[], T], timeout_s: float = 60.0) -> T:
         finally:
             os._exit(0)
     os.close(writing)
-    try:
-        answer = _read_all(reading, timeout_s)
-    finally:
-        os.close(reading)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    if not answer:
-        raise ChildFailed("the child died or took too long")
-    is_good, value = pickle.loads(answer)
-    if not is_good:
-        raise ChildFailed(value)
-    return value  # type: ignore[no-any-return]
+    return Child(pid, reading)
+
+
+def in_child(work: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """Fork, run `work`, and return what it returns. Raises ChildFailed, also after `timeout_s`."""
+    return start_child(work).result(timeout_s)
 
 
 def _answer(work: Callable[[], object], writing: int) -> None:

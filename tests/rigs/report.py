@@ -63,6 +63,14 @@ class Report:
         room = max(LOSSES_MAX - len(self.losses), 0)
         self.losses += [f"{case}: {each}" for each in what[:room]]
 
+    def add(self, part: Report) -> None:
+        """Take in what a part of the same rig said."""
+        self.cases += part.cases
+        self.losses += part.losses
+        self.losses_count += part.losses_count
+        self.counts += part.counts
+        self.skipped = part.skipped
+
     @property
     def is_good(self) -> bool:
         """Whether nothing was lost."""

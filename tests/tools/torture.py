@@ -1,47 +1,121 @@
-"""`./dev torture ROUNDS=n`: kills, freezes and partitions against a live cluster; every history is checked.
+"""`./dev torture`: a short version of every fault rig in 40 seconds; prints cases and losses, ends with 1 on any loss.
 
-SEED=s repeats the choices (not the timing). The folder with all histories and logs is kept when something is wrong.
+    N=20             that many times as much
+    RIG=power        one of them (`./dev torture RIG=help` lists them)
+    CASES=100000     stop there instead of at a time; with RIG=
+    ROUNDS=500       rounds of the rig `live`, and nothing else
+    SEED=n           the same choices again (not the timing of real processes)
+    JOBS=2           processes at once, for the rigs that can use them
+    DATA=folder      where files go; what is kept after a loss lies there
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
-import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.live.torture import Torture
+from tests.rigs import fake_disk, live, power_cut
+from tests.rigs.children import ChildFailed, start_child
+from tests.rigs.report import Plan, Report
+
+SEEDS_A_JOB = 1_000_000
+PATIENCE_S, DAY_S = 600.0, 86400.0
+
+
+@dataclass(frozen=True)
+class Rig:
+    """One rig.
+
+    Attributes:
+        about: one line.
+        seconds: of the 40 that N=1 takes.
+        cases: with N=1, for rigs that can't stop by time; 0: by time.
+        splits: several can run beside each other with seeds of their own.
+    """
+
+    run: Callable[[Plan], Report]
+    about: str
+    seconds: float
+    cases: int = 0
+    splits: bool = False
+
+
+RIGS = {
+    "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 8.0, splits=True),
+    "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 6.0, splits=True),
+    "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 10.0, cases=3),
+}
 
 
 def main() -> int:
-    """Run and report; 0 only without any violation."""
-    rounds = int(os.environ.get("ROUNDS", "100"))
-    seed = int(os.environ.get("SEED", str(secrets.randbelow(2**32))))
-    folder = Path(tempfile.mkdtemp(prefix="fastbk-torture-", dir=os.environ.get("DATA")))
-    print(f"torture: {rounds} rounds, SEED={seed}, in {folder}", flush=True)
+    """Run what the environment asks for; 0 only when nothing was lost and something was run."""
+    name = os.environ.get("RIG") or ("live" if os.environ.get("ROUNDS") else "")
+    if name and name not in RIGS:
+        print("\n".join(f"{each:<10} {rig.about}" for each, rig in RIGS.items()))
+        return 0 if name == "help" else 2
+    seed = int(os.environ.get("SEED", str(secrets.randbelow(2**30))))
+    times = float(os.environ.get("N", "1"))
+    cases = int(os.environ.get("ROUNDS") or os.environ.get("CASES") or "0")
+    folder = Path(os.environ.get("DATA") or tempfile.gettempdir())
+    print(f"torture: SEED={seed}", flush=True)
     began_s = time.monotonic()
-    torture = Torture(folder, seed, rounds)
-    report = asyncio.run(torture.run())
+    reports = []
+    for each, rig in RIGS.items():
+        if name in ("", each):
+            reports.append(run_one(each, rig, plan_of(rig, seed, times, cases, folder)))
+            print(reports[-1].line(), flush=True)
+            for loss in reports[-1].losses:
+                print(f"LOSS {loss}", flush=True)
+    lost = sum(report.losses_count for report in reports)
+    done = sum(report.cases for report in reports)
     took_s = time.monotonic() - began_s
-    faults = ", ".join(f"{name} {count}" for name, count in sorted(torture.counts.items()))
-    print(f"faults: {faults}")
-    for violation in report.violations[:50]:
-        print(f"VIOLATION {violation}")
-    counts = report.counts
-    print(
-        f"rounds={rounds} ledgers={counts['ledgers']} added={counts['added']} refused={counts['refused']}"
-        f" recovered={counts['opened']} reads={counts['read']} violations={len(report.violations)}"
-        f" seconds={took_s:.0f}"
-    )
-    if report.is_good:
-        shutil.rmtree(folder)
-        return 0
-    print(f"kept: {folder}")
-    return 1
+    print(f"torture: {len(reports)} rigs, cases={done} losses={lost} seconds={took_s:.0f} SEED={seed}")
+    return 0 if done and not lost else 1
+
+
+def plan_of(rig: Rig, seed: int, times: float, cases: int, folder: Path) -> Plan:
+    """How much of a rig is run: so many cases when they are named, else its share of the time."""
+    if cases:
+        return Plan(seed, cases, float("inf"), folder)
+    return Plan(seed, max(1, round(rig.cases * times)) if rig.cases else 0, rig.seconds * times, folder)
+
+
+def run_one(name: str, rig: Rig, plan: Plan) -> Report:
+    """Run a rig, in several processes where it can; what it raises counts as a loss."""
+    jobs = max(1, int(os.environ.get("JOBS", "1"))) if rig.splits else 1
+    try:
+        if jobs == 1:
+            return rig.run(plan)
+        return run_jobs(name, rig, plan, jobs)
+    except Exception as error:  # a rig that breaks down has proven nothing
+        report = Report(name)
+        report.lose([f"{type(error).__name__}: {error}"], "the rig itself")
+        return report
+
+
+def run_jobs(name: str, rig: Rig, plan: Plan, jobs: int) -> Report:
+    """Split the cases over forked children, and add up what they say."""
+    began_s = time.monotonic()
+    parts = [
+        replace(plan, seed=plan.seed + job * SEEDS_A_JOB, cases=-(-plan.cases // jobs), began_s=began_s)
+        for job in range(jobs)
+    ]
+    whole = Report(name)
+    children = [start_child(lambda part=part: rig.run(part)) for part in parts]  # type: ignore[misc]
+    patience_s = PATIENCE_S + min(plan.seconds, DAY_S)
+    for child in children:
+        try:
+            whole.add(child.result(patience_s))
+        except ChildFailed as error:
+            whole.lose([str(error)], "the rig itself")
+    whole.seconds = time.monotonic() - began_s
+    return whole
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""Rig `live`: kills, freezes and partitions against a live cluster; every history is checked (`tests/live`)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tests.live.torture import Torture
+from tests.rigs.report import Plan, Report
+
+
+def run(plan: Plan) -> Report:
+    """Do `plan.cases` rounds, whatever time they take; the folder is kept when something is wrong."""
+    report = Report("live")
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="fastbk-torture-", dir=plan.folder))
+    torture = Torture(folder, plan.seed, plan.cases)
+    found = asyncio.run(torture.run())
+    report.cases = plan.cases
+    report.counts.update(torture.counts)
+    for name in ("ledgers", "added", "refused", "opened", "read"):
+        report.counts[name] = found.counts[name]
+    report.lose([str(violation) for violation in found.violations], f"seed {plan.seed}, kept in {folder}")
+    if found.is_good:
+        shutil.rmtree(folder)
+    report.seconds = time.monotonic() - began_s
+    return report

@@ -1,0 +1,81 @@
+"""`./dev torture` adds up what the rigs say, and its exit code is theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rigs.report import Plan, Report
+from tests.tools import torture
+
+
+def good(plan: Plan) -> Report:
+    return Report("good", cases=plan.cases or 7)
+
+
+def lossy(plan: Plan) -> Report:
+    report = Report("lossy", cases=1)
+    report.lose(["an entry"], "here")
+    return report
+
+
+def broken(plan: Plan) -> Report:
+    raise RuntimeError("no such thing")
+
+
+def idle(plan: Plan) -> Report:
+    return Report("idle", skipped="needs root")
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RIG", "ROUNDS", "CASES", "N", "JOBS", "DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("rigs", "code", "text"),
+    [
+        ({"good": good}, 0, "cases=7 losses=0"),
+        ({"good": good, "lossy": lossy}, 1, "LOSS here: an entry"),
+        ({"broken": broken, "good": good}, 1, "no such thing"),
+        ({"idle": idle, "good": good}, 0, "skipped: needs root"),
+        ({"idle": idle}, 1, "cases=0"),
+    ],
+)
+def test_the_exit_code(
+    rigs: dict[str, object],
+    code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = {name: torture.Rig(run, "", 1.0) for name, run in rigs.items()}  # type: ignore[arg-type]
+    monkeypatch.setattr(torture, "RIGS", made)
+    assert torture.main() == code
+    assert text in capsys.readouterr().out
+
+
+def test_cases_are_split_over_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torture, "RIGS", {"good": torture.Rig(good, "", 1.0, splits=True), "idle": torture.Rig(idle, "", 1.0)})
+    monkeypatch.setenv("RIG", "good")
+    monkeypatch.setenv("CASES", "9")
+    monkeypatch.setenv("JOBS", "2")
+    assert torture.main() == 0
+    out = capsys.readouterr().out
+    assert "1 rigs, cases=10 losses=0" in out
+
+
+def test_rounds_mean_the_live_rig(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torture, "RIGS", {"live": torture.Rig(good, "", 1.0, cases=3), "lossy": torture.Rig(lossy, "", 1.0)})
+    monkeypatch.setenv("ROUNDS", "5")
+    assert torture.main() == 0
+    assert "cases=5" in capsys.readouterr().out
+
+
+def test_help_and_wrong_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RIG", "help")
+    assert torture.main() == 0
+    monkeypatch.setenv("RIG", "nonsense")
+    assert torture.main() == 2
+    out = capsys.readouterr().out
+    assert all(name in out for name in torture.RIGS)
