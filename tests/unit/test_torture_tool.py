@@ -56,7 +56,8 @@ def test_the_exit_code(
 
 
 def test_cases_are_split_over_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(torture, "RIGS", {"good": torture.Rig(good, "", 1.0, splits=True), "idle": torture.Rig(idle, "", 1.0)})
+    rigs = {"good": torture.Rig(good, "", 1.0, splits=True), "idle": torture.Rig(idle, "", 1.0)}
+    monkeypatch.setattr(torture, "RIGS", rigs)
     monkeypatch.setenv("RIG", "good")
     monkeypatch.setenv("CASES", "9")
     monkeypatch.setenv("JOBS", "2")
@@ -66,7 +67,8 @@ def test_cases_are_split_over_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_rounds_mean_the_live_rig(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(torture, "RIGS", {"live": torture.Rig(good, "", 1.0, cases=3), "lossy": torture.Rig(lossy, "", 1.0)})
+    rigs = {"live": torture.Rig(good, "", 1.0, cases=3), "lossy": torture.Rig(lossy, "", 1.0)}
+    monkeypatch.setattr(torture, "RIGS", rigs)
     monkeypatch.setenv("ROUNDS", "5")
     assert torture.main() == 0
     assert "cases=5" in capsys.readouterr().out
