@@ -233,7 +233,7 @@ def _count_start(
                 raise
             logs.warning("bookie.start_not_counted", directory=each.path, reason=str(error))
             return
-        kill_point("start.after_identity")
+        kill_point("supervisor.start_counted")
     try:
         store.write_identity(replace(known, starts=starts), version)
     except MetadataConflict as error:
