@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli import bookie_heal, bookie_info, bookie_repair
+from fastbk.cli import bookie_check, bookie_heal, bookie_info, bookie_repair
 from fastbk.cli.bookie_repair import add_recover
 from fastbk.cli.options import need_linux
 from fastbk.errors import ConfigError
@@ -13,7 +13,7 @@ from fastbk.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-VERBS = "info, disk, repair, recover, decommission"
+VERBS = "info, disk, check, rebuild-locations, repair, recover, decommission"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     repair = verbs.add_parser("repair", help="heal damaged or lost copies of a running bookie")
     bookie_heal.add_arguments(repair)
     repair.set_defaults(act=bookie_heal.run)
+    check = verbs.add_parser("check", help="verify all that a stopped bookie has stored")
+    bookie_check.add_check(check)
+    check.set_defaults(act=bookie_check.check)
+    rebuild = verbs.add_parser(
+        "rebuild-locations", help="make a stopped bookie's locations files anew from its entry logs"
+    )
+    bookie_check.add_rebuild(rebuild)
+    rebuild.set_defaults(act=bookie_check.rebuild)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--config", type=Path, metavar="FILE", help="its TOML file")
     what.add_argument(

@@ -255,3 +255,22 @@ def check_locations(
 def probe(store: Store, ledger_id: int, entry_id: int) -> int:
     """Return the wire status of a read of that one entry from the disk; any thread."""
     return int(lib.fbk_store_probe(store.handle, ledger_id, entry_id))
+
+
+def unreadable(store: Store, run: Run) -> list[tuple[int, int]]:
+    """Return the ranges of a damaged run's ids that are "cannot tell": no other copy of them is whole. Any thread.
+
+    Raises NativeFullError when the read cache has no room now.
+    """
+    found: list[tuple[int, int]] = []
+    for entry_id in range(run.first_entry_id, run.last_entry_id + 1):
+        status = probe(store, run.ledger_id, entry_id)
+        if status == lib.FBK_S_TOO_MANY_REQUESTS:
+            check(lib.FBK_E_FULL, "look for another copy")
+        if status != lib.FBK_S_CANNOT_TELL:
+            continue
+        if found and found[-1][1] + 1 == entry_id:
+            found[-1] = found[-1][0], entry_id
+        else:
+            found.append((entry_id, entry_id))
+    return found

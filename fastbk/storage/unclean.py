@@ -40,6 +40,10 @@ class Unclean(msgspec.Struct, frozen=True, kw_only=True):
         return self.sync == UNSYNCED
 
 
+WORST = Unclean(incarnation="", sync=UNSYNCED, started_s=0)
+"""What a damaged file is taken for."""
+
+
 def encode(flag: Unclean) -> bytes:
     """Return the file's bytes."""
     fields = msgspec.to_builtins(flag)
@@ -77,7 +81,7 @@ def read_unclean(disk: Disk, directory: str) -> Unclean | None:
     except FileNotFoundError:
         return None
     except CorruptDataError:
-        return Unclean(incarnation="", sync=UNSYNCED, started_s=0)
+        return WORST
 
 
 def write_unclean(disk: Disk, directory: str, flag: Unclean) -> None:

@@ -30,6 +30,18 @@ def fastbk_cli(uri: str, *words: str) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
+async def offline(*words: str) -> tuple[int, int]:
+    """Run a command on a stopped bookie; return its exit code and how many entries it calls damaged."""
+
+    def run() -> tuple[int, int]:
+        command = [sys.executable, "-m", "fastbk.cli", "bookie", *words, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        answer = json.loads(done.stdout) if done.stdout else {}
+        return done.returncode, answer["damaged_entries"] if isinstance(answer, dict) else 0
+
+    return await asyncio.to_thread(run)
+
+
 def data_of(entry_id: int) -> bytes:
     return b"entry %d of the ledger, " % entry_id * 4
 
@@ -71,7 +83,10 @@ async def test_damaged_copies_are_healed_in_place_and_stay_healed() -> None:
         uri, sick = cluster.metadata_uri, cluster.bookies[2]
         ledger_id = await fill(uri)
         await cluster.stop_bookie_async(2)
+        config = ("--config", str(sick.directory / "bookie.toml"))
+        assert await offline("check", *config) == (0, 0)
         harm(sick, victims)
+        assert await offline("check", *config) == (1, len(victims))
         await cluster.start_bookie_async(2)
         found = await statuses(sick, ledger_id)
         assert {one for one, status in found.items() if status != Status.OK} == set(victims)
@@ -85,6 +100,12 @@ async def test_damaged_copies_are_healed_in_place_and_stay_healed() -> None:
         code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
         assert (code, answer["entries_copied"], answer["entries_checked"]) == (0, 0, ENTRIES), said
         await cluster.stop_bookie_async(2)
+        assert await offline("check", *config) == (0, 0)
+        for path in (sick.directory / "ledgers" / "locations").iterdir():
+            path.unlink()
+        assert (await offline("check", *config))[0] == 1
+        assert (await offline("rebuild-locations", *config))[0] == 0
+        assert await offline("check", *config) == (0, 0)
         await cluster.start_bookie_async(2)
         assert set((await statuses(sick, ledger_id)).values()) == {Status.OK}
         raw = await raw_bookie(sick)

@@ -15,7 +15,15 @@ from fastbk.replication.actions import AddEntry, Ask, Found, ReadEntries, Reply
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.healing import BAD_RANGES_MAX, HealLedger, LedgerHealed
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, entry_of, holders, metadata_of
+from tests.fixtures.quorum_world import (
+    LEDGER,
+    Bookie,
+    Client,
+    World,
+    entry_of,
+    holders,
+    metadata_of,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -24,7 +32,7 @@ SICK = "b1"
 
 @dataclass
 class SickBookie(Bookie):
-    """`rotten`: their checksums fail here: they are not shown, and a recovery add replaces them. `limbo`: never "no"."""
+    """`rotten`: checksums fail here: they are not shown, a recovery add replaces them. `limbo`: it never says "no"."""
 
     rotten: set[EntryId] = field(default_factory=set)
     limbo: bool = False

@@ -1,0 +1,278 @@
+"""`fastbk bookie check` and `fastbk bookie rebuild-locations`: a stopped bookie's directories, verified or mended."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.bookie_repair import ProgressLine
+from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from fastbk.native.disk import Disk
+    from fastbk.server.config import BookieConfig
+    from fastbk.storage.check import Checked
+    from fastbk.storage.identity import Identity
+    from fastbk.storage.rebuild import Rebuilt
+
+LOCK_WAIT_S = 1.0
+SHOWN_MAX = 100
+
+
+@dataclass
+class Pair:
+    """The directories of one journal/index pair, with a disk each and what their identities say."""
+
+    number: int
+    directory: str
+    journal_directory: str
+    disk: Disk
+    journal_disk: Disk
+    identities: dict[str, Identity | None]
+    problems: list[tuple[str, str]]
+    """Directory and what is wrong with its identity."""
+
+    @property
+    def incarnation(self) -> int:
+        """What file headers must carry. Raises StorageError where no identity says so."""
+        for identity in self.identities.values():
+            if identity is not None:
+                return identity.incarnation_number
+        raise StorageError(
+            f"neither {self.directory} nor {self.journal_directory} has a readable identity.json: nobody can say whose"
+            " data this is; restore one of them"
+        )
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `check`."""
+    _add_config(parser)
+    parser.add_argument(
+        "--rate", metavar="SIZE", default="0", help="bytes read a second (no limit)"
+    )
+    add_json(parser)
+
+
+def add_rebuild(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rebuild-locations`."""
+    _add_config(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what is lost and would be in doubt"
+    )
+    add_json(parser)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", required=True, help="the bookie's TOML file"
+    )
+
+
+def check(options: argparse.Namespace) -> int:
+    """Verify everything; 1 if something is damaged."""
+    need_linux("fastbk bookie check")
+    from fastbk.cli.bookie_repair import rate_of
+    from fastbk.storage.check import Checked, DirectoryCheck
+
+    rate = rate_of(options.rate)
+    line = ProgressLine()
+    checked = Checked()
+    with _locked(options.config) as (_, pairs):
+        for pair in pairs:
+            for directory, problem in pair.problems:
+                checked.add("damage", directory, problem)
+            DirectoryCheck(
+                pair.disk,
+                pair.directory,
+                pair.journal_disk,
+                pair.journal_directory,
+                pair.incarnation,
+                pair=pair.number,
+                checked=checked,
+                on_progress=lambda now: line.at(lambda: _text(now)),
+                pause=lambda size_bytes: time.sleep(size_bytes / rate) if rate else None,
+            ).run()
+    line.end()
+    _say_checked(options, checked)
+    return 0 if checked.is_whole else 1
+
+
+def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
+    from fastbk.storage.check import worst
+
+    seconds = max(1e-9, time.monotonic() - checked.began_s)
+    answer: dict[str, object] = {
+        name: value
+        for name, value in asdict(checked).items()
+        if name not in ("findings", "began_s", "total_bytes")
+    }
+    answer["bytes_per_s"] = round(checked.read_bytes / seconds)
+    shown = worst(checked.findings, SHOWN_MAX)
+    if options.json:
+        answer["findings"] = [asdict(one) for one in checked.findings]
+        print_json(answer)
+        return
+    for one in shown:
+        print(f"{one.severity:<6} {one.path}: {one.text}")
+    if len(checked.findings) > len(shown):
+        print(f"... and {len(checked.findings) - len(shown)} more; --json shows all")
+    print(
+        f"{'whole' if checked.is_whole else f'damaged in {checked.damage_count} places'}: {checked.entries:,} entries"
+        f" in {checked.runs:,} runs of {checked.logs} logs, {checked.locations_files} locations files,"
+        f" {checked.journal_batches:,} journal batches; {format_size(checked.read_bytes)} read in {seconds:.1f} s"
+    )
+    print(
+        f"live {format_size(checked.live_bytes)}, dead {format_size(checked.dead_bytes)}, of no manifest"
+        f" {format_size(checked.orphan_bytes)}"
+    )
+    if not checked.is_whole:
+        note(
+            "start the bookie and run `fastbk bookie repair ID`: it copies what is damaged from other bookies"
+            " (damaged locations first need `fastbk bookie rebuild-locations`)"
+        )
+
+
+def _text(checked: Checked) -> str:
+    rate = checked.read_bytes / max(1e-9, time.monotonic() - checked.began_s)
+    return (
+        f"checked {format_size(checked.read_bytes)} of about {format_size(checked.total_bytes)},"
+        f" {format_size(int(rate))}/s, {checked.damage_count} places damaged"
+    )
+
+
+def rebuild(options: argparse.Namespace) -> int:
+    """Make all locations files anew."""
+    need_linux("fastbk bookie rebuild-locations")
+    from fastbk.storage.rebuild import Rebuild
+
+    reports = []
+    line = ProgressLine()
+    with _locked(options.config) as (config, pairs):
+        for pair in pairs:
+            run = Rebuild(
+                pair.disk,
+                pair.directory,
+                pair.incarnation,
+                pair=pair.number,
+                on_progress=lambda now: line.at(lambda: f"{now.logs} logs, {now.runs:,} runs"),
+            )
+            doubts = run.look()
+            if options.dry_run:
+                reports.append(run.report)
+                continue
+            for doubt in doubts:
+                note(f"in doubt: {doubt}")
+            reports.append(run.run(_mark(pair), lambda: _named(config)))
+            line.end()
+    if options.json:
+        print_json([asdict(report) for report in reports])
+    else:
+        for report in reports:
+            _say_rebuilt(report, dry_run=options.dry_run)
+    return 0
+
+
+def _say_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
+    for doubt in report.doubts:
+        print(f"in doubt: {doubt}")
+    if dry_run:
+        print("all ledgers would be in limbo" if report.doubts else "no ledger states are lost")
+        return
+    print(
+        f"{report.files} locations files of {report.runs:,} runs ({report.entries:,} entries, {report.ledgers:,}"
+        f" ledgers) in {report.logs} logs; {report.damaged_runs} runs and {report.damaged_entries} entries are damaged"
+    )
+    if report.aside:
+        print(f"the old files are in {report.aside}")
+    if report.doubts:
+        print(
+            f"{report.limbo:,} ledgers are in limbo: start the bookie and run `fastbk bookie repair ID`; ledgers leave"
+            " limbo as they are found whole"
+        )
+
+
+def _named(config: BookieConfig) -> list[int]:
+    """Return the ledgers that metadata names this bookie for: any of them may have lost something here."""
+    from fastbk.meta import open_store
+    from fastbk.model.ids import BookieId
+    from fastbk.server.identity import ledgers_of
+
+    store = open_store(config.metadata.uri, 30.0)
+    try:
+        return ledgers_of(
+            store, BookieId(config.bookie.id or config.bookie.listen), or_in_recovery=True
+        )
+    finally:
+        store.close()
+
+
+def _mark(pair: Pair) -> int:
+    """Return the last batch that is surely in entry logs where no manifest says so: files behind the mark alone are
+    recycled (INV-J3).
+    """
+    from fastbk.storage.journal_files import find_files
+
+    found = find_files(pair.journal_disk, pair.journal_directory, lock=False)
+    used = [file for file in found if file.is_used]
+    return used[0].header.predecessor_sequence if used else 0
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[tuple[BookieConfig, list[Pair]]]:
+    """Read the configuration, lock the directories, open disks. Raises ConfigError, StorageError."""
+    from fastbk import config as config_module
+    from fastbk.native.disk import Disk
+    from fastbk.server.config import BookieConfig
+    from fastbk.server.directories import lock_all
+
+    config = config_module.load(path, BookieConfig)
+    folders = [(config.journal.directory, config.ledgers.directory)]
+    for folder in (folder for pair in folders for folder in pair):
+        if not Path(folder).is_dir():
+            raise ConfigError(f"{path}: {folder} is no directory")
+    with ExitStack() as stack:
+        locks = lock_all([folder for pair in folders for folder in pair], LOCK_WAIT_S)
+        for lock in locks:
+            stack.callback(lock.close)
+        pairs = []
+        for number, (journal, ledgers) in enumerate(folders):
+            disks = [Disk(ledgers, "plain"), Disk(journal, "plain")]
+            for disk in disks:
+                stack.callback(disk.destroy)
+            pair = Pair(number, ledgers, journal, disks[0], disks[1], {}, [])
+            _identify(pair)
+            pairs.append(pair)
+        yield config, pairs
+
+
+def _identify(pair: Pair) -> None:
+    """Read identities and cookies, and compare them with each other."""
+    from fastbk.storage.cookie import CookieError, read_cookie
+    from fastbk.storage.identity import read_identity
+
+    for role, directory, disk in (
+        ("ledger", pair.directory, pair.disk),
+        ("journal", pair.journal_directory, pair.journal_disk),
+    ):
+        pair.identities[role] = None
+        try:
+            identity = read_identity(disk, directory)
+            pair.identities[role] = identity
+            if identity is None:
+                pair.problems.append((directory, "there is no identity.json"))
+            elif identity.role != role:
+                pair.problems.append((directory, f"is a {identity.role} directory"))
+            read_cookie(disk, directory)
+        except (Error, CookieError) as error:
+            pair.problems.append((directory, str(error)))
+    known = [one for one in pair.identities.values() if one is not None]
+    if len({(one.bookie_id, one.incarnation) for one in known}) > 1:
+        pair.problems.append((pair.directory, "its identity differs from the journal directory's"))
