@@ -188,12 +188,14 @@ class Store:
 
     # ---- reading; the index's C submits and collects itself, these are for tools and tests
 
-    def read(
-        self, ledger_id: int, first: int, last: int, *, read_ahead: bool = False
-    ) -> ReadResult:
-        """Look up the smallest id in [first, last], in this thread. No reader threads may run."""
+    def read(self, ledger_id: int, first: int, last: int, *, scan: bool = False) -> ReadResult:
+        """Look up the smallest id in [first, last], in this thread. No reader threads may run.
+
+        `scan`: as for a reader that goes on and on; what is read so is not kept for that.
+        """
+        lane = lib.FBK_LANE_BULK if scan else lib.FBK_LANE_URGENT
         result = self._answer(
-            lib.fbk_store_submit(self.handle, 0, ledger_id, first, last, read_ahead)
+            lib.fbk_store_submit(self.handle, 0, ledger_id, first, last, lane, 0)
         )
         if result.run == ffi.NULL:
             return ReadResult(result.status, result.found_entry_id, None, result.alone_through)
@@ -203,10 +205,22 @@ class Store:
         lib.fbk_store_release(self.handle, result.run)
         return ReadResult(result.status, result.found_entry_id, entry, result.alone_through)
 
+    def read_ahead(self, ledger_id: int, first: int, size_bytes_max: int) -> tuple[int, bool]:
+        """Bring what lies behind `first` into the read cache, in this thread. No reader threads may run.
+
+        Returns the id through which everything on disk was looked at, and whether nothing lies behind it.
+        """
+        result = self._answer(
+            lib.fbk_store_submit_ahead(self.handle, 0, ledger_id, first, size_bytes_max, 0)
+        )
+        return int(result.found_entry_id), result.status != 0
+
     def list(self, ledger_id: int, first: int = 0, count_max: int = 1024) -> ListResult:
         """List a ledger's ids on disk from `first` on, in this thread. No reader threads may run."""
         ranges = ffi.new("int64_t[]", 2 * count_max)
-        status = lib.fbk_store_submit_list(self.handle, 0, ledger_id, first, ranges, count_max)
+        status = lib.fbk_store_submit_list(
+            self.handle, 0, ledger_id, first, ranges, count_max, 0
+        )
         result = self._answer(status)
         pairs = ((ranges[2 * i], ranges[2 * i + 1]) for i in range(result.range_count))
         return ListResult(result.status, tuple(pairs), result.found_entry_id)
@@ -219,9 +233,9 @@ class Store:
             raise RuntimeError("a reader thread took the job")
         return result
 
-    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+    def cached(self, ledger_id: int, entry_id: int, *, scan: bool = False) -> bytes | None:
         """Return an entry if its run is in the read cache."""
-        run = lib.fbk_store_cached(self.handle, ledger_id, entry_id)
+        run = lib.fbk_store_cached(self.handle, ledger_id, entry_id, scan)
         if run == ffi.NULL:
             return None
         size = ffi.new("uint32_t *")
@@ -299,6 +313,8 @@ COUNT_NAMES = (
     "damaged_runs",
     "damaged_entries",
     "cannot_tell",
+    "ahead_runs",
+    "ahead_reads",
     "cache_bytes",
     "pinned_bytes",
     "jobs",

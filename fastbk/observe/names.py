@@ -140,6 +140,7 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_INDEX_LAC_READS": "Reads of a LAC.",
     "FBK_C_INDEX_LAC_WRITES": "Explicit LACs written.",
     "FBK_C_INDEX_LISTS": "Listings of entries.",
+    "FBK_C_INDEX_AHEAD_JOBS": "Jobs that read ahead of a reader.",
     "FBK_C_INDEX_WAITS": "Long polls that waited.",
     "FBK_C_INDEX_WAITS_REFUSED": "Long polls refused because too many waited.",
     "FBK_C_INDEX_WAITS_TIMED_OUT": "Long polls whose time was over.",

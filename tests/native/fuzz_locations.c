@@ -63,7 +63,7 @@ look(struct fbk_store *store, int64_t ledger_id, int64_t first)
     struct fbk_store_result result;
     CHECK(images_read_range(store, ledger_id, first, first) != FBK_S_OK);
     CHECK(images_read_range(store, ledger_id, first, INT64_MAX) != FBK_S_OK);
-    CHECK_EQUAL(fbk_store_submit_list(store, 2, ledger_id, first, ranges, 4), 0);
+    CHECK_EQUAL(fbk_store_submit_list(store, 2, ledger_id, first, ranges, 4, 0), 0);
     CHECK_EQUAL(fbk_store_reader_step(store), 1);
     CHECK_EQUAL(fbk_store_collect(store, &result, 1), 1);
     CHECK(result.range_count <= 4);

@@ -128,7 +128,7 @@ static inline int32_t
 images_read_range(struct fbk_store *store, int64_t ledger_id, int64_t first, int64_t last)
 {
     struct fbk_store_result result;
-    CHECK_EQUAL(fbk_store_submit(store, 1, ledger_id, first, last, 1), 0);
+    CHECK_EQUAL(fbk_store_submit(store, 1, ledger_id, first, last, 1, 0), 0);
     CHECK_EQUAL(fbk_store_reader_step(store), 1);
     CHECK_EQUAL(fbk_store_collect(store, &result, 1), 1);
     CHECK((result.status == FBK_S_OK) == (result.run != NULL));

@@ -170,7 +170,7 @@ static inline int32_t
 rig_read(struct rig *rig, int64_t ledger_id, int64_t first, int64_t last, int64_t *found)
 {
     struct fbk_store_result result;
-    CHECK_EQUAL(fbk_store_submit(rig->store, 5, ledger_id, first, last, 0), 0);
+    CHECK_EQUAL(fbk_store_submit(rig->store, 5, ledger_id, first, last, 0, 0), 0);
     CHECK_EQUAL(fbk_store_reader_step(rig->store), 1);
     CHECK_EQUAL(fbk_store_collect(rig->store, &result, 1), 1);
     CHECK_EQUAL(result.ticket, 5);

@@ -131,7 +131,7 @@ test_list(void)
     CHECK_EQUAL(fbk_store_add_locations(rig.store, 2), 0);
     int64_t ranges[64];
     struct fbk_store_result result;
-    CHECK_EQUAL(fbk_store_submit_list(rig.store, 8, 9, 95, ranges, 4), 0);
+    CHECK_EQUAL(fbk_store_submit_list(rig.store, 8, 9, 95, ranges, 4, 0), 0);
     CHECK_EQUAL(fbk_store_reader_step(rig.store), 1);
     CHECK_EQUAL(fbk_store_collect(rig.store, &result, 1), 1);
     /* 96, 98, 100..300, 302, then more */
@@ -143,12 +143,12 @@ test_list(void)
     CHECK_EQUAL(ranges[5], 300);
     CHECK_EQUAL(ranges[6], 302);
     CHECK_EQUAL(result.found_entry_id, 304);
-    CHECK_EQUAL(fbk_store_submit_list(rig.store, 8, 9, 590, ranges, 32), 0);
+    CHECK_EQUAL(fbk_store_submit_list(rig.store, 8, 9, 590, ranges, 32, 0), 0);
     CHECK_EQUAL(fbk_store_reader_step(rig.store), 1);
     CHECK_EQUAL(fbk_store_collect(rig.store, &result, 1), 1);
     CHECK_EQUAL(result.range_count, 5);
     CHECK_EQUAL(result.found_entry_id, -1);
-    CHECK_EQUAL(fbk_store_submit_list(rig.store, 8, 10, 0, ranges, 32), 0);
+    CHECK_EQUAL(fbk_store_submit_list(rig.store, 8, 10, 0, ranges, 32, 0), 0);
     CHECK_EQUAL(fbk_store_reader_step(rig.store), 1);
     CHECK_EQUAL(fbk_store_collect(rig.store, &result, 1), 1);
     CHECK_EQUAL(result.range_count, 0);
@@ -250,12 +250,12 @@ test_read_cache_is_bounded_and_pins_hold(void)
     int64_t found;
     for (int64_t i = 0; i < 4000; i += 7) {
         CHECK_EQUAL(rig_read(&rig, i / 40, i % 40, i % 40, &found), FBK_S_OK);
-        const struct fbk_run *run = fbk_store_cached(rig.store, i / 40, i % 40);
+        const struct fbk_run *run = fbk_store_cached(rig.store, i / 40, i % 40, 0);
         CHECK(run != NULL);
         uint32_t size;
         const uint8_t *bytes = fbk_run_entry(run, i % 40, &size);
         CHECK(rig_is_right(bytes, size, i / 40, i % 40));
-        CHECK(fbk_store_cached(rig.store, i / 40, 40) == NULL);
+        CHECK(fbk_store_cached(rig.store, i / 40, 40, 0) == NULL);
         fbk_store_release(rig.store, run);
         fbk_store_counts_get(rig.store, &counts);
         CHECK(counts.cache_bytes <= rig.options.read_cache_bytes);
@@ -266,7 +266,7 @@ test_read_cache_is_bounded_and_pins_hold(void)
     int32_t count = 0;
     for (int64_t ledger = 0; ledger < 100; ledger++) {
         struct fbk_store_result result;
-        CHECK_EQUAL(fbk_store_submit(rig.store, 1, ledger, 0, 0, 1), 0);
+        CHECK_EQUAL(fbk_store_submit(rig.store, 1, ledger, 0, 0, 1, 0), 0);
         CHECK_EQUAL(fbk_store_reader_step(rig.store), 1);
         CHECK_EQUAL(fbk_store_collect(rig.store, &result, 1), 1);
         if (result.status == FBK_S_TOO_MANY_REQUESTS)
@@ -283,7 +283,7 @@ test_read_cache_is_bounded_and_pins_hold(void)
         CHECK(rig_is_right(bytes, size, i, 39));
     }
     fbk_store_forget_log(rig.store, 1); /* pinned ones stay readable, but are no longer found */
-    CHECK(fbk_store_cached(rig.store, 0, 0) == NULL);
+    CHECK(fbk_store_cached(rig.store, 0, 0, 0) == NULL);
     for (int32_t i = 0; i < count; i++)
         fbk_store_release(rig.store, pinned[i]);
     fbk_store_counts_get(rig.store, &counts);
@@ -298,20 +298,20 @@ test_jobs_are_bounded(void)
     struct rig rig;
     rig_begin(&rig, "jobs");
     for (uint64_t i = 0; i < rig.options.jobs_max; i++)
-        CHECK_EQUAL(fbk_store_submit(rig.store, i, 1, 0, 0, 0), 0);
-    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0), FBK_E_FULL);
+        CHECK_EQUAL(fbk_store_submit(rig.store, i, 1, 0, 0, 0, 0), 0);
+    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0, 0), FBK_E_FULL);
     while (fbk_store_reader_step(rig.store) == 1)
         ;
-    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0), FBK_E_FULL);
+    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0, 0), FBK_E_FULL);
     struct fbk_store_result results[64];
     CHECK_EQUAL(fbk_store_collect(rig.store, results, 64), 64);
     for (uint64_t i = 0; i < 64; i++) {
         CHECK_EQUAL(results[i].ticket, i);
         CHECK_EQUAL(results[i].status, FBK_S_NO_ENTRY);
     }
-    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0), 0);
+    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0, 0), 0);
     fbk_store_stop_readers(rig.store);
-    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0), FBK_E_STOPPED);
+    CHECK_EQUAL(fbk_store_submit(rig.store, 99, 1, 0, 0, 0, 0), FBK_E_STOPPED);
     rig_end(&rig);
 }
 
@@ -426,7 +426,7 @@ test_a_bad_entry_leaves_its_neighbours(void)
     CHECK_EQUAL(fbk_store_add_locations(rig.store, 1), 0);
     int64_t found;
     CHECK_EQUAL(rig_read(&rig, 4, 0, 0, &found), FBK_S_CANNOT_TELL);
-    CHECK(fbk_store_cached(rig.store, 4, 0) == NULL);
+    CHECK(fbk_store_cached(rig.store, 4, 0, 0) == NULL);
     for (int64_t i = 1; i < 200; i++)
         CHECK_EQUAL(rig_read(&rig, 4, i, i, &found), FBK_S_OK);
     /* A later copy of it in another file is served: the first does not pass its checksum (A5). */
@@ -507,7 +507,7 @@ test_readers_beside_flushes(void)
             uint64_t ledger = test_random(&seed) % CROWD_LEDGERS;
             uint64_t entry = 10 + test_random(&seed) % ((uint64_t)added * 10);
             uint64_t ticket = ledger << 32 | entry;
-            if (fbk_store_submit(rig.store, ticket, (int64_t)ledger, (int64_t)entry, (int64_t)entry, submitted % 3 == 0) < 0)
+            if (fbk_store_submit(rig.store, ticket, (int64_t)ledger, (int64_t)entry, (int64_t)entry, submitted % 3 == 0, 0) < 0)
                 break;
             submitted++;
         }
@@ -520,7 +520,7 @@ test_readers_beside_flushes(void)
             const uint8_t *bytes = fbk_run_entry(results[i].run, entry, &size);
             CHECK(rig_is_right(bytes, size, ledger, entry));
             fbk_store_release(rig.store, results[i].run);
-            const struct fbk_run *run = fbk_store_cached(rig.store, ledger, entry ^ 1);
+            const struct fbk_run *run = fbk_store_cached(rig.store, ledger, entry ^ 1, 0);
             if (run)
                 fbk_store_release(rig.store, run);
         }

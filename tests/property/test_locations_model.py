@@ -111,7 +111,7 @@ class StoreModel(RuleBasedStateMachine):
         first = min(max(data.draw(ids), 0), LAST)
         last = min(first + data.draw(st.sampled_from([0, 1, 300, LAST])), LAST)
         at = bisect.bisect_left(held, first)
-        result = self.life.store.read(ledger_id, first, last, read_ahead=data.draw(st.booleans()))
+        result = self.life.store.read(ledger_id, first, last, scan=data.draw(st.booleans()))
         if at == len(held) or held[at] > last:
             assert (result.status, result.entry_id, result.entry) == (NO_ENTRY, -1, None)
             return

@@ -1,4 +1,4 @@
-"""One bookie of our own for the bench tools: its loads, its processes' time and memory, its files out of the page cache."""
+"""One bookie of our own for the bench tools: its loads, its processes' time and memory, its files uncached."""
 
 from __future__ import annotations
 

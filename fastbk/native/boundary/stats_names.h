@@ -126,6 +126,7 @@
 #define FBK_C_INDEX_REPLAYED_RECORDS 42
 #define FBK_C_INDEX_LIMBO 44             /* gauge: ledgers in limbo */
 #define FBK_C_INDEX_UNEXPECTED 43        /* adds the journal took for new that were here already */
+#define FBK_C_INDEX_AHEAD_JOBS 45        /* jobs that read ahead of a reader */
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2

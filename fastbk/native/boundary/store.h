@@ -77,6 +77,7 @@ struct fbk_store_result {
     int64_t found_entry_id;    /* read: the smallest id in range, -1 if none; list: where to go on, -1 = nothing more */
     int64_t alone_through;     /* read of more than one id: ids from found_entry_id to this that are on disk all lie in `run`; else
                                   -1.  Without it a reader of a ledger with gaps (striping) needs a job for every gap */
+    uint64_t ahead_bytes;      /* read-ahead: of the runs up to found_entry_id, those that were in memory before included */
     int32_t status;            /* FBK_S_OK, NO_ENTRY, CANNOT_TELL, or TOO_MANY_REQUESTS when no room came free in the read cache */
     uint32_t range_count;      /* list: ranges filled in */
 };
@@ -92,6 +93,8 @@ struct fbk_store_counts {
     uint64_t damaged_runs;
     uint64_t damaged_entries;
     uint64_t cannot_tell;
+    uint64_t ahead_runs;    /* read ahead of a reader */
+    uint64_t ahead_reads;   /* disk reads that brought them */
     uint64_t cache_bytes;   /* in use now */
     uint64_t pinned_bytes;
     uint64_t jobs;          /* not yet collected */
@@ -110,15 +113,20 @@ int32_t fbk_store_set_logs(struct fbk_store *store, const uint64_t *log_ids, uin
 void fbk_store_forget_log(struct fbk_store *store, uint64_t log_id);
 int64_t fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states, uint64_t states_max);
 
+#define FBK_LANE_URGENT 0 /* somebody waits for one entry, or for a decision */
+#define FBK_LANE_BULK 1   /* batch reads, lists, read-ahead, and reads of somebody who goes on and on */
 int32_t fbk_store_submit(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
-                         int64_t last_entry_id, int32_t read_ahead);
+                         int64_t last_entry_id, uint32_t lane, uint64_t flow);
 int32_t fbk_store_submit_list(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
-                              int64_t *ranges, uint32_t range_count_max);
+                              int64_t *ranges, uint32_t range_count_max, uint64_t flow);
+int32_t fbk_store_submit_ahead(struct fbk_store *store, uint64_t ticket, int64_t ledger_id, int64_t first_entry_id,
+                               uint64_t size_bytes_max, uint64_t flow);
 int32_t fbk_store_collect(struct fbk_store *store, struct fbk_store_result *results, int32_t results_max);
 int32_t fbk_store_reader_run(struct fbk_store *store, int32_t event_fd);
 int32_t fbk_store_reader_step(struct fbk_store *store);
 void fbk_store_stop_readers(struct fbk_store *store);
-const struct fbk_run *fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id);
+const struct fbk_run *fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id, int32_t scan);
+void fbk_store_consumed(struct fbk_store *store, const struct fbk_run *run);
 void fbk_store_release(struct fbk_store *store, const struct fbk_run *run);
 const uint8_t *fbk_run_entry(const struct fbk_run *run, int64_t entry_id, uint32_t *size_bytes);
 void fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts);

@@ -60,6 +60,10 @@ take_memory(struct fbk_index *index)
     if (error >= 0)
         error = fbk_index_requests_init(index);
     if (error >= 0)
+        error = fbk_index_bulk_init(index);
+    if (error >= 0)
+        error = fbk_index_streams_init(index);
+    if (error >= 0)
         error = fbk_index_waiters_init(index);
     if (error < 0)
         return error;
@@ -111,6 +115,8 @@ fbk_index_destroy(struct fbk_index *index)
 {
     fbk_index_checks_free(index);
     fbk_index_requests_free(index);
+    fbk_index_bulk_free(index);
+    fbk_index_streams_free(index);
     fbk_index_waiters_free(index);
     free_sealed(&index->sealed);
     for (uint32_t n = 0; n < 2; n++)

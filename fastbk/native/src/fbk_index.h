@@ -6,6 +6,9 @@
  *   fbk_index_check.c    adds that need a look at what is stored (A5)
  *   fbk_index_reply.c    room in the reply rings, frames into them
  *   fbk_index_request.c  the request rings; requests that wait for a disk
+ *   fbk_index_disk.c     what requests ask the disk, and what it answers
+ *   fbk_index_bulk.c     batch reads and lists in fair, bounded turns
+ *   fbk_index_stream.c   readers that go on and on: read-ahead
  *   fbk_index_read.c     Read, ReadLac, WriteLac, fences
  *   fbk_index_batch.c    ReadBatch
  *   fbk_index_list.c     ListEntries
@@ -29,21 +32,13 @@
 #include "../boundary/index.h"
 #include "../boundary/stats_names.h"
 
+#include "fbk_index_requests.h"
+
 #define FBK_INDEX_WATCHED_MAX 4u
 #define FBK_LAC_BODY_BYTES_MAX 104u
 #define FBK_NONE UINT32_MAX
 #define FBK_CHECKS_MAX 1024u  /* undecided; one batch may go over */
 #define FBK_FENCES_MAX 16384u /* unanswered; the same */
-
-/* To whom an answer goes. */
-struct fbk_asker {
-    uint64_t request_id;
-    uint64_t connection_id;
-    uint32_t worker;
-    uint32_t received_us;
-    uint32_t kind;
-    uint32_t reserved;
-};
 
 struct fbk_index_worker {
     struct fbk_worker_segment *segment;
@@ -64,42 +59,6 @@ struct fbk_index_worker {
     uint64_t rung;             /* last ticket its bell was rung for */
     int32_t bell_fd;
     bool blocked;              /* its next request or answer waits for room or for a job */
-};
-
-/* A request that waits for a disk, or for room in the reply ring. */
-enum fbk_request_state {
-    FBK_REQUEST_FREE = 0,
-    FBK_REQUEST_READY,  /* to be run (again) */
-    FBK_REQUEST_DISK,   /* a job is under way */
-};
-struct fbk_index_request {
-    struct fbk_asker asker;
-    int64_t ledger_id;
-    int64_t first_entry_id;     /* READ, FENCE: the id, -1 = highest */
-    int64_t last_entry_id;
-    uint32_t entry_count_max;   /* READ_BATCH; LIST: ranges */
-    uint32_t size_bytes_max;
-    int64_t previous_lac;       /* READ_LAC */
-    uint32_t timeout_ms;        /* READ_LAC: 0 = answer now */
-    uint32_t flags;             /* READ_LAC: PIGGYBACK */
-    uint32_t state;
-    uint32_t next;              /* in the free list or the ready queue */
-    uint32_t generation;        /* of the slot: in the ticket */
-    uint32_t jobs;              /* made for this request */
-    uint32_t reserved;
-    /* what the disk said about [asked_entry_id, asked_last_entry_id] */
-    bool answered;
-    bool resolved;              /* READ_LAC: first_entry_id is the entry to carry */
-    int32_t disk_status;
-    int64_t asked_entry_id;
-    int64_t asked_last_entry_id;
-    int64_t found_entry_id;
-    int64_t alone_through;      /* ids in (found, this] that are on disk all lie in `run` */
-    const struct fbk_run *run;  /* pinned */
-    uint64_t resets;            /* index->resets when the job was made */
-    int64_t *ranges;            /* LIST */
-    uint32_t range_count;
-    uint32_t ranges_max;
 };
 
 /* A record of which some entry has to be compared with what is stored. */
@@ -211,6 +170,11 @@ struct fbk_index {
     uint32_t ready_first, ready_last;
     uint32_t request_count;
     uint32_t list_count;         /* of these, those with room for ranges */
+    struct fbk_index_bulk bulk;
+    uint64_t encoded_bytes;      /* of frames, since the start */
+    struct fbk_stream *streams;
+    uint32_t streams_active;     /* about */
+    uint64_t streams_counted_ns;
 
     struct fbk_check *checks;
     uint64_t checks_memory_bytes;
@@ -294,34 +258,14 @@ void fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker,
 /* A frame without a body.  False: no room. */
 bool fbk_index_reply_status(struct fbk_index *index, const struct fbk_asker *asker, uint32_t status);
 
-/* ------------------------------------------------------------------ fbk_index_request.c */
-int32_t fbk_index_requests_init(struct fbk_index *index);
-void fbk_index_requests_free(struct fbk_index *index);
-/* NULL: all slots are taken.  A slot is given back, or run (which gives it back or keeps it). */
-struct fbk_index_request *fbk_index_request_take(struct fbk_index *index);
-void fbk_index_request_give_back(struct fbk_index *index, struct fbk_index_request *request);
-/* Runs it the first time.  False: there is no room for the answer or no job to be had now; nothing happened, and the slot
- * is given back.  True: it is answered, or will be. */
-bool fbk_index_request_start(struct fbk_index *index, struct fbk_index_request *request);
-/* Takes requests out of all request rings; `written` is where to stop in each.  1: some are left, 0, < 0: broken. */
-int32_t fbk_index_requests_take(struct fbk_index *index, const uint64_t *written);
-/* Runs again what is ready, and starts the reads of fences. */
-void fbk_index_requests_run(struct fbk_index *index);
-/* Collects finished jobs. */
-void fbk_index_collect(struct fbk_index *index);
-/* Asks the disk for the smallest id in [first, last].  FBK_RAN_DISK or FBK_RAN_LATER. */
-int32_t fbk_index_request_disk(struct fbk_index *index, struct fbk_index_request *request, int64_t first_entry_id,
-                               int64_t last_entry_id, bool read_ahead);
-int32_t fbk_index_request_disk_list(struct fbk_index *index, struct fbk_index_request *request);
-/* Whether the disk's answer is still good; if not it is forgotten. */
-bool fbk_index_request_answered(struct fbk_index *index, struct fbk_index_request *request);
-void fbk_index_request_forget(struct fbk_index *index, struct fbk_index_request *request);
-
+/* ------------------------------------------------------------------ jobs' tickets */
 #define FBK_TICKET_CHECK (1ull << 63)
+#define FBK_TICKET_AHEAD (1ull << 62)
+#define FBK_TICKET_GENERATION 0x3fffffffu
 static inline uint64_t
 fbk_ticket(uint32_t slot, uint32_t generation, uint64_t kind)
 {
-    return kind | ((uint64_t)(generation & 0x7fffffffu) << 32) | slot;
+    return kind | ((uint64_t)(generation & FBK_TICKET_GENERATION) << 32) | slot;
 }
 
 /* ------------------------------------------------------------------ operations: what became of a request */

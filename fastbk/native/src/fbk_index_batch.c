@@ -48,6 +48,18 @@ in_run(const struct fbk_run *run, int64_t entry_id, struct part *part)
     return true;
 }
 
+/* The first of its entries that no write cache holds: its reader may be one that goes on. */
+static void
+note(struct gather *gather)
+{
+    struct fbk_index_request *request = gather->request;
+    if (request->noted)
+        return;
+    int64_t most = (int64_t)gather->count_max - 1;
+    int64_t last = gather->last - gather->position < most ? gather->last : gather->position + most;
+    fbk_index_stream_note(gather->index, request, gather->position, last, request->size_bytes_max);
+}
+
 static bool
 in_memory(struct gather *gather, struct part *part)
 {
@@ -70,7 +82,8 @@ in_memory(struct gather *gather, struct part *part)
     }
     if (gather->run_count == RUNS_MAX)
         return false;
-    const struct fbk_run *run = fbk_store_cached(index->store, gather->state->ledger_id, gather->position);
+    note(gather);
+    const struct fbk_run *run = fbk_store_cached(index->store, gather->state->ledger_id, gather->position, true);
     if (!run)
         return false;
     if (!in_run(run, gather->position, part)) {
@@ -153,6 +166,8 @@ append(struct gather *gather, const struct part *part)
         return STEP_END;
     gather->parts[gather->count++] = *part;
     gather->bytes += part->size_bytes;
+    if (gather->run && gather->position == gather->run->last_entry_id)
+        fbk_store_consumed(gather->index->store, gather->run);
     if (gather->position == gather->last)
         gather->past_end = true;
     else
@@ -191,6 +206,8 @@ answer(struct gather *gather)
         entries += gather->parts[n].size_bytes;
     }
     fbk_index_reply_end(index, asker, frame_bytes, FBK_S_OK);
+    if (gather->request->noted)
+        fbk_index_stream_reached(index, gather->request, next - 1);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_BATCHES, 1);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_ENTRIES, gather->count);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_BYTES, gather->bytes);
@@ -202,7 +219,7 @@ finish(struct gather *gather, enum step step)
 {
     struct fbk_index_request *request = gather->request;
     if (step == STEP_DISK && (gather->count == 0 || request->jobs < JOBS_MAX))
-        return fbk_index_request_disk(gather->index, request, gather->position, gather->last, true);
+        return fbk_index_request_disk(gather->index, request, gather->position, gather->last);
     if (step == STEP_CANNOT_TELL && gather->count == 0)
         return fbk_index_reply_status(gather->index, &request->asker, FBK_S_CANNOT_TELL) ? FBK_RAN_DONE : FBK_RAN_LATER;
     return answer(gather);

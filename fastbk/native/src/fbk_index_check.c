@@ -224,7 +224,8 @@ ask_disk(struct fbk_index *index, struct fbk_check *check, int64_t entry_id)
 {
     uint32_t slot = (uint32_t)(check - index->checks);
     int32_t rc = fbk_store_submit(index->store, fbk_ticket(slot, check->generation, FBK_TICKET_CHECK),
-                                  check->record.ledger_id, entry_id, entry_id, false);
+                                  check->record.ledger_id, entry_id, entry_id, FBK_LANE_URGENT,
+                                  check->record.ledger_id < 0 ? 0 : (uint64_t)check->record.ledger_id);
     if (rc < 0)
         return; /* all jobs are taken: the next step tries again */
     check->state = FBK_CHECK_DISK;
@@ -321,7 +322,7 @@ void
 fbk_index_check_disk(struct fbk_index *index, uint32_t slot, uint32_t generation, const struct fbk_store_result *result)
 {
     struct fbk_check *check = slot < index->check_slots ? &index->checks[slot] : NULL;
-    if (!check || check->state != FBK_CHECK_DISK || (check->generation & 0x7fffffffu) != generation) {
+    if (!check || check->state != FBK_CHECK_DISK || (check->generation & FBK_TICKET_GENERATION) != generation) {
         if (result->run)
             fbk_store_release(index->store, result->run);
         return;

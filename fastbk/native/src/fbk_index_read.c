@@ -49,16 +49,19 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const
                                                                : FBK_S_CANNOT_TELL;
         return FBK_RAN_DONE;
     }
-    found->run = fbk_store_cached(index->store, state->ledger_id, entry_id);
+    request->scan = fbk_index_stream_note(index, request, entry_id, entry_id, 0);
+    found->run = fbk_store_cached(index->store, state->ledger_id, entry_id, request->scan);
     if (found->run) {
         if (find_in_run(found->run, entry_id, found)) {
             fbk_count(&index->segment->stats, FBK_C_INDEX_RUN_HITS, 1);
+            if (request->scan && entry_id == found->run->last_entry_id)
+                fbk_store_consumed(index->store, found->run);
             return FBK_RAN_DONE;
         }
         fbk_store_release(index->store, found->run);
         found->run = NULL;
     }
-    return fbk_index_request_disk(index, request, entry_id, entry_id, false);
+    return fbk_index_request_disk(index, request, entry_id, entry_id);
 }
 
 static void

@@ -29,11 +29,11 @@ static uint32_t
 look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const uint8_t *entry, uint32_t size_bytes,
              uint8_t digest_type, bool *same)
 {
-    const struct fbk_run *run = fbk_store_cached(index->store, ledger_id, entry_id);
+    const struct fbk_run *run = fbk_store_cached(index->store, ledger_id, entry_id, false);
     struct fbk_store_result result = {.run = run, .status = FBK_S_OK};
     while (!run) {
         memset(&result, 0, sizeof result);
-        if (fbk_store_submit(index->store, TICKET_REPLAY, ledger_id, entry_id, entry_id, true) < 0)
+        if (fbk_store_submit(index->store, TICKET_REPLAY, ledger_id, entry_id, entry_id, FBK_LANE_URGENT, 0) < 0)
             return FBK_S_CANNOT_TELL;
         wait_for_disk(index, &result);
         if (result.status == FBK_S_TOO_MANY_REQUESTS)

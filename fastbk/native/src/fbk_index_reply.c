@@ -42,6 +42,7 @@ fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint
     memcpy(at, &reply, sizeof reply);
     memset(at + sizeof reply + frame_bytes, 0, reply.size_bytes - sizeof reply - frame_bytes);
     worker->reply_position += reply.size_bytes;
+    index->encoded_bytes += reply.size_bytes;
     struct fbk_stats *stats = &index->segment->stats;
     if (status == FBK_S_NO_LEDGER)
         fbk_count(stats, FBK_C_INDEX_NO_LEDGER, 1);

@@ -7,9 +7,8 @@
 #include "fbk_fault.h"
 
 #define REQUESTS_A_RING_MAX 512u /* before the other rings' turn */
+#define BYTES_A_RING_MAX 1048576u /* of answers, the same */
 #define RANGES_MAX 16384u
-#define LISTS_MAX 32u /* on the disk at once: each has a quarter of a MiB for its ranges */
-#define RESULTS 64
 #define FENCES_HELD_A_TURN 256u /* looked at again in one step, at most */
 
 /* ------------------------------------------------------------------ slots */
@@ -83,9 +82,13 @@ fbk_index_request_give_back(struct fbk_index *index, struct fbk_index_request *r
     index->request_count--;
 }
 
-static void
-make_ready(struct fbk_index *index, struct fbk_index_request *request)
+void
+fbk_index_request_ready(struct fbk_index *index, struct fbk_index_request *request)
 {
+    if (fbk_index_is_bulk(request)) {
+        fbk_index_bulk_put(index, request, false);
+        return;
+    }
     uint32_t slot = (uint32_t)(request - index->requests);
     request->state = FBK_REQUEST_READY;
     request->next = FBK_NONE;
@@ -98,8 +101,8 @@ make_ready(struct fbk_index *index, struct fbk_index_request *request)
 
 /* ------------------------------------------------------------------ running */
 
-static int32_t
-run(struct fbk_index *index, struct fbk_index_request *request)
+int32_t
+fbk_index_request_run(struct fbk_index *index, struct fbk_index_request *request)
 {
     switch (request->asker.kind) {
     case FBK_KIND_READ_BATCH:
@@ -116,7 +119,7 @@ run(struct fbk_index *index, struct fbk_index_request *request)
 bool
 fbk_index_request_start(struct fbk_index *index, struct fbk_index_request *request)
 {
-    int32_t ran = run(index, request);
+    int32_t ran = fbk_index_request_run(index, request);
     if (ran != FBK_RAN_DISK)
         fbk_index_request_give_back(index, request);
     return ran != FBK_RAN_LATER;
@@ -192,103 +195,14 @@ fbk_index_requests_run(struct fbk_index *index)
     while (slot != FBK_NONE) {
         struct fbk_index_request *request = &index->requests[slot];
         uint32_t next = slot == last ? FBK_NONE : request->next;
-        int32_t ran = run(index, request);
+        int32_t ran = fbk_index_request_run(index, request);
         if (ran == FBK_RAN_DONE)
             fbk_index_request_give_back(index, request);
         else if (ran == FBK_RAN_LATER)
-            make_ready(index, request);
+            fbk_index_request_ready(index, request);
         slot = next;
     }
     start_fences(index);
-}
-
-/* ------------------------------------------------------------------ the disk */
-
-int32_t
-fbk_index_request_disk(struct fbk_index *index, struct fbk_index_request *request, int64_t first_entry_id,
-                       int64_t last_entry_id, bool read_ahead)
-{
-    uint32_t slot = (uint32_t)(request - index->requests);
-    fbk_index_request_forget(index, request);
-    if (fbk_store_submit(index->store, fbk_ticket(slot, request->generation, 0), request->ledger_id, first_entry_id,
-                         last_entry_id, read_ahead) < 0)
-        return FBK_RAN_LATER;
-    request->state = FBK_REQUEST_DISK;
-    request->asked_entry_id = first_entry_id;
-    request->asked_last_entry_id = last_entry_id;
-    request->resets = index->resets;
-    request->jobs++;
-    fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
-    return FBK_RAN_DISK;
-}
-
-int32_t
-fbk_index_request_disk_list(struct fbk_index *index, struct fbk_index_request *request)
-{
-    uint32_t slot = (uint32_t)(request - index->requests);
-    if (!request->ranges) {
-        if (index->list_count == LISTS_MAX)
-            return FBK_RAN_LATER;
-        request->ranges_max = request->entry_count_max;
-        request->ranges = fbk_memory_take((uint64_t)request->ranges_max * 2 * sizeof *request->ranges);
-        if (!request->ranges)
-            return FBK_RAN_LATER;
-        index->list_count++;
-    }
-    if (fbk_store_submit_list(index->store, fbk_ticket(slot, request->generation, 0), request->ledger_id,
-                              request->first_entry_id, request->ranges, request->ranges_max) < 0)
-        return FBK_RAN_LATER;
-    request->state = FBK_REQUEST_DISK;
-    request->asked_entry_id = request->first_entry_id;
-    request->resets = index->resets;
-    fbk_count(&index->segment->stats, FBK_C_INDEX_DISK_JOBS, 1);
-    return FBK_RAN_DISK;
-}
-
-bool
-fbk_index_request_answered(struct fbk_index *index, struct fbk_index_request *request)
-{
-    /* A cache that was readable when the job was made has been emptied: what it held is on disk, but that job may have
-     * looked before. */
-    if (request->answered && request->resets != index->resets)
-        fbk_index_request_forget(index, request);
-    return request->answered;
-}
-
-static void
-take_result(struct fbk_index *index, const struct fbk_store_result *result)
-{
-    uint32_t slot = (uint32_t)result->ticket;
-    uint32_t generation = (uint32_t)(result->ticket >> 32) & 0x7fffffffu;
-    if (result->ticket & FBK_TICKET_CHECK) {
-        fbk_index_check_disk(index, slot, generation, result);
-        return;
-    }
-    struct fbk_index_request *request = slot < index->options.requests_max ? &index->requests[slot] : NULL;
-    FBK_ASSERT(request && request->state == FBK_REQUEST_DISK && (request->generation & 0x7fffffffu) == generation);
-    make_ready(index, request);
-    if (result->status == FBK_S_TOO_MANY_REQUESTS)
-        return; /* no room for runs just now: it asks again */
-    request->answered = true;
-    request->disk_status = result->status;
-    request->found_entry_id = result->found_entry_id;
-    request->alone_through = result->alone_through;
-    request->range_count = result->range_count;
-    request->run = result->run;
-}
-
-void
-fbk_index_collect(struct fbk_index *index)
-{
-    struct fbk_store_result results[RESULTS];
-    int32_t count;
-    if (!index->store)
-        return;
-    do {
-        count = fbk_store_collect(index->store, results, RESULTS);
-        for (int32_t n = 0; n < count; n++)
-            take_result(index, &results[n]);
-    } while (count == RESULTS);
 }
 
 /* ------------------------------------------------------------------ the rings */
@@ -345,7 +259,11 @@ take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *recor
             return FBK_E_CORRUPT;
         return fbk_index_write_lac(index, &asker, record, body);
     }
-    struct fbk_index_request *request = fbk_index_request_take(index);
+    /* The last quarter of the slots is for those that are quickly done. */
+    bool is_bulk = record->kind == FBK_KIND_READ_BATCH || record->kind == FBK_KIND_LIST;
+    struct fbk_index_request *request = NULL;
+    if (!is_bulk || index->request_count + index->options.requests_max / 4 < index->options.requests_max)
+        request = fbk_index_request_take(index);
     if (!request) {
         index->workers[w].blocked = true;
         return 0;
@@ -354,6 +272,10 @@ take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *recor
     if (!fill_arguments(request, record, payload)) {
         fbk_index_request_give_back(index, request);
         return FBK_E_CORRUPT;
+    }
+    if (is_bulk) {
+        fbk_index_bulk_put(index, request, true);
+        return 1;
     }
     if (fbk_index_request_start(index, request))
         return 1;
@@ -365,8 +287,9 @@ static int32_t
 take_ring(struct fbk_index *index, uint32_t w, uint64_t written)
 {
     struct fbk_index_worker *worker = &index->workers[w];
+    uint64_t end_bytes = index->encoded_bytes + BYTES_A_RING_MAX;
     worker->blocked = false;
-    for (uint32_t n = 0; n < REQUESTS_A_RING_MAX; n++) {
+    for (uint32_t n = 0; n < REQUESTS_A_RING_MAX && index->encoded_bytes < end_bytes; n++) {
         struct fbk_record record;
         int64_t size = fbk_record_take(&worker->request_ring, worker->request_position, written, &record);
         if (size == 0)

@@ -46,9 +46,10 @@ work(struct fbk_index *index, uint64_t *through)
     }
     if (index->due_first != FBK_NONE)
         fbk_index_waiters_run(index, fbk_now_ns());
+    bool left_bulk = fbk_index_bulk_run(index);
     fbk_index_grant_credit(index);
     fbk_index_publish(index);
-    return left || left_requests;
+    return left || left_requests || left_bulk;
 }
 
 static bool
@@ -66,7 +67,7 @@ static bool
 must_retry(const struct fbk_index *index)
 {
     if (index->checks_ready || index->ready_first != FBK_NONE || index->due_first != FBK_NONE ||
-        index->fence_first != index->fence_last)
+        index->fence_first != index->fence_last || index->bulk.count > 0)
         return true;
     for (uint32_t w = 0; w < index->options.worker_count; w++)
         if (index->workers[w].blocked)

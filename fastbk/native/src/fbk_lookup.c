@@ -22,7 +22,7 @@ struct lookup {
     struct fbk_cached_run *run; /* pinned; the one that holds `found` */
     int64_t found;              /* -1 = none */
     int64_t doubt;              /* -1 = none */
-    bool ahead;                 /* nobody waits for this: never wait for room */
+    enum fbk_run_use use;
     bool no_room;               /* the read cache was full of pinned runs */
 };
 
@@ -43,7 +43,7 @@ try_run(struct lookup *lookup, const struct fbk_location *location)
         doubt_at(lookup, location->first_entry_id);
         return;
     }
-    int32_t result = fbk_run_fetch(lookup->store, location, !lookup->ahead, &run);
+    int32_t result = fbk_run_fetch(lookup->store, location, lookup->use, &run);
     if (result < 0) {
         lookup->no_room = lookup->no_room || result == FBK_E_FULL;
         doubt_at(lookup, location->first_entry_id);
@@ -260,28 +260,6 @@ alone_through(struct fbk_store *store, const struct fbk_file_set *set, const str
     return through;
 }
 
-void
-fbk_lookup_read_ahead(struct fbk_store *store, int64_t ledger_id, int64_t last_entry_id)
-{
-    if (last_entry_id == INT64_MAX)
-        return;
-    struct fbk_file_set *set = fbk_file_set_take(store);
-    struct lookup lookup = {
-        .store = store,
-        .set = set,
-        .ledger_id = ledger_id,
-        .first = last_entry_id + 1,
-        .last = INT64_MAX,
-        .found = -1,
-        .doubt = -1,
-        .ahead = true,
-    };
-    run_lookup(&lookup);
-    if (lookup.run)
-        fbk_run_let_go(store, lookup.run);
-    fbk_file_set_unref(store, set);
-}
-
 /* Looks under one set; true if *result is the answer, false if it is worth another look under a newer set. */
 static bool
 look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct fbk_job *job, struct fbk_store_result *result)
@@ -294,6 +272,7 @@ look_once(struct fbk_store *store, const struct fbk_file_set *set, const struct 
         .last = job->last_entry_id,
         .found = -1,
         .doubt = -1,
+        .use = job->lane == FBK_LANE_URGENT ? FBK_RUN_KEPT : FBK_RUN_SCAN,
     };
     if (lookup.first <= lookup.last && job->ledger_id >= 0)
         run_lookup(&lookup);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "fbk_entry_log.h"
-#include "fbk_store_parts.h"
+#include "fbk_location_cursor.h"
 
 #define RUNS_A_JOB_MAX 65536u /* then the answer says where to go on */
 #define SETS_MAX 8u /* looks under newer and newer sets */
@@ -24,13 +24,8 @@ struct listing {
     struct fbk_store *store;
     int64_t ledger_id;
     int64_t first;
-    struct fbk_walk *walks; /* one a file */
-    int64_t *blocks;        /* position of each file's next location */
-    int32_t *indexes;
-    uint32_t file_count;
     struct spans spans;
     struct spans doubts; /* ids that stand for damage: there is an answer only if other runs hold them */
-    const struct fbk_log_list *logs;
 };
 
 static int32_t
@@ -64,7 +59,7 @@ add_run(struct listing *listing, const struct fbk_location *location)
     if (location->last_entry_id - location->first_entry_id + 1 == location->entry_count)
         return add_span(&listing->spans, from, location->last_entry_id);
     struct fbk_cached_run *run;
-    int32_t result = fbk_run_fetch(listing->store, location, true, &run);
+    int32_t result = fbk_run_fetch(listing->store, location, FBK_RUN_SCAN, &run);
     if (result < 0)
         return result;
     const struct fbk_run_item *items = fbk_run_items(&run->run);
@@ -72,59 +67,6 @@ add_run(struct listing *listing, const struct fbk_location *location)
         result = add_span(&listing->spans, items[i].entry_id, items[i].entry_id);
     fbk_run_let_go(listing->store, run);
     return result;
-}
-
-/* The next location of file i, NULL at the ledger's end. */
-static const struct fbk_location *
-peek(struct listing *listing, uint32_t i, int32_t *error)
-{
-    struct fbk_walk *walk = &listing->walks[i];
-    const struct fbk_locations_file *file = walk->file;
-    for (;;) {
-        int64_t block = listing->blocks[i];
-        if (block >= (int64_t)file->header.location_blocks)
-            return NULL;
-        if (!file->damaged[block] && file->keys[block].ledger_id > listing->ledger_id)
-            return NULL;
-        if (fbk_walk_load(walk, (uint64_t)block) < 0) {
-            *error = FBK_E_CORRUPT;
-            return NULL;
-        }
-        if (listing->indexes[i] < walk->count) {
-            const struct fbk_location *location = &walk->locations[listing->indexes[i]];
-            if (location->ledger_id < listing->ledger_id) {
-                listing->indexes[i] = fbk_walk_upper_bound(walk, listing->ledger_id, -1);
-                continue;
-            }
-            if (location->ledger_id != listing->ledger_id)
-                return NULL;
-            if (fbk_location_counts(listing->logs, location))
-                return location;
-            listing->indexes[i]++;
-            continue;
-        }
-        listing->blocks[i]++;
-        listing->indexes[i] = 0;
-    }
-}
-
-/* Puts each file's position at the first location that can matter.  Runs span less than FBK_RUN_SPAN_MAX ids, so one
- * that begins earlier than that can't reach `first`. */
-static void
-place(struct listing *listing)
-{
-    int64_t from = listing->first < FBK_RUN_SPAN_MAX ? -1 : listing->first - FBK_RUN_SPAN_MAX;
-    for (uint32_t i = 0; i < listing->file_count; i++) {
-        int64_t block = fbk_walk_block_of(listing->walks[i].file, listing->ledger_id, from);
-        /* Repeated keys stand for damaged blocks and for equal locations: begin before them. */
-        while (block > 0 && fbk_location_compare(listing->walks[i].file->keys[block].ledger_id,
-                                                 listing->walks[i].file->keys[block].first_entry_id,
-                                                 listing->walks[i].file->keys[block - 1].ledger_id,
-                                                 listing->walks[i].file->keys[block - 1].first_entry_id) == 0)
-            block--;
-        listing->blocks[i] = block < 0 ? 0 : block;
-        listing->indexes[i] = 0;
-    }
 }
 
 static int
@@ -187,33 +129,23 @@ is_certain(const struct spans *doubts, int64_t complete_below, const int64_t *ra
 
 /* Adds runs in the order of their first ids; *complete_below: what is known is all there is below it, -1 = everything. */
 static int32_t
-gather(struct listing *listing, int64_t *complete_below)
+gather(struct listing *listing, struct fbk_location_cursor *cursor, int64_t *complete_below)
 {
     *complete_below = -1;
     for (uint64_t runs = 0;; runs++) {
-        const struct fbk_location *least = NULL;
-        uint32_t from = 0;
-        for (uint32_t i = 0; i < listing->file_count; i++) {
-            int32_t error = 0;
-            const struct fbk_location *location = peek(listing, i, &error);
-            if (error < 0)
-                return error;
-            if (location && (!least || location->first_entry_id < least->first_entry_id)) {
-                least = location;
-                from = i;
-            }
-        }
-        if (!least)
-            return 0;
+        struct fbk_location location;
+        int32_t any = fbk_location_cursor_peek(cursor, &location);
+        if (any <= 0)
+            return any;
         bool is_enough = runs >= RUNS_A_JOB_MAX || listing->spans.count >= SPANS_A_JOB_MAX;
-        if (is_enough && least->first_entry_id > listing->first) {
-            *complete_below = least->first_entry_id;
+        if (is_enough && location.first_entry_id > listing->first) {
+            *complete_below = location.first_entry_id;
             return 0;
         }
-        int32_t result = add_run(listing, least);
+        int32_t result = add_run(listing, &location);
         if (result < 0)
             return result;
-        listing->indexes[from]++;
+        fbk_location_cursor_pass(cursor);
     }
 }
 
@@ -223,25 +155,14 @@ list_once(struct fbk_store *store, const struct fbk_file_set *set, const struct 
 {
     struct listing listing = {
         .store = store,
-        .logs = set->logs,
         .ledger_id = job->ledger_id,
         .first = job->first_entry_id < 0 ? 0 : job->first_entry_id,
-        .walks = calloc(set->count + 1, sizeof(struct fbk_walk)),
-        .blocks = calloc(set->count + 1, sizeof(int64_t)),
-        .indexes = calloc(set->count + 1, sizeof(int32_t)),
     };
-    int32_t error = listing.walks && listing.blocks && listing.indexes ? 0 : -ENOMEM;
-    for (uint32_t i = 0; i < set->count && error >= 0; i++) {
-        if (set->files[i]->damaged_whole)
-            error = FBK_E_CORRUPT;
-        else
-            fbk_walk_begin(&listing.walks[listing.file_count++], store, set->files[i]);
-    }
+    struct fbk_location_cursor cursor;
     int64_t complete_below = -1;
-    if (error >= 0) {
-        place(&listing);
-        error = gather(&listing, &complete_below);
-    }
+    int32_t error = fbk_location_cursor_begin(&cursor, store, set, job->ledger_id, listing.first);
+    if (error >= 0)
+        error = gather(&listing, &cursor, &complete_below);
     if (error >= 0) {
         result->range_count =
             put_ranges(&listing.spans, complete_below, job->ranges, job->range_count_max, &result->found_entry_id);
@@ -250,9 +171,7 @@ list_once(struct fbk_store *store, const struct fbk_file_set *set, const struct 
     }
     free(listing.doubts.spans);
     free(listing.spans.spans);
-    free(listing.walks);
-    free(listing.blocks);
-    free(listing.indexes);
+    fbk_location_cursor_end(&cursor);
     return error;
 }
 

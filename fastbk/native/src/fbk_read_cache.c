@@ -1,16 +1,18 @@
-/* Runs read from disk, in memory: bounded bytes, pinned ones included; the least recently used unpinned one goes. */
-#include "fbk_segment.h"
-#include "fbk_store_parts.h"
+/* Buffers, lists and buckets of the runs in memory. */
+#include "fbk_read_cache.h"
 
-/* Buffer sizes: 1..8 pages, then four steps an octave, so that a buffer can serve again for another run. */
+#include "fbk_layout.h"
+#include "fbk_segment.h"
+
+/* Buffer sizes: 1..8 pages, then eight steps an octave, so that a buffer can serve again for another run. */
 static uint64_t
 size_of_class(uint32_t class)
 {
     if (class < 8)
         return (class + 1) * (uint64_t)FBK_PAGE_BYTES;
-    uint32_t octave = (class - 8) / 4;
-    uint32_t step = (class - 8) % 4 + 1;
-    return (((uint64_t)8 << octave) + ((uint64_t)step << (octave + 1))) * FBK_PAGE_BYTES;
+    uint32_t octave = (class - 8) / 8;
+    uint32_t step = (class - 8) % 8 + 1;
+    return (uint64_t)(8 + step) * FBK_PAGE_BYTES << octave;
 }
 
 static uint32_t
@@ -43,16 +45,53 @@ fbk_read_cache_init(struct fbk_read_cache *cache, uint64_t bytes_max)
 }
 
 static void
-unlist(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+take_out(struct fbk_read_cache *cache, struct fbk_cached_run *run)
 {
+    struct fbk_run_list *list = &cache->lists[run->use];
     if (run->newer)
         run->newer->older = run->older;
     else
-        cache->newest = run->older;
+        list->newest = run->older;
     if (run->older)
         run->older->newer = run->newer;
     else
-        cache->oldest = run->newer;
+        list->oldest = run->newer;
+    list->bytes -= run->buffer_bytes;
+}
+
+static void
+put_newest(struct fbk_read_cache *cache, struct fbk_cached_run *run, enum fbk_run_use use)
+{
+    struct fbk_run_list *list = &cache->lists[use];
+    run->use = use;
+    run->newer = NULL;
+    run->older = list->newest;
+    if (list->newest)
+        list->newest->newer = run;
+    else
+        list->oldest = run;
+    list->newest = run;
+    list->bytes += run->buffer_bytes;
+}
+
+static void
+put_oldest(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    struct fbk_run_list *list = &cache->lists[run->use];
+    run->older = NULL;
+    run->newer = list->oldest;
+    if (list->oldest)
+        list->oldest->older = run;
+    else
+        list->newest = run;
+    list->oldest = run;
+    list->bytes += run->buffer_bytes;
+}
+
+static void
+unlist(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    take_out(cache, run);
     for (uint32_t i = 0; i < run->link_count; i++) {
         struct fbk_run_link *link = &run->links[i];
         struct fbk_run_link **at = &cache->buckets[bucket_of(cache, run->run.ledger_id, link->window)];
@@ -63,24 +102,14 @@ unlist(struct fbk_read_cache *cache, struct fbk_cached_run *run)
     run->listed = false;
 }
 
-static void
-list_newest(struct fbk_read_cache *cache, struct fbk_cached_run *run)
-{
-    run->newer = NULL;
-    run->older = cache->newest;
-    if (cache->newest)
-        cache->newest->newer = run;
-    else
-        cache->oldest = run;
-    cache->newest = run;
-}
+static void give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes);
 
 static void
 drop(struct fbk_read_cache *cache, struct fbk_cached_run *run)
 {
     if (run->listed)
         unlist(cache, run);
-    fbk_read_cache_give_buffer(cache, run->buffer, run->buffer_bytes);
+    give_buffer(cache, run->buffer, run->buffer_bytes);
     free(run);
 }
 
@@ -94,9 +123,11 @@ release_memory(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_by
 void
 fbk_read_cache_free(struct fbk_read_cache *cache)
 {
-    while (cache->oldest) {
-        FBK_ASSERT(cache->oldest->pins == 0);
-        drop(cache, cache->oldest);
+    for (uint32_t use = 0; use < FBK_RUN_USES; use++) {
+        while (cache->lists[use].oldest) {
+            FBK_ASSERT(cache->lists[use].oldest->pins == 0);
+            drop(cache, cache->lists[use].oldest);
+        }
     }
     for (uint32_t class = 0; class < FBK_BUFFER_CLASSES; class++) {
         while (cache->free[class]) {
@@ -126,9 +157,9 @@ release_one_free(struct fbk_read_cache *cache)
 }
 
 static bool
-evict_one(struct fbk_read_cache *cache)
+evict_from(struct fbk_read_cache *cache, enum fbk_run_use use)
 {
-    for (struct fbk_cached_run *run = cache->oldest; run; run = run->newer) {
+    for (struct fbk_cached_run *run = cache->lists[use].oldest; run; run = run->newer) {
         if (run->pins == 0) {
             drop(cache, run);
             return true;
@@ -137,19 +168,31 @@ evict_one(struct fbk_read_cache *cache)
     return false;
 }
 
+static bool
+evict_one(struct fbk_read_cache *cache)
+{
+    const struct fbk_run_list *scan = &cache->lists[FBK_RUN_SCAN];
+    bool has_consumed = scan->oldest && scan->oldest->consumed;
+    bool is_over = scan->bytes + scan->reserved_bytes > cache->bytes_max / 2;
+    enum fbk_run_use first = has_consumed || is_over ? FBK_RUN_SCAN : FBK_RUN_KEPT;
+    return evict_from(cache, first) || evict_from(cache, first == FBK_RUN_SCAN ? FBK_RUN_KEPT : FBK_RUN_SCAN);
+}
+
 uint8_t *
-fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, uint64_t *buffer_bytes)
+fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, enum fbk_run_use use,
+                           uint64_t *buffer_bytes)
 {
     uint32_t class = class_of(size_bytes);
     *buffer_bytes = size_of_class(class);
     /* One run at least is always let in, however large: else it could never be read. */
     if (cache->pinned_bytes > 0 && cache->pinned_bytes + *buffer_bytes > cache->bytes_max)
         return NULL;
+    cache->lists[use].reserved_bytes += *buffer_bytes;
+    cache->pinned_bytes += *buffer_bytes;
     for (;;) {
         struct fbk_free_buffer *buffer = cache->free[class];
         if (buffer) {
             cache->free[class] = buffer->next;
-            cache->pinned_bytes += *buffer_bytes;
             return (uint8_t *)buffer;
         }
         if (cache->bytes + *buffer_bytes <= cache->bytes_max)
@@ -158,15 +201,17 @@ fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, ui
             break;
     }
     uint8_t *fresh = fbk_memory_take(*buffer_bytes);
-    if (!fresh)
-        return NULL;
-    cache->bytes += *buffer_bytes;
-    cache->pinned_bytes += *buffer_bytes;
-    return fresh;
+    if (fresh) {
+        cache->bytes += *buffer_bytes;
+        return fresh;
+    }
+    cache->lists[use].reserved_bytes -= *buffer_bytes;
+    cache->pinned_bytes -= *buffer_bytes;
+    return NULL;
 }
 
-void
-fbk_read_cache_give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes)
+static void
+give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes)
 {
     uint32_t class = class_of(buffer_bytes);
     FBK_ASSERT(size_of_class(class) == buffer_bytes);
@@ -179,9 +224,17 @@ fbk_read_cache_give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64
     cache->free[class] = free_buffer;
 }
 
+void
+fbk_read_cache_return_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes, enum fbk_run_use use)
+{
+    cache->lists[use].reserved_bytes -= buffer_bytes;
+    cache->pinned_bytes -= buffer_bytes;
+    give_buffer(cache, buffer, buffer_bytes);
+}
+
 struct fbk_cached_run *
 fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location, uint8_t *buffer,
-                      uint64_t buffer_bytes, const uint8_t *run_bytes)
+                      uint64_t buffer_bytes, enum fbk_run_use use)
 {
     int64_t window = location->first_entry_id >> FBK_RUN_WINDOW_SHIFT;
     int64_t last_window = location->last_entry_id >> FBK_RUN_WINDOW_SHIFT;
@@ -191,7 +244,7 @@ fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *l
     if (!run)
         return NULL;
     run->run = (struct fbk_run){
-        .bytes = run_bytes,
+        .bytes = buffer,
         .size_bytes = location->size_bytes,
         .entry_count = location->entry_count,
         .ledger_id = location->ledger_id,
@@ -210,26 +263,23 @@ fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *l
         *link = (struct fbk_run_link){.next = *bucket, .run = run, .window = window};
         *bucket = link;
     }
-    list_newest(cache, run);
+    cache->lists[use].reserved_bytes -= buffer_bytes;
+    put_newest(cache, run, use);
     return run;
 }
 
-static void
-touch(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+void
+fbk_read_cache_use(struct fbk_read_cache *cache, struct fbk_cached_run *run, enum fbk_run_use use)
 {
-    if (cache->newest == run)
-        return;
-    if (run->newer)
-        run->newer->older = run->older;
-    if (run->older)
-        run->older->newer = run->newer;
-    else
-        cache->oldest = run->newer;
-    list_newest(cache, run);
+    if (use == FBK_RUN_SCAN || (run->use == FBK_RUN_KEPT && cache->lists[FBK_RUN_KEPT].newest == run))
+        return; /* passing by is no reason to keep it */
+    take_out(cache, run);
+    run->consumed = false;
+    put_newest(cache, run, FBK_RUN_KEPT);
 }
 
 struct fbk_cached_run *
-fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id)
+fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id, enum fbk_run_use use)
 {
     if (entry_id < 0)
         return NULL;
@@ -238,11 +288,21 @@ fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t ent
     for (; link; link = link->next) {
         struct fbk_cached_run *run = link->run;
         if (link->window == window && run->run.ledger_id == ledger_id && fbk_run_find(&run->run, entry_id)) {
-            touch(cache, run);
+            fbk_read_cache_use(cache, run, use);
             return run;
         }
     }
     return NULL;
+}
+
+void
+fbk_read_cache_consumed(struct fbk_read_cache *cache, struct fbk_cached_run *run)
+{
+    if (!run->listed || run->consumed || run->use != FBK_RUN_SCAN)
+        return;
+    take_out(cache, run);
+    run->consumed = true;
+    put_oldest(cache, run);
 }
 
 struct fbk_cached_run *
@@ -255,10 +315,8 @@ fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_loca
         if (run->log_id == location->log_id && run->offset_bytes == location->offset_bytes &&
             run->run.ledger_id == location->ledger_id && run->run.first_entry_id == location->first_entry_id &&
             run->run.last_entry_id == location->last_entry_id && run->run.size_bytes == location->size_bytes &&
-            run->run.entry_count == location->entry_count) {
-            touch(cache, run);
+            run->run.entry_count == location->entry_count)
             return run;
-        }
     }
     return NULL;
 }
@@ -284,14 +342,16 @@ fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run)
 void
 fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id)
 {
-    struct fbk_cached_run *next;
-    for (struct fbk_cached_run *run = cache->oldest; run; run = next) {
-        next = run->newer;
-        if (run->log_id != log_id)
-            continue;
-        if (run->pins == 0)
-            drop(cache, run);
-        else
-            unlist(cache, run);
+    for (uint32_t use = 0; use < FBK_RUN_USES; use++) {
+        struct fbk_cached_run *next;
+        for (struct fbk_cached_run *run = cache->lists[use].oldest; run; run = next) {
+            next = run->newer;
+            if (run->log_id != log_id)
+                continue;
+            if (run->pins == 0)
+                drop(cache, run);
+            else
+                unlist(cache, run);
+        }
     }
 }

@@ -44,11 +44,10 @@ static int32_t
 init_parts(struct fbk_store *store)
 {
     const struct fbk_store_options *options = &store->options;
-    store->jobs = calloc(options->jobs_max, sizeof *store->jobs);
     store->results = calloc(options->jobs_max, sizeof *store->results);
     store->logs = calloc(options->log_files_max, sizeof *store->logs);
     store->set = calloc(1, sizeof *store->set);
-    if (!store->jobs || !store->results || !store->logs || !store->set)
+    if (!store->results || !store->logs || !store->set)
         return -ENOMEM;
     store->set->references = 1;
     for (uint32_t i = 0; i < options->log_files_max; i++)
@@ -56,6 +55,8 @@ init_parts(struct fbk_store *store)
     int32_t result = fbk_block_cache_init(&store->block_cache, options->block_cache_bytes);
     if (result >= 0)
         result = fbk_read_cache_init(&store->read_cache, options->read_cache_bytes);
+    if (result >= 0)
+        result = fbk_read_queue_init(&store->queue, options->jobs_max);
     if (result >= 0)
         result = fbk_file_writer_init(&store->writer, store->io);
     return result;
@@ -111,7 +112,8 @@ fbk_store_destroy(struct fbk_store *store)
     fbk_block_cache_free(&store->block_cache);
     fbk_file_writer_free(&store->writer);
     free(store->logs);
-    free(store->jobs);
+    fbk_read_queue_free(&store->queue);
+    fbk_read_ahead_free(store);
     free(store->results);
     pthread_cond_destroy(&store->work);
     pthread_cond_destroy(&store->room);
@@ -173,10 +175,11 @@ fbk_store_copy_states(struct fbk_store *store, uint64_t file_id, uint8_t *states
 /* ---------------------------------------------------------------- what the main loop calls a read */
 
 const struct fbk_run *
-fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
+fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id, int32_t scan)
 {
+    enum fbk_run_use use = scan ? FBK_RUN_SCAN : FBK_RUN_KEPT;
     fbk_store_lock(store);
-    struct fbk_cached_run *run = fbk_read_cache_find(&store->read_cache, ledger_id, entry_id);
+    struct fbk_cached_run *run = fbk_read_cache_find(&store->read_cache, ledger_id, entry_id, use);
     if (run) {
         fbk_read_cache_pin(&store->read_cache, run);
         store->counts.cache_hits++;
@@ -186,9 +189,23 @@ fbk_store_cached(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
 }
 
 void
+fbk_store_consumed(struct fbk_store *store, const struct fbk_run *run)
+{
+    fbk_store_lock(store);
+    fbk_read_cache_consumed(&store->read_cache, (struct fbk_cached_run *)(uintptr_t)run);
+    fbk_store_unlock(store);
+}
+
+void
 fbk_store_release(struct fbk_store *store, const struct fbk_run *run)
 {
     fbk_run_let_go(store, (struct fbk_cached_run *)(uintptr_t)run);
+}
+
+uint64_t
+fbk_store_cache_bytes(const struct fbk_store *store)
+{
+    return store->options.read_cache_bytes;
 }
 
 void

@@ -25,11 +25,16 @@
  *
  * Reading
  * fbk_store_submit: asks the readers for the run holding the smallest id in [first, last] on disk. FBK_E_FULL when
- *   jobs_max are under way. `read_ahead`: the following run of that ledger is fetched into the cache too.
+ *   jobs_max are under way. lane, flow: whose turn it is (fbk_read_queue.h).
  * fbk_store_submit_list: ids a ledger holds on disk as ascending (first, last) ranges from first_entry_id on.
+ * fbk_store_submit_ahead: brings runs of the ledger from first_entry_id on into the cache, up to about size_bytes_max, neighbours
+ *   in one disk read (fbk_read_ahead.c).  found_entry_id: everything on disk up to there was looked at; NO_ENTRY: nothing
+ *   lies behind it.  A run that can't be read is passed over: whoever asks for it finds out why.
  * fbk_store_collect: finished jobs, at most results_max; call again until fewer come.
  * fbk_store_reader_run: a reader thread's whole life: from a Python thread (the interpreter lock is released);
  *   rings event_fd for each finished job; returns when fbk_store_stop_readers was called.
+ * fbk_store_cached: a pinned run that holds entry_id if it is already in the read cache, else NULL (which says nothing).
+ *   scan: the reader goes on and on; what is read so is not kept for that.  _consumed: such a reader has read the run's end.
  * fbk_store_reader_step: does one waiting job in this thread; 1, or 0 when there is none (tests, fuzzing).
  * NO_ENTRY is said only when every file whose range covers the id was read whole and said no (INV-X1).
  *
@@ -78,8 +83,8 @@ fbk_run_items(const struct fbk_run *run)
     return (const struct fbk_run_item *)(const void *)(run->bytes + sizeof(struct fbk_run_header));
 }
 
-/* fbk_store_cached: a pinned run that holds entry_id if it is already in the read cache, else NULL (which says
- * nothing). */
+/* What the read cache may hold. */
+uint64_t fbk_store_cache_bytes(const struct fbk_store *store);
 
 /* Walks the states of a prepared or added file; returns their count or FBK_E_CORRUPT (after giving all that are
  * whole). */

@@ -6,9 +6,12 @@
 #include <pthread.h>
 
 #include "fbk_file_writer.h"
+#include "fbk_read_cache.h"
+#include "fbk_read_queue.h"
 #include "fbk_store.h"
 
 #define FBK_STORE_PATH_BYTES 1024u
+#define FBK_AHEAD_BUFFERS 4u
 #define FBK_STORE_FILES_MAX 512u /* locations files in the searched set */
 
 /* ---------------------------------------------------------------- locations files and the searched set */
@@ -84,45 +87,6 @@ struct fbk_block_cache {
     struct fbk_cached_block *newest, *oldest;
 };
 
-/* A run is found by (ledger, id / 256): it stands in the bucket of every such window it touches. */
-#define FBK_RUN_WINDOW_SHIFT 8u
-#define FBK_RUN_WINDOWS_MAX (FBK_RUN_SPAN_MAX / 256u + 1u)
-
-struct fbk_cached_run;
-struct fbk_run_link {
-    struct fbk_run_link *next;
-    struct fbk_cached_run *run;
-    int64_t window;
-};
-
-struct fbk_cached_run {
-    struct fbk_run run; /* first: what is handed out is this struct */
-    uint8_t *buffer;
-    uint64_t buffer_bytes;
-    uint64_t log_id;
-    uint64_t offset_bytes;
-    struct fbk_cached_run *newer, *older;
-    uint32_t pins;
-    bool listed; /* in buckets and LRU; else it only waits for its last release */
-    uint32_t link_count;
-    struct fbk_run_link links[];
-};
-
-#define FBK_BUFFER_CLASSES 64u
-struct fbk_free_buffer {
-    struct fbk_free_buffer *next;
-};
-
-struct fbk_read_cache {
-    struct fbk_run_link **buckets;
-    uint64_t bucket_count;
-    struct fbk_cached_run *newest, *oldest;
-    struct fbk_free_buffer *free[FBK_BUFFER_CLASSES];
-    uint64_t bytes_max;
-    uint64_t bytes;        /* of all buffers, free ones included */
-    uint64_t pinned_bytes; /* of buffers that can't be evicted now */
-};
-
 /* ---------------------------------------------------------------- entry logs open for reading */
 
 struct fbk_open_log {
@@ -136,22 +100,6 @@ struct fbk_open_log {
 };
 
 /* ---------------------------------------------------------------- jobs */
-
-enum fbk_job_kind {
-    FBK_JOB_READ = 1,
-    FBK_JOB_LIST = 2,
-};
-
-struct fbk_job {
-    uint64_t ticket;
-    int64_t ledger_id;
-    int64_t first_entry_id;
-    int64_t last_entry_id;
-    int64_t *ranges;
-    uint32_t range_count_max;
-    enum fbk_job_kind kind;
-    bool read_ahead;
-};
 
 struct fbk_fetch { /* a run being read: others who want it wait for it */
     uint64_t log_id;
@@ -182,9 +130,9 @@ struct fbk_store {
     struct fbk_open_log *logs;
     uint64_t log_clock;
     struct fbk_fetch *fetches;
+    uint8_t *ahead_buffers[FBK_AHEAD_BUFFERS]; /* spare ones */
 
-    struct fbk_job *jobs; /* ring of jobs_max */
-    uint64_t jobs_in, jobs_out;
+    struct fbk_read_queue queue;
     struct fbk_store_result *results; /* ring of jobs_max */
     uint64_t results_in, results_out;
     uint32_t jobs_under_way;
@@ -269,27 +217,26 @@ void fbk_block_cache_free(struct fbk_block_cache *cache);
 const uint8_t *fbk_block_cache_find(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block);
 void fbk_block_cache_put(struct fbk_block_cache *cache, uint64_t file_id, uint64_t block, const uint8_t *bytes);
 
-/* ---- fbk_read_cache.c: called with the mutex held */
-int32_t fbk_read_cache_init(struct fbk_read_cache *cache, uint64_t bytes_max);
-void fbk_read_cache_free(struct fbk_read_cache *cache);
-/* A buffer of at least size_bytes, page aligned; its size in *buffer_bytes.  NULL: too much is pinned now. */
-uint8_t *fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, uint64_t *buffer_bytes);
-void fbk_read_cache_give_buffer(struct fbk_read_cache *cache, uint8_t *buffer, uint64_t buffer_bytes);
-/* Takes over the buffer (pinned once). NULL: no memory, the buffer stays the caller's. */
-struct fbk_cached_run *fbk_read_cache_insert(struct fbk_read_cache *cache, const struct fbk_location *location,
-                                             uint8_t *buffer, uint64_t buffer_bytes, const uint8_t *run_bytes);
-struct fbk_cached_run *fbk_read_cache_find(struct fbk_read_cache *cache, int64_t ledger_id, int64_t entry_id);
-struct fbk_cached_run *fbk_read_cache_find_location(struct fbk_read_cache *cache, const struct fbk_location *location);
-void fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
-void fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
-void fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id);
+/* ---- fbk_open_logs.c: takes the mutex itself */
+/* A pinned open log.  0 or < 0. */
+int32_t fbk_open_log_take(struct fbk_store *store, uint64_t log_id, struct fbk_open_log **log);
+void fbk_open_log_let_go(struct fbk_store *store, struct fbk_open_log *log);
+void fbk_open_logs_close(struct fbk_store *store);
 
-/* ---- fbk_run_fetch.c: takes the mutex itself */
+/* ---- fbk_run_fetch.c: takes the mutex itself, but for the two that say otherwise */
 /* The run at a location, pinned: from the cache or from disk.  0, FBK_E_CORRUPT, FBK_E_FULL (no room), -errno. */
-int32_t fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, bool may_wait,
+int32_t fbk_run_fetch(struct fbk_store *store, const struct fbk_location *location, enum fbk_run_use use,
                       struct fbk_cached_run **run);
 void fbk_run_let_go(struct fbk_store *store, struct fbk_cached_run *run);
-void fbk_open_logs_close(struct fbk_store *store);
+/* Reads and checks into `buffer`.  Returns the count of damaged entries or < 0. */
+int32_t fbk_run_read(struct fbk_store *store, const struct fbk_location *location, uint8_t *buffer);
+/* Mutex held: is somebody reading it?  And: nobody is any more. */
+bool fbk_run_is_fetched_now(const struct fbk_store *store, const struct fbk_location *location);
+void fbk_run_fetch_ended(struct fbk_store *store, struct fbk_fetch *fetch);
+
+/* ---- fbk_read_ahead.c */
+void fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
+void fbk_read_ahead_free(struct fbk_store *store);
 
 /* ---- fbk_lookup.c: no mutex held */
 struct fbk_file_set *fbk_file_set_take(struct fbk_store *store);
@@ -297,8 +244,6 @@ void fbk_file_set_unref(struct fbk_store *store, struct fbk_file_set *set);
 /* Whether the store searches another set by now. */
 bool fbk_file_set_is_old(struct fbk_store *store, const struct fbk_file_set *set);
 void fbk_lookup_read(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
-/* Brings the run behind last_entry_id into the cache, if there is room. */
-void fbk_lookup_read_ahead(struct fbk_store *store, int64_t ledger_id, int64_t last_entry_id);
 void fbk_lookup_list(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
 struct fbk_walk {
     struct fbk_store *store;

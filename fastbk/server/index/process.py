@@ -40,6 +40,8 @@ STEP_TIMEOUT_MS = 100
 DRAIN_STEP_TIMEOUT_MS = 5
 LOOK_INTERVAL_S = 0.5
 """Between two looks at whether a failed flush is to be tried again."""
+REQUESTS_A_JOB = 4
+"""Requests that wait in the index, for each that may be at the disk: batch reads wait there for their turn."""
 EXIT_DRAIN_ROUNDS = 2
 """Idle steps in a row before a drain believes that nothing more comes."""
 
@@ -60,7 +62,7 @@ def cache_options(config: IndexConfig) -> dict[str, int]:
         "ledgers_max": config.limits.ledgers_max,
         "parked_bytes_max": max(8 * MIB, frame_bytes),
         "waiters_max": config.settings.waiters_max,
-        "requests_max": config.settings.read_jobs_max,
+        "requests_max": REQUESTS_A_JOB * config.settings.read_jobs_max,
     }
 
 

@@ -289,7 +289,7 @@ def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
         life.close()
 
 
-def test_lists_beyond_their_bound_wait_in_their_ring(fake: FakeDisk) -> None:
+def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
     """INV-B1: each holds room for all ranges of a reply while it is on the disk."""
     life = Life(fake, Book())
     for n in range(0, 60, 2):
@@ -301,7 +301,8 @@ def test_lists_beyond_their_bound_wait_in_their_ring(fake: FakeDisk) -> None:
     try:
         puts = [life.rig.list_entries(1) for _ in range(100)]
         life.rig.run()
-        assert life.index.status.requests == 32
+        assert life.index.status.requests == 100
+        assert life.store.counts()["jobs"] == 32
         got: list[Answer] = []
         for _ in range(200):
             life.index_step()

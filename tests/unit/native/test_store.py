@@ -95,7 +95,7 @@ def test_readers_in_threads(store: Store) -> None:
         thread.start()
     result = ffi.new("struct fbk_store_result *")
     for entry_id in range(0, 1000, 50):
-        lib.fbk_store_submit(store.handle, entry_id, 1, entry_id, entry_id, 1)
+        lib.fbk_store_submit(store.handle, entry_id, 1, entry_id, entry_id, 1, 0)
         os.eventfd_read(event_fd)  # rung once the job is done
         assert lib.fbk_store_collect(store.handle, result, 1) == 1
         assert (result.ticket, result.status, result.found_entry_id) == (entry_id, 0, entry_id)
@@ -111,7 +111,7 @@ def test_readers_in_threads(store: Store) -> None:
 
 def test_more_jobs_than_the_bound(store: Store) -> None:
     for ticket in range(4):
-        assert lib.fbk_store_submit(store.handle, ticket, 1, 0, 0, 0) == 0
+        assert lib.fbk_store_submit(store.handle, ticket, 1, 0, 0, 0, 0) == 0
     with pytest.raises(NativeFullError):
         store.read(1, 0, 0)
 
