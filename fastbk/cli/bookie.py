@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli import bookie_check, bookie_heal, bookie_info, bookie_repair
+from fastbk.cli import bookie_check, bookie_gc, bookie_heal, bookie_info, bookie_repair
 from fastbk.cli.bookie_repair import add_recover
 from fastbk.cli.options import need_linux
 from fastbk.errors import ConfigError
@@ -13,7 +13,7 @@ from fastbk.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-VERBS = "info, disk, check, rebuild-locations, repair, recover, decommission"
+VERBS = "info, disk, gc, check, rebuild-locations, repair, recover, decommission"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for one, act in ((info, bookie_info.info), (disk, bookie_info.disk)):
         bookie_info.add_arguments(one)
         one.set_defaults(act=act)
+    collect = verbs.add_parser("gc", help="garbage collection and compaction of a running bookie")
+    bookie_gc.add_arguments(collect)
+    collect.set_defaults(act=bookie_gc.run)
     repair = verbs.add_parser("repair", help="heal damaged or lost copies of a running bookie")
     bookie_heal.add_arguments(repair)
     repair.set_defaults(act=bookie_heal.run)

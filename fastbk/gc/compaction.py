@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.gc import policy
-from fastbk.server.gc_messages import Compaction
+from fastbk.server.gc_messages import MAJOR, MINOR, Compaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,8 @@ LOOK_INTERVAL_S = 5.0
 URGENT_INTERVAL_S = 30.0
 """Between two tries to win space back on a full disk, when the last one found nothing."""
 
-MINOR, MAJOR, URGENT = "minor", "major", "urgent"
+URGENT = "urgent"
+"""The third kind, beside minor and major: it begins by itself when the disk is full."""
 
 
 class LocalLogs(Protocol):
@@ -143,6 +144,8 @@ class Compactor:
         if self.is_running:
             self._go_on(now_s)
         elif self._asked:
+            # An operator may have deleted just now; what nothing lives in need not be moved.
+            self.local.recount()
             self._begin(self._asked[0], now_s)
         elif now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_INTERVAL_S

@@ -1,7 +1,7 @@
 """What an operator tells gc, by way of the supervisor, and what gc tells of itself.
 
 Supervisor to gc: `gc_suspend` and `gc_resume` (what), `gc_run` (what, force, number). gc to supervisor: `gc_status`,
-when something has changed. What there is to suspend and to run: `ledgers` (deletions of every kind), `minor`, `major`.
+when something has changed. What there is to suspend and to run: KINDS in `fastbk.server.gc_messages`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastbk.server.gc_messages import KINDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LEDGERS, MINOR, MAJOR = "ledgers", "minor", "major"
-KINDS = (LEDGERS, MINOR, MAJOR)
 STATUS_INTERVAL_S = 0.5
 """Between two tellings of how things stand, at least."""
 

@@ -10,10 +10,11 @@ import msgspec
 
 from fastbk.errors import Error
 from fastbk.gc.compaction import Compactor
-from fastbk.gc.control import LEDGERS, MAJOR, MINOR, RunAsked, Suspended
+from fastbk.gc.control import RunAsked, Suspended
 from fastbk.gc.live_set import Cycle
 from fastbk.gc.over_replicated import CopiesLook
 from fastbk.observe import logs
+from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,7 +164,6 @@ class Work:
             for kind in (MINOR, MAJOR):
                 if kind in run.what:
                     for compactor in self.compactors:
-                        compactor.local.recount()
                         compactor.ask(kind)
             self._runs.append(run)
         while self._runs and not self._is_under_way(self._runs[0]):

@@ -52,6 +52,10 @@ MARKED_IDS_A_MESSAGE = (MESSAGE_BYTES_MAX - HEAD_BYTES_MAX) // (2 * ID_BYTES_MAX
 LOGS_A_MESSAGE = 300
 """Four numbers of 20 digits, two short values, and their names are fewer than 200 bytes."""
 
+LEDGERS, MINOR, MAJOR = "ledgers", "minor", "major"
+KINDS = (LEDGERS, MINOR, MAJOR)
+"""What an operator may run or suspend: deletions of every kind, and the two kinds of compaction."""
+
 SETTLED_END = 2**64 - 1
 """The cursor behind the last page of `list_settled`."""
 

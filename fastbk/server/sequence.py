@@ -29,7 +29,7 @@ from fastbk.server.topology import INDEX, JOURNAL
 from fastbk.server.watch import Exited, Message, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from fastbk.server.config import BookieConfig
     from fastbk.server.spawn import Boot
@@ -68,10 +68,10 @@ class Sequence:
         watch: Watch,
         config: BookieConfig,
         facts: Facts,
-        on_disk: Callable[[dict[str, Any]], None] = lambda message: None,
+        told: Mapping[str, Callable[[dict[str, Any]], None]] | None = None,
     ) -> None:
-        """`on_disk` gets what children tell of their disks."""
-        self._on_disk = on_disk
+        """`told`: by message type, who gets what children tell of their disks and their work."""
+        self._told = {} if told is None else told
         self._boot = boot
         self._watch = watch
         self._config = config
@@ -206,8 +206,8 @@ class Sequence:
     def _note(self, message: Message) -> None:
         if message.body.get("type") == "failed":
             self._failed[message.process] = str(message.body.get("reason"))
-        elif message.body.get("type") == "disk":
-            self._on_disk(message.body)
+        elif (take := self._told.get(str(message.body.get("type")))) is not None:
+            take(message.body)
 
     def _why(self, event: Exited) -> str:
         """Return the reason that a child gave, else how it ended."""

@@ -1,11 +1,9 @@
-"""The bookie's supervisor: owns configuration, directories, identity, port and registration; no
-data path.
+"""The bookie's supervisor: owns configuration, directories, identity, port and registration; no data path.
 
-It starts all children at once under a fresh epoch, leads them to readiness (`sequence`), watches
-them, and ends them. A child that dies takes the rest with it: what they shared is thrown away, what
-was acknowledged is on disk, and the next boot replays it. A crash loop ends in a boot without journal
-and gc that serves reads only, until somebody restarts the bookie (A13); when that fails too, in a
-failed bookie with the reason.
+It starts all children at once under a fresh epoch, leads them to readiness (`sequence`), watches them, and ends them. A
+child that dies takes the rest with it: what they shared is thrown away, what was acknowledged is on disk, and the next
+boot replays it. A crash loop ends in a boot without journal and gc that serves reads only, until somebody restarts the
+bookie (A13); when that fails too, in a failed bookie with the reason.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from fastbk.server.disks.board import DiskBoard
 from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.floors import reserve_bytes
 from fastbk.server.disks.gate import DiskGate
+from fastbk.server.gc_desk import GcDesk
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.registration import Membership
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
@@ -80,6 +79,7 @@ class Supervisor:
         self._restarts = Restarts(budget)
         self._metrics = Metrics(self._life, budget)
         self._disks = DiskBoard(self._life)
+        self._gc = GcDesk()
         self._metrics.add_source(self._disks.metric_lines)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
@@ -92,9 +92,7 @@ class Supervisor:
         self._remove_at_end: list[str] = []
 
     async def run(self) -> int:
-        """Serve until asked to stop; return the exit code. Raises Error for what only a person can
-        mend.
-        """
+        """Serve until asked to stop; return the exit code. Raises Error for what only a person can mend."""
         host, port = split_address(self._config.bookie.listen, "[bookie] listen")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -197,11 +195,13 @@ class Supervisor:
                 reads_only_reason=reads_only,
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
-            sequence = Sequence(boot, watch, self._config, facts, self._disks.told)
+            told = {"disk": self._disks.told, "gc_status": self._gc.told}
+            sequence = Sequence(boot, watch, self._config, facts, told)
             if self._stop_reason is not None:
                 raise StopAsked
             kill_point("supervisor.before_start")
             replayed = await sequence.start()
+            self._gc.attach(boot)
             self._metrics.attach({process: boot.segments[process] for process in boot.children})
             kill_point("supervisor.before_ready")
             properties = sequence.properties
@@ -214,6 +214,7 @@ class Supervisor:
             self._say_ready(sequence, replayed, time.monotonic() - began_s)
             await self._serve(sequence)
         finally:
+            self._gc.detach()
             self._metrics.detach()
             watch.close()
             self._watch = self._boot = None
@@ -295,9 +296,7 @@ class Supervisor:
                 self._life.note("metadata", str(error))
 
     def pids(self) -> dict[str, int]:
-        """Return the process ids by the names of `fastbk.server.topology`, the supervisor's
-        included.
-        """
+        """Return the process ids by the names of `fastbk.server.topology`, the supervisor's included."""
         found = {"supervisor": os.getpid()}
         if self._boot is not None:
             found.update({p.name: child.pid for p, child in self._boot.children.items()})
@@ -361,6 +360,7 @@ class Supervisor:
         admin = AdminServer(self._life, self._metrics, self._disks.shown)
         admin.add_route("GET", "/disks", self._disks.answer)
         admin.add_route("GET", "/info", self._info)
+        self._gc.add_routes(admin)
         try:
             await admin.open(host, port)
         except OSError as error:

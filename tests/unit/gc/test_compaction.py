@@ -9,8 +9,8 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.gc import compaction
-from fastbk.gc.compaction import MAJOR, MINOR, STALL_S, URGENT, CompactionSettings, Compactor, Run
-from fastbk.server.gc_messages import Compaction, LogUsage, Space
+from fastbk.gc.compaction import STALL_S, URGENT, CompactionSettings, Compactor, Run
+from fastbk.server.gc_messages import MAJOR, MINOR, Compaction, LogUsage, Space
 
 SETTINGS = CompactionSettings(bytes_per_s=10)
 
