@@ -30,6 +30,8 @@ SMALL = {
     "identity": "a directory's identity.json",
     "cookie": "a directory's cookie, current/VERSION",
     "audit": "a ledger directory's log of deletions",
+    "limbo": "the ledgers that a reborn bookie is going to put into limbo",
+    "unclean": "what a life without a clean stop has left",
 }
 
 
@@ -76,6 +78,8 @@ def _small(options: argparse.Namespace) -> int:
         "identity": small_files.read_identity,
         "cookie": small_files.read_cookie,
         "audit": small_files.read_audit,
+        "limbo": small_files.read_limbo,
+        "unclean": small_files.read_unclean,
     }
     damaged = 0
     for item in readers[options.kind](options.path):
@@ -147,16 +151,18 @@ def _read(kind: str, path: str) -> Generator[Item, None, None]:
     from fastbk.inspect.items import Counter
     from fastbk.inspect.journal import read_journal
     from fastbk.inspect.locations import read_locations
-    from fastbk.inspect.small_files import durable_bytes_of
+    from fastbk.inspect.small_files import logs_listed_for
     from fastbk.inspect.source import Source
+    from fastbk.storage import entry_log_files
 
     with Source(path) as source:
         if kind == "journal":
             items = read_journal(source)
         elif kind == "entrylog":
-            items = read_entry_log(source, durable_bytes_of(path))
+            log_id = entry_log_files.log_id_of(os.path.basename(path))
+            items = read_entry_log(source, (logs_listed_for(path) or {}).get(log_id or 0))
         else:
-            items = read_locations(source)
+            items = read_locations(source, logs_listed_for(path))
         yield from Counter().through(items)
 
 

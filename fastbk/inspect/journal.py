@@ -86,7 +86,9 @@ def _read(source: Source) -> Iterator[Item]:
         header = max(found, key=lambda each: each.use.file_id)
         named = id_of(os.path.basename(source.path))
         if named is not None and named != header.use.file_id:
-            header.facts["renamed_to"] = named  # for re-use, and not used since: its content is behind the mark
+            header.facts["renamed_to"] = (
+                named  # for re-use, and not used since: its content is behind the mark
+            )
         yield Item("header", 0, header.facts)
         yield from _batches(source, header)
         return

@@ -10,7 +10,7 @@ from fastbk.inspect.source import PAGE_BYTES, Source
 from fastbk.native.checksum import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from fastbk.inspect.items import Fact
 
@@ -27,9 +27,16 @@ _STATE = struct.Struct("<qqqQI20sQII")
 _TRAILER = struct.Struct("<II")
 
 
-def read_locations(source: Source) -> Iterator[Item]:
-    """Yield the items of a locations file. Raises StorageError only where the file is not to be read at all."""
-    yield from _read(source)
+def read_locations(source: Source, listed_logs: Collection[int] | None = None) -> Iterator[Item]:
+    """Yield the items of a locations file. Raises StorageError only where the file is not to be read at all.
+
+    `listed_logs`: ids of the logs that the manifest lists; a location in another log is void (INV-X5). None: not known.
+    """
+    for item in _read(source):
+        is_run = item.what == "location" and not item.facts.get("damaged")
+        if is_run and listed_logs is not None and item.facts["log_id"] not in listed_logs:
+            item.facts["void"] = True
+        yield item
     yield from source.damage()
 
 

@@ -13,7 +13,7 @@ from fastbk.inspect.items import Item, damage
 from fastbk.inspect.source import Source
 from fastbk.model import cookie as cookie_model
 from fastbk.storage import cookie as cookie_file
-from fastbk.storage import identity, manifest
+from fastbk.storage import identity, limbo, manifest, unclean
 from fastbk.storage.directories import AUDIT_NAME
 
 if TYPE_CHECKING:
@@ -55,23 +55,21 @@ def read_mark(path: str) -> Iterator[Item]:
     yield Item("mark", 0, {name: newest.facts.get(name) for name in names})
 
 
-def durable_bytes_of(log_path: str) -> int | None:
-    """Return how much of an entry log its directory's manifest says to count; None where nobody says so."""
-    directory = os.path.dirname(os.path.dirname(os.path.abspath(log_path)))
-    name = os.path.basename(log_path).partition(".")[0]
+def logs_listed_for(path: str) -> dict[int, int] | None:
+    """Return log id -> bytes that count, by the manifest of the directory that an entry log or locations file is in.
+
+    None where no manifest says so.
+    """
+    directory = os.path.dirname(os.path.dirname(os.path.abspath(path)))
     try:
         slots = [slot for slot in read_manifest(directory) if not slot.is_damage]
-        log_id = int(name, 16)
-    except (StorageError, ValueError):
+    except StorageError:
         return None
     if not slots:
         return None
     logs = max(slots, key=_generation).facts.get("logs")
-    for log in logs if isinstance(logs, list) else []:
-        if isinstance(log, dict) and log.get("log_id") == log_id:
-            durable_bytes = log.get("durable_bytes")
-            return durable_bytes if isinstance(durable_bytes, int) else None
-    return None
+    assert isinstance(logs, list)  # a slot that could be decoded has them
+    return {log["log_id"]: log["durable_bytes"] for log in logs}  # type: ignore[index]
 
 
 def read_identity(path: str) -> Iterator[Item]:
@@ -104,6 +102,31 @@ def read_cookie(path: str) -> Iterator[Item]:
         "instance_id": cookie.instance_id,
     }
     yield Item("cookie", 0, facts)
+
+
+def read_limbo(path: str) -> Iterator[Item]:
+    """Yield the ledgers that wait to be put into limbo."""
+    path = _inside(path, limbo.NAME)
+    raw = _whole(path)
+    try:
+        incarnation, ids = limbo.decode(raw, path)
+    except StorageError as error:
+        yield damage(0, str(error), len(raw))
+        return
+    facts: dict[str, Fact] = {"file": path, "incarnation": f"{incarnation:016x}"}
+    yield Item("limbo", 0, {**facts, "count": len(ids), "ledgers": list(ids)})
+
+
+def read_unclean(path: str) -> Iterator[Item]:
+    """Yield what a life that has not stopped cleanly, or still goes on, has left."""
+    path = _inside(path, unclean.NAME)
+    raw = _whole(path)
+    try:
+        flag = unclean.decode(raw, path)
+    except StorageError as error:
+        yield damage(0, str(error), len(raw), readable=_text(raw))
+        return
+    yield Item("unclean", 0, {"file": path, **msgspec.to_builtins(flag)})
 
 
 def read_audit(path: str) -> Iterator[Item]:

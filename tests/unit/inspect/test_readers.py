@@ -16,6 +16,11 @@ from fastbk.inspect.items import Counter, Item
 from fastbk.inspect.journal import read_journal
 from fastbk.inspect.locations import read_locations
 from fastbk.inspect.source import Source
+from fastbk.native.disk import Disk
+from fastbk.storage.limbo import NAME as LIMBO_NAME
+from fastbk.storage.limbo import write_limbo
+from fastbk.storage.unclean import NAME as UNCLEAN_NAME
+from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
 
 READERS: dict[str, Callable[[Source], Iterator[Item]]] = {
@@ -53,6 +58,12 @@ def log_of(image: Image) -> Path:
     return next(path for path in image.files("*.log") if path.name != "audit.log")
 
 
+def durable_bytes_of(path: Path) -> int:
+    logs = small_files.logs_listed_for(str(path))
+    assert logs is not None
+    return logs[int(path.stem, 16)]
+
+
 def changed(path: Path, to: Path, at: int, mask: int = 0xFF) -> Path:
     raw = bytearray(path.read_bytes())
     raw[at] ^= mask
@@ -80,8 +91,7 @@ def test_entry_logs_hold_what_was_flushed(image: Image) -> None:
     assert len(paths) == 2
     items = []
     for path in paths:
-        durable_bytes = small_files.durable_bytes_of(str(path))
-        assert durable_bytes is not None
+        durable_bytes = durable_bytes_of(path)
         with Source(path) as source:
             items += list(read_entry_log(source, durable_bytes))
     assert not [item for item in items if item.is_damage]
@@ -113,6 +123,34 @@ def test_locations_name_every_run(image: Image) -> None:
             if item.what == "run"
         }
     assert named == held != set()
+
+
+def test_locations_in_logs_that_no_manifest_lists_are_void(image: Image) -> None:
+    """INV-X5."""
+    for path in image.files("*.loc"):
+        with Source(path) as source:
+            items = [item for item in read_locations(source, [2]) if item.what == "location"]
+        assert [bool(item.facts.get("void")) for item in items] == [
+            item.facts["log_id"] != 2 for item in items
+        ]
+    assert small_files.logs_listed_for(str(image.files("*.loc")[0])) is not None
+
+
+def test_limbo_and_the_mark_of_an_unclean_stop(tmp_path: Path) -> None:
+    with Disk(tmp_path, "plain") as disk:
+        write_limbo(disk, str(tmp_path), [3, 7], 255)
+        write_unclean(disk, str(tmp_path), Unclean(incarnation="ff", sync="never", started_s=1))
+    (limbo,) = small_files.read_limbo(str(tmp_path))
+    assert limbo.facts["ledgers"] == [3, 7]
+    (flag,) = small_files.read_unclean(str(tmp_path))
+    assert flag.facts["sync"] == "never"
+    for name, reader in (
+        (LIMBO_NAME, small_files.read_limbo),
+        (UNCLEAN_NAME, small_files.read_unclean),
+    ):
+        raw = (tmp_path / name).read_bytes()
+        for at in range(len(raw)):
+            assert list(reader(str(changed(tmp_path / name, tmp_path / "bad", at, 1))))
 
 
 def test_the_small_files(image: Image) -> None:
@@ -285,8 +323,7 @@ def test_one_bad_entry_costs_one_entry(image: Image, tmp_path: Path) -> None:
 def test_a_log_that_is_shorter_than_the_manifest_says(image: Image, tmp_path: Path) -> None:
     shutil.copytree(image.ledgers, tmp_path / "ledgers")
     path = tmp_path / "ledgers" / "logs" / log_of(image).name
-    durable_bytes = small_files.durable_bytes_of(str(path))
-    assert durable_bytes is not None
+    durable_bytes = durable_bytes_of(path)
     path.write_bytes(path.read_bytes()[: durable_bytes - 4096])
     with Source(path) as source:
         items = list(read_entry_log(source, durable_bytes))
