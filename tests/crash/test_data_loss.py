@@ -28,7 +28,7 @@ from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 
 WAIT_S = 60.0
-SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms", "free_min": "1MiB"}}
+SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 ACCEPT = "--accept-data-loss"
 
 

@@ -1,63 +1,40 @@
-"""A process dies at a named point, under load: what was acknowledged is there, and fences stay fences.
-
-The points are those in the source (`FBK_KILL_POINT` in C, `kill_point` in Python), so a new one is tested by itself.
-Small files and caches make rolls, recycling, flushes, merges and deletions happen within a second. A run: load, kill -9
-of the whole bookie, start it armed (so replay has something to do), load until the point's file says that it happened,
-load until everybody is served again, kill -9 once more, and read everything back.
+"""A process dies at a named point, under load (`tests/rigs/kill_points.py`): samples, all of them in the soak, and
+deaths within the recoveries from deaths.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import random
 import re
 import time
-import zlib
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import fastbk
-from fastbk.devcluster import is_alive
-from fastbk.errors import Error, NotEnoughBookies
-from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.testing import LocalCluster
-from fastbk.wire.statuses import Status
-from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
+from tests.rigs import kill_points
+from tests.rigs.kill_points import (
+    HAPPENS_S,
+    ONCE,
+    SETTINGS,
+    World,
+    check,
+    fence_some,
+    is_written,
+    points,
+    run_point,
+    spawn_armed,
+    until_served,
+    write_endlessly,
+)
+from tests.rigs.report import Plan
 
-if TYPE_CHECKING:
-    from fastbk.client.client import Client
-    from fastbk.client.ledger_writer import LedgerWriter
-
-SOURCE = Path(fastbk.__file__).parent
-NAME = re.compile(r"""(?:FBK_KILL_POINT|\bkill_point)\(\s*"([a-z0-9_.]+)"\s*\)""")
-
-SETTINGS = {
-    "bookie": {"restarts_max": 50},
-    "limits": {"frame_size_max": "256KiB"},
-    "journal": {"first_file_size": "4MiB", "file_size": "16MiB", "limit": "32MiB"},
-    "ledgers": {
-        "write_cache_size": "4MiB",
-        "flush_interval": "200ms",
-        "entry_log_size": "4MiB",
-        "free_min": "1MiB",
-    },
-    "gc": {"interval": "100ms", "delete_ratio_max": 1.0},
-}
-ENTRY_BYTES_MAX = 8000
-READ_ENTRIES = 1000
-HAPPENS_S = 40.0
-SERVED_S = 40.0
 NUMBERS = (1, 2, 3, 10, 30, 400)
 PARTS = 8
-# Passed once a boot: only the first pass can be asked for. Replay is sure of a few batches only.
-ONCE = re.compile(
-    r"(supervisor\.|index\.before_ready|index\.replay_(before|after)|journal\.before_ready)"
-)
 # Passed with every batch or received buffer.
 HOT = re.compile(r"(worker\.|journal\.(after|before_publish)|index\.(take_middle|after_take)$)")
 # Passed a few times a second at most.
@@ -87,211 +64,6 @@ FROM_COMMIT_ON = (
     "index.before_ready",
     "supervisor.before_ready",
 )
-# Passed only when another process of the bookie dies.
-NEEDS_A_DEATH = ("supervisor.child_died", "supervisor.before_restart")
-
-
-def points() -> list[str]:
-    """Return every point in the source but those of a rebirth, which are `test_data_loss.py`'s."""
-    found: set[str] = set()
-    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c")]:
-        if path.name != "kill_points.py":  # its documentation
-            found.update(NAME.findall(path.read_text("utf-8")))
-    return sorted(name for name in found if not name.startswith("rebirth."))
-
-
-def payload(ledger_id: int, entry_id: int) -> bytes:
-    """The bytes of one entry: a function of its place."""
-    head = f"{ledger_id}:{entry_id}:".encode()
-    size_bytes = zlib.crc32(head) % ENTRY_BYTES_MAX
-    return (head * (size_bytes // len(head) + 1))[: max(size_bytes, len(head))]
-
-
-@dataclass
-class World:
-    """What clients were told."""
-
-    acknowledged: dict[int, int] = field(default_factory=dict)
-    """Ledger -> entries acknowledged, ids 0.. in order."""
-    fenced: set[int] = field(default_factory=set)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def note(self, ledger_id: int, entry_id: int) -> None:
-        assert entry_id == self.acknowledged[ledger_id], "acks out of order"
-        self.acknowledged[ledger_id] += 1
-
-
-async def append(world: World, writer: LedgerWriter, window: int, most: int) -> None:
-    """Keep `window` appends in flight until told to stop, or `most` are sent."""
-    ledger_id = writer.ledger_id
-    world.acknowledged[ledger_id] = 0
-    pending: set[asyncio.Future[int]] = set()
-    sent = 0
-    while sent < most and not world.stop.is_set():
-        while len(pending) < window and sent < most:
-            future = writer.append_nowait(payload(ledger_id, sent))
-            future.add_done_callback(lambda done: world.note(ledger_id, done.result()))
-            pending.add(future)
-            sent += 1
-        _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.gather(*pending)
-
-
-async def create(client: Client) -> LedgerWriter:
-    """Create a ledger, however long the bookie is away."""
-    deadline_s = time.monotonic() + SERVED_S
-    while True:
-        try:
-            return await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
-        except NotEnoughBookies:
-            assert time.monotonic() < deadline_s, "the bookie does not come back"
-            await asyncio.sleep(0.01)
-
-
-async def write_endlessly(world: World, client: Client, window: int, most: int) -> None:
-    """One ledger after the other, each closed."""
-    while not world.stop.is_set():
-        async with await create(client) as writer:
-            await append(world, writer, window, most)
-
-
-async def write_and_delete(world: World, client: Client) -> None:
-    """Ledgers that live a moment, for gc."""
-    while not world.stop.is_set():
-        async with await create(client) as writer:
-            await append(world, writer, 8, 40)
-        del world.acknowledged[writer.ledger_id]
-        await client.delete_ledger(writer.ledger_id)
-
-
-async def read_back(world: World, client: Client, rng: random.Random) -> None:
-    """What was acknowledged can be read at once."""
-    while not world.stop.is_set():
-        known = [(ledger_id, count) for ledger_id, count in world.acknowledged.items() if count]
-        if not known:
-            await asyncio.sleep(0.01)
-            continue
-        ledger_id, count = rng.choice(known)
-        first = rng.randrange(count)
-        last = min(count - 1, first + 20)
-        try:
-            reader = await client.open_ledger(ledger_id, recovery=False)
-            found = [
-                (e.entry_id, bytes(e.data)) for e in await reader.read_unconfirmed(first, last)
-            ]
-        except Error:
-            # The bookie is away, or the ledger was deleted meanwhile. Nothing is ever taken for "not there".
-            await asyncio.sleep(0.01)
-            continue
-        if ledger_id in world.acknowledged:
-            wanted = [(n, payload(ledger_id, n)) for n in range(first, last + 1)]
-            assert found == wanted, f"ledger {ledger_id} from {first}"
-
-
-async def fence_some(world: World, cluster: LocalCluster, client: Client) -> None:
-    """Fence ledgers, some of which the bookie has never heard of; an answered fence holds at once."""
-    turn = 0
-    while not world.stop.is_set():
-        turn += 1
-        try:
-            async with await create(client) as writer:
-                if turn % 2:
-                    await append(world, writer, 8, 8)
-            bookie = await raw_bookie(cluster.bookies[0])
-        except Error:
-            await asyncio.sleep(0.01)
-            continue
-        try:
-            status = await bookie.fence(writer.ledger_id)
-            assert status in (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER), status
-            world.fenced.add(writer.ledger_id)
-            assert await bookie.add(writer.ledger_id, 1000, b"late") == Status.FENCED
-        except Error:
-            await asyncio.sleep(0.01)
-        finally:
-            bookie.close()
-        await asyncio.sleep(0.02)
-
-
-async def check(world: World, cluster: LocalCluster) -> None:
-    """Everything acknowledged is there with its bytes, and every answered fence holds."""
-    async with fastbk.connect(cluster.metadata_uri) as client:
-        for ledger_id, count in world.acknowledged.items():
-            if count == 0:
-                continue
-            reader = await client.open_ledger(ledger_id, recovery=False)
-            for first in range(0, count, READ_ENTRIES):
-                ids = range(first, min(count, first + READ_ENTRIES))
-                found = await reader.read_unconfirmed(ids[0], ids[-1])
-                assert [entry.entry_id for entry in found] == list(ids), f"ledger {ledger_id}: gaps"
-                for entry in found:
-                    wanted = payload(ledger_id, entry.entry_id)
-                    assert bytes(entry.data) == wanted, f"ledger {ledger_id}: {entry.entry_id}"
-    bookie = await raw_bookie(cluster.bookies[0])
-    for ledger_id in world.fenced:
-        status = await bookie.add(ledger_id, 2000, b"late")
-        assert status == Status.FENCED, f"ledger {ledger_id} was fenced: {status!r}"
-    bookie.close()
-
-
-def is_written(died: Path) -> bool:
-    """Whether the proof of a death is there: the file is made first, its text comes a moment later."""
-    return died.exists() and died.stat().st_size > 0
-
-
-def spawn_armed(cluster: LocalCluster, point: str, number: int, died: Path) -> None:
-    """Start the bookie with a point armed, and do not wait for it."""
-    os.environ[POINT_VARIABLE] = f"{point}:{number}"
-    os.environ[FILE_VARIABLE] = str(died)
-    try:
-        cluster.bookies[0].spawn()
-    finally:
-        del os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE]
-
-
-async def until_served(world: World) -> None:
-    """Wait until acknowledgements come again."""
-    before = sum(world.acknowledged.values())
-    await wait_until_async(
-        lambda: sum(world.acknowledged.values()) > before + 500, "acks after the kill", SERVED_S
-    )
-
-
-async def run_point(cluster: LocalCluster, point: str, number: int, rng: random.Random) -> None:
-    """Load, arm, load until it happens, load on, stop, kill, compare."""
-    died = cluster.data / f"died-{point}-{number}"
-    world = World()
-    async with (
-        fastbk.connect(cluster.metadata_uri, append_timeout=60.0) as client,
-        asyncio.TaskGroup() as group,
-    ):
-        group.create_task(write_endlessly(world, client, 64, 20_000))
-        group.create_task(write_endlessly(world, client, 4, 500))
-        group.create_task(write_and_delete(world, client))
-        group.create_task(read_back(world, client, rng))
-        group.create_task(fence_some(world, cluster, client))
-        await wait_until_async(lambda: sum(world.acknowledged.values()) > 300, "first acks")
-        await cluster.kill_async(0)
-        spawn_armed(cluster, point, number, died)
-        if point in NEEDS_A_DEATH:
-            await cluster.wait_ready_async(0)
-            await cluster.kill_async(0, rng.choice(("worker.0", "journal", "index", "gc")))
-        await wait_until_async(
-            lambda: is_written(died), f"{point} was passed {number} times", HAPPENS_S
-        )
-        assert died.read_text() == point
-        if point.startswith("supervisor."):
-            await asyncio.to_thread(cluster.bookies[0].wait_gone)
-            await cluster.start_bookie_async(0)
-        await until_served(world)
-        assert cluster.bookies[0].is_running, "a child's death ended the bookie"
-        world.stop.set()
-    pids = list(cluster.bookies[0].pids.values())
-    await cluster.kill_async(0)
-    assert not [pid for pid in pids if is_alive(pid)], "an orphan"
-    await cluster.start_bookie_async(0)
-    assert world.fenced
-    await check(world, cluster)
 
 
 def numbers(point: str) -> tuple[int, ...]:
@@ -376,3 +148,16 @@ def test_there_are_points_in_every_process() -> None:
         "gc",
         "supervisor",
     }
+
+
+def test_the_rig_resumes_and_sums_up(tmp_path: Path) -> None:
+    case = kill_points.cases()[0]
+    plan = Plan(1, 1, 0.0, tmp_path, is_resumed=True)
+    kill_points.write_done(plan, case, kill_points.REACHED)
+    kill_points.write_done(plan, ("index.after_take", 9), "unreached")
+    report = kill_points.run(plan)
+    assert report.cases == 0, "no time was given"
+    assert "reached 1," in report.notes[0]
+    assert report.notes[1] == "not reached: index.after_take:9"
+    assert json.loads((tmp_path / kill_points.DONE_NAME).read_text().splitlines()[0])["point"] == case[0]
+    assert len(kill_points.cases()) > 400

@@ -28,7 +28,7 @@ LAST_ID = 2**63 - 1
 SETTINGS = {
     "limits": {"frame_size_max": "256KiB"},
     "journal": {"first_file_size": "4MiB", "file_size": "16MiB", "limit": "32MiB"},
-    "ledgers": {"flush_interval": "200ms", "write_cache_size": "8MiB", "free_min": "1MiB"},
+    "ledgers": {"flush_interval": "200ms", "write_cache_size": "8MiB"},
     "gc": {"interval": "1h"},  # these ledgers are in no metadata
 }
 KNOWN, UNKNOWN, LAST_UNKNOWN, FOUND = 1, 2**62 + 1, LAST_ID, 3

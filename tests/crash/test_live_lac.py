@@ -77,14 +77,14 @@ async def test_explicit_lacs_and_long_polls() -> None:
 
 
 async def test_a_bookie_whose_disk_is_full_takes_repairs_fences_and_reads() -> None:
-    settings = {**SETTINGS, "ledgers": {"free_min": "1MiB"}}
+    settings = SETTINGS
     async with LocalCluster(1, settings=settings) as cluster:
         bookie = cluster.bookies[0]
         raw = await raw_bookie(bookie)
         assert await raw.add(1, 0, b"before") == Status.OK
         raw.close()
         await cluster.stop_bookie_async(0)
-        bookie.sections["ledgers"]["free_min"] = "1000TiB"
+        bookie.sections["disk"]["free_min"] = "1000TiB"
         await cluster.start_bookie_async(0)
         raw = await raw_bookie(bookie)
 

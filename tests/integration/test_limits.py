@@ -71,7 +71,7 @@ async def test_writers_wait_for_a_write_cache_that_is_full_and_go_on() -> None:
     settings = {
         "limits": {"frame_size_max": "128KiB"},
         "journal": {"batch_size_max": "128KiB"},
-        "ledgers": {"write_cache_size": "1MiB", "free_min": "1MiB"},
+        "ledgers": {"write_cache_size": "1MiB"},
     }
     async with LocalCluster(1, settings=settings) as cluster:
         bookie = await raw_bookie(cluster.bookies[0])
@@ -93,7 +93,6 @@ async def test_writers_wait_for_a_ring_that_is_full_and_go_on() -> None:
             "add_ring_size": "256KiB",
             "reply_ring_size": "256KiB",
         },
-        "ledgers": {"free_min": "1MiB"},
     }
     async with LocalCluster(1, settings=settings) as cluster:
         async with asyncio.TaskGroup() as group:

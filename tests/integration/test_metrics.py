@@ -94,7 +94,7 @@ def test_readiness_says_why_not(tmp_path: Path) -> None:
 
 
 async def test_a_disk_without_room_makes_the_bookie_read_only_and_says_so(tmp_path: Path) -> None:
-    settings = {"ledgers": {"free_min": "1000TiB"}}
+    settings = {"disk": {"free_min": "1000TiB"}}
     async with LocalCluster(1, data=tmp_path / "data", settings=settings) as cluster:
         port = cluster.bookies[0].http_port
         wait_until(lambda: page(port, "/readyz")[0] == 503, "the bookie to be read-only")

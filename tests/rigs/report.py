@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,14 +20,17 @@ class Plan:
         cases: stop after about so many, 0 = no bound.
         seconds: begin nothing new after that.
         folder: for files; emptied by nobody.
-        say: takes lines on the progress.
+        is_resumed: what an earlier run in that folder did is not done again, where the rig keeps a list.
+        job, jobs: which part of the work this is, of how many.
     """
 
     seed: int
     cases: int
     seconds: float
     folder: Path
-    say: Callable[[str], None] = lambda line: None
+    is_resumed: bool = False
+    job: int = 0
+    jobs: int = 1
     began_s: float = field(default_factory=time.monotonic)
 
     def goes_on(self, cases: int) -> bool:
@@ -46,6 +48,7 @@ class Report:
         cases: failures that were looked after.
         losses: one line each: what an operator would call data loss, wrong bytes or a broken promise.
         counts: of whatever shows that the rig was worth its name.
+        notes: lines for people, more than the counts say.
         skipped: why nothing could be run here, else empty.
     """
 
@@ -54,6 +57,7 @@ class Report:
     losses: list[str] = field(default_factory=list)
     losses_count: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
     skipped: str = ""
     seconds: float = 0.0
 
@@ -69,6 +73,7 @@ class Report:
         self.losses += part.losses
         self.losses_count += part.losses_count
         self.counts += part.counts
+        self.notes += part.notes
         self.skipped = part.skipped
 
     @property

@@ -6,7 +6,7 @@
     ROUNDS=500       rounds of the rig `live`, and nothing else
     SEED=n           the same choices again (not the timing of real processes)
     JOBS=2           processes at once, for the rigs that can use them
-    DATA=folder      where files go; what is kept after a loss lies there
+    DATA=folder      where files go; what is kept after a loss lies there; kill points done there are not done again
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.rigs import fake_disk, live, power_cut
+from tests.rigs import fake_disk, kill_points, live, power_cut
 from tests.rigs.children import ChildFailed, start_child
 from tests.rigs.report import Plan, Report
 
@@ -49,6 +49,7 @@ class Rig:
 RIGS = {
     "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 8.0, splits=True),
     "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 6.0, splits=True),
+    "points": Rig(kill_points.run, "a process of a bookie dies at a named point", 6.0, splits=True),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 10.0, cases=3),
 }
 
@@ -70,6 +71,8 @@ def main() -> int:
         if name in ("", each):
             reports.append(run_one(each, rig, plan_of(rig, seed, times, cases, folder)))
             print(reports[-1].line(), flush=True)
+            for note in reports[-1].notes:
+                print(f"{'':<12} {note}", flush=True)
             for loss in reports[-1].losses:
                 print(f"LOSS {loss}", flush=True)
     lost = sum(report.losses_count for report in reports)
@@ -81,9 +84,11 @@ def main() -> int:
 
 def plan_of(rig: Rig, seed: int, times: float, cases: int, folder: Path) -> Plan:
     """How much of a rig is run: so many cases when they are named, else its share of the time."""
+    is_resumed = "DATA" in os.environ
     if cases:
-        return Plan(seed, cases, float("inf"), folder)
-    return Plan(seed, max(1, round(rig.cases * times)) if rig.cases else 0, rig.seconds * times, folder)
+        return Plan(seed, cases, float("inf"), folder, is_resumed)
+    cases = max(1, round(rig.cases * times)) if rig.cases else 0
+    return Plan(seed, cases, rig.seconds * times, folder, is_resumed)
 
 
 def run_one(name: str, rig: Rig, plan: Plan) -> Report:
@@ -102,10 +107,8 @@ def run_one(name: str, rig: Rig, plan: Plan) -> Report:
 def run_jobs(name: str, rig: Rig, plan: Plan, jobs: int) -> Report:
     """Split the cases over forked children, and add up what they say."""
     began_s = time.monotonic()
-    parts = [
-        replace(plan, seed=plan.seed + job * SEEDS_A_JOB, cases=-(-plan.cases // jobs), began_s=began_s)
-        for job in range(jobs)
-    ]
+    shared = replace(plan, jobs=jobs, cases=-(-plan.cases // jobs), began_s=began_s)
+    parts = [replace(shared, job=job, seed=plan.seed + job * SEEDS_A_JOB) for job in range(jobs)]
     whole = Report(name)
     children = [start_child(lambda part=part: rig.run(part)) for part in parts]  # type: ignore[misc]
     patience_s = PATIENCE_S + min(plan.seconds, DAY_S)

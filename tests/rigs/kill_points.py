@@ -1,0 +1,389 @@
+"""Rig `points`: a process dies at a named point under load; what was acknowledged is there, and fences stay fences.
+
+The points are those in the source (`FBK_KILL_POINT` in C, `kill_point` in Python), so a new one is tested by itself.
+Small files and caches make rolls, recycling, flushes, merges and deletions happen within a second. A case is a point
+and the number of the pass at which its process dies: load, kill -9 of the whole bookie, start it armed (so replay has
+something to do), load until the point's file says that it happened, load until everybody is served again, kill -9 once
+more, and read everything back. What is done is noted in a file of the rig's folder, so that a long run can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fastbk
+from fastbk.devcluster import is_alive
+from fastbk.errors import Error, NotEnoughBookies
+from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
+from fastbk.testing import LocalCluster
+from fastbk.wire.statuses import Status
+from tests.fixtures.raw_bookie import raw_bookie
+from tests.fixtures.wait import wait_until_async
+from tests.rigs.report import Plan, Report
+
+if TYPE_CHECKING:
+    from fastbk.client.client import Client
+    from fastbk.client.ledger_writer import LedgerWriter
+
+SOURCE = Path(fastbk.__file__).parent
+NAME = re.compile(r"""(?:FBK_KILL_POINT|\bkill_point)\(\s*"([a-z0-9_.]+)"\s*\)""")
+
+SETTINGS = {
+    "bookie": {"restarts_max": 50},
+    "limits": {"frame_size_max": "256KiB"},
+    "journal": {"first_file_size": "4MiB", "file_size": "16MiB", "limit": "32MiB"},
+    "ledgers": {
+        "write_cache_size": "4MiB",
+        "flush_interval": "200ms",
+        "entry_log_size": "4MiB",
+    },
+    "gc": {
+        "interval": "100ms",
+        "delete_ratio_max": 1.0,
+        "minor_interval": "300ms",
+        "minor_ratio_max": 0.7,
+        "major_interval": "1s",
+        "major_ratio_max": 0.9,
+    },
+}
+ENTRY_BYTES_MAX = 8000
+READ_ENTRIES = 1000
+HAPPENS_S = 40.0
+PATIENCE_S = 15.0
+"""The rig's own: a pass that takes longer is said to be out of reach."""
+SERVED_S = 40.0
+PASSES = 10
+CASES_A_CLUSTER = 10
+DONE_NAME = "kill-points.jsonl"
+REACHED = "reached"
+# Passed once a boot: only the first pass can be asked for. Replay is sure of a few batches only.
+ONCE = re.compile(
+    r"(supervisor\.|index\.before_ready|index\.replay_(before|after)|journal\.before_ready)"
+)
+# Passed only when another process of the bookie dies.
+NEEDS_A_DEATH = ("supervisor.child_died", "supervisor.before_restart")
+
+
+def points() -> list[str]:
+    """Return every point in the source but those of a rebirth, which are `test_data_loss.py`'s."""
+    found: set[str] = set()
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.c")]:
+        if path.name != "kill_points.py":  # its documentation
+            found.update(NAME.findall(path.read_text("utf-8")))
+    return sorted(name for name in found if not name.startswith("rebirth."))
+
+
+def payload(ledger_id: int, entry_id: int) -> bytes:
+    """The bytes of one entry: a function of its place."""
+    head = f"{ledger_id}:{entry_id}:".encode()
+    size_bytes = zlib.crc32(head) % ENTRY_BYTES_MAX
+    return (head * (size_bytes // len(head) + 1))[: max(size_bytes, len(head))]
+
+
+@dataclass
+class World:
+    """What clients were told."""
+
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """Ledger -> entries acknowledged, ids 0.. in order."""
+    fenced: set[int] = field(default_factory=set)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, ledger_id: int, entry_id: int) -> None:
+        assert entry_id == self.acknowledged[ledger_id], "acks out of order"
+        self.acknowledged[ledger_id] += 1
+
+
+async def append(world: World, writer: LedgerWriter, window: int, most: int) -> None:
+    """Keep `window` appends in flight until told to stop, or `most` are sent."""
+    ledger_id = writer.ledger_id
+    world.acknowledged[ledger_id] = 0
+    pending: set[asyncio.Future[int]] = set()
+    sent = 0
+    while sent < most and not world.stop.is_set():
+        while len(pending) < window and sent < most:
+            future = writer.append_nowait(payload(ledger_id, sent))
+            future.add_done_callback(lambda done: world.note(ledger_id, done.result()))
+            pending.add(future)
+            sent += 1
+        _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(*pending)
+
+
+async def create(client: Client) -> LedgerWriter:
+    """Create a ledger, however long the bookie is away."""
+    deadline_s = time.monotonic() + SERVED_S
+    while True:
+        try:
+            return await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+        except NotEnoughBookies:
+            assert time.monotonic() < deadline_s, "the bookie does not come back"
+            await asyncio.sleep(0.01)
+
+
+async def write_endlessly(world: World, client: Client, window: int, most: int) -> None:
+    """One ledger after the other, each closed."""
+    while not world.stop.is_set():
+        async with await create(client) as writer:
+            await append(world, writer, window, most)
+
+
+async def write_and_delete(world: World, client: Client) -> None:
+    """Ledgers that live a moment, for gc."""
+    while not world.stop.is_set():
+        async with await create(client) as writer:
+            await append(world, writer, 8, 40)
+        del world.acknowledged[writer.ledger_id]
+        await client.delete_ledger(writer.ledger_id)
+
+
+async def read_back(world: World, client: Client, rng: random.Random) -> None:
+    """What was acknowledged can be read at once."""
+    while not world.stop.is_set():
+        known = [(ledger_id, count) for ledger_id, count in world.acknowledged.items() if count]
+        if not known:
+            await asyncio.sleep(0.01)
+            continue
+        ledger_id, count = rng.choice(known)
+        first = rng.randrange(count)
+        last = min(count - 1, first + 20)
+        try:
+            reader = await client.open_ledger(ledger_id, recovery=False)
+            found = [
+                (e.entry_id, bytes(e.data)) for e in await reader.read_unconfirmed(first, last)
+            ]
+        except Error:
+            # The bookie is away, or the ledger was deleted meanwhile. Nothing is ever taken for "not there".
+            await asyncio.sleep(0.01)
+            continue
+        if ledger_id in world.acknowledged:
+            wanted = [(n, payload(ledger_id, n)) for n in range(first, last + 1)]
+            assert found == wanted, f"ledger {ledger_id} from {first}"
+
+
+async def fence_some(world: World, cluster: LocalCluster, client: Client) -> None:
+    """Fence ledgers, some of which the bookie has never heard of; an answered fence holds at once."""
+    turn = 0
+    while not world.stop.is_set():
+        turn += 1
+        try:
+            async with await create(client) as writer:
+                if turn % 2:
+                    await append(world, writer, 8, 8)
+            bookie = await raw_bookie(cluster.bookies[0])
+        except Error:
+            await asyncio.sleep(0.01)
+            continue
+        try:
+            status = await bookie.fence(writer.ledger_id)
+            assert status in (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER), status
+            world.fenced.add(writer.ledger_id)
+            assert await bookie.add(writer.ledger_id, 1000, b"late") == Status.FENCED
+        except Error:
+            await asyncio.sleep(0.01)
+        finally:
+            bookie.close()
+        await asyncio.sleep(0.02)
+
+
+async def check(world: World, cluster: LocalCluster) -> None:
+    """Everything acknowledged is there with its bytes, and every answered fence holds."""
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        for ledger_id, count in world.acknowledged.items():
+            if count == 0:
+                continue
+            reader = await client.open_ledger(ledger_id, recovery=False)
+            for first in range(0, count, READ_ENTRIES):
+                ids = range(first, min(count, first + READ_ENTRIES))
+                found = await reader.read_unconfirmed(ids[0], ids[-1])
+                assert [entry.entry_id for entry in found] == list(ids), f"ledger {ledger_id}: gaps"
+                for entry in found:
+                    wanted = payload(ledger_id, entry.entry_id)
+                    assert bytes(entry.data) == wanted, f"ledger {ledger_id}: {entry.entry_id}"
+    bookie = await raw_bookie(cluster.bookies[0])
+    for ledger_id in world.fenced:
+        status = await bookie.add(ledger_id, 2000, b"late")
+        assert status == Status.FENCED, f"ledger {ledger_id} was fenced: {status!r}"
+    bookie.close()
+
+
+def is_written(died: Path) -> bool:
+    """Whether the proof of a death is there: the file is made first, its text comes a moment later."""
+    return died.exists() and died.stat().st_size > 0
+
+
+def spawn_armed(cluster: LocalCluster, point: str, number: int, died: Path) -> None:
+    """Start the bookie with a point armed, and do not wait for it."""
+    os.environ[POINT_VARIABLE] = f"{point}:{number}"
+    os.environ[FILE_VARIABLE] = str(died)
+    try:
+        cluster.bookies[0].spawn()
+    finally:
+        del os.environ[POINT_VARIABLE], os.environ[FILE_VARIABLE]
+
+
+async def until_served(world: World) -> None:
+    """Wait until acknowledgements come again."""
+    before = sum(world.acknowledged.values())
+    await wait_until_async(
+        lambda: sum(world.acknowledged.values()) > before + 500, "acks after the kill", SERVED_S
+    )
+
+
+class NotReached(Exception):
+    """The process did not pass the point so often within the time."""
+
+
+async def run_point(
+    cluster: LocalCluster, point: str, number: int, rng: random.Random, happens_s: float = HAPPENS_S
+) -> None:
+    """Load, arm, load until it happens, load on, stop, kill, compare. Raises NotReached after `happens_s`."""
+    died = cluster.data / f"died-{point}-{number}"
+    world = World()
+    async with (
+        fastbk.connect(cluster.metadata_uri, append_timeout=60.0) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(write_endlessly(world, client, 64, 20_000))
+        group.create_task(write_endlessly(world, client, 4, 500))
+        group.create_task(write_and_delete(world, client))
+        group.create_task(read_back(world, client, rng))
+        group.create_task(fence_some(world, cluster, client))
+        await wait_until_async(lambda: sum(world.acknowledged.values()) > 300, "first acks")
+        await cluster.kill_async(0)
+        spawn_armed(cluster, point, number, died)
+        if point in NEEDS_A_DEATH:
+            await cluster.wait_ready_async(0)
+            await cluster.kill_async(0, rng.choice(("worker.0", "journal", "index", "gc")))
+        try:
+            await wait_until_async(lambda: is_written(died), "passed", happens_s)
+        except AssertionError:
+            raise NotReached(f"{point} was not passed {number} times in {happens_s:g} s") from None
+        assert died.read_text() == point
+        if point.startswith("supervisor."):
+            await asyncio.to_thread(cluster.bookies[0].wait_gone)
+            await cluster.start_bookie_async(0)
+        await until_served(world)
+        assert cluster.bookies[0].is_running, "a child's death ended the bookie"
+        world.stop.set()
+    pids = list(cluster.bookies[0].pids.values())
+    await cluster.kill_async(0)
+    assert not [pid for pid in pids if is_alive(pid)], "an orphan"
+    await cluster.start_bookie_async(0)
+    assert world.fenced
+    await check(world, cluster)
+
+
+# ---- the rig
+
+
+def cases() -> list[tuple[str, int]]:
+    """All points, each with its first ten passes; with one where a process passes it only once."""
+    return [
+        (point, number)
+        for point in points()
+        for number in range(1, 2 if ONCE.match(point) else PASSES + 1)
+    ]
+
+
+def run(plan: Plan) -> Report:
+    """Do cases in any order; with `plan.is_resumed` only those that the file in the folder does not name."""
+    report = Report("points")
+    began_s = time.monotonic()
+    done = read_done(plan)
+    left = [case for case in cases()[plan.job :: plan.jobs] if case not in done]
+    random.Random(plan.seed).shuffle(left)
+    asyncio.run(_run_all(plan, report, left, done))
+    report.seconds = time.monotonic() - began_s
+    report.notes = _summary(done)
+    return report
+
+
+async def _run_all(
+    plan: Plan, report: Report, left: list[tuple[str, int]], done: dict[tuple[str, int], str]
+) -> None:
+    while left and plan.goes_on(report.cases):
+        folder = Path(tempfile.mkdtemp(prefix="fastbk-points-", dir=plan.folder))
+        is_good = True
+        async with LocalCluster(1, data=folder, settings=SETTINGS) as cluster:
+            for _ in range(CASES_A_CLUSTER):
+                if not (left and is_good and plan.goes_on(report.cases)):
+                    break
+                case = left.pop()
+                done[case] = await _run_case(cluster, case, plan, report, folder)
+                write_done(plan, case, done[case])
+                is_good = done[case] == REACHED
+        if not report.losses_count:
+            shutil.rmtree(folder)
+
+
+async def _run_case(
+    cluster: LocalCluster, case: tuple[str, int], plan: Plan, report: Report, folder: Path
+) -> str:
+    point, number = case
+    rng = random.Random(f"{plan.seed} {point} {number}")
+    errors: list[BaseException] = []
+    try:
+        await run_point(cluster, point, number, rng, PATIENCE_S)
+    except* (NotReached, AssertionError, OSError, Error) as group:
+        errors = list(leaves(group))
+    if any(isinstance(error, NotReached) for error in errors):
+        report.counts["unreached"] += 1
+        return "unreached"
+    report.cases += 1
+    what = [f"{type(error).__name__}: {error}" for error in errors]
+    report.lose(what, f"{point}:{number}, see {folder}")
+    return "lost" if what else REACHED
+
+
+def leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group, however deep."""
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
+
+
+def read_done(plan: Plan) -> dict[tuple[str, int], str]:
+    """What an earlier run in this folder did, when it is to be resumed."""
+    path = plan.folder / DONE_NAME
+    if not plan.is_resumed or not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {(line["point"], line["number"]): line["result"] for line in lines}
+
+
+def write_done(plan: Plan, case: tuple[str, int], result: str) -> None:
+    """Note a case; several processes may do so."""
+    if plan.is_resumed:
+        with open(plan.folder / DONE_NAME, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"point": case[0], "number": case[1], "result": result}) + "\n")
+
+
+def _summary(done: dict[tuple[str, int], str]) -> list[str]:
+    """How many passes of how many points, and what could not be reached."""
+    wanted = Counter(point for point, _ in cases())
+    reached = Counter(point for (point, _), result in done.items() if result == REACHED)
+    whole = sum(reached[point] == wanted[point] for point in wanted)
+    lines = [
+        f"{len(wanted)} points with {wanted.total()} passes; reached {reached.total()},"
+        f" of {whole} points all, of {len(wanted) - len(reached)} none yet"
+    ]
+    missed = sorted(case for case, result in done.items() if result == "unreached")
+    if missed:
+        lines.append("not reached: " + " ".join(f"{point}:{number}" for point, number in missed))
+    return lines
