@@ -37,6 +37,10 @@ class RepairOptions:
     metadata_timeout_s: float = 30.0
     patience_s: float = 20.0
     """How long an entry that no bookie could give is asked for again."""
+    recheck_after_s: float = 3600.0
+    """A target that was given nothing for so long before it is named gets its share again: what nobody counts on may
+    have been dropped there meanwhile. Must be far shorter than any bookie's [gc] over_replicated_age.
+    """
     backoff_min_s: float = 0.02
     backoff_max_s: float = 1.0
 
@@ -48,6 +52,10 @@ class ShareCopied:
     entries: int = 0
     last_entry_id: EntryId = -1
     """The highest one that was written."""
+    last_taken_s: float = 0.0
+    """When the target took an entry last."""
+    silence_s: float = 0.0
+    """The longest time between two entries that the target took."""
     size_bytes: int = 0
     lost_count: int = 0
     lost: dict[EntryId, str] = field(default_factory=dict)
@@ -215,6 +223,10 @@ class CopyShare(Procedure[ShareCopied]):
             if isinstance(outcome, Reply) and outcome.status == Status.OK:
                 self._entries_in_flight -= 1
                 self._bytes_in_flight -= len(entry.data)
+                if self.copied.entries:
+                    silence_s = now_s - self.copied.last_taken_s
+                    self.copied.silence_s = max(self.copied.silence_s, silence_s)
+                self.copied.last_taken_s = now_s
                 self.copied.entries += 1
                 self.copied.last_entry_id = max(self.copied.last_entry_id, entry.entry_id)
                 self.copied.size_bytes += len(entry.data)

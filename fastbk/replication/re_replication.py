@@ -13,10 +13,13 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Outcome, ReadEntry, Replaced
-from fastbk.replication.copying import CopyShare, RepairOptions
+from fastbk.replication.copying import CopyShare, RepairOptions, ShareCopied
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import entry_in
+
+COPIES_MAX = 3
+"""A share is copied so often at most because copying stood still."""
 
 
 @dataclass(slots=True)
@@ -111,17 +114,46 @@ class RepairLedger(Procedure[LedgerRepaired]):
                 self.repaired.left[fragment.first_entry_id] = f"no bookie to copy to: {said}"
                 self._next(known, at_s)
                 return
-            copy = CopyShare(
-                self._ledger_id, known.metadata, fragment, index, last, target, self._options
-            )
-            self._run(
-                copy,
-                lambda _, then_s: self._copied(known, fragment, index, target, copy, then_s),
-                at_s,
-            )
+            self._copy(known, fragment, index, target, last, at_s, COPIES_MAX)
 
         exclude = frozenset(self._refusing) | {self._lost}
         self._choose(fragment.ensemble, frozenset({index}), exclude, chosen)
+
+    def _copy(
+        self,
+        known: VersionedLedger,
+        fragment: Fragment,
+        index: int,
+        target: BookieId,
+        last: EntryId,
+        now_s: float,
+        tries: int,
+    ) -> None:
+        copy = CopyShare(
+            self._ledger_id, known.metadata, fragment, index, last, target, self._options
+        )
+
+        def copied(_: Procedure[ShareCopied], then_s: float) -> None:
+            repaired, share = self.repaired, copy.copied
+            repaired.entries += share.entries
+            repaired.size_bytes += share.size_bytes
+            if copy.error is not None or share.lost_count or not self._is_stale(share, then_s):
+                self._copied(known, fragment, index, target, copy, then_s)
+            elif tries > 1:
+                # What it has already it only confirms, and from then on it keeps it.
+                self._copy(known, fragment, index, target, last, then_s, tries - 1)
+            else:
+                repaired.left[fragment.first_entry_id] = (
+                    f"copying to {target} stood still for more than {self._options.recheck_after_s:g} s each time"
+                )
+                self._next(known, then_s)
+
+        self._run(copy, copied, now_s)
+
+    def _is_stale(self, share: ShareCopied, now_s: float) -> bool:
+        """Return whether the target may have dropped some of it again, not being named yet (INV-G2)."""
+        silence_s = max(share.silence_s, now_s - share.last_taken_s)
+        return share.last_entry_id >= 0 and silence_s >= self._options.recheck_after_s
 
     def _copied(
         self,
@@ -133,8 +165,6 @@ class RepairLedger(Procedure[LedgerRepaired]):
         now_s: float,
     ) -> None:
         repaired, copied = self.repaired, copy.copied
-        repaired.entries += copied.entries
-        repaired.size_bytes += copied.size_bytes
         if copy.error is not None:
             self._refusing[target] = str(copy.error)
             self._next(known, now_s)  # the same fragment, another target
@@ -148,7 +178,7 @@ class RepairLedger(Procedure[LedgerRepaired]):
             )
             self._next(known, now_s)
             return
-        self._name(known, fragment, index, target, copied.last_entry_id, now_s)
+        self._name(known, fragment, index, target, copied, now_s)
 
     def _name(
         self,
@@ -156,7 +186,7 @@ class RepairLedger(Procedure[LedgerRepaired]):
         fragment: Fragment,
         index: int,
         target: BookieId,
-        last_entry_id: EntryId,
+        copied: ShareCopied,
         now_s: float,
     ) -> None:
         """Name the new bookie in the metadata, if the fragment is still as it was (INV-M1)."""
@@ -183,7 +213,7 @@ class RepairLedger(Procedure[LedgerRepaired]):
                 current = update.value()
                 now = current.metadata.fragment_of(fragment.first_entry_id)
                 if target in now.ensemble:
-                    self._confirm(current, fragment, target, last_entry_id, at_s)
+                    self._named(current, fragment, now, target, copied, at_s)
                     return
                 if self._lost in now.ensemble:
                     self.repaired.left[fragment.first_entry_id] = (
@@ -192,6 +222,40 @@ class RepairLedger(Procedure[LedgerRepaired]):
                 self._next(current, at_s)
 
         self._run(update, updated, now_s)
+
+    def _named(
+        self,
+        known: VersionedLedger,
+        fragment: Fragment,
+        now: Fragment,
+        target: BookieId,
+        copied: ShareCopied,
+        now_s: float,
+    ) -> None:
+        """Give it its share once more if naming it has taken that long: named, it drops nothing any more (INV-G2)."""
+        if not self._is_stale(copied, now_s):
+            self._confirm(known, fragment, target, copied.last_entry_id, now_s)
+            return
+        again = CopyShare(
+            self._ledger_id,
+            known.metadata,
+            now,
+            now.ensemble.index(target),
+            copied.last_entry_id,
+            target,
+            self._options,
+        )
+
+        def done(_: Procedure[ShareCopied], at_s: float) -> None:
+            if again.error is None and not again.copied.lost_count:
+                self._confirm(known, fragment, target, copied.last_entry_id, at_s)
+                return
+            self.repaired.left[fragment.first_entry_id] = (
+                f"bookie {target}, named in its place, may lack copies: recover {target}, too"
+            )
+            self._next(known, at_s)
+
+        self._run(again, done, now_s)
 
     def _confirm(
         self,

@@ -181,6 +181,80 @@ def test_a_ledger_deleted_meanwhile_is_done(rng: random.Random) -> None:
     assert result.is_whole
 
 
+class Standing(World):
+    """The world stands still for a day before the target's n-th answer, and what nobody counts on goes there."""
+
+    stops_at = 4
+    answered = 0
+
+    def outcome(self, action: Action) -> Outcome:
+        outcome = super().outcome(action)
+        if (
+            isinstance(action, Ask)
+            and action.bookie_id == "d"
+            and isinstance(action.request, AddEntry)
+        ):
+            self.answered += 1
+            if self.answered == self.stops_at:
+                self.stand_still()
+        return outcome
+
+    def stand_still(self) -> None:
+        kept = self.bookies["d"].entries
+        for entry_id in list(kept)[:-1]:
+            del kept[entry_id]
+        self.client.now_s += 86_400.0
+
+
+def stood_still(world: Standing, rng: random.Random) -> LedgerRepaired:
+    world.bookies["a"] = Bookie(away=True)
+    procedure = RepairLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=1))
+    world.client = Client(world, procedure)  # type: ignore[arg-type]
+    world.client.run(rng)
+    return procedure.value()
+
+
+@pytest.mark.parametrize("stops_at", [1, 2, 9, 10])
+def test_a_share_is_given_again_when_copying_stood_still_for_long(
+    rng: random.Random, stops_at: int
+) -> None:
+    """The collector of copies too many may have taken what was given before (INV-G2)."""
+    world = world_of(closed(3, 3, [(0, "abc")], 9), Standing)
+    assert isinstance(world, Standing)
+    world.stops_at = stops_at
+    assert stood_still(world, rng).is_whole
+    check_replicated(world)
+    assert world.metadata.fragments[0].ensemble == ("d", "b", "c")
+
+
+class AlwaysStanding(Standing):
+    def outcome(self, action: Action) -> Outcome:
+        self.stops_at = self.answered + 1
+        return super().outcome(action)
+
+
+def test_one_that_always_stands_still_names_nobody(rng: random.Random) -> None:
+    world = world_of(closed(3, 3, [(0, "abc")], 2), AlwaysStanding)
+    assert isinstance(world, Standing)
+    result = stood_still(world, rng)
+    assert "stood still" in result.left[0]
+    assert world.metadata.fragments[0].ensemble == ("a", "b", "c")
+
+
+class NamedLate(Interfering):
+    """A day goes by while the metadata is changed."""
+
+    def interfere(self) -> None:
+        self.bookies["d"].entries.clear()
+        self.client.now_s += 86_400.0
+
+
+def test_a_bookie_that_was_named_late_is_given_its_share_again(rng: random.Random) -> None:
+    world = world_of(closed(3, 3, [(0, "abc")], 9), NamedLate)
+    assert stood_still(world, rng).is_whole  # type: ignore[arg-type]
+    check_replicated(world)
+
+
 def test_copies_pass_a_fence_and_stay_within_the_window(rng: random.Random) -> None:
     world = world_of(closed(3, 3, [(0, "abc")], 99))
     world.bookies["d"].fenced = True
