@@ -143,7 +143,11 @@ def test_there_are_points_in_every_process() -> None:
     assert len(points()) >= 40
     assert {name.partition(".")[0] for name in points()} == set(kill_points.PROCESSES)
     # Each of these is killed by a test of its own.
-    assert {name.partition(".")[0] for name in set(all_points()) - set(points())} <= {"rebirth", "rebuild"}
+    assert {name.partition(".")[0] for name in set(all_points()) - set(points())} <= {
+        "rebirth",
+        "rebuild",
+        "unclean",
+    }
 
 
 def test_the_rig_resumes_and_sums_up(tmp_path: Path) -> None:

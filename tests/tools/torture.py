@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.rigs import fake_disk, kill_points, live, power_cut
+from tests.rigs import fake_disk, kill_points, live, power_cut, shutdown
 from tests.rigs.children import ChildFailed, start_child
 from tests.rigs.report import Plan, Report
 
@@ -50,6 +50,7 @@ RIGS = {
     "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 8.0, splits=True),
     "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 6.0, splits=True),
     "points": Rig(kill_points.run, "a process of a bookie dies at a named point", 6.0, splits=True),
+    "shutdown": Rig(shutdown.run, "three bookies whose file systems are shut down at once", 5.0),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 10.0, cases=3),
 }
 
