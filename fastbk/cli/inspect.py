@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             kind.add_argument(
                 "--salvage",
                 metavar="DIR",
-                help="write the entries that can be read into a new directory; `-`: to stdout instead of all else",
+                help="write the entries that can be read into a new directory, and show a summary; `-`: to stdout"
+                " instead of all else",
             )
         add_json(kind)
     for name, text in SMALL.items():
@@ -187,7 +188,8 @@ def _show(options: argparse.Namespace, path: str, salvage: Callable[[Item], None
                 elif item.is_damage:
                     note(f"{path}: {_line(item)}")
                 continue
-            if options.summary and item.what not in ("header", "damage", "end", "total"):
+            is_short = options.summary or salvage is not None
+            if is_short and item.what not in ("header", "damage", "end", "total"):
                 continue
             if options.limit is not None and shown >= options.limit and salvage is None:
                 break

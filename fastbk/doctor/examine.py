@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fastbk import config as toml
+from fastbk.doctor.choices import Choices
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
@@ -36,5 +37,5 @@ def examine(path: Path | None) -> Iterator[Finding]:
         yield from take(System(server_config.BookieConfig()).checks())
         return
     yield ok("configuration", f"{path} makes sense")
-    parts = (System(config), Disks(config), Data(config), Cluster(config))
+    parts = (System(config), Choices(config), Disks(config), Data(config), Cluster(config))
     yield from take(chain.from_iterable(part.checks() for part in parts))

@@ -258,6 +258,16 @@ def test_a_configuration_that_makes_no_sense_does_not_end_it(patient: Patient) -
     assert worst(findings, "kernel")
 
 
+def test_choices_that_give_something_up(patient: Patient) -> None:
+    text = patient.file.read_text().replace(
+        "[ledgers]", 'sync = "never"\n[gc]\ndelete_ratio_max = 1.0\n[ledgers]'
+    )
+    patient.file.write_text(text)
+    findings = patient.examine()
+    for name in ("durability", "deletions"):
+        assert worst(findings, name).status is Status.WARN
+
+
 def test_an_old_copy(patient: Patient) -> None:
     """The doctor says beforehand what the start would say."""
     patient.start()

@@ -258,6 +258,25 @@ def test_a_cookie_with_fewer_directories_than_metadata_is_completed(bookie: Book
 
 
 @pytest.mark.parametrize("name", ["current/VERSION", IDENTITY_NAME])
+def test_any_changed_byte_is_harmless_or_refused(tmp_path: Path, name: str) -> None:
+    store = MemoryStore(str(tmp_path))
+    bookie = Bookie(tmp_path / "a", store)
+    incarnation = bookie.settle()
+    path = bookie.ledgers / name
+    raw = path.read_bytes()
+    refused = 0
+    for at in range(0, len(raw), 3):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :])
+        try:
+            assert bookie.settle() == incarnation
+        except StorageError:
+            refused += 1
+        path.write_bytes(raw)
+    assert refused > len(raw) // 3 // 2
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["current/VERSION", IDENTITY_NAME])
 def test_a_damaged_file_is_named(bookie: Bookie, name: str) -> None:
     path = bookie.ledgers / name
     raw = bytearray(path.read_bytes())
