@@ -6,7 +6,7 @@ ask for, tells them what comes of it, and knows nothing of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTimeout
@@ -127,6 +127,12 @@ class Client(Node):
         self._drop(connection)
         self._failed(channel, "not reached in time", is_gone=False)
         return None
+
+    def count_on(self, bookie_ids: Iterable[BookieId]) -> None:
+        """Remember the incarnations of bookies that are chosen for a fragment: the product takes only those that said
+        hello to it just before (`fastbk.client.choosing`)."""
+        for bookie_id in bookie_ids:
+            self.incarnations.setdefault(bookie_id, self.bookies[bookie_id].incarnation)
 
     def accepted(self, connection: Connection, incarnation: int) -> object:
         """The bookie said hello: compare who it is."""

@@ -381,9 +381,9 @@ _ALL = [
         "repair-names-first",
         "metadata names a bookie to which the copies did not get",
         (
-            f"{_REPAIR}._replace",
-            "index, last, target",
-            "index, fragment.first_entry_id - 1, target",
+            f"{_REPAIR}._copy",
+            "index, last, target, self",
+            "index, fragment.first_entry_id - 1, target, self",
         ),
     ),
     _fault(

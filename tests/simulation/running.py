@@ -180,5 +180,6 @@ class Running(Generic[T]):
             )
         except NotEnoughBookies as error:
             chosen, left_out = {}, error.replicas
+        client.count_on(chosen.values())
         self._tell(action.tag, Replaced(chosen, left_out))
         return None

@@ -124,6 +124,7 @@ class Workload:
         world.store.create(ledger.ledger_id, metadata)
         self.first[ledger.ledger_id] = VersionedLedger(metadata, 0)
         if client is not None:
+            client.count_on(ensemble)
             known = VersionedLedger(metadata, 0)
             writing = Writing(client, ledger, known, self.writer_options())
             self.writers[ledger.ledger_id] = writing
