@@ -165,8 +165,12 @@ def main() -> int:
         from tests.tools import bench_reads
 
         return bench_reads.main()
+    if sys.argv[1:] == ["gc"]:
+        from tests.tools import bench_gc
+
+        return bench_gc.main()
     if sys.argv[1:]:
-        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, slow, reads, or nothing")
+        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, slow, reads, gc, or nothing")
     (ROOT / "build").mkdir(exist_ok=True)
     rounds = int(os.environ.get("ROUNDS", "3"))
     seconds = float(os.environ.get("SECONDS_EACH", "3"))
