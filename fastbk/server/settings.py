@@ -90,7 +90,9 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Entries in one AddBatch."""
 
     ledgers_max: Count = 1_000_000
-    """Ledgers a bookie may hold; about 200 bytes of memory each, in journal and index together."""
+    """Ledgers a bookie may hold; about 160 bytes of memory each, in journal and index together.
+    `memory_total` counts the first 10,000 of them: what more of them take comes on top.
+    """
 
     add_ring_size_bytes: Size = 32 * MIB
     """Each worker's ring to journal and index: at least three of the largest frames (A9)."""

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fastbk.units import KIB, MIB
+from fastbk.units import MIB
 
 if TYPE_CHECKING:
     from fastbk.server.config import BookieConfig, LimitSettings
@@ -222,9 +222,12 @@ CONTROL_BYTES = 2 * MIB
 journal's.
 """
 
+READER_BUFFER_BYTES = 1 * MIB
+"""What a reader thread reads ahead in one go."""
+
 LEDGERS_EXPECTED = 10_000
-LEDGER_STATE_BYTES = 160
-"""A ledger's state with its hash slot, once in the journal and once in the index."""
+LEDGER_STATE_BYTES = 82
+"""A ledger's state with its share of the hash index, at most; once in the journal and once in the index."""
 
 PARTIAL_FRAMES_SHARE = 4
 """Partial frames are few unless someone is slow on purpose: the table counts a quarter of their
@@ -238,7 +241,7 @@ def memory_table(config: BookieConfig) -> list[Budget]:
     workers = worker_count(config)
     limits, ledgers, journal = config.limits, config.ledgers, config.journal
     batch_bytes = journal.batch_size_bytes_max + limits.frame_size_bytes_max
-    states_bytes = LEDGERS_EXPECTED * LEDGER_STATE_BYTES
+    states_bytes = min(LEDGERS_EXPECTED, limits.ledgers_max) * LEDGER_STATE_BYTES
     write_cache_bytes, _ = write_cache_sizes(ledgers.write_cache_size_bytes, limits, workers)
     table = [
         Budget("supervisor", "interpreter", INTERPRETER_BYTES["supervisor"]),
@@ -251,7 +254,7 @@ def memory_table(config: BookieConfig) -> list[Budget]:
         Budget("index", "write caches", 2 * write_cache_bytes),
         Budget("index", "read cache", ledgers.read_cache_size_bytes),
         Budget("index", "block cache", ledgers.block_cache_size_bytes),
-        Budget("index", "reader buffers", ledgers.readers * 256 * KIB),
+        Budget("index", "reader buffers", ledgers.readers * READER_BUFFER_BYTES),
         Budget("index", "ledger states", states_bytes),
         Budget("index", "control pages", CONTROL_BYTES),
     ]

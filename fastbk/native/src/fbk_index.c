@@ -121,7 +121,7 @@ fbk_index_destroy(struct fbk_index *index)
     free_sealed(&index->sealed);
     for (uint32_t n = 0; n < 2; n++)
         fbk_cache_free(&index->caches[n]);
-    if (index->ledgers.slots)
+    if (index->ledgers.chunks)
         fbk_ledgers_free(&index->ledgers);
     if (index->dirty)
         fbk_memory_give_back(index->dirty, index->dirty_memory_bytes);

@@ -118,7 +118,7 @@ fbk_journal_destroy(struct fbk_journal *journal)
     for (uint32_t i = 0; i < FBK_JOURNAL_DEPTH_MAX; i++)
         if (journal->slots[i].buffer)
             fbk_memory_give_back(journal->slots[i].buffer, journal->buffer_bytes);
-    if (journal->ledgers.slots)
+    if (journal->ledgers.chunks)
         fbk_ledgers_free(&journal->ledgers);
     fbk_memory_give_back(journal, sizeof *journal);
 }

@@ -1,34 +1,47 @@
-/* The table of ledger states: open addressing with linear probing, at most three quarters full. */
+/* Ledger states in chunks, and the hash index over them. */
 #include "fbk_ledgers.h"
 
 #include "fbk_segment.h"
 
 #include <sys/random.h>
 
-#define EMPTY (-1)
-#define SLOTS_AT_START 256u
+#define NO_LEDGER (-1)
+#define SLOTS_AT_START 1024u
+#define CHUNK_STATES 1024u
+#define MOVED_AN_ADD 8u
+#define LEDGERS_MAX (1ull << 31) /* a number and a bit of hash fit into a slot */
 
 static uint64_t
-slot_of(const struct fbk_ledgers *ledgers, int64_t ledger_id)
+hash_of(const struct fbk_ledgers *ledgers, int64_t ledger_id)
 {
     /* Clients choose ledger ids: the seed keeps them from choosing one long probe sequence. */
     uint64_t z = (uint64_t)ledger_id + ledgers->seed;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     z ^= ledgers->seed >> 32 | ledgers->seed << 32;
-    return (z ^ (z >> 31)) & (ledgers->slot_count - 1);
+    return z ^ (z >> 31);
 }
 
-static struct fbk_ledger_state *
-take_slots(uint64_t slot_count)
+static bool
+take_slots(struct fbk_ledger_slots *index, uint64_t slot_count)
 {
-    if (slot_count > UINT64_MAX / sizeof(struct fbk_ledger_state))
-        return NULL;
-    struct fbk_ledger_state *slots = fbk_memory_take(slot_count * sizeof *slots);
-    if (slots != NULL)
-        for (uint64_t i = 0; i < slot_count; i++)
-            slots[i].ledger_id = EMPTY;
-    return slots;
+    index->slots = fbk_memory_take(slot_count * sizeof *index->slots);
+    index->slot_count = index->slots ? slot_count : 0;
+    return index->slots != NULL;
+}
+
+static void
+give_slots(struct fbk_ledger_slots *index)
+{
+    if (index->slots)
+        fbk_memory_give_back(index->slots, index->slot_count * sizeof *index->slots);
+    *index = (struct fbk_ledger_slots){0};
+}
+
+static uint64_t
+chunks_max(const struct fbk_ledgers *ledgers)
+{
+    return (ledgers->ledgers_max + CHUNK_STATES - 1) / CHUNK_STATES + 1;
 }
 
 int32_t
@@ -37,88 +50,144 @@ fbk_ledgers_init(struct fbk_ledgers *ledgers, uint64_t ledgers_max)
     memset(ledgers, 0, sizeof *ledgers);
     if (getrandom(&ledgers->seed, sizeof ledgers->seed, GRND_NONBLOCK) != (ssize_t)sizeof ledgers->seed)
         ledgers->seed = fbk_now_ns();
-    ledgers->slots = take_slots(SLOTS_AT_START);
-    if (ledgers->slots == NULL)
+    ledgers->ledgers_max = ledgers_max < LEDGERS_MAX ? ledgers_max : LEDGERS_MAX;
+    ledgers->chunks = fbk_memory_take(chunks_max(ledgers) * sizeof *ledgers->chunks); /* touched only as used */
+    if (!ledgers->chunks)
         return -ENOMEM;
-    ledgers->slot_count = SLOTS_AT_START;
-    ledgers->ledgers_max = ledgers_max;
-    return 0;
+    if (take_slots(&ledgers->index, SLOTS_AT_START))
+        return 0;
+    fbk_ledgers_free(ledgers);
+    return -ENOMEM;
 }
 
 void
 fbk_ledgers_free(struct fbk_ledgers *ledgers)
 {
-    fbk_memory_give_back(ledgers->slots, ledgers->slot_count * sizeof *ledgers->slots);
+    for (uint64_t first = 0; first < ledgers->count; first += CHUNK_STATES)
+        fbk_memory_give_back(ledgers->chunks[first / CHUNK_STATES], CHUNK_STATES * sizeof(struct fbk_ledger_state));
+    if (ledgers->chunks)
+        fbk_memory_give_back(ledgers->chunks, chunks_max(ledgers) * sizeof *ledgers->chunks);
+    give_slots(&ledgers->index);
+    give_slots(&ledgers->old);
     memset(ledgers, 0, sizeof *ledgers);
 }
 
-/* The slot that holds ledger_id, or the empty one where it belongs. */
 static struct fbk_ledger_state *
-probe(const struct fbk_ledgers *ledgers, int64_t ledger_id)
+state_at(const struct fbk_ledgers *ledgers, uint64_t number)
 {
-    uint64_t slot = slot_of(ledgers, ledger_id);
-    while (ledgers->slots[slot].ledger_id != EMPTY && ledgers->slots[slot].ledger_id != ledger_id)
-        slot = (slot + 1) & (ledgers->slot_count - 1);
-    return &ledgers->slots[slot];
+    return &ledgers->chunks[number / CHUNK_STATES][number % CHUNK_STATES];
+}
+
+/* What a slot holds of a hash: the bits above those of the number. */
+static uint32_t
+tag_of(const struct fbk_ledger_slots *index, uint64_t hash)
+{
+    return (uint32_t)(hash >> 32) & ~(uint32_t)(index->slot_count - 1);
+}
+
+static struct fbk_ledger_state *
+search(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, uint64_t hash, int64_t ledger_id)
+{
+    const uint32_t mask = (uint32_t)(index->slot_count - 1), tag = tag_of(index, hash);
+    for (uint64_t slot = hash & mask; index->slots[slot] != 0; slot = (slot + 1) & mask) {
+        uint32_t value = index->slots[slot];
+        if ((value & ~mask) != tag)
+            continue;
+        struct fbk_ledger_state *state = state_at(ledgers, (value & mask) - 1);
+        if (state->ledger_id == ledger_id)
+            return state;
+    }
+    return NULL;
 }
 
 struct fbk_ledger_state *
 fbk_ledgers_find(const struct fbk_ledgers *ledgers, int64_t ledger_id)
 {
-    if (ledger_id == EMPTY)
-        return NULL;
-    struct fbk_ledger_state *state = probe(ledgers, ledger_id);
-    return state->ledger_id == EMPTY ? NULL : state;
+    uint64_t hash = hash_of(ledgers, ledger_id);
+    struct fbk_ledger_state *state = search(ledgers, &ledgers->index, hash, ledger_id);
+    if (!state && ledgers->old.slots)
+        state = search(ledgers, &ledgers->old, hash, ledger_id);
+    return state;
+}
+
+/* Of a state that the index does not hold. */
+static void
+enter(struct fbk_ledgers *ledgers, uint64_t number, int64_t ledger_id)
+{
+    struct fbk_ledger_slots *index = &ledgers->index;
+    uint64_t hash = hash_of(ledgers, ledger_id), mask = index->slot_count - 1;
+    uint64_t slot = hash & mask;
+    while (index->slots[slot] != 0)
+        slot = (slot + 1) & mask;
+    index->slots[slot] = tag_of(index, hash) | (uint32_t)(number + 1);
+}
+
+/* The old index stays as it is until all of it was moved: what is in both is found in the new one. */
+static void
+move_some(struct fbk_ledgers *ledgers, uint64_t slots_max)
+{
+    const struct fbk_ledger_slots *old = &ledgers->old;
+    if (!old->slots)
+        return;
+    for (uint64_t n = 0; n < slots_max && ledgers->moved < old->slot_count; n++) {
+        uint32_t number = old->slots[ledgers->moved++] & (uint32_t)(old->slot_count - 1);
+        if (number != 0)
+            enter(ledgers, number - 1, state_at(ledgers, number - 1)->ledger_id);
+    }
+    if (ledgers->moved == old->slot_count)
+        give_slots(&ledgers->old);
 }
 
 static bool
-grow(struct fbk_ledgers *ledgers)
+make_room(struct fbk_ledgers *ledgers)
 {
-    struct fbk_ledgers larger = *ledgers;
-    larger.slot_count *= 2;
-    larger.slots = take_slots(larger.slot_count);
-    if (larger.slots == NULL)
-        return false;
-    for (uint64_t i = 0; i < ledgers->slot_count; i++)
-        if (ledgers->slots[i].ledger_id != EMPTY)
-            *probe(&larger, ledgers->slots[i].ledger_id) = ledgers->slots[i];
-    fbk_memory_give_back(ledgers->slots, ledgers->slot_count * sizeof *ledgers->slots);
-    *ledgers = larger;
-    return true;
+    struct fbk_ledger_slots larger;
+    move_some(ledgers, MOVED_AN_ADD);
+    if ((ledgers->count + 1) * 8 > ledgers->index.slot_count * 7) {
+        move_some(ledgers, UINT64_MAX);
+        if (!take_slots(&larger, ledgers->index.slot_count * 2))
+            return false;
+        ledgers->old = ledgers->index;
+        ledgers->index = larger;
+        ledgers->moved = 0;
+    }
+    struct fbk_ledger_state **chunk = &ledgers->chunks[ledgers->count / CHUNK_STATES];
+    if (ledgers->count % CHUNK_STATES == 0)
+        *chunk = fbk_memory_take(CHUNK_STATES * sizeof **chunk);
+    return *chunk != NULL;
 }
 
 struct fbk_ledger_state *
 fbk_ledgers_add(struct fbk_ledgers *ledgers, int64_t ledger_id)
 {
-    if (ledger_id == EMPTY)
+    if (ledger_id == NO_LEDGER)
         return NULL;
-    struct fbk_ledger_state *state = probe(ledgers, ledger_id);
-    if (state->ledger_id != EMPTY)
+    struct fbk_ledger_state *state = fbk_ledgers_find(ledgers, ledger_id);
+    if (state)
         return state;
-    if (ledgers->count >= ledgers->ledgers_max)
+    if (ledgers->count >= ledgers->ledgers_max || !make_room(ledgers))
         return NULL;
-    if ((ledgers->count + 1) * 4 > ledgers->slot_count * 3) {
-        if (!grow(ledgers))
-            return NULL;
-        state = probe(ledgers, ledger_id);
-    }
+    state = state_at(ledgers, ledgers->count);
     memset(state, 0, sizeof *state);
     state->ledger_id = ledger_id;
     state->highest_entry_id = -1;
     state->lac = -1;
-    ledgers->count++;
+    enter(ledgers, ledgers->count++, ledger_id);
     return state;
 }
 
 struct fbk_ledger_state *
 fbk_ledgers_next(const struct fbk_ledgers *ledgers, uint64_t *cursor)
 {
-    while (*cursor < ledgers->slot_count) {
-        struct fbk_ledger_state *state = &ledgers->slots[(*cursor)++];
-        if (state->ledger_id != EMPTY)
-            return state;
-    }
-    return NULL;
+    return *cursor < ledgers->count ? state_at(ledgers, (*cursor)++) : NULL;
+}
+
+uint64_t
+fbk_ledgers_memory_bytes(const struct fbk_ledgers *ledgers)
+{
+    uint64_t chunk_count = (ledgers->count + CHUNK_STATES - 1) / CHUNK_STATES;
+    return chunk_count * (CHUNK_STATES * sizeof(struct fbk_ledger_state) + sizeof *ledgers->chunks) +
+           (ledgers->index.slot_count + ledgers->old.slot_count) * sizeof *ledgers->index.slots;
 }
 
 bool
