@@ -1,8 +1,8 @@
 """`./dev bench gc`: what gc's looks cost a metadata store. COUNT=20000 ledgers; sqlite, and a real ZooKeeper.
 
-One cycle lists all ledgers and reads those once more that are missing in it; one round reads every local ledger's metadata
-once. Both without pauses here: what they ask for, and how fast the store can answer. With as many ledgers as a page of a
-listing holds under each parent, everything grows linearly: the last column is that, not a measurement.
+One cycle lists all ledgers and reads those once more that are missing in it; one round reads every local ledger's
+metadata once. Both without pauses here: what they ask for, and how fast the store can answer. With as many ledgers as a
+page of a listing holds under each parent, everything grows linearly: the last column is that, not a measurement.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def counted() -> Iterator[Counter[str]]:
     kept = {name: getattr(Call, name) for name in ("get_all", "children", "sync")}
 
     def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Call, argument: Any, *rest: Any) -> Any:  # noqa: ANN401 -- as the request
+        def call(self: Call, argument: Any, *rest: Any) -> Any:
             found = original(self, argument, *rest)
             counts[name] += len(argument) if name == "get_all" else 1
             counts["names"] += len(found or ()) if name == "children" else 0
