@@ -1,0 +1,126 @@
+"""Real bookies whose disks were mixed up, lost or put back from a copy: they do not start, say why, and go on when it
+is put right; nothing acknowledged is missing then (INV-D1). The doctor says beforehand what the start would say.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastbk
+from fastbk.devcluster import Bookie
+from fastbk.errors import StorageError
+from fastbk.testing import LocalCluster
+
+ENTRIES = 50
+
+
+def cli(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fastbk.cli", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def refusal(cluster: LocalCluster, number: int) -> str:
+    """Start a bookie that must not start; return the reason that its log gives."""
+    with pytest.raises(StorageError):
+        cluster.start_bookie(number)
+    line = json.loads(cluster.bookies[number].log_tail(1))
+    assert line["event"] == "bookie.failed"
+    return str(line["reason"])
+
+
+def doctor(bookie: Bookie) -> tuple[int, dict[str, str]]:
+    """Exit code, and what the doctor says of the identity."""
+    done = cli("doctor", "--config", bookie.directory / "bookie.toml", "--json")
+    findings = [json.loads(line) for line in done.stdout.splitlines()]
+    (found,) = (each for each in findings if each["name"] == "identity")
+    return done.returncode, found
+
+
+def move(one: Path, other: Path) -> None:
+    """Exchange two folders."""
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+async def test_directories_of_two_bookies_exchanged_and_put_back() -> None:
+    async with LocalCluster(2) as cluster:
+        ledger_id = await write(cluster)
+        for number in (0, 1):
+            await cluster.stop_bookie_async(number)
+        first, second = cluster.bookies
+        move(first.directory / "ledgers", second.directory / "ledgers")
+        reason = refusal(cluster, 0)
+        assert "another bookie was configured" in reason
+        code, found = doctor(first)
+        assert (code, found["status"]) == (1, "fail")
+        assert found["why"] in reason
+        move(first.directory / "ledgers", second.directory / "ledgers")
+        assert doctor(first)[0] == 0
+        for number in (0, 1):
+            await cluster.start_bookie_async(number)
+        await read_all(cluster, ledger_id)
+
+
+async def test_an_old_copy_put_back_is_refused_and_the_newest_goes_on() -> None:
+    async with LocalCluster(1) as cluster:
+        (bookie,) = cluster.bookies
+        await cluster.stop_bookie_async(0)
+        for name in ("journal", "ledgers"):
+            shutil.copytree(bookie.directory / name, bookie.directory / f"{name}.copy")
+        await cluster.start_bookie_async(0)
+        ledger_id = await write(cluster)
+        await cluster.stop_bookie_async(0)
+        for name in ("journal", "ledgers"):
+            move(bookie.directory / name, bookie.directory / f"{name}.copy")
+        assert "restored from an old copy" in refusal(cluster, 0)
+        assert "old copy" in doctor(bookie)[1]["fix"]
+        for name in ("journal", "ledgers"):
+            move(bookie.directory / name, bookie.directory / f"{name}.copy")
+        await cluster.start_bookie_async(0)
+        await read_all(cluster, ledger_id)
+
+
+async def test_a_killed_bookie_s_entries_can_be_salvaged_and_the_doctor_finds_nothing_wrong(
+    tmp_path: Path,
+) -> None:
+    async with LocalCluster(1) as cluster:
+        (bookie,) = cluster.bookies
+        ledger_id = await write(cluster)
+        await cluster.kill_async(0)
+        journal = bookie.directory / "journal"
+        done = cli("inspect", "journal", journal, "--salvage", tmp_path / "out")
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = (tmp_path / "out" / f"{ledger_id}.jsonl").read_text().splitlines()
+        assert {json.loads(line)["entry_id"] for line in lines} == set(range(ENTRIES))
+        assert doctor(bookie)[0] == 0
+
+
+async def write(cluster: LocalCluster) -> int:
+    size = len(cluster.bookies)
+    async with (
+        fastbk.connect(cluster.metadata_uri) as client,
+        await client.create_ledger(ensemble=size, write_quorum=size, ack_quorum=size) as writer,
+    ):
+        for n in range(ENTRIES):
+            await writer.append(b"entry %d" % n)
+        return writer.ledger_id
+
+
+async def read_all(cluster: LocalCluster, ledger_id: int) -> None:
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        reader = await client.open_ledger(ledger_id)
+        found = [bytes(entry.data) async for entry in reader.read(0, ENTRIES - 1)]
+    assert found == [b"entry %d" % n for n in range(ENTRIES)]
