@@ -16,6 +16,7 @@ from fastbk.gc.limbo import LimboWatch
 from fastbk.gc.live_set import Cluster, Collector, Rules
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.pacing import Pace
+from fastbk.gc.pairs import AllPairs
 from fastbk.gc.report import Report
 from fastbk.gc.work import Work
 from fastbk.meta.uri import open_store
@@ -27,6 +28,8 @@ from fastbk.server.child import Child, run
 from fastbk.server.config import GcConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastbk.meta.api import MetadataStore
     from fastbk.server.settings import GcSettings
 
@@ -46,10 +49,15 @@ def compaction_settings(settings: GcSettings) -> CompactionSettings:
 
 
 def work_of(
-    config: GcConfig, control: Control, store: MetadataStore, index: IndexClient, report: Report
+    config: GcConfig,
+    control: Control,
+    store: MetadataStore,
+    indexes: Sequence[IndexClient],
+    report: Report,
 ) -> Work:
-    """Put together what one bookie's gc does."""
+    """Put together what one bookie's gc does; `indexes`: one for each pair."""
     settings = config.settings
+    index = AllPairs(indexes, config.shards)
     rules = Rules(settings.delete_ratio_max, settings.unchecked_ledgers_max)
     cluster = Cluster(store)
     bookie_id = BookieId(config.bookie_id)
@@ -68,7 +76,9 @@ def work_of(
         round_s=age_s,
     )
     compaction = compaction_settings(settings)
-    work.compactors.append(Compactor(index, compaction, work.clock_s, report.compaction))
+    work.compactors += [
+        Compactor(one, compaction, work.clock_s, report.compaction) for one in indexes
+    ]
     return work
 
 
@@ -90,7 +100,9 @@ def main(child: Child) -> None:
     child.send({"type": "ready"})
     try:
         store = open_metadata(control, config.metadata_uri)
-        work = work_of(config, control, store, IndexClient(child.fds["index"]), report)
+        pairs = range(len(config.ledger_directories))
+        indexes = [IndexClient(child.fds[f"index.{pair}"]) for pair in pairs]
+        work = work_of(config, control, store, indexes, report)
         while True:
             control.wait(work.step())
     except Draining:

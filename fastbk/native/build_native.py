@@ -149,6 +149,7 @@ MODULES = [
             *COMMON_SOURCES,
             "fbk_segment.c",
             "fbk_segment_stats.c",
+            "fbk_shard.c",
             "fbk_ledgers.c",
             "fbk_decide.c",
             "fbk_decide_table.c",

@@ -28,24 +28,31 @@ ROLES = {
 
 
 def create_segment(
-    role: str, role_index: int, epoch: int, ring_sizes: Sequence[int] = (), ring_repeat: int = 1
+    role: str,
+    role_index: int,
+    epoch: int,
+    ring_sizes: Sequence[int] = (),
+    ring_repeat: int = 1,
+    *,
+    pair: int = 0,
 ) -> int:
     """Return the descriptor of a new sealed segment, close-on-exec; the caller closes it.
 
     Args:
         role: one of ROLES.
-        role_index: the worker's number; 0 for the others.
+        role_index: the worker's number, or the pair's of a journal or index; 0 for the others.
         epoch: of this start of the bookie; never used twice.
         ring_sizes: bytes of each ring behind the control part: powers of two from 4096 on. A worker has
             two (adds, requests); the index one, repeated for each worker.
         ring_repeat: how many rings of the first size, where there is only one size.
+        pair: of a journal, an index, or the part of a worker that these two see.
 
     Raises OSError (EINVAL for sizes or a role that cannot be).
     """
     sizes = ffi.new("uint64_t[]", list(ring_sizes) or 1)
     return check(
         lib.fbk_segment_create(
-            ROLES.get(role, 0), role_index, epoch, sizes, len(ring_sizes), ring_repeat
+            ROLES.get(role, 0), role_index, pair, epoch, sizes, len(ring_sizes), ring_repeat
         ),
         f"create a segment for {role}",
     )
@@ -64,6 +71,7 @@ class SegmentFacts:
     role_index: int
     epoch: int
     size_bytes: int
+    pair: int
 
 
 class Segment:
@@ -97,7 +105,7 @@ class Segment:
         facts = ffi.new("struct fbk_segment_facts *")
         lib.fbk_python_segment_facts(self.pointer, facts)
         name = next((n for n, number in ROLES.items() if number == facts.role), str(facts.role))
-        return SegmentFacts(name, facts.role_index, facts.epoch, facts.size_bytes)
+        return SegmentFacts(name, facts.role_index, facts.epoch, facts.size_bytes, facts.pair)
 
     def close(self) -> None:
         """Unmap; a second time does nothing."""

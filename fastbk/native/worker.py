@@ -14,6 +14,8 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import NativeFullError, PoisonedError, check, error_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastbk.native.cdata import CData
 
 PAUSE = lib.FBK_DO_PAUSE
@@ -37,17 +39,25 @@ Event = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerPair:
+    """One journal/index pair as a worker meets it. Descriptors stay the caller's and must stay open."""
+
+    segment_fd: int
+    """The worker's own segment for this pair, writable."""
+    journal_segment_fd: int
+    index_segment_fd: int
+    journal_bell_fd: int
+    index_bell_fd: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """What `Worker` needs. Descriptors stay the caller's and must stay open. Bounds as in `WorkerSettings`."""
 
     worker: int
     epoch: int
-    segment_fd: int
-    journal_segment_fd: int
-    index_segment_fd: int
+    pairs: Sequence[WorkerPair]
     bell_fd: int
-    journal_bell_fd: int
-    index_bell_fd: int
     frame_size_bytes_max: int
     batch_entries_max: int
     connections_max: int
@@ -59,16 +69,26 @@ class WorkerOptions:
     receive_size_bytes: int = 256 * 1024
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY (A13)."""
+    pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
+    """Where the ledgers of each shard live (`fastbk.storage.shards`)."""
 
 
 class Worker:
     """Connections' bytes in, ring records and replies out."""
 
     def __init__(self, options: WorkerOptions) -> None:
-        """Map the three segments. Raises OSError, LayoutError (another build or epoch)."""
+        """Map the three segments of each pair. Raises OSError, LayoutError (another build, epoch or pair)."""
         c_options = ffi.new("struct fbk_worker_options *")
         for name, value in vars(options).items():
-            setattr(c_options, name, value)
+            if name not in ("pairs", "pair_of_shard"):
+                setattr(c_options, name, value)
+        if len(options.pairs) > lib.FBK_PAIRS_MAX:
+            raise ValueError(f"at most {lib.FBK_PAIRS_MAX} pairs, not {len(options.pairs)}")
+        c_options.pair_count = len(options.pairs)
+        for number, pair in enumerate(options.pairs):
+            for name, value in vars(pair).items():
+                setattr(c_options.pairs[number], name, value)
+        c_options.pair_of_shard = list(options.pair_of_shard)
         error = ffi.new("int32_t *")
         handle = lib.fbk_worker_create(c_options, error)
         if handle == ffi.NULL:
@@ -173,7 +193,7 @@ class Worker:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether normal adds are refused: the index says so, or there is no journal."""
+        """Whether normal adds are refused to some ledgers: an index says so, or there is no journal."""
         return lib.fbk_worker_is_read_only(self.handle) != 0
 
     def count(self, counter: int, amount: int = 1) -> None:

@@ -8,6 +8,7 @@ settings themselves are in `fastbk.server.settings`, and are had from here as we
 from __future__ import annotations
 
 import ipaddress
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,6 +50,8 @@ COLD_FRAME_BYTES = 16 * KIB
 RECORD_BYTES_MAX = 31 * MIB
 """A journal's batch is at most 64 MiB: two of the largest records, and headers."""
 TIMEOUT_MS_MAX = 1_000_000
+PAIRS_MAX = 8
+"""As in `boundary/base.h`, which needs Linux; a configuration may be checked anywhere."""
 
 
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,14 +93,20 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     host: str
     port: int
-    ledger_directory: str
-    """Only for the disk figures of Info."""
+    ledger_directories: tuple[str, ...]
+    """One for each pair; only for the disk figures of Info."""
+    shards: tuple[int, ...]
+    """The pair of each shard: where a ledger's requests go."""
     limits: LimitSettings
     settings: WorkerSettings
     drain_timeout_ms: int
-    write_cache_size_bytes: int
     reads_only_reason: str = ""
     """Not empty: there is no journal, and whatever would have to be written is refused (A13)."""
+
+    @property
+    def pair_count(self) -> int:
+        """How many journal/index pairs there are."""
+        return len(self.ledger_directories)
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +137,8 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal_limit_bytes: int
     journal_bytes_max: int
     """The most that the journal directory ever holds."""
+    shards: tuple[int, ...]
+    """The pair of each shard; what lies here of others is left over from a move (INV-D3)."""
 
 
 class GcConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +146,8 @@ class GcConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     bookie_id: str
     metadata_uri: str
-    ledger_directory: str
+    ledger_directories: tuple[str, ...]
+    shards: tuple[int, ...]
     settings: GcSettings
 
 
@@ -164,11 +176,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _problems(config: BookieConfig) -> Iterator[str]:
-    for section, name in (("journal", "directory"), ("ledgers", "directory"), ("metadata", "uri")):
-        if not getattr(getattr(config, section), name):
-            yield f"[{section}] {name} is missing: the bookie needs it"
-    if config.journal.directory == config.ledgers.directory:
-        yield "[journal] directory and [ledgers] directory must be different ones"
+    if not config.metadata.uri:
+        yield "[metadata] uri is missing: the bookie needs it"
+    yield from _directory_problems(config)
     host, port = split_address(config.bookie.listen, "[bookie] listen")
     if not is_loopback(host) and not config.bookie.allow_unauthenticated_remote:
         yield (
@@ -218,6 +228,25 @@ def _problems(config: BookieConfig) -> Iterator[str]:
             f"the memory settings add up to {format_size(needed_bytes)}, above"
             f" [bookie] memory_total = {format_size(total_bytes)}: shrink caches and rings or raise it"
         )
+
+
+def _directory_problems(config: BookieConfig) -> Iterator[str]:
+    journals, ledgers = config.journal.all_directories, config.ledgers.all_directories
+    for name, section in (("journal", config.journal), ("ledgers", config.ledgers)):
+        if not all(section.all_directories):
+            yield f"[{name}] directory is missing: the bookie needs it"
+        if section.directory and section.directories:
+            yield f"[{name}] has a directory and directories: give one of the two"
+    if len(journals) != len(ledgers):
+        yield (
+            f"[journal] directories names {len(journals)}, [ledgers] directories {len(ledgers)}: each journal"
+            " needs the directory of its index, in the same order"
+        )
+    if len(journals) > PAIRS_MAX:
+        yield f"[journal] directories names {len(journals)}: at most {PAIRS_MAX}"
+    everywhere = [os.path.abspath(directory) for directory in (*journals, *ledgers)]
+    if len(set(everywhere)) < len(everywhere):
+        yield "the directories of [journal] and [ledgers] must be different ones"
 
 
 def _too_small(config: BookieConfig) -> Iterator[str]:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
+from fastbk.server.topology import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 LOCK_NAME = "lock"
 LOCK_WAIT_S = 10.0
@@ -54,6 +55,20 @@ def lock_all(directories: Iterable[str], wait_s: float = LOCK_WAIT_S) -> list[Di
             lock.close()
         raise
     return locks
+
+
+def lock_pairs(journals: Sequence[str], ledgers: Sequence[str]) -> dict[Lock, DirectoryLock]:
+    """Make and lock the directories of all pairs, like `lock_all`."""
+    owners = [Lock("journal", pair) for pair in range(len(journals))]
+    owners += [Lock("ledgers", pair) for pair in range(len(ledgers))]
+    return dict(zip(owners, lock_all([*journals, *ledgers]), strict=True))
+
+
+def disk_bytes(directories: Iterable[str]) -> tuple[int, int]:
+    """Return free and total bytes of the directories' disks, each counted once. Raises OSError."""
+    disks = {os.stat(directory).st_dev: os.statvfs(directory) for directory in directories}
+    free_bytes = sum(disk.f_bavail * disk.f_frsize for disk in disks.values())
+    return free_bytes, sum(disk.f_blocks * disk.f_frsize for disk in disks.values())
 
 
 def _lock(directory: Path, deadline_s: float) -> DirectoryLock:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.server.config import BookieConfig
     from fastbk.storage.cookie import Cookie
+    from fastbk.storage.shards import Shards
 
 LEDGERS_NAMED = 3
 """In messages, as examples."""
@@ -59,8 +60,19 @@ class Directory:
 
 def places(config: BookieConfig) -> Iterator[tuple[str, Place]]:
     """Yield every configured directory and what for."""
-    yield config.journal.directory, Place("journal")
-    yield config.ledgers.directory, Place("ledger")
+    for pair, directory in enumerate(config.journal.all_directories):
+        yield directory, Place("journal", pair)
+    for pair, directory in enumerate(config.ledgers.all_directories):
+        yield directory, Place("ledger", pair)
+
+
+def read_shards(config: BookieConfig) -> Shards:
+    """Return the pair of each shard, once `settle` found that all directories agree (INV-D3)."""
+    directory = config.ledgers.all_directories[0]
+    with Disk(Path(directory), "plain") as disk:
+        identity = read_identity(disk, directory)
+    assert identity is not None, "a bookie that was settled has its identities"
+    return identity.shards
 
 
 def settle(
@@ -201,11 +213,13 @@ def _born(
                 write_limbo(each.disk, each.path, ledger_ids, incarnation)
                 kill_point("rebirth.after_limbo")
     identities = []
+    pairs = 1 + max(each.place.pair for each in directories)
     for each, was in zip(directories, found, strict=True):
         identity = None if is_anew else was.identity
         if identity is None:
             now_s = int(time.time())
-            identity = new_identity(bookie_id, incarnation, each.place.role, now_s, each.place.pair)
+            role, pair = each.place
+            identity = new_identity(bookie_id, incarnation, role, now_s, pair, pairs)
             write_identity(each.disk, each.path, identity)
         identities.append(DirectoryIdentity(identity.directory_id, identity.role, identity.pair))
     return BookieIdentity(BookieId(bookie_id), incarnation, tuple(identities))

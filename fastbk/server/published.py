@@ -6,12 +6,12 @@ twentieth of the disk, and at most once a minute. Placement needs no more than t
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
 from fastbk.placement.topology import check_labels, check_location
+from fastbk.server.directories import disk_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ class Published:
     """The properties of one bookie that come from its configuration and its disk."""
 
     def __init__(self, config: BookieConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._directory = config.ledgers.directory
+        self._directories = config.ledgers.all_directories
         self._settings = config.bookie
         self._clock = clock
         self._told_free_bytes: int | None = None
@@ -59,10 +59,9 @@ class Published:
 
     def _free_and_total_bytes(self) -> tuple[int | None, int]:
         try:
-            disk = os.statvfs(self._directory)
+            return disk_bytes(self._directories)
         except OSError:
             return None, 0
-        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
 
 def place_problems(bookie: BookieSettings) -> Iterator[str]:

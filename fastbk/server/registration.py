@@ -17,7 +17,7 @@ from fastbk.meta import open_store
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
-from fastbk.server.identity import settle
+from fastbk.server.identity import read_shards, settle
 from fastbk.server.published import Published
 from fastbk.server.unclean import begin_life
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fastbk.meta.api import Lease, MetadataStore
     from fastbk.server.config import BookieConfig
+    from fastbk.storage.shards import Shards
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ class Membership:
         self._accept_data_loss = accept_data_loss
         self._endpoints = endpoints
         self._on_problem = on_problem
+        self.shards: Shards = ()
+        """The pair of each shard, once `join` has returned."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._store: MetadataStore | None = None
         self._service: BookieService | None = None
@@ -133,8 +136,9 @@ class Membership:
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
         )
+        self.shards = read_shards(self._config)
         begin_life(
-            [self._config.ledgers.directory],
+            self._config.ledgers.all_directories,
             self._store,
             bookie_id,
             incarnation,

@@ -2,9 +2,10 @@
 
 Start: all are spawned at once and report `hello` when imported. The index gets its configuration
 first and replays; its `replayed` goes on to the journal, which opens a new file and is `ready`;
-then the index is told to `start`, and only then do the workers listen. Stop: workers, journal,
-index, gc, each role drained when the one before it is gone. A boot that serves reads only has no
-journal and no gc: the index starts as soon as it has replayed.
+then the index is told to `start`. Each pair of journal and index does this for itself, all at the same
+time; only when all are ready do the workers listen. Stop: workers, journals, indexes, gc, each role
+drained when the one before it is gone. A boot that serves reads only has no journal and no gc: an index
+starts as soon as it has replayed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
-from fastbk.server import topology
+from fastbk.server import pairs, topology
 from fastbk.server.config import (
     GcConfig,
     IndexConfig,
@@ -25,7 +26,6 @@ from fastbk.server.config import (
     WorkerConfig,
 )
 from fastbk.server.disks import floors
-from fastbk.server.topology import INDEX, JOURNAL
 from fastbk.server.watch import Exited, Message, Stop
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     host: str
     port: int
+    shards: tuple[int, ...]
+    """The pair of each shard."""
     reads_only_reason: str = ""
     """Not empty: a boot without journal and gc (A13)."""
 
@@ -79,12 +81,13 @@ class Sequence:
         self._greeted: set[topology.Process] = set()
         self._ready: set[topology.Process] = set()
         self._failed: dict[topology.Process, str] = {}
-        self.replayed: Replayed | None = None
+        self.replayed: dict[int, Replayed] = {}
+        """What replay found, by pair."""
         self.properties: dict[str, str] = {}
         """What clients and tools may want to know of this boot, for metadata."""
 
-    async def start(self) -> Replayed:
-        """Return when every child is ready, with what replay found.
+    async def start(self) -> list[Replayed]:
+        """Return when every child is ready, with what replay found in each pair.
 
         Raises ChildDied, StopAsked.
         """
@@ -92,8 +95,7 @@ class Sequence:
         while len(self._ready) < len(self._boot.children):
             message = await self._message(deadline_s)
             self._on_start_message(message)
-        assert self.replayed is not None
-        return self.replayed
+        return [self.replayed[pair] for pair in range(self._boot.pair_count)]
 
     async def serve(self) -> Stop:
         """Return when the bookie is asked to stop. Raises ChildDied."""
@@ -153,31 +155,39 @@ class Sequence:
         if kind == "hello":
             self._greeted.add(process)
             if process.role == "index":
-                self._configure(process, self._index_config())
+                self._configure(process, self._index_config(process.index))
             elif process.role == "gc":
                 self._configure(process, self._gc_config())
-        elif kind == "replayed" and process == INDEX:
-            self.replayed = msgspec.convert(message.body, Replayed)
-            if JOURNAL not in self._boot.children:
-                self._start_index()
+        elif kind == "replayed" and process.role == "index":
+            self.replayed[process.index] = msgspec.convert(message.body, Replayed)
+            if topology.journal(process.index) not in self._boot.children:
+                self._start_index(process.index)
         elif kind == "ready":
             self._ready.add(process)
-            if process == JOURNAL:
+            if process.role == "journal":
                 for name in ("backend", "sync_mode"):
-                    self.properties[f"journal_{name}"] = str(message.body.get(name, ""))
-                self._start_index()
+                    self._tell_property(f"journal_{name}", str(message.body.get(name, "")))
+                self._start_index(process.index)
         else:
             self._note(message)
         self._configure_what_can_be(process)
 
+    def _tell_property(self, name: str, value: str) -> None:
+        """Note a property of the journals; all that there are, where they differ."""
+        told = self.properties.get(name, "").split(",") if name in self.properties else []
+        self.properties[name] = ",".join(sorted({*told, value}))
+
     def _configure_what_can_be(self, news_from: topology.Process) -> None:
-        """Configure the journal once replay is done, and the workers once journal and index are
+        """Configure a journal once its index has replayed, and the workers once all journals and indexes are
         ready.
         """
-        if self.replayed and JOURNAL in self._greeted and news_from in (INDEX, JOURNAL):
-            self._greeted.discard(JOURNAL)
-            self._configure(JOURNAL, self._journal_config(self.replayed))
-        if {JOURNAL, INDEX} & self._boot.children.keys() <= self._ready:
+        pair = news_from.index
+        journal = topology.journal(pair)
+        is_pairs = news_from.role in ("index", "journal")
+        if is_pairs and pair in self.replayed and journal in self._greeted:
+            self._greeted.discard(journal)
+            self._configure(journal, self._journal_config(pair, self.replayed[pair]))
+        if {p for p in self._boot.children if p.role in ("journal", "index")} <= self._ready:
             # In the order of the children: that of a set changes from boot to boot.
             for process in [p for p in self._boot.children if p.role == "worker"]:
                 if process not in self._greeted:
@@ -185,9 +195,10 @@ class Sequence:
                 self._greeted.discard(process)
                 self._configure(process, self._worker_config())
 
-    def _start_index(self) -> None:
-        self._boot.children[INDEX].send({"type": "start"})
-        self._boot.ring(INDEX)
+    def _start_index(self, pair: int) -> None:
+        index = topology.index(pair)
+        self._boot.children[index].send({"type": "start"})
+        self._boot.ring(index)
 
     def _configure(self, process: topology.Process, config: msgspec.Struct) -> None:
         child = self._boot.children[process]
@@ -223,45 +234,47 @@ class Sequence:
             incarnation=self._facts.incarnation,
             host=self._facts.host,
             port=self._facts.port,
-            ledger_directory=self._config.ledgers.directory,
+            ledger_directories=self._config.ledgers.all_directories,
+            shards=self._facts.shards,
             limits=self._config.limits,
             settings=self._config.network,
             drain_timeout_ms=self._config.bookie.drain_timeout_ms,
-            write_cache_size_bytes=self._config.ledgers.write_cache_size_bytes,
             reads_only_reason=self._facts.reads_only_reason,
         )
 
-    def _journal_config(self, replayed: Replayed) -> JournalConfig:
+    def _journal_config(self, pair: int, replayed: Replayed) -> JournalConfig:
         return JournalConfig(
             bookie_id=self._facts.bookie_id,
             incarnation=self._facts.incarnation,
-            pair=0,
+            pair=pair,
             worker_count=self._boot.worker_count,
             limits=self._config.limits,
-            settings=self._config.journal,
+            settings=pairs.journal_settings(self._config, pair),
             disk=self._config.disk,
             replayed=replayed,
         )
 
-    def _index_config(self) -> IndexConfig:
+    def _index_config(self, pair: int) -> IndexConfig:
         return IndexConfig(
             bookie_id=self._facts.bookie_id,
             incarnation=self._facts.incarnation,
-            pair=0,
+            pair=pair,
             worker_count=self._boot.worker_count,
             limits=self._config.limits,
-            settings=self._config.ledgers,
-            journal_directory=self._config.journal.directory,
+            settings=pairs.ledger_settings(self._config, pair),
+            journal_directory=self._config.journal.all_directories[pair],
             disk=self._config.disk,
             thresholds=floors.ledger_thresholds(self._config.disk, self._config.journal),
             journal_limit_bytes=self._config.journal.limit_bytes,
             journal_bytes_max=floors.journal_bytes_max(self._config.journal),
+            shards=self._facts.shards,
         )
 
     def _gc_config(self) -> GcConfig:
         return GcConfig(
             bookie_id=self._facts.bookie_id,
             metadata_uri=self._config.metadata.uri,
-            ledger_directory=self._config.ledgers.directory,
+            ledger_directories=self._config.ledgers.all_directories,
+            shards=self._facts.shards,
             settings=self._config.gc,
         )

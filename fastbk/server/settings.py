@@ -60,7 +60,9 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     memory_total_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Start-up refuses settings whose sum (`fastbk.server.topology.memory_table`) is above this.
-    0: 300 MiB, and 100 MiB more for each worker above one."""
+    0: 300 MiB, 100 MiB more for each worker above one, and 100 MiB and 40 MiB a worker for each
+    journal/index pair above one.
+    """
 
 
 class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +132,17 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     directory: str = ""
     """Where journal files lie; a disk of its own is worth it. Made if missing."""
 
+    directories: tuple[str, ...] = ()
+    """Instead of `directory`: those of several journals, up to 8, each with the index of the same place in
+    `[ledgers] directories`. Ledgers are spread over these pairs by their ids. The order is for good; more
+    pairs are added by `fastbk bookie expand`.
+    """
+
+    @property
+    def all_directories(self) -> tuple[str, ...]:
+        """One for each pair."""
+        return self.directories or (self.directory,)
+
     backend: Annotated[str, msgspec.Meta(pattern="^(auto|io_uring|plain)$")] = "auto"
     """How disks are written: `auto` chooses by a probe with real writes (A14)."""
 
@@ -162,6 +175,14 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     directory: str = ""
     """Where entry logs and locations lie. Made if missing."""
+
+    directories: tuple[str, ...] = ()
+    """Instead of `directory`: one for each of `[journal] directories`. Caches are divided among them."""
+
+    @property
+    def all_directories(self) -> tuple[str, ...]:
+        """One for each pair."""
+        return self.directories or (self.directory,)
 
     write_cache_size_bytes: Size = 48 * MIB
     """Of one of the two write caches: one fills while the other is flushed."""

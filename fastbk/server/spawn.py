@@ -19,7 +19,7 @@ import msgspec
 
 import fastbk
 from fastbk.native.segment import create_segment, reopen_read_only, ring_bell
-from fastbk.server import topology
+from fastbk.server import pairs, topology
 from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
 
 if TYPE_CHECKING:
@@ -163,12 +163,12 @@ class Boot:
         self,
         config: BookieConfig,
         guard: PortGuard,
-        locks: dict[str, int],
+        locks: dict[topology.Lock, int],
         epoch: int,
         *,
         is_reads_only: bool = False,
     ) -> None:
-        """`locks`: descriptors of the directories' locks by section, `journal` and `ledgers`.
+        """`locks`: descriptors of the directories' locks.
 
         `is_reads_only`: without journal and gc. Their segments and bells exist all the same, so that the
         others need not know: nothing is ever published there, and nobody answers the bells.
@@ -177,14 +177,18 @@ class Boot:
         self._locks = locks
         self.epoch = epoch
         self.worker_count = topology.worker_count(config)
+        self.pair_count = pairs.pair_count(config)
         self.children: dict[topology.Process, ChildProcess] = {}
-        self.segments: dict[topology.Process, int] = {}
+        self._segments: dict[tuple[topology.Process, int], int] = {}
         self._bells: dict[topology.Process, int] = {}
         self._owned: list[int] = []
         self._sockets: list[socket.socket] = []
         try:
             self._open(guard)
-            for process in topology.children(self.worker_count, is_reads_only=is_reads_only):
+            started = topology.children(
+                self.worker_count, self.pair_count, is_reads_only=is_reads_only
+            )
+            for process in started:
                 self.children[process] = ChildProcess(process, self._descriptors(process))
         except BaseException:
             self.close()
@@ -192,7 +196,8 @@ class Boot:
         # The children have their own: an address in use or a socket's end is theirs to decide now.
         for sock in self._sockets:
             # But for the end of a gc that is not there: the index would see it end, and never sleep again.
-            if sock is not self._gc_pair[0] or topology.GC in self.children:
+            is_gc_end = any(sock is pair[0] for pair in self._gc_pairs)
+            if not is_gc_end or topology.GC in self.children:
                 sock.close()
 
     def ring(self, process: topology.Process) -> None:
@@ -200,6 +205,14 @@ class Boot:
         bell = self._bells.get(process)
         if bell is not None:
             ring_bell(bell)
+
+    def statistics_segments(self) -> dict[topology.Process, int]:
+        """Return where each child counts; the descriptors stay this boot's."""
+        return {
+            process: descriptor
+            for (process, pair), descriptor in self._segments.items()
+            if process in self.children and (process.role != "worker" or pair == 0)
+        }
 
     def close(self) -> list[tuple[topology.Process, int]]:
         """Kill what still runs, wait for all of it, close everything; return each exit code."""
@@ -215,50 +228,61 @@ class Boot:
             os.close(descriptor)
         self._owned.clear()
         self.children.clear()
-        self.segments.clear()
+        self._segments.clear()
         self._bells.clear()
         return codes
 
     def _open(self, guard: PortGuard) -> None:
-        for process in topology.children(self.worker_count):
+        for segment in topology.segments(self.worker_count, self.pair_count):
+            process = segment.owner
             sizes = topology.ring_sizes(process, self.config)
             repeat = self.worker_count if process.role == "index" else 1
-            descriptor = create_segment(process.role, process.index, self.epoch, sizes, repeat)
-            self.segments[process] = self._own(descriptor)
+            descriptor = create_segment(
+                process.role, process.index, self.epoch, sizes, repeat, pair=segment.pair
+            )
+            self._segments[process, segment.pair] = self._own(descriptor)
+        for process in topology.children(self.worker_count, self.pair_count):
             if process.role != "gc":
                 flags = os.EFD_CLOEXEC
                 flags |= 0 if topology.Bell(process).blocking else os.EFD_NONBLOCK
                 self._bells[process] = self._own(os.eventfd(0, flags))
-        self._states = self._own(os.memfd_create("fastbk-states", os.MFD_CLOEXEC))
+        self._states = [
+            self._own(os.memfd_create("fastbk-states", os.MFD_CLOEXEC))
+            for _ in range(self.pair_count)
+        ]
         self._listeners = [guard.listener() for _ in range(self.worker_count)]
-        self._gc_pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in self._gc_pair:
-            enlarge(end)
-        self._sockets += [*self._listeners, *self._gc_pair]
+        self._sockets += self._listeners
+        self._gc_pairs: list[tuple[socket.socket, socket.socket]] = []
+        for _ in range(self.pair_count):
+            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._gc_pairs.append(ends)
+            self._sockets += ends
+            for end in ends:
+                enlarge(end)
 
     def _own(self, descriptor: int) -> int:
         self._owned.append(descriptor)
         return descriptor
 
     def _descriptors(self, process: topology.Process) -> dict[str, int]:
-        wanted = topology.descriptors(process, self.worker_count)
+        wanted = topology.descriptors(process, self.worker_count, self.pair_count)
         return {name: self._descriptor(source) for name, source in wanted.items()}
 
     def _descriptor(self, source: topology.Source) -> int:
         match source:
-            case topology.Segment(owner, writable):
-                descriptor = self.segments[owner]
+            case topology.Segment(owner, writable, pair):
+                descriptor = self._segments[owner, pair]
                 return descriptor if writable else self._read_only(descriptor)
             case topology.Bell(sleeper):
                 return self._bells[sleeper]
             case topology.Listener(worker):
                 return self._listeners[worker].fileno()
-            case topology.States(writable):
-                return self._states if writable else self._read_only(self._states)
-            case topology.Lock(directory):
-                return self._locks[directory]
-            case topology.GcPair(end):
-                return self._gc_pair[end].fileno()
+            case topology.States(writable, pair):
+                return self._states[pair] if writable else self._read_only(self._states[pair])
+            case topology.Lock():
+                return self._locks[source]
+            case topology.GcPair(end, pair):
+                return self._gc_pairs[pair][end].fileno()
 
     def _read_only(self, descriptor: int) -> int:
         """Return the same memory file, opened so that the kernel refuses to map it writable (A6)."""

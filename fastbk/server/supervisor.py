@@ -26,7 +26,7 @@ from fastbk.server import config as config_module
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.config import split_address
-from fastbk.server.directories import lock_all
+from fastbk.server.directories import lock_pairs
 from fastbk.server.disks.board import DiskBoard
 from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.floors import reserve_bytes
@@ -101,15 +101,16 @@ class Supervisor:
             self._lifeline.setblocking(False)
             loop.add_reader(self._lifeline, self._lifeline_readable)
         async with contextlib.AsyncExitStack() as stack:
-            journal, ledgers = self._config.journal.directory, self._config.ledgers.directory
-            locks = await asyncio.to_thread(lock_all, [journal, ledgers])
-            for lock in locks:
+            journals = self._config.journal.all_directories
+            ledgers = self._config.ledgers.all_directories
+            locks = await asyncio.to_thread(lock_pairs, journals, ledgers)
+            for lock in locks.values():
                 stack.callback(lock.close)
-            self._locks = {"journal": locks[0].descriptor, "ledgers": locks[-1].descriptor}
+            self._locks = {of: lock.descriptor for of, lock in locks.items()}
             self._gate = DiskGate(
                 [
-                    UsedDirectory("journal", 0, journal, locks[0].descriptor),
-                    UsedDirectory("ledger", 0, ledgers, locks[-1].descriptor),
+                    UsedDirectory(of.role, of.pair, str(lock.directory), lock.descriptor)
+                    for of, lock in locks.items()
                 ],
                 poll_s=self._config.disk.near_check_interval_ms / 1e3,
                 reserve_bytes=reserve_bytes(self._config.journal),
@@ -192,6 +193,7 @@ class Supervisor:
                 incarnation=service.incarnation,
                 host=self._guard.host,
                 port=self._guard.port,
+                shards=self._membership.shards,
                 reads_only_reason=reads_only,
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
@@ -202,7 +204,7 @@ class Supervisor:
             kill_point("supervisor.before_start")
             replayed = await sequence.start()
             self._gc.attach(boot)
-            self._metrics.attach({process: boot.segments[process] for process in boot.children})
+            self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             properties = sequence.properties
             if reads_only:
@@ -220,16 +222,16 @@ class Supervisor:
             self._watch = self._boot = None
             await asyncio.to_thread(boot.close)
 
-    def _say_ready(self, sequence: Sequence, replayed: Replayed, seconds: float) -> None:
+    def _say_ready(self, sequence: Sequence, replayed: list[Replayed], seconds: float) -> None:
         http_port = self._admin.port if self._admin else None
         logs.info(
             "bookie.started",
             port=self._guard.port,
             http_port=http_port,
             seconds=round(seconds, 3),
-            replayed_batches=replayed.batches,
-            replayed_bytes=replayed.bytes,
-            damage=len(replayed.damage),
+            replayed_batches=sum(each.batches for each in replayed),
+            replayed_bytes=sum(each.bytes for each in replayed),
+            damage=sum(len(each.damage) for each in replayed),
             **sequence.properties,
         )
         self._tell(
@@ -266,7 +268,7 @@ class Supervisor:
             timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS)
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
         if clean and not self._reads_only:  # then nothing was flushed, and may have to be replayed
-            await asyncio.to_thread(end_life, [self._config.ledgers.directory])
+            await asyncio.to_thread(end_life, self._config.ledgers.all_directories)
         reason = "drained" if clean else "drain was cut short"
         self._life.go(State.STOPPED, reason, time.monotonic())
 

@@ -1,6 +1,9 @@
 """The table of a bookie: its processes, shared segments, rings, bells, and who gets which
 descriptor.
 
+A bookie has one journal and one index for each pair of directories (A19); workers reach all of them,
+by a segment each for every pair, so that a pair sees nothing of the others.
+
 Everything that starts or connects processes reads this file; nothing else knows who talks to whom.
 The picture in ARCHITECTURE.md shows the same set. Memory (A21) is a table too: start-up adds it up
 and refuses what is above the total.
@@ -12,6 +15,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fastbk.server import pairs
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
@@ -35,23 +39,24 @@ their backs.
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a bookie."""
+    """One process of a bookie. `index`: the number of a worker, or of a journal's or index's pair."""
 
     role: Role
     index: int = 0
 
     @property
     def name(self) -> str:
-        """How logs, metrics and messages call it."""
-        return f"{self.role}.{self.index}" if self.role == "worker" else self.role
+        """How logs, metrics and messages call it: the journal and index of the first pair have no number."""
+        return f"{self.role}.{self.index}" if self.role == "worker" or self.index else self.role
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The shared memory of `owner`, which alone writes it (INV-R1)."""
+    """The shared memory of `owner`, which alone writes it (INV-R1); of a worker, its part for `pair`."""
 
     owner: Process
     writable: bool
+    pair: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,29 +80,38 @@ class Listener:
 
 @dataclass(frozen=True)
 class States:
-    """The memory file in which the index hands all ledger states to the journal (A3)."""
+    """The memory file in which the index of a pair hands all ledger states to its journal (A3)."""
 
     writable: bool
+    pair: int = 0
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The lock of the journal's or ledgers' directory: kept open, never used. See `directories`."""
+    """The lock of a pair's journal or ledger directory: kept open, never used. See `directories`."""
 
     directory: Literal["journal", "ledgers"]
+    pair: int = 0
+
+    @property
+    def role(self) -> Literal["journal", "ledger"]:
+        """What the directory is for, as in its identity."""
+        return "journal" if self.directory == "journal" else "ledger"
 
 
 @dataclass(frozen=True)
 class GcPair:
-    """One end of the socket pair between gc and index."""
+    """One end of the socket pair between gc and the index of a pair."""
 
     end: int
+    pair: int = 0
 
 
 Source = Segment | Bell | Listener | States | Lock | GcPair
 
 JOURNAL = Process("journal")
 INDEX = Process("index")
+"""Those of the first pair, which every bookie has."""
 GC = Process("gc")
 SUPERVISOR = Process("supervisor")
 
@@ -107,63 +121,96 @@ def worker(index: int) -> Process:
     return Process("worker", index)
 
 
-def children(worker_count: int, *, is_reads_only: bool = False) -> list[Process]:
+def journal(pair: int) -> Process:
+    """Return the journal of `pair`."""
+    return Process("journal", pair)
+
+
+def index(pair: int) -> Process:
+    """Return the index of `pair`."""
+    return Process("index", pair)
+
+
+def children(
+    worker_count: int, pair_count: int = 1, *, is_reads_only: bool = False
+) -> list[Process]:
     """Return all processes that a supervisor starts, in drain order.
 
     `is_reads_only`: what is left of them after a crash loop (A13): nobody that writes the journal, and
     nobody that asks for deletions.
     """
-    writers = [] if is_reads_only else [JOURNAL]
+    writers = [] if is_reads_only else [journal(pair) for pair in range(pair_count)]
     collectors = [] if is_reads_only else [GC]
-    return [*(worker(w) for w in range(worker_count)), *writers, INDEX, *collectors]
+    indexes = [index(pair) for pair in range(pair_count)]
+    return [*(worker(w) for w in range(worker_count)), *writers, *indexes, *collectors]
 
 
-def descriptors(process: Process, worker_count: int) -> dict[str, Source]:
+def segments(worker_count: int, pair_count: int = 1) -> list[Segment]:
+    """Return all shared memory of a boot: one segment a process, but of a worker one for each pair."""
+    return [
+        Segment(process, writable=True, pair=pair)
+        for process in children(worker_count, pair_count)
+        for pair in (range(pair_count) if process.role == "worker" else [_pair_of(process)])
+    ]
+
+
+def _pair_of(process: Process) -> int:
+    return process.index if process.role in ("journal", "index") else 0
+
+
+def descriptors(process: Process, worker_count: int, pair_count: int = 1) -> dict[str, Source]:
     """Return what `process` is handed, by the names that it knows them by."""
-    own: dict[str, Source] = {"segment": Segment(process, writable=True)}
-    if process.role == "gc":
-        return {**own, "index": GcPair(0)}
-    own["bell"] = Bell(process)
     if process.role == "worker":
-        return {
-            **own,
-            "listener": Listener(process.index),
-            "journal_bell": Bell(JOURNAL),
-            "index_bell": Bell(INDEX),
-            "journal_segment": Segment(JOURNAL, writable=False),
-            "index_segment": Segment(INDEX, writable=False),
-        }
+        return _worker_descriptors(process, pair_count)
+    pair = _pair_of(process)
+    own: dict[str, Source] = {"segment": Segment(process, writable=True, pair=pair)}
+    if process.role == "gc":
+        return {**own, **{f"index.{p}": GcPair(0, p) for p in range(pair_count)}}
+    own["bell"] = Bell(process)
     for w in range(worker_count):
         own[f"worker_bell.{w}"] = Bell(worker(w))
-        own[f"worker_segment.{w}"] = Segment(worker(w), writable=False)
+        own[f"worker_segment.{w}"] = Segment(worker(w), writable=False, pair=pair)
     if process.role == "journal":
         return {
             **own,
-            "index_bell": Bell(INDEX),
-            "index_segment": Segment(INDEX, writable=False),
-            "states": States(writable=False),
-            "lock": Lock("journal"),
+            "index_bell": Bell(index(pair)),
+            "index_segment": Segment(index(pair), writable=False, pair=pair),
+            "states": States(writable=False, pair=pair),
+            "lock": Lock("journal", pair),
         }
     return {
         **own,
-        "journal_bell": Bell(JOURNAL),
-        "journal_segment": Segment(JOURNAL, writable=False),
-        "states": States(writable=True),
-        "lock": Lock("ledgers"),
-        "gc": GcPair(1),
+        "journal_bell": Bell(journal(pair)),
+        "journal_segment": Segment(journal(pair), writable=False, pair=pair),
+        "states": States(writable=True, pair=pair),
+        "lock": Lock("ledgers", pair),
+        "gc": GcPair(1, pair),
     }
 
 
+def _worker_descriptors(process: Process, pair_count: int) -> dict[str, Source]:
+    found: dict[str, Source] = {"listener": Listener(process.index), "bell": Bell(process)}
+    for pair in range(pair_count):
+        found |= {
+            f"segment.{pair}": Segment(process, writable=True, pair=pair),
+            f"journal_bell.{pair}": Bell(journal(pair)),
+            f"index_bell.{pair}": Bell(index(pair)),
+            f"journal_segment.{pair}": Segment(journal(pair), writable=False, pair=pair),
+            f"index_segment.{pair}": Segment(index(pair), writable=False, pair=pair),
+        }
+    return found
+
+
 def ring_sizes(process: Process, config: BookieConfig) -> list[int]:
-    """Return the sizes of the rings behind the control pages of `process`'s segment, in bytes.
+    """Return the sizes of the rings behind the control pages of one of `process`'s segments, in bytes.
 
     A worker: add ring, request ring. The index: one reply ring, repeated for each worker.
     """
-    limits = config.limits
+    add, request, reply = pairs.ring_sizes(config.limits, pairs.pair_count(config))
     if process.role == "worker":
-        return [limits.add_ring_size_bytes, limits.request_ring_size_bytes]
+        return [add, request]
     if process.role == "index":
-        return [limits.reply_ring_size_bytes]
+        return [reply]
     return []
 
 
@@ -238,33 +285,22 @@ def memory_table(config: BookieConfig) -> list[Budget]:
     """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`
     (A21).
     """
-    workers = worker_count(config)
-    limits, ledgers, journal = config.limits, config.ledgers, config.journal
-    batch_bytes = journal.batch_size_bytes_max + limits.frame_size_bytes_max
-    states_bytes = min(LEDGERS_EXPECTED, limits.ledgers_max) * LEDGER_STATE_BYTES
-    write_cache_bytes, _ = write_cache_sizes(ledgers.write_cache_size_bytes, limits, workers)
+    count = pairs.pair_count(config)
     table = [
         Budget("supervisor", "interpreter", INTERPRETER_BYTES["supervisor"]),
-        Budget("journal", "interpreter", INTERPRETER_BYTES["journal"]),
-        Budget("index", "interpreter", INTERPRETER_BYTES["index"]),
         Budget("gc", "interpreter", INTERPRETER_BYTES["gc"]),
-        Budget("journal", "batch buffers", 2 * batch_bytes),
-        Budget("journal", "ledger states", states_bytes),
-        Budget("journal", "control pages", CONTROL_BYTES),
-        Budget("index", "write caches", 2 * write_cache_bytes),
-        Budget("index", "read cache", ledgers.read_cache_size_bytes),
-        Budget("index", "block cache", ledgers.block_cache_size_bytes),
-        Budget("index", "reader buffers", ledgers.readers * READER_BUFFER_BYTES),
-        Budget("index", "ledger states", states_bytes),
-        Budget("index", "control pages", CONTROL_BYTES),
     ]
-    for w in range(workers):
+    for pair in range(count):
+        table += _pair_table(config, pair, f"pair {pair}: " if count > 1 else "")
+    rings = pairs.ring_sizes(config.limits, count)
+    add_bytes, request_bytes, reply_bytes = (count * ring_bytes for ring_bytes in rings)
+    for w in range(worker_count(config)):
         name = f"worker {w}: "
         table += [
             Budget("worker", name + "interpreter", INTERPRETER_BYTES["worker"]),
-            Budget("worker", name + "add ring", limits.add_ring_size_bytes),
-            Budget("worker", name + "request ring", limits.request_ring_size_bytes),
-            Budget("index", name + "reply ring", limits.reply_ring_size_bytes),
+            Budget("worker", name + "add ring", add_bytes),
+            Budget("worker", name + "request ring", request_bytes),
+            Budget("index", name + "reply ring", reply_bytes),
             Budget(
                 "worker",
                 name + "partial frames",
@@ -275,11 +311,36 @@ def memory_table(config: BookieConfig) -> list[Budget]:
     return table
 
 
+def _pair_table(config: BookieConfig, pair: int, name: str) -> list[Budget]:
+    """Return the budgets of one journal and its index, which are called `name`."""
+    limits, ledgers = config.limits, pairs.ledger_settings(config, pair)
+    batch_bytes = config.journal.batch_size_bytes_max + limits.frame_size_bytes_max
+    ledgers_expected = min(LEDGERS_EXPECTED, limits.ledgers_max) // pairs.pair_count(config)
+    states_bytes = ledgers_expected * LEDGER_STATE_BYTES
+    cache_bytes, _ = write_cache_sizes(ledgers.write_cache_size_bytes, limits, worker_count(config))
+    return [
+        Budget("journal", name + "interpreter", INTERPRETER_BYTES["journal"]),
+        Budget("index", name + "interpreter", INTERPRETER_BYTES["index"]),
+        Budget("journal", name + "batch buffers", 2 * batch_bytes),
+        Budget("journal", name + "ledger states", states_bytes),
+        Budget("journal", name + "control pages", CONTROL_BYTES),
+        Budget("index", name + "write caches", 2 * cache_bytes),
+        Budget("index", name + "read cache", ledgers.read_cache_size_bytes),
+        Budget("index", name + "block cache", ledgers.block_cache_size_bytes),
+        Budget("index", name + "reader buffers", ledgers.readers * READER_BUFFER_BYTES),
+        Budget("index", name + "ledger states", states_bytes),
+        Budget("index", name + "control pages", CONTROL_BYTES),
+    ]
+
+
 def memory_bytes(config: BookieConfig) -> int:
     """Return the sum of the memory table."""
     return sum(budget.size_bytes for budget in memory_table(config))
 
 
 def memory_total_bytes(config: BookieConfig) -> int:
-    """Return what the memory table may add up to: as configured, else by the number of workers."""
-    return config.bookie.memory_total_bytes or (200 + 100 * worker_count(config)) * MIB
+    """Return what the memory table may add up to: as configured, else by the number of workers and pairs."""
+    if config.bookie.memory_total_bytes:
+        return config.bookie.memory_total_bytes
+    workers, more_pairs = worker_count(config), pairs.pair_count(config) - 1
+    return (200 + 100 * workers + (100 + 40 * workers) * more_pairs) * MIB

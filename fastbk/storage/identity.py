@@ -14,21 +14,22 @@ import msgspec
 
 from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.shard import SHARD_COUNT
+from fastbk.storage.shards import Shards, even_shards, is_map
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
 
 NAME = "identity.json"
 FORMAT = 1
-SHARD_COUNT = 64
 ROLES = ("journal", "ledger")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `identity.json`; ids are hex.
 
-    `pair`: the number of the journal and index whose directory this is. `starts`: how often this incarnation was
-    started with it.
+    `pair`: the number of the journal and index whose directory this is, of `pairs`. `starts`: how often this
+    incarnation was started with it. `shards`: the pair that each shard lives in, the same in every directory (INV-D3).
     """
 
     bookie_id: str
@@ -39,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     pair: int = 0
     starts: int = 0
     pairs: int = 1
-    shards: tuple[int, ...] = (0,) * SHARD_COUNT
+    shards: Shards = (0,) * SHARD_COUNT
     format: int = FORMAT
 
     @property
@@ -49,7 +50,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_identity(
-    bookie_id: str, incarnation: int, role: str, created_s: int, pair: int = 0
+    bookie_id: str,
+    incarnation: int,
+    role: str,
+    created_s: int,
+    pair: int = 0,
+    pairs: int = 1,
+    shards: Shards | None = None,
 ) -> Identity:
     """Return the identity of a directory that is born now, with an id of its own."""
     return Identity(
@@ -59,6 +66,8 @@ def new_identity(
         role=role,
         created_s=created_s,
         pair=pair,
+        pairs=pairs,
+        shards=even_shards(pairs) if shards is None else shards,
     )
 
 
@@ -93,9 +102,16 @@ def decode(raw: bytes, name: str = NAME) -> Identity:
         number = identity.incarnation_number
     except (msgspec.ValidationError, ValueError) as error:
         raise CorruptDataError(f"{name}: {error}") from None
-    if identity.role not in ROLES or number <= 0 or min(identity.pair, identity.starts) < 0:
+    if (
+        identity.role not in ROLES
+        or number <= 0
+        or identity.starts < 0
+        or not is_map(identity.shards, identity.pairs)
+        or not 0 <= identity.pair < identity.pairs
+    ):
         raise CorruptDataError(
-            f"{name}: role {identity.role!r}, incarnation {identity.incarnation!r}"
+            f"{name}: role {identity.role!r}, incarnation {identity.incarnation!r}, pair {identity.pair} of"
+            f" {identity.pairs}"
         )
     return identity
 

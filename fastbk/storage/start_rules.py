@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.errors import StorageError
-from fastbk.storage.identity import NAME, SHARD_COUNT
+from fastbk.storage.identity import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,6 +114,7 @@ def judge(
     _check_alike(found)
     if known is not None:
         return _judge_known(bookie_id, found, known, expand=expand)
+    _check_pairs(found, configured_pairs(found))
     holding = [each for each in found if each.data]
     if holding:
         first = holding[0]
@@ -179,11 +180,6 @@ def _check_own(bookie_id: str, found: Found, identity: Identity) -> None:
             f"{found.directory} is a {place}, but is configured as the {found.place}."
             " Likely two settings were swapped. Swap the directories of [journal] and [ledgers] back"
         )
-    if identity.pairs != 1 or identity.shards != (0,) * SHARD_COUNT:
-        raise IdentityError(
-            f"{found.directory} was written with {identity.pairs} journal/index pairs, this fastbk runs 1. Start the"
-            " version that wrote it"
-        )
     cookie = found.cookie
     listed = (
         () if cookie is None else cookie.journals if place.role == "journal" else cookie.ledgers
@@ -205,6 +201,11 @@ def _check_alike(found: Sequence[Found]) -> None:
                 f" two different lives of bookie {mine.bookie_id!r}. Likely one of them was restored from a copy or"
                 " belongs to another machine. Configure the two that belong together"
             )
+        if mine.shards != other.shards:
+            raise IdentityError(
+                f"{a.directory} and {b.directory} say different things about which pair has which shard. Likely one of"
+                " them was restored from a copy made before shards were moved. Mount the one that was used last"
+            )
         if mine.directory_id == other.directory_id:
             raise IdentityError(
                 f"{a.directory} and {b.directory} are copies of one directory (id {mine.directory_id}). Configure the"
@@ -213,6 +214,7 @@ def _check_alike(found: Sequence[Found]) -> None:
 
 
 def _judge_known(bookie_id: str, found: Sequence[Found], known: Known, *, expand: bool) -> Verdict:
+    pairs = configured_pairs(found)
     present = {each.identity.directory_id for each in found if each.identity is not None}
     missing = [f"{known.places[one]} {one}" for one in known.places if one not in present]
     added = [each for each in found if _is_added(each, known)]
@@ -231,8 +233,26 @@ def _judge_known(bookie_id: str, found: Sequence[Found], known: Known, *, expand
             f"bookie {bookie_id!r} was born with more directories than are configured (missing: {_some(missing)})."
             " Configure all of them"
         )
+    if expand and any(each.identity.pairs < pairs for each in found if each.identity is not None):
+        return Verdict.EXPANDED  # metadata has heard of it already
     _check_listed(bookie_id, found, known)
+    _check_pairs(found, pairs)
     return Verdict.KNOWN
+
+
+def configured_pairs(found: Sequence[Found]) -> int:
+    """Return how many pairs the configured directories make."""
+    return 1 + max(each.place.pair for each in found)
+
+
+def _check_pairs(found: Sequence[Found], pairs: int) -> None:
+    for each in found:
+        if each.identity is not None and each.identity.pairs != pairs:
+            raise IdentityError(
+                f"{each.directory} is of a bookie with {each.identity.pairs} journal/index pairs, {pairs} are"
+                " configured. Likely an expansion was cut short, or directories are missing in the configuration."
+                " Configure all of them; if they are, run `fastbk bookie expand --config FILE` again"
+            )
 
 
 def _is_added(found: Found, known: Known) -> bool:

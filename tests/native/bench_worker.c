@@ -26,10 +26,9 @@ main(int argc, char **argv)
 {
     uint32_t data_bytes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1024;
     uint64_t run_ns = (argc > 2 ? strtoull(argv[2], NULL, 10) : 2) * 1000000000ull;
-    struct stand_in *s = stand_in_create(1, 32u << 20, 1u << 20, 16u << 20);
+    struct stand_in *s = stand_in_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
     struct fbk_worker_options options = {
-        .epoch = 1, .segment_fd = s->worker_fd, .journal_segment_fd = s->journal_fd, .index_segment_fd = s->index_fd,
-        .bell_fd = s->worker_bell, .journal_bell_fd = s->journal_bell, .index_bell_fd = s->index_bell,
+        .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(s)}, .bell_fd = s->worker_bell,
         .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
         .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
     };

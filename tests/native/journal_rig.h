@@ -46,9 +46,9 @@ rig_make(struct rig *rig, uint32_t worker_count, uint64_t ring_bytes, uint64_t f
     struct fbk_journal_options *options = &rig->options;
     options->epoch = RIG_EPOCH;
     options->worker_count = worker_count;
-    options->segment_fd = fbk_segment_create(FBK_ROLE_JOURNAL, 0, RIG_EPOCH, NULL, 0, 1);
+    options->segment_fd = fbk_segment_create(FBK_ROLE_JOURNAL, 0, 0, RIG_EPOCH, NULL, 0, 1);
     uint64_t reply_ring = 4096;
-    options->index_segment_fd = fbk_segment_create(FBK_ROLE_INDEX, 0, RIG_EPOCH, &reply_ring, 1, worker_count);
+    options->index_segment_fd = fbk_segment_create(FBK_ROLE_INDEX, 0, 0, RIG_EPOCH, &reply_ring, 1, worker_count);
     CHECK(options->segment_fd >= 0 && options->index_segment_fd >= 0);
     options->bell_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     options->index_bell_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -56,7 +56,7 @@ rig_make(struct rig *rig, uint32_t worker_count, uint64_t ring_bytes, uint64_t f
     for (uint32_t w = 0; w < worker_count; w++) {
         struct rig_worker *worker = &rig->workers[w];
         uint64_t rings[2] = {ring_bytes, 4096};
-        worker->segment_fd = fbk_segment_create(FBK_ROLE_WORKER, w, RIG_EPOCH, rings, 2, 1);
+        worker->segment_fd = fbk_segment_create(FBK_ROLE_WORKER, w, 0, RIG_EPOCH, rings, 2, 1);
         worker->segment = fbk_segment_map(worker->segment_fd, FBK_ROLE_WORKER, true, &error);
         CHECK(worker->segment);
         CHECK_EQUAL(fbk_segment_map_ring(worker->segment_fd, &worker->segment->header, 0, 0, true, &worker->ring), 0);

@@ -64,7 +64,7 @@ int
 main(void)
 {
     static const uint64_t size = RING_BYTES;
-    int32_t fd = fbk_segment_create(FBK_ROLE_WORKER, 0, 1, &size, 1, 1), error = 0;
+    int32_t fd = fbk_segment_create(FBK_ROLE_WORKER, 0, 0, 1, &size, 1, 1), error = 0;
     CHECK(fd >= 0);
     struct fbk_worker_segment *segment = fbk_segment_map(fd, FBK_ROLE_WORKER, true, &error);
     CHECK(segment != NULL);

@@ -3,20 +3,21 @@
 #include "fbk_record.h"
 #include "fbk_segment.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 struct stand_in *
-stand_in_create(uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64_t reply_ring)
+stand_in_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64_t reply_ring)
 {
     struct stand_in *s = calloc(1, sizeof *s);
     const uint64_t rings[] = {add_ring, request_ring};
     int32_t error = 0;
     s->epoch = epoch;
-    s->worker_fd = fbk_segment_create(FBK_ROLE_WORKER, 0, epoch, rings, 2, 1);
-    s->journal_fd = fbk_segment_create(FBK_ROLE_JOURNAL, 0, epoch, NULL, 0, 1);
-    s->index_fd = fbk_segment_create(FBK_ROLE_INDEX, 0, epoch, &reply_ring, 1, 1);
+    s->worker_fd = fbk_segment_create(FBK_ROLE_WORKER, 0, pair, epoch, rings, 2, 1);
+    s->journal_fd = fbk_segment_create(FBK_ROLE_JOURNAL, pair, pair, epoch, NULL, 0, 1);
+    s->index_fd = fbk_segment_create(FBK_ROLE_INDEX, pair, pair, epoch, &reply_ring, 1, 1);
     s->worker_bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->journal_bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->index_bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -29,6 +30,12 @@ stand_in_create(uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64
     FBK_ASSERT(fbk_segment_map_ring(s->index_fd, &s->index->header, 0, 0, true, &s->reply_ring) == 0);
     stand_in_grant(s, 1ull << 40);
     return s;
+}
+
+void
+stand_in_share_bell(struct stand_in *s, const struct stand_in *other)
+{
+    FBK_ASSERT(dup3(other->worker_bell, s->worker_bell, O_CLOEXEC) == s->worker_bell);
 }
 
 void
@@ -51,6 +58,12 @@ stand_in_fd(const struct stand_in *s, uint32_t which)
 {
     const int32_t fds[] = {s->worker_fd, s->journal_fd, s->index_fd, s->worker_bell, s->journal_bell, s->index_bell};
     return which < sizeof fds / sizeof fds[0] ? fds[which] : -1;
+}
+
+struct fbk_worker_pair
+stand_in_pair(const struct stand_in *s)
+{
+    return (struct fbk_worker_pair){s->worker_fd, s->journal_fd, s->index_fd, s->journal_bell, s->index_bell};
 }
 
 static int32_t

@@ -4,6 +4,7 @@
 
 #include "fbk_layout.h"
 #include "fbk_ring.h"
+#include "fbk_worker.h"
 
 struct stand_in {
     int32_t worker_fd, journal_fd, index_fd;
@@ -22,10 +23,16 @@ struct stand_in {
 
 #define STAND_IN __attribute__((visibility("default")))
 
-/* Makes three segments and three bells.  NULL when the machine has no memory files. */
-STAND_IN struct stand_in *stand_in_create(uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64_t reply_ring);
+/* Makes three segments and three bells of one pair.  NULL when the machine has no memory files. */
+STAND_IN struct stand_in *stand_in_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t request_ring,
+                                          uint64_t reply_ring);
+/* This pair rings the bell of another one, as those of one worker do. */
+STAND_IN void stand_in_share_bell(struct stand_in *s, const struct stand_in *other);
 STAND_IN void stand_in_destroy(struct stand_in *s);
 STAND_IN int32_t stand_in_fd(const struct stand_in *s, uint32_t which); /* worker, journal, index, then their bells */
+
+/* What a worker is told of this pair. */
+struct fbk_worker_pair stand_in_pair(const struct stand_in *s);
 
 /* The next record of the add ring: 1 and its header and payload (at most payload_max bytes), 0 = none, -1 = it is not one. */
 STAND_IN int32_t stand_in_next(struct stand_in *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max);

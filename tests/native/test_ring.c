@@ -24,7 +24,7 @@
 static int32_t
 segment_for_test(uint32_t role, const uint64_t *rings, uint32_t count, uint32_t repeat)
 {
-    int32_t fd = fbk_segment_create(role, 3, 7, rings, count, repeat);
+    int32_t fd = fbk_segment_create(role, 3, 2, 7, rings, count, repeat);
     CHECK(fd >= 0);
     CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
     return fd;
@@ -128,16 +128,17 @@ test_foreign_files_are_refused(void)
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error < 0);
     close(fd);
-    fd = fbk_segment_create(FBK_ROLE_GC, 0, 1, NULL, 0, 1);
+    fd = fbk_segment_create(FBK_ROLE_GC, 0, 0, 1, NULL, 0, 1);
     CHECK(fd >= 0);
     CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error) == NULL && error == FBK_E_LAYOUT); /* another role */
     CHECK(fbk_segment_map(fd, 99, false, &error) == NULL && error == -EINVAL);
     close(fd);
     static const uint64_t odd[] = {4096, 5000, 2048, 0};
     for (uint32_t i = 1; i < 4; i++)
-        CHECK_EQUAL(fbk_segment_create(FBK_ROLE_WORKER, 0, 1, &odd[i], 1, 1), -EINVAL);
-    CHECK_EQUAL(fbk_segment_create(FBK_ROLE_WORKER, 0, 1, odd, 1, 0), -EINVAL);
-    CHECK_EQUAL(fbk_segment_create(77, 0, 1, odd, 1, 1), -EINVAL);
+        CHECK_EQUAL(fbk_segment_create(FBK_ROLE_WORKER, 0, 0, 1, &odd[i], 1, 1), -EINVAL);
+    CHECK_EQUAL(fbk_segment_create(FBK_ROLE_WORKER, 0, 0, 1, odd, 1, 0), -EINVAL);
+    CHECK_EQUAL(fbk_segment_create(77, 0, 0, 1, odd, 1, 1), -EINVAL);
+    CHECK_EQUAL(fbk_segment_create(FBK_ROLE_GC, 0, FBK_PAIRS_MAX, 1, NULL, 0, 1), -EINVAL);
 }
 
 /* A broken owner may write anything into its header: no such value may map what is not there. */

@@ -6,12 +6,17 @@
 #define FBK_ROLE_INDEX 4
 #define FBK_ROLE_GC 5
 
+/* Journal/index pairs of one bookie (A19), and the shards that ledgers fall into: fbk_shard.h. */
+#define FBK_PAIRS_MAX 8
+#define FBK_SHARD_COUNT 64
+uint32_t fbk_python_shard_of(int64_t ledger_id);
+
 #define FBK_COUNTERS_MAX 96
 #define FBK_HISTOGRAMS_MAX 10
 #define FBK_HISTOGRAM_BUCKETS 512
 
 /* Returns a descriptor (sealed, close-on-exec) or -errno. Sizes: powers of two, at least 4096. */
-int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t epoch, const uint64_t *ring_sizes,
+int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
                            uint32_t ring_count, uint32_t ring_repeat);
 /* NULL with *error. */
 void *fbk_segment_map(int32_t fd, uint32_t role, _Bool writable, int32_t *error);
@@ -20,8 +25,10 @@ void fbk_segment_unmap(void *segment, uint32_t role);
 struct fbk_segment_facts {
     uint32_t role;
     uint32_t role_index;
+    uint32_t pair;
     uint32_t epoch;
     uint32_t layout_version;
+    uint32_t reserved;
     uint64_t size_bytes;
 };
 void fbk_python_segment_facts(const void *segment, struct fbk_segment_facts *facts);

@@ -13,15 +13,22 @@
 #define FBK_DO_COLLECT 128 /* other connections have events: call fbk_worker_collect soon */
 #define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
 
+/* One journal/index pair, as the worker meets it (A19). */
+struct fbk_worker_pair {
+    int32_t segment_fd; /* own, for this pair, writable; the descriptors stay the caller's and must stay open */
+    int32_t journal_segment_fd;
+    int32_t index_segment_fd;
+    int32_t journal_bell_fd;
+    int32_t index_bell_fd;
+};
+
 struct fbk_worker_options {
     uint32_t worker;
     uint32_t epoch;
-    int32_t segment_fd; /* own, writable; the descriptors stay the caller's and must stay open */
-    int32_t journal_segment_fd;
-    int32_t index_segment_fd;
-    int32_t bell_fd; /* own, non-blocking */
-    int32_t journal_bell_fd;
-    int32_t index_bell_fd;
+    uint32_t pair_count;                     /* 1..FBK_PAIRS_MAX */
+    struct fbk_worker_pair pairs[8];         /* FBK_PAIRS_MAX */
+    uint8_t pair_of_shard[64];               /* FBK_SHARD_COUNT; each below pair_count */
+    int32_t bell_fd;                         /* own, non-blocking; all journals and indexes ring it */
     uint32_t connections_max;
     uint32_t pending_requests_max;
     uint32_t frame_size_bytes_max;
@@ -87,7 +94,7 @@ int32_t fbk_worker_drain(struct fbk_worker *worker);
 void fbk_worker_leave(struct fbk_worker *worker);
 /* Requests that are under way, long polls not counted. */
 uint64_t fbk_worker_pending(struct fbk_worker *worker);
-/* Whether normal adds are refused: the index says so, or there is no journal. */
+/* Whether normal adds are refused to some ledgers: an index says so, or there is no journal. */
 int32_t fbk_worker_is_read_only(struct fbk_worker *worker);
 /* Counts into the worker's own segment: FBK_C_WORKER_*. */
 void fbk_worker_count(struct fbk_worker *worker, uint32_t counter, uint64_t amount);

@@ -17,7 +17,7 @@ fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection
 /* ------------------------------------------------------------------ lines */
 
 void
-fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, enum fbk_line line, bool in_front)
+fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, bool in_front)
 {
     if (connection->line != FBK_LINE_NONE)
         return;
@@ -56,7 +56,7 @@ fbk_line_leave(struct fbk_worker *worker, struct fbk_connection *connection)
 }
 
 struct fbk_connection *
-fbk_line_first(struct fbk_worker *worker, enum fbk_line line)
+fbk_line_first(struct fbk_worker *worker, uint32_t line)
 {
     uint32_t slot = worker->lines[line].first;
     return slot == FBK_NO_CONNECTION ? NULL : &worker->connections[slot];
@@ -67,9 +67,9 @@ fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connectio
 {
     connection->blocked |= (uint8_t)why;
     if (why == FBK_BLOCKED_ADD)
-        fbk_line_join(worker, connection, FBK_LINE_ADD, false);
+        fbk_line_join(worker, connection, FBK_LINE_ADD + connection->lane, false);
     else if (why == FBK_BLOCKED_REQUEST)
-        fbk_line_join(worker, connection, FBK_LINE_REQUEST, false);
+        fbk_line_join(worker, connection, FBK_LINE_REQUEST + connection->lane, false);
     else if (why == FBK_BLOCKED_BUDGET)
         fbk_line_join(worker, connection, FBK_LINE_BUDGET, false);
     fbk_connection_mark(worker, connection);
@@ -262,8 +262,13 @@ fbk_cancel_serve(struct fbk_worker *worker)
     struct fbk_connection *connection;
     while ((connection = fbk_line_first(worker, FBK_LINE_CANCEL)) != NULL) {
         uint64_t id = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
-        if (!fbk_worker_place_cancel(worker, id))
-            return;
+        for (uint32_t p = 0; p < worker->lane_count; p++) {
+            if (!(connection->poll_lanes & 1u << p))
+                continue;
+            if (!fbk_worker_place_cancel(worker, &worker->lanes[p], id))
+                return;
+            connection->poll_lanes &= (uint8_t)~(1u << p);
+        }
         fbk_line_leave(worker, connection);
         release(worker, connection);
     }

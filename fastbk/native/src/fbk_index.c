@@ -15,7 +15,8 @@ map_worker(struct fbk_index *index, uint32_t w)
     worker->segment = fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error);
     if (!worker->segment)
         return error;
-    if (worker->segment->header.epoch != index->options.epoch || worker->segment->header.role_index != w)
+    if (worker->segment->header.epoch != index->options.epoch || worker->segment->header.role_index != w ||
+        worker->segment->header.pair != index->segment->header.pair)
         return FBK_E_LAYOUT;
     error = fbk_segment_map_ring(fd, &worker->segment->header, 0, 0, false, &worker->add_ring);
     if (error >= 0)
@@ -40,7 +41,8 @@ map_segments(struct fbk_index *index)
     index->journal = fbk_segment_map(index->options.journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
     if (!index->journal)
         return error;
-    if (index->segment->header.epoch != index->options.epoch || index->journal->header.epoch != index->options.epoch)
+    if (index->segment->header.epoch != index->options.epoch || index->journal->header.epoch != index->options.epoch ||
+        index->journal->header.pair != index->segment->header.pair)
         return FBK_E_LAYOUT;
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
         error = map_worker(index, w);

@@ -38,7 +38,8 @@ map_segments(struct fbk_journal *journal)
     journal->index = fbk_segment_map(options->index_segment_fd, FBK_ROLE_INDEX, false, &error);
     if (!journal->index)
         return error;
-    if (journal->segment->header.epoch != options->epoch || journal->index->header.epoch != options->epoch)
+    if (journal->segment->header.epoch != options->epoch || journal->index->header.epoch != options->epoch ||
+        journal->segment->header.pair != options->pair || journal->index->header.pair != options->pair)
         return FBK_E_LAYOUT;
     for (uint32_t w = 0; w < options->worker_count; w++) {
         struct fbk_journal_worker *worker = &journal->workers[w];
@@ -46,7 +47,8 @@ map_segments(struct fbk_journal *journal)
         worker->segment = fbk_segment_map(fd, FBK_ROLE_WORKER, false, &error);
         if (!worker->segment)
             return error;
-        if (worker->segment->header.epoch != options->epoch || worker->segment->header.role_index != w)
+        if (worker->segment->header.epoch != options->epoch || worker->segment->header.role_index != w ||
+            worker->segment->header.pair != options->pair)
             return FBK_E_LAYOUT;
         int32_t rc = fbk_segment_map_ring(fd, &worker->segment->header, 0, 0, false, &worker->ring);
         if (rc < 0)

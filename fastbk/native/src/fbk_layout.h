@@ -14,10 +14,9 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 2u
+#define FBK_LAYOUT_VERSION 3u
 
 #define FBK_WORKERS_MAX 16u
-#define FBK_PAIRS_MAX 1u /* A19: the first version runs one pair; every name and struct carries the number */
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
 
 /* ------------------------------------------------------------------ records: add ring, request ring, journal */
@@ -134,7 +133,9 @@ struct fbk_segment_header {
     uint64_t size_bytes;
     uint64_t ring_size_bytes[4]; /* of the rings behind the control pages, 0 = none */
     uint64_t ring_offset_bytes[4];
-    uint64_t reserved[2];
+    uint32_t pair;           /* of a journal, an index, or a worker's part for that pair; 0 for the others */
+    uint32_t reserved;
+    uint64_t reserved2;
 };
 _Static_assert(sizeof(struct fbk_segment_header) == 112, "segment header");
 
@@ -157,7 +158,8 @@ struct fbk_stats_segment {
     struct fbk_stats stats;
 };
 
-/* Written by worker w.  Rings behind it: [0] add ring (to journal and index), [1] request ring (to index). */
+/* Written by worker w, one for each pair, which maps no other.  Rings behind it: [0] add ring (to journal and index), [1]
+ * request ring (to index).  Statistics are counted in that of pair 0 only. */
 struct fbk_worker_segment {
     struct fbk_segment_header header;
     struct fbk_sleeper sleeper;

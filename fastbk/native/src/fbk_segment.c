@@ -91,10 +91,10 @@ memory_file(const char *name)
 }
 
 int32_t
-fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t epoch, const uint64_t *ring_sizes, uint32_t ring_count,
-                   uint32_t ring_repeat)
+fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
+                   uint32_t ring_count, uint32_t ring_repeat)
 {
-    if (control_size(role) == 0)
+    if (control_size(role) == 0 || pair >= FBK_PAIRS_MAX)
         return -EINVAL;
     struct fbk_segment_header header = {
         .magic = FBK_SEGMENT_MAGIC,
@@ -102,13 +102,14 @@ fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t epoch, const uin
         .role = role,
         .role_index = role_index,
         .epoch = epoch,
+        .pair = pair,
     };
     int32_t status = lay_out(&header, ring_sizes, ring_count, ring_repeat);
     if (status < 0)
         return status;
 
-    char name[48];
-    snprintf(name, sizeof name, "fastbk-segment-%u-%u-%u", role, role_index, epoch);
+    char name[64];
+    snprintf(name, sizeof name, "fastbk-segment-%u-%u-%u-%u", role, role_index, pair, epoch);
     int32_t fd = memory_file(name);
     if (fd < 0)
         return fd;

@@ -8,7 +8,7 @@
 /* Makes the memory file of one role: header, control struct (size by role), then its rings; sealed against
  * shrinking, growing and further seals.  ring_sizes: power of two multiples of 4096, up to 4 different ones
  * (index: ring_sizes[0] repeated `ring_repeat` times).  Returns the descriptor (close-on-exec) or -errno. */
-int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t epoch, const uint64_t *ring_sizes,
+int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
                            uint32_t ring_count, uint32_t ring_repeat);
 
 /* Maps the control part; checks magic, version, role, sizes.  writable only for its owner.  NULL with *error. */

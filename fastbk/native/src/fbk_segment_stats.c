@@ -8,6 +8,7 @@ fbk_python_segment_facts(const void *segment, struct fbk_segment_facts *facts)
     const struct fbk_segment_header *header = segment;
     facts->role = header->role;
     facts->role_index = header->role_index;
+    facts->pair = header->pair;
     facts->epoch = header->epoch;
     facts->layout_version = header->version;
     facts->size_bytes = header->size_bytes;

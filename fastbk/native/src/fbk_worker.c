@@ -1,4 +1,4 @@
-/* A worker as a whole: made from three segments, woken by its bell. */
+/* A worker as a whole: made from three segments a pair, woken by its bell. */
 #include "fbk_worker.h"
 
 #include "fbk_segment.h"
@@ -10,50 +10,92 @@
 /* ------------------------------------------------------------------ making */
 
 static int32_t
-map_segments(struct fbk_worker *worker)
+map_lane(struct fbk_worker *worker, struct fbk_lane *lane, const struct fbk_worker_pair *pair)
 {
-    const struct fbk_worker_options *options = &worker->options;
+    uint32_t epoch = worker->options.epoch;
     int32_t error = 0;
-    worker->segment = fbk_segment_map(options->segment_fd, FBK_ROLE_WORKER, true, &error);
-    if (worker->segment == NULL)
+    lane->journal_bell_fd = pair->journal_bell_fd;
+    lane->index_bell_fd = pair->index_bell_fd;
+    lane->segment = fbk_segment_map(pair->segment_fd, FBK_ROLE_WORKER, true, &error);
+    if (lane->segment == NULL)
         return error;
-    worker->journal = fbk_segment_map(options->journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
-    if (worker->journal == NULL)
+    lane->journal = fbk_segment_map(pair->journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
+    if (lane->journal == NULL)
         return error;
-    worker->index = fbk_segment_map(options->index_segment_fd, FBK_ROLE_INDEX, false, &error);
-    if (worker->index == NULL)
+    lane->index = fbk_segment_map(pair->index_segment_fd, FBK_ROLE_INDEX, false, &error);
+    if (lane->index == NULL)
         return error;
-    if (worker->segment->header.epoch != options->epoch || worker->journal->header.epoch != options->epoch ||
-        worker->index->header.epoch != options->epoch || worker->segment->header.role_index != options->worker)
+    if (lane->segment->header.epoch != epoch || lane->journal->header.epoch != epoch || lane->index->header.epoch != epoch ||
+        lane->segment->header.role_index != worker->options.worker || lane->segment->header.pair != lane->number ||
+        lane->journal->header.pair != lane->number || lane->index->header.pair != lane->number)
         return FBK_E_LAYOUT;
-    error = fbk_segment_map_ring(options->segment_fd, &worker->segment->header, 0, 0, true, &worker->add_ring);
+    error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 0, 0, true, &lane->add_ring);
     if (error == 0)
-        error = fbk_segment_map_ring(options->segment_fd, &worker->segment->header, 1, 0, true, &worker->request_ring);
+        error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 1, 0, true, &lane->request_ring);
     if (error == 0)
-        error = fbk_segment_map_ring(options->index_segment_fd, &worker->index->header, 0, options->worker, false,
-                                     &worker->reply_ring);
+        error = fbk_segment_map_ring(pair->index_segment_fd, &lane->index->header, 0, worker->options.worker, false,
+                                     &lane->reply_ring);
     return error;
+}
+
+static int32_t
+make_lane(struct fbk_worker *worker, uint32_t number)
+{
+    struct fbk_lane *lane = &worker->lanes[number];
+    lane->number = (uint8_t)number;
+    int32_t error = map_lane(worker, lane, &worker->options.pairs[number]);
+    if (error != 0)
+        return error;
+    /* A9, A16: a ring holds several of its largest records. */
+    uint64_t frame_bytes = worker->options.frame_size_bytes_max;
+    if (lane->add_ring.size_bytes < 3 * frame_bytes || lane->reply_ring.size_bytes < 2 * frame_bytes ||
+        lane->request_ring.size_bytes < FBK_PAGE_BYTES)
+        return -EINVAL;
+    lane->placed = fbk_memory_take(FBK_PLACED_MAX * sizeof *lane->placed);
+    return lane->placed == NULL ? -ENOMEM : 0;
+}
+
+static void
+unmake_lane(struct fbk_lane *lane)
+{
+    fbk_memory_give_back(lane->placed, FBK_PLACED_MAX * sizeof *lane->placed);
+    fbk_segment_unmap_ring(&lane->add_ring);
+    fbk_segment_unmap_ring(&lane->request_ring);
+    fbk_segment_unmap_ring(&lane->reply_ring);
+    fbk_segment_unmap(lane->segment, FBK_ROLE_WORKER);
+    fbk_segment_unmap((void *)(uintptr_t)lane->journal, FBK_ROLE_JOURNAL);
+    fbk_segment_unmap((void *)(uintptr_t)lane->index, FBK_ROLE_INDEX);
 }
 
 static int32_t
 take_memory(struct fbk_worker *worker)
 {
     uint64_t count = worker->options.connections_max;
-    worker->placed = fbk_memory_take(FBK_PLACED_MAX * sizeof *worker->placed);
     worker->connections = fbk_memory_take(count * sizeof *worker->connections);
     worker->free_slots = fbk_memory_take(count * sizeof *worker->free_slots);
     worker->dirty = fbk_memory_take(count * sizeof *worker->dirty);
     worker->events = fbk_memory_take(count * sizeof *worker->events);
     worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
-    bool all = worker->placed && worker->connections && worker->free_slots && worker->dirty && worker->events &&
-               worker->receive_memory;
+    bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory;
     return all ? 0 : -ENOMEM;
+}
+
+static bool
+is_shard_map_sound(const struct fbk_worker_options *options)
+{
+    if (options->pair_count == 0 || options->pair_count > FBK_PAIRS_MAX)
+        return false;
+    for (uint32_t shard = 0; shard < FBK_SHARD_COUNT; shard++)
+        if (options->pair_of_shard[shard] >= options->pair_count)
+            return false;
+    return true;
 }
 
 static bool
 are_options_sound(const struct fbk_worker_options *options)
 {
-    return options->worker < FBK_WORKERS_MAX && options->connections_max > 0 && options->pending_requests_max > 0 &&
+    return is_shard_map_sound(options) && options->worker < FBK_WORKERS_MAX && options->connections_max > 0 &&
+           options->pending_requests_max > 0 &&
            options->batch_entries_max > 0 && options->receive_size_bytes >= FBK_PAGE_BYTES &&
            options->frame_size_bytes_max >= FBK_COLD_FRAME_BYTES_MAX &&
            options->partial_frames_bytes_max >= 2ull * options->frame_size_bytes_max &&
@@ -74,21 +116,19 @@ fbk_worker_create(const struct fbk_worker_options *options, int32_t *error)
     worker->options = *options;
     for (uint32_t line = 0; line < FBK_LINE_COUNT; line++)
         worker->lines[line].first = worker->lines[line].last = FBK_NO_CONNECTION;
-    *error = map_segments(worker);
-    if (*error == 0)
-        *error = take_memory(worker);
-    /* A9, A16: a ring holds several of its largest records. */
-    if (*error == 0 && (worker->add_ring.size_bytes < 3ull * options->frame_size_bytes_max ||
-                        worker->reply_ring.size_bytes < 2ull * options->frame_size_bytes_max ||
-                        worker->request_ring.size_bytes < FBK_PAGE_BYTES))
-        *error = -EINVAL;
+    *error = take_memory(worker);
+    worker->lane_count = options->pair_count;
+    for (uint32_t p = 0; p < worker->lane_count && *error == 0; p++)
+        *error = make_lane(worker, p);
     if (*error != 0) {
         fbk_worker_destroy(worker);
         return NULL;
     }
-    worker->stats = &worker->segment->stats;
-    bool moved;
-    fbk_worker_refresh(worker, &moved);
+    worker->stats = &worker->lanes[0].segment->stats;
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        bool moved;
+        fbk_lane_refresh(worker, &worker->lanes[p], &moved);
+    }
     return worker;
 }
 
@@ -104,24 +144,13 @@ fbk_worker_destroy(struct fbk_worker *worker)
     for (uint32_t i = 0; i < worker->output_block_count; i++)
         free(worker->output_blocks[i]);
     uint64_t count = worker->options.connections_max;
-    fbk_memory_give_back(worker->placed, FBK_PLACED_MAX * sizeof *worker->placed);
     fbk_memory_give_back(worker->connections, count * sizeof *worker->connections);
     fbk_memory_give_back(worker->free_slots, count * sizeof *worker->free_slots);
     fbk_memory_give_back(worker->dirty, count * sizeof *worker->dirty);
     fbk_memory_give_back(worker->events, count * sizeof *worker->events);
     fbk_memory_give_back(worker->receive_memory, FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
-    if (worker->add_ring.data != NULL)
-        fbk_segment_unmap_ring(&worker->add_ring);
-    if (worker->request_ring.data != NULL)
-        fbk_segment_unmap_ring(&worker->request_ring);
-    if (worker->reply_ring.data != NULL)
-        fbk_segment_unmap_ring(&worker->reply_ring);
-    if (worker->segment != NULL)
-        fbk_segment_unmap(worker->segment, FBK_ROLE_WORKER);
-    if (worker->journal != NULL)
-        fbk_segment_unmap((void *)(uintptr_t)worker->journal, FBK_ROLE_JOURNAL);
-    if (worker->index != NULL)
-        fbk_segment_unmap((void *)(uintptr_t)worker->index, FBK_ROLE_INDEX);
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        unmake_lane(&worker->lanes[p]);
     fbk_memory_give_back(worker, sizeof *worker);
 }
 
@@ -137,7 +166,7 @@ fbk_worker_receive_buffer(struct fbk_worker *worker, uint32_t *size_bytes)
 /* Gives those in a line their turn, in order: each as much as there is room for, and to the end of the line if it got some
  * of it; the first that got nothing stays first, and ends the round. */
 static void
-serve_line(struct fbk_worker *worker, enum fbk_line line, uint32_t why)
+serve_line(struct fbk_worker *worker, uint32_t line, uint32_t why)
 {
     for (uint32_t left = worker->lines[line].count; left > 0; left--) {
         struct fbk_connection *connection = fbk_line_first(worker, line);
@@ -160,37 +189,66 @@ serve_line(struct fbk_worker *worker, enum fbk_line line, uint32_t why)
 static void
 serve(struct fbk_worker *worker)
 {
-    bool moved;
-    worker->reads_only = fbk_cursor_load(&worker->index->reads_only);
-    if (!fbk_worker_refresh(worker, &moved))
-        return;
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        struct fbk_lane *lane = &worker->lanes[p];
+        bool moved;
+        lane->reads_only = fbk_cursor_load(&lane->index->reads_only);
+        if (!fbk_lane_refresh(worker, lane, &moved))
+            return;
+    }
     fbk_cancel_serve(worker);
-    serve_line(worker, FBK_LINE_ADD, FBK_BLOCKED_ADD);
-    serve_line(worker, FBK_LINE_REQUEST, FBK_BLOCKED_REQUEST);
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        serve_line(worker, FBK_LINE_ADD + p, FBK_BLOCKED_ADD);
+        serve_line(worker, FBK_LINE_REQUEST + p, FBK_BLOCKED_REQUEST);
+    }
     serve_line(worker, FBK_LINE_READY, 0);
 }
 
 static bool
-is_waiting_for_room(const struct fbk_worker *worker)
+is_waiting_for_room(const struct fbk_worker *worker, const struct fbk_lane *lane)
 {
-    return worker->lines[FBK_LINE_ADD].count > 0 || worker->lines[FBK_LINE_REQUEST].count > 0 ||
+    return worker->lines[FBK_LINE_ADD + lane->number].count > 0 || worker->lines[FBK_LINE_REQUEST + lane->number].count > 0 ||
            worker->lines[FBK_LINE_CANCEL].count > 0;
 }
 
 /* After the ticket says asleep: has anything come that nobody will ring for? */
 static bool
-has_news(const struct fbk_worker *worker)
+has_news(const struct fbk_worker *worker, const struct fbk_lane *lane)
 {
     uint32_t w = worker->options.worker;
-    if (fbk_cursor_load_before_sleep(&worker->journal->published) != worker->descriptors_consumed ||
-        fbk_cursor_load_before_sleep(&worker->index->reply_written[w]) != worker->reply_consumed)
+    if (fbk_cursor_load_before_sleep(&lane->journal->published) != lane->descriptors_consumed ||
+        fbk_cursor_load_before_sleep(&lane->index->reply_written[w]) != lane->reply_consumed)
         return true;
-    if (!worker->is_starved)
+    if (!lane->is_starved)
         return false;
-    return fbk_cursor_load_before_sleep(&worker->index->indexed[w]) != worker->indexed ||
-           fbk_cursor_load_before_sleep(&worker->index->cost_granted[w]) != worker->cost_granted ||
-           fbk_cursor_load_before_sleep(&worker->index->request_consumed[w]) != worker->request_consumed ||
-           fbk_cursor_load_before_sleep(&worker->index->reads_only) != worker->reads_only;
+    return fbk_cursor_load_before_sleep(&lane->index->indexed[w]) != lane->indexed ||
+           fbk_cursor_load_before_sleep(&lane->index->cost_granted[w]) != lane->cost_granted ||
+           fbk_cursor_load_before_sleep(&lane->index->request_consumed[w]) != lane->request_consumed ||
+           fbk_cursor_load_before_sleep(&lane->index->reads_only) != lane->reads_only;
+}
+
+static bool
+has_any_news(const struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        if (has_news(worker, &worker->lanes[p]))
+            return true;
+    return false;
+}
+
+/* There is one bell, but a ticket in every lane's segment: each journal and index sees only its own. */
+static void
+wake(struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        fbk_sleeper_end(&worker->lanes[p].segment->sleeper);
+}
+
+static void
+fall_asleep(struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        fbk_sleeper_begin(&worker->lanes[p].segment->sleeper);
 }
 
 static void
@@ -204,12 +262,17 @@ drain_bell(struct fbk_worker *worker)
 bool
 fbk_worker_starves(struct fbk_worker *worker)
 {
-    bool is_starved = is_waiting_for_room(worker);
-    if (is_starved == worker->is_starved)
-        return false;
-    worker->is_starved = is_starved;
-    fbk_cursor_publish(&worker->segment->starved, is_starved);
-    return is_starved && has_news(worker);
+    bool may_have_missed = false;
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        struct fbk_lane *lane = &worker->lanes[p];
+        bool is_starved = is_waiting_for_room(worker, lane);
+        if (is_starved == lane->is_starved)
+            continue;
+        lane->is_starved = is_starved;
+        fbk_cursor_publish(&lane->segment->starved, is_starved);
+        may_have_missed |= is_starved && has_news(worker, lane);
+    }
+    return may_have_missed;
 }
 
 int32_t
@@ -219,7 +282,7 @@ fbk_worker_collect(struct fbk_worker *worker)
     fbk_worker_note(worker, FBK_C_WORKER_WAKES);
     int32_t more = FBK_WORKER_MORE;
     for (int pass = 0; pass < PASSES_MAX && more != 0; pass++) {
-        fbk_sleeper_end(&worker->segment->sleeper);
+        wake(worker);
         worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
         if (!fbk_worker_answer(worker))
             return FBK_E_POISONED;
@@ -230,13 +293,13 @@ fbk_worker_collect(struct fbk_worker *worker)
         if (worker->is_poisoned)
             return FBK_E_POISONED;
         fbk_worker_starves(worker);
-        fbk_sleeper_begin(&worker->segment->sleeper);
+        fall_asleep(worker);
         /* What the end of this pass made ready has its turn in another one: nobody rings for it. */
-        if (!has_news(worker) && worker->lines[FBK_LINE_READY].count == 0)
+        if (!has_any_news(worker) && worker->lines[FBK_LINE_READY].count == 0)
             more = 0;
     }
     if (more != 0)
-        fbk_sleeper_end(&worker->segment->sleeper);
+        wake(worker);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count + more;
 }
@@ -244,9 +307,12 @@ fbk_worker_collect(struct fbk_worker *worker)
 void
 fbk_worker_leave(struct fbk_worker *worker)
 {
-    /* The journal reads the descriptors' cursor first. */
-    fbk_cursor_publish(&worker->segment->exceptions_consumed, FBK_CONSUMER_GONE);
-    fbk_cursor_publish(&worker->segment->descriptors_consumed, FBK_CONSUMER_GONE);
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        struct fbk_worker_segment *segment = worker->lanes[p].segment;
+        /* The journal reads the descriptors' cursor first. */
+        fbk_cursor_publish(&segment->exceptions_consumed, FBK_CONSUMER_GONE);
+        fbk_cursor_publish(&segment->descriptors_consumed, FBK_CONSUMER_GONE);
+    }
 }
 
 const struct fbk_worker_event *
@@ -271,5 +337,8 @@ fbk_worker_count(struct fbk_worker *worker, uint32_t counter, uint64_t amount)
 int32_t
 fbk_worker_is_read_only(struct fbk_worker *worker)
 {
-    return worker->options.is_reads_only != 0 || fbk_cursor_load(&worker->index->reads_only) != 0;
+    bool refuses = worker->options.is_reads_only != 0;
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        refuses |= fbk_cursor_load(&worker->lanes[p].index->reads_only) != 0;
+    return refuses;
 }

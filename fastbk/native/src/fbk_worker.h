@@ -1,4 +1,5 @@
-/* A network worker's state: connections, its two rings, what it has placed in them and not yet answered.
+/* A network worker's state: connections, and for each journal/index pair a lane: its two rings, what was placed in them and
+ * not yet answered.
  *
  * One thread.  Everything that waits has a bound: slots, input bytes (INV-B1), output bytes, placed records, ring bytes.
  * Cursors of others are checked when read; a value that cannot be is FBK_E_POISONED, never an assert. */
@@ -6,6 +7,7 @@
 #define FBK_WORKER_H
 
 #include "fbk_ring.h"
+#include "fbk_shard.h"
 #include "fbk_stats.h"
 #include "fbk_wire.h"
 
@@ -40,15 +42,15 @@ enum fbk_connection_state {
 #define FBK_BLOCKED_COLD 32u    /* Python has its request */
 #define FBK_BLOCKED_DRAIN 64u
 
-/* A connection stands in at most one line. */
+/* A connection stands in at most one line; those for room in a ring exist once for each lane. */
 enum fbk_line {
     FBK_LINE_NONE,
-    FBK_LINE_ADD,
-    FBK_LINE_REQUEST,
     FBK_LINE_BUDGET,
     FBK_LINE_READY,
     FBK_LINE_CANCEL,
-    FBK_LINE_COUNT,
+    FBK_LINE_ADD, /* + the lane's number */
+    FBK_LINE_REQUEST = FBK_LINE_ADD + FBK_PAIRS_MAX,
+    FBK_LINE_COUNT = FBK_LINE_REQUEST + FBK_PAIRS_MAX,
 };
 
 struct fbk_connection {
@@ -61,7 +63,7 @@ struct fbk_connection {
     bool is_busy;         /* the transport still has bytes: nothing is sent past it */
     bool is_dirty;        /* in worker->dirty */
     bool is_own_buffer;   /* input is a large frame that is received in place */
-    uint8_t padding;
+    uint8_t lane;         /* that its last request went to, or waits for */
     uint32_t next, previous; /* in its line */
     uint32_t pending;     /* unanswered requests */
     uint32_t polls;       /* of these, long polls */
@@ -71,7 +73,8 @@ struct fbk_connection {
     uint32_t todo;        /* events to report */
     uint32_t deadline_us; /* low bits of the clock; counts only with has_deadline */
     bool has_deadline;
-    uint8_t padding2[3];
+    uint8_t poll_lanes;   /* a bit for each lane that may have a long poll of it */
+    uint8_t padding[2];
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
     uint8_t *output;
@@ -94,15 +97,17 @@ struct fbk_line_ends {
     uint32_t count;
 };
 
-struct fbk_worker {
-    struct fbk_worker_options options;
+/* What lies between this worker and one journal/index pair.  Lanes know nothing of each other: each has an order, credit and
+ * cursors of its own, so a pair that stands still holds up only connections whose next request is for it. */
+struct fbk_lane {
     struct fbk_worker_segment *segment;
     const struct fbk_journal_segment *journal;
     const struct fbk_index_segment *index;
     struct fbk_ring add_ring;
     struct fbk_ring request_ring;
     struct fbk_ring reply_ring;
-    struct fbk_stats *stats;
+    int32_t journal_bell_fd, index_bell_fd;
+    uint8_t number;
 
     /* The add ring: positions in bytes, private copies of what is published. */
     uint64_t written, published_written, replied, indexed;
@@ -113,10 +118,18 @@ struct fbk_worker {
     uint64_t descriptors_consumed, exceptions_consumed;
     uint64_t journal_rung, index_rung;
     uint64_t reads_only; /* as it was when connections last had their turn */
-    bool is_starved, is_draining, is_poisoned;
+    bool is_starved;
 
     struct fbk_placed *placed;
     uint32_t placed_first, placed_count; /* first is reduced by the mask only when used */
+};
+
+struct fbk_worker {
+    struct fbk_worker_options options;
+    struct fbk_lane lanes[FBK_PAIRS_MAX];
+    uint32_t lane_count;
+    struct fbk_stats *stats; /* in the segment of lane 0 */
+    bool is_draining, is_poisoned;
 
     struct fbk_connection *connections;
     uint32_t *free_slots; /* a circle: the slot that has rested longest comes first */
@@ -146,6 +159,13 @@ fbk_connection_id(uint32_t slot, uint32_t generation)
     return (uint64_t)generation << 32 | slot;
 }
 
+/* The lane of the pair that a ledger lives in. */
+static inline struct fbk_lane *
+fbk_lane_of(struct fbk_worker *worker, int64_t ledger_id)
+{
+    return &worker->lanes[worker->options.pair_of_shard[fbk_shard_of(ledger_id)]];
+}
+
 static inline void
 fbk_worker_note(struct fbk_worker *worker, uint32_t counter)
 {
@@ -155,9 +175,9 @@ fbk_worker_note(struct fbk_worker *worker, uint32_t counter)
 /* ---- fbk_connections.c */
 struct fbk_connection *fbk_connection_at(struct fbk_worker *worker, uint32_t slot);
 uint32_t fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection *connection);
-void fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, enum fbk_line line, bool in_front);
+void fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, bool in_front);
 void fbk_line_leave(struct fbk_worker *worker, struct fbk_connection *connection);
-struct fbk_connection *fbk_line_first(struct fbk_worker *worker, enum fbk_line line);
+struct fbk_connection *fbk_line_first(struct fbk_worker *worker, uint32_t line);
 /* A deadline so long from now. */
 void fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us);
 /* Connections with output or events. */
@@ -171,6 +191,7 @@ void fbk_dirty_flush(struct fbk_worker *worker);
 uint32_t fbk_dirty_prune(struct fbk_worker *worker);
 /* Turns the events of all marked connections into worker->events. */
 void fbk_dirty_report(struct fbk_worker *worker);
+/* Rooms are waited for in the lines of connection->lane. */
 void fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
 /* Takes one reason away; when none is left the connection joins the line of those that go on. */
 void fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
@@ -210,22 +231,23 @@ enum fbk_taken fbk_worker_take(struct fbk_worker *worker, struct fbk_connection 
 
 /* ---- fbk_worker_place.c */
 /* Whether a record of this size may go into the add ring now; normal adds need credit for its cost, too. */
-bool fbk_get_add_room(struct fbk_worker *worker, bool is_normal, uint64_t size_bytes, uint64_t cost);
+bool fbk_get_add_room(struct fbk_worker *worker, struct fbk_lane *lane, bool is_normal, uint64_t size_bytes, uint64_t cost);
 /* A record's header, but for its payload. */
 void fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, const struct fbk_connection *connection,
                       const struct fbk_request *request, uint8_t kind);
 /* There is room; the payload lies behind `written` in the add ring already. */
-enum fbk_taken fbk_place_add(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_record *record);
-enum fbk_taken fbk_place_request(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_record *record,
-                                 const void *payload, uint32_t payload_bytes);
-bool fbk_worker_place_cancel(struct fbk_worker *worker, uint64_t connection_id);
+enum fbk_taken fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+                             struct fbk_record *record);
+enum fbk_taken fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+                                 struct fbk_record *record, const void *payload, uint32_t payload_bytes);
+bool fbk_worker_place_cancel(struct fbk_worker *worker, struct fbk_lane *lane, uint64_t connection_id);
 /* Moves the cursors that others see and rings their bells. */
 void fbk_worker_publish(struct fbk_worker *worker);
 /* Reads indexed, credit and the request ring's cursor again; false: poisoned.  *moved says whether any of them moved. */
-bool fbk_worker_refresh(struct fbk_worker *worker, bool *moved);
+bool fbk_lane_refresh(struct fbk_worker *worker, struct fbk_lane *lane, bool *moved);
 
 /* ---- fbk_worker.c */
-/* Tells the index whether connections wait for room; true when room may have come before it could know. */
+/* Tells the indexes whether connections wait for room; true when room may have come before it could know. */
 bool fbk_worker_starves(struct fbk_worker *worker);
 
 /* ---- fbk_worker_reply.c */

@@ -1,8 +1,8 @@
 /* What journal and index say, turned into replies.
  *
- * A batch descriptor acknowledges everything of this worker's add ring up to its end, but for the exceptions: refusals
- * carry their status; what has to be checked, and fences, will be answered by the index (through the reply ring).  Both
- * rings' contents are copied before they are believed; what cannot be is poison. */
+ * A batch descriptor acknowledges everything of this worker's add ring for that journal up to its end, but for the
+ * exceptions: refusals carry their status; what has to be checked, and fences, will be answered by the index (through the
+ * reply ring).  Both rings' contents are copied before they are believed; what cannot be is poison. */
 #include "fbk_worker.h"
 
 #include "fbk_fault.h"
@@ -94,80 +94,81 @@ acknowledge_one(struct fbk_worker *worker, struct acknowledging *run, const stru
 
 /* Everything before ring position `end`, all of it good. */
 static bool
-acknowledge_to(struct fbk_worker *worker, struct acknowledging *run, uint64_t end)
+acknowledge_to(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t end)
 {
-    while (worker->replied != end) {
-        if (worker->placed_count == 0)
+    while (lane->replied != end) {
+        if (lane->placed_count == 0)
             return false;
-        const struct fbk_placed *placed = &worker->placed[worker->placed_first & (FBK_PLACED_MAX - 1)];
-        if (placed->size_bytes > end - worker->replied)
+        const struct fbk_placed *placed = &lane->placed[lane->placed_first & (FBK_PLACED_MAX - 1)];
+        if (placed->size_bytes > end - lane->replied)
             return false; /* inside a record */
         acknowledge_one(worker, run, placed, FBK_S_OK);
-        worker->replied += placed->size_bytes;
-        worker->placed_first++;
-        worker->placed_count--;
+        lane->replied += placed->size_bytes;
+        lane->placed_first++;
+        lane->placed_count--;
     }
     return true;
 }
 
 static bool
-take_exceptions(struct fbk_worker *worker, struct acknowledging *run, uint64_t exceptions_end, uint64_t ring_end)
+take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t exceptions_end,
+                uint64_t ring_end)
 {
-    while (worker->exceptions_consumed != exceptions_end) {
-        struct fbk_exception exception = worker->journal->exceptions[worker->exceptions_consumed % FBK_EXCEPTION_COUNT];
-        worker->exceptions_consumed++;
+    while (lane->exceptions_consumed != exceptions_end) {
+        struct fbk_exception exception = lane->journal->exceptions[lane->exceptions_consumed % FBK_EXCEPTION_COUNT];
+        lane->exceptions_consumed++;
         if (exception.worker != worker->options.worker)
             continue;
-        if (exception.position - worker->replied >= ring_end - worker->replied ||
-            !acknowledge_to(worker, run, exception.position) || worker->placed_count == 0)
+        if (exception.position - lane->replied >= ring_end - lane->replied ||
+            !acknowledge_to(worker, lane, run, exception.position) || lane->placed_count == 0)
             return false;
-        const struct fbk_placed *placed = &worker->placed[worker->placed_first & (FBK_PLACED_MAX - 1)];
-        if (placed->size_bytes > ring_end - worker->replied)
+        const struct fbk_placed *placed = &lane->placed[lane->placed_first & (FBK_PLACED_MAX - 1)];
+        if (placed->size_bytes > ring_end - lane->replied)
             return false;
         acknowledge_one(worker, run, placed, exception.verdict);
-        worker->replied += placed->size_bytes;
-        worker->placed_first++;
-        worker->placed_count--;
+        lane->replied += placed->size_bytes;
+        lane->placed_first++;
+        lane->placed_count--;
     }
     return true;
 }
 
 static bool
-take_batches(struct fbk_worker *worker)
+take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
 {
-    uint64_t published = fbk_cursor_load(&worker->journal->published);
-    uint64_t waiting = published - worker->descriptors_consumed;
+    uint64_t published = fbk_cursor_load(&lane->journal->published);
+    uint64_t waiting = published - lane->descriptors_consumed;
     if (waiting == 0)
         return true;
     if (waiting > FBK_DESCRIPTOR_COUNT)
         return poison(worker);
     struct acknowledging run = {.slot = FBK_NO_CONNECTION};
-    uint64_t exceptions_before = worker->exceptions_consumed;
-    while (worker->descriptors_consumed != published) {
+    uint64_t exceptions_before = lane->exceptions_consumed;
+    while (lane->descriptors_consumed != published) {
         /* Only what concerns us; each field is read once. */
         const volatile struct fbk_batch_descriptor *descriptor =
-            &worker->journal->descriptors[worker->descriptors_consumed % FBK_DESCRIPTOR_COUNT];
+            &lane->journal->descriptors[lane->descriptors_consumed % FBK_DESCRIPTOR_COUNT];
         uint64_t order = descriptor->order;
         uint64_t exceptions_end = descriptor->exceptions_end;
         uint64_t ring_end = descriptor->ring_end[worker->options.worker];
-        if (order != worker->descriptors_consumed || exceptions_end - worker->exceptions_consumed > FBK_EXCEPTION_COUNT ||
-            ring_end - worker->replied > worker->published_written - worker->replied)
+        if (order != lane->descriptors_consumed || exceptions_end - lane->exceptions_consumed > FBK_EXCEPTION_COUNT ||
+            ring_end - lane->replied > lane->published_written - lane->replied)
             return poison(worker);
-        if (!take_exceptions(worker, &run, exceptions_end, ring_end) || !acknowledge_to(worker, &run, ring_end))
+        if (!take_exceptions(worker, lane, &run, exceptions_end, ring_end) || !acknowledge_to(worker, lane, &run, ring_end))
             return poison(worker);
-        worker->descriptors_consumed++;
+        lane->descriptors_consumed++;
     }
     latency_end(worker, &run.latency);
     fbk_count(worker->stats, FBK_C_WORKER_ACKS, run.acks);
     FBK_KILL_POINT("worker.after_answers");
-    fbk_cursor_publish(&worker->segment->add_replied, worker->replied);
-    fbk_cursor_publish(&worker->segment->exceptions_consumed, worker->exceptions_consumed);
-    fbk_cursor_publish(&worker->segment->descriptors_consumed, worker->descriptors_consumed);
+    fbk_cursor_publish(&lane->segment->add_replied, lane->replied);
+    fbk_cursor_publish(&lane->segment->exceptions_consumed, lane->exceptions_consumed);
+    fbk_cursor_publish(&lane->segment->descriptors_consumed, lane->descriptors_consumed);
     /* A journal that waits for room in these would not hear of it otherwise. */
     bool was_filling = waiting >= FBK_DESCRIPTOR_COUNT / 4 ||
-                       worker->exceptions_consumed - exceptions_before >= FBK_EXCEPTION_COUNT / 4;
-    if (was_filling && fbk_bell_needed(&worker->journal->sleeper, &worker->journal_rung)) {
-        fbk_bell_ring(worker->options.journal_bell_fd);
+                       lane->exceptions_consumed - exceptions_before >= FBK_EXCEPTION_COUNT / 4;
+    if (was_filling && fbk_bell_needed(&lane->journal->sleeper, &lane->journal_rung)) {
+        fbk_bell_ring(lane->journal_bell_fd);
         fbk_worker_note(worker, FBK_C_WORKER_JOURNAL_BELLS);
     }
     return true;
@@ -187,8 +188,9 @@ pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t 
     bool is_add = reply->kind == FBK_KIND_ADD || reply->kind == FBK_KIND_ADD_BATCH;
     bool is_poll = reply->kind == FBK_KIND_READ_LAC;
     if (is_poll && connection->polls > 0) {
-        connection->polls--;
         worker->polls--;
+        if (--connection->polls == 0)
+            connection->poll_lanes = 0;
     }
     if (!is_poll) /* how long a poll takes is the client's wish */
         fbk_observe_many(worker->stats, is_add ? FBK_H_WORKER_ADD_US : FBK_H_WORKER_READ_US,
@@ -198,22 +200,22 @@ pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t 
 }
 
 static bool
-take_replies(struct fbk_worker *worker)
+take_replies(struct fbk_worker *worker, struct fbk_lane *lane)
 {
-    const struct fbk_ring *ring = &worker->reply_ring;
-    uint64_t written = fbk_cursor_load(&worker->index->reply_written[worker->options.worker]);
-    uint64_t waiting = written - worker->reply_consumed;
+    const struct fbk_ring *ring = &lane->reply_ring;
+    uint64_t written = fbk_cursor_load(&lane->index->reply_written[worker->options.worker]);
+    uint64_t waiting = written - lane->reply_consumed;
     if (waiting == 0)
         return true;
     if (waiting > ring->size_bytes)
         return poison(worker);
     uint64_t replies = 0;
-    while (worker->reply_consumed != written) {
+    while (lane->reply_consumed != written) {
         struct fbk_reply reply;
-        uint64_t left = written - worker->reply_consumed;
+        uint64_t left = written - lane->reply_consumed;
         if (left < sizeof reply)
             return poison(worker);
-        const uint8_t *at = fbk_ring_at(ring, worker->reply_consumed);
+        const uint8_t *at = fbk_ring_at(ring, lane->reply_consumed);
         memcpy(&reply, at, sizeof reply);
         __asm__ volatile("" ::: "memory"); /* the copy is what is checked and used: no second look */
         if (reply.size_bytes > left || (reply.size_bytes & 7u) != 0 || reply.epoch != worker->options.epoch ||
@@ -221,14 +223,14 @@ take_replies(struct fbk_worker *worker)
             fbk_load_u32(at + sizeof reply) != reply.frame_bytes - 4)
             return poison(worker);
         pass_on(worker, &reply, at + sizeof reply);
-        worker->reply_consumed += reply.size_bytes;
+        lane->reply_consumed += reply.size_bytes;
         replies++;
     }
     fbk_count(worker->stats, FBK_C_WORKER_REPLIES, replies);
-    fbk_cursor_publish(&worker->segment->reply_consumed, worker->reply_consumed);
+    fbk_cursor_publish(&lane->segment->reply_consumed, lane->reply_consumed);
     /* An index that waits for room in its reply ring is woken once there is plenty. */
-    if (waiting >= ring->size_bytes / 4 && fbk_bell_needed(&worker->index->sleeper, &worker->index_rung)) {
-        fbk_bell_ring(worker->options.index_bell_fd);
+    if (waiting >= ring->size_bytes / 4 && fbk_bell_needed(&lane->index->sleeper, &lane->index_rung)) {
+        fbk_bell_ring(lane->index_bell_fd);
         fbk_worker_note(worker, FBK_C_WORKER_INDEX_BELLS);
     }
     return true;
@@ -237,5 +239,10 @@ take_replies(struct fbk_worker *worker)
 bool
 fbk_worker_answer(struct fbk_worker *worker)
 {
-    return take_batches(worker) && take_replies(worker);
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        struct fbk_lane *lane = &worker->lanes[p];
+        if (!take_batches(worker, lane) || !take_replies(worker, lane))
+            return false;
+    }
+    return true;
 }

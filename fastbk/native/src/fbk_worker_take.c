@@ -45,7 +45,7 @@ is_entry_too_large(const struct fbk_worker *worker, uint32_t entry_bytes)
 
 /* What Add and AddBatch have in common; FBK_S_OK when all is in range. */
 static uint32_t
-check_add(const struct fbk_worker *worker, const struct fbk_request *request)
+check_add(const struct fbk_worker *worker, const struct fbk_lane *lane, const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 ||
         (request->flags & ~(FBK_FLAG_RECOVERY | FBK_FLAG_DEFERRED_SYNC)) != 0 || fbk_digest_bytes(request->digest_type) < 0)
@@ -54,22 +54,23 @@ check_add(const struct fbk_worker *worker, const struct fbk_request *request)
         return FBK_S_UNAUTHORIZED;
     if (worker->options.is_reads_only)
         return FBK_S_READ_ONLY;
-    if (!(request->flags & FBK_FLAG_RECOVERY) && fbk_cursor_load(&worker->index->reads_only) != 0)
+    if (!(request->flags & FBK_FLAG_RECOVERY) && fbk_cursor_load(&lane->index->reads_only) != 0)
         return FBK_S_READ_ONLY;
     return FBK_S_OK;
 }
 
 /* A normal add behind others that wait for credit would take it from under their noses. */
 static bool
-must_queue(const struct fbk_worker *worker, const struct fbk_connection *connection, bool is_normal)
+must_queue(const struct fbk_worker *worker, const struct fbk_lane *lane, const struct fbk_connection *connection, bool is_normal)
 {
-    return is_normal && worker->lines[FBK_LINE_ADD].count > 0 && worker->serving != connection;
+    return is_normal && worker->lines[FBK_LINE_ADD + lane->number].count > 0 && worker->serving != connection;
 }
 
 static enum fbk_taken
-take_add(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+         const struct fbk_request *request)
 {
-    uint32_t status = check_add(worker, request);
+    uint32_t status = check_add(worker, lane, request);
     uint32_t entry_bytes = request->body_bytes;
     if (status == FBK_S_OK && (entry_bytes < FBK_ENTRY_HEADER_BYTES + (uint32_t)fbk_digest_bytes(request->digest_type) ||
                                !is_entry_of(request->body, request->ledger_id, request->entry_id)))
@@ -81,19 +82,19 @@ take_add(struct fbk_worker *worker, struct fbk_connection *connection, const str
     bool is_normal = !(request->flags & FBK_FLAG_RECOVERY);
     uint64_t cost = fbk_record_cost(entry_bytes, 1);
     uint64_t size_bytes = sizeof(struct fbk_record) + fbk_round_up(entry_bytes, 8);
-    if (must_queue(worker, connection, is_normal) || !fbk_get_add_room(worker, is_normal, size_bytes, cost))
+    if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
         return FBK_TAKEN_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_ADD);
-    uint8_t *payload = fbk_ring_at(&worker->add_ring, worker->written) + sizeof record;
+    uint8_t *payload = fbk_ring_at(&lane->add_ring, lane->written) + sizeof record;
     status = (uint32_t)fbk_digest_copy_check(request->digest_type, payload, request->body, entry_bytes, &record.body_crc);
     if (status != FBK_S_OK)
         return refuse(worker, connection, request, status);
     record.payload_bytes = entry_bytes;
     record.entry_count = 1;
-    worker->cost_written += is_normal ? cost : 0;
+    lane->cost_written += is_normal ? cost : 0;
     fbk_worker_note(worker, FBK_C_WORKER_ADDS);
-    return fbk_place_add(worker, connection, &record);
+    return fbk_place_add(worker, lane, connection, &record);
 }
 
 /* Sizes and ids of every entry, before anything is written. */
@@ -119,9 +120,10 @@ check_batch(const struct fbk_worker *worker, const struct fbk_request *request)
 }
 
 static enum fbk_taken
-take_add_batch(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+               const struct fbk_request *request)
 {
-    uint32_t status = check_add(worker, request);
+    uint32_t status = check_add(worker, lane, request);
     if (status == FBK_S_OK)
         status = check_batch(worker, request);
     if (status != FBK_S_OK)
@@ -134,11 +136,11 @@ take_add_batch(struct fbk_worker *worker, struct fbk_connection *connection, con
     /* Its table can make a record larger than its frame was; the journal's buffers are made for frames. */
     if (size_bytes > sizeof(struct fbk_record) + worker->options.frame_size_bytes_max)
         return refuse(worker, connection, request, FBK_S_TOO_LARGE);
-    if (must_queue(worker, connection, is_normal) || !fbk_get_add_room(worker, is_normal, size_bytes, cost))
+    if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
         return FBK_TAKEN_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_ADD_BATCH);
-    uint8_t *table = fbk_ring_at(&worker->add_ring, worker->written) + sizeof record;
+    uint8_t *table = fbk_ring_at(&lane->add_ring, lane->written) + sizeof record;
     uint64_t at = 0;
     for (uint32_t i = 0; i < request->entry_count; i++) {
         struct fbk_batch_item item = {.size_bytes = fbk_load_u32(request->entry_sizes + 4ull * i)};
@@ -152,47 +154,50 @@ take_add_batch(struct fbk_worker *worker, struct fbk_connection *connection, con
     record.payload_bytes = (uint32_t)payload_bytes;
     record.entry_count = request->entry_count;
     record.body_crc = fbk_crc32c(0, table, table_bytes);
-    worker->cost_written += is_normal ? cost : 0;
+    lane->cost_written += is_normal ? cost : 0;
     fbk_worker_note(worker, FBK_C_WORKER_ADD_BATCHES);
-    return fbk_place_add(worker, connection, &record);
+    return fbk_place_add(worker, lane, connection, &record);
 }
 
 /* Fences and barriers: into the add ring, whose order they are part of, past credit. */
 static enum fbk_taken
-take_ordered(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request, uint8_t kind)
+take_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+             const struct fbk_request *request, uint8_t kind)
 {
     if (worker->options.is_reads_only)
         return refuse(worker, connection, request, FBK_S_READ_ONLY);
-    if (!fbk_get_add_room(worker, false, sizeof(struct fbk_record), 0))
+    if (!fbk_get_add_room(worker, lane, false, sizeof(struct fbk_record), 0))
         return FBK_TAKEN_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, kind);
     fbk_worker_note(worker, kind == FBK_KIND_FENCE ? FBK_C_WORKER_FENCES : FBK_C_WORKER_FORCES);
-    return fbk_place_add(worker, connection, &record);
+    return fbk_place_add(worker, lane, connection, &record);
 }
 
 /* ------------------------------------------------------------------ reads and the rest */
 
 static enum fbk_taken
-take_read(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+          const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < -1 || (request->flags & ~(FBK_FLAG_FENCE | FBK_FLAG_HIGH_PRIORITY)) != 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     if (request->flags & FBK_FLAG_FENCE) {
         if (request->master_key == NULL)
             return refuse(worker, connection, request, FBK_S_UNAUTHORIZED);
-        return take_ordered(worker, connection, request, FBK_KIND_FENCE);
+        return take_ordered(worker, lane, connection, request, FBK_KIND_FENCE);
     }
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ);
-    enum fbk_taken taken = fbk_place_request(worker, connection, &record, NULL, 0);
+    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, NULL, 0);
     if (taken == FBK_TAKEN)
         fbk_worker_note(worker, FBK_C_WORKER_READS);
     return taken;
 }
 
 static enum fbk_taken
-take_read_batch(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_read_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+                const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->other_id < request->entry_id || request->count_max == 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
@@ -203,14 +208,15 @@ take_read_batch(struct fbk_worker *worker, struct fbk_connection *connection, co
     };
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ_BATCH);
-    enum fbk_taken taken = fbk_place_request(worker, connection, &record, &args, sizeof args);
+    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
     if (taken == FBK_TAKEN)
         fbk_worker_note(worker, FBK_C_WORKER_READS);
     return taken;
 }
 
 static enum fbk_taken
-take_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+              const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->other_id < -1 || request->timeout_ms > LONG_POLL_MS_MAX ||
         (request->flags & ~FBK_FLAG_PIGGYBACK) != 0)
@@ -223,9 +229,10 @@ take_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, cons
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ_LAC);
     record.entry_id = request->other_id;
-    enum fbk_taken taken = fbk_place_request(worker, connection, &record, &args, sizeof args);
+    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
     if (taken == FBK_TAKEN) {
         connection->polls++;
+        connection->poll_lanes |= (uint8_t)(1u << lane->number);
         worker->polls++;
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
     }
@@ -233,7 +240,8 @@ take_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, cons
 }
 
 static enum fbk_taken
-take_write_lac(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+               const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->body_bytes < LAC_BODY_BYTES_MIN ||
         request->body_bytes > LAC_BODY_BYTES_MAX || !is_entry_of(request->body, request->ledger_id, request->entry_id))
@@ -242,21 +250,22 @@ take_write_lac(struct fbk_worker *worker, struct fbk_connection *connection, con
         return refuse(worker, connection, request, FBK_S_UNAUTHORIZED);
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_WRITE_LAC);
-    enum fbk_taken taken = fbk_place_request(worker, connection, &record, request->body, request->body_bytes);
+    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, request->body, request->body_bytes);
     if (taken == FBK_TAKEN)
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
     return taken;
 }
 
 static enum fbk_taken
-take_list(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+take_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+          const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->count_max == 0)
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_LIST);
     record.entry_count = request->count_max;
-    enum fbk_taken taken = fbk_place_request(worker, connection, &record, NULL, 0);
+    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, NULL, 0);
     if (taken == FBK_TAKEN)
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
     return taken;
@@ -265,18 +274,20 @@ take_list(struct fbk_worker *worker, struct fbk_connection *connection, const st
 enum fbk_taken
 fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
 {
+    struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
+    connection->lane = lane->number;
     switch (request->body_type) {
-    case FBK_REQUEST_BODY_ADD: return take_add(worker, connection, request);
-    case FBK_REQUEST_BODY_ADD_BATCH: return take_add_batch(worker, connection, request);
-    case FBK_REQUEST_BODY_READ: return take_read(worker, connection, request);
-    case FBK_REQUEST_BODY_READ_BATCH: return take_read_batch(worker, connection, request);
-    case FBK_REQUEST_BODY_READ_LAC: return take_read_lac(worker, connection, request);
-    case FBK_REQUEST_BODY_WRITE_LAC: return take_write_lac(worker, connection, request);
-    case FBK_REQUEST_BODY_LIST_ENTRIES: return take_list(worker, connection, request);
+    case FBK_REQUEST_BODY_ADD: return take_add(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_ADD_BATCH: return take_add_batch(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_READ: return take_read(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_READ_BATCH: return take_read_batch(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_READ_LAC: return take_read_lac(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_WRITE_LAC: return take_write_lac(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_LIST_ENTRIES: return take_list(worker, lane, connection, request);
     case FBK_REQUEST_BODY_FORCE:
         if (request->ledger_id < 0)
             return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
-        return take_ordered(worker, connection, request, FBK_KIND_FORCE);
+        return take_ordered(worker, lane, connection, request, FBK_KIND_FORCE);
     case FBK_REQUEST_BODY_INFO: return FBK_TAKEN_COLD;
     case FBK_REQUEST_BODY_PING: return refuse(worker, connection, request, FBK_S_OK);
     case FBK_REQUEST_BODY_HELLO: return refuse(worker, connection, request, FBK_S_BAD_REQUEST); /* only once */

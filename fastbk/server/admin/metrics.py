@@ -2,8 +2,9 @@
 for.
 
 Counters of several workers are added up: one series a bookie (a dashboard that sums quantiles or
-counters by bookie must not count twice). Counters begin anew with each boot, as Prometheus expects
-of a restart.
+counters by bookie must not count twice). Journals and indexes of several pairs have a series each, with
+the label `pair`: disks fail one by one; a single pair has no label. Counters begin anew with each
+boot, as Prometheus expects of a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fastbk.observe.names import NAMES, Name
 from fastbk.server.lifecycle import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from fastbk.server.lifecycle import Lifecycle, RestartBudget
     from fastbk.server.topology import Process
@@ -74,19 +75,18 @@ class Metrics:
         self._own(lines)
         for source in self._sources:
             lines += source()
-        counters = {
-            role: [sum(values) for values in zip(*(one.counters() for one in stats), strict=True)]
-            for role, stats in self._stats.items()
-        }
+        series = {role: list(_series(role, stats)) for role, stats in self._stats.items()}
         for name in NAMES:
             slot = SLOTS.get(name.slot_name)
-            if slot is None or name.role not in counters:
+            if slot is None or name.role not in series:
                 continue
-            if name.kind == "histogram":
-                found = [stats.histogram(slot) for stats in self._stats[name.role]]
-                lines += _histogram_lines(name, _added(found))
-            else:
-                lines += _lines(name.metric, name.kind, name.text, counters[name.role][slot])
+            lines += [f"# HELP {name.metric} {name.text}", f"# TYPE {name.metric} {name.kind}"]
+            for one in series[name.role]:
+                if name.kind == "histogram":
+                    lines += _histogram_lines(name, one.histogram(slot), one.label)
+                else:
+                    labels = f"{{{one.label}}}" if one.label else ""
+                    lines.append(f"{name.metric}{labels} {one.counters[slot]}")
         return "\n".join(lines) + "\n"
 
     def _own(self, lines: list[str]) -> None:
@@ -118,7 +118,31 @@ class Metrics:
         )  # fmt: skip
 
 
+_ROLES_OF_PAIRS = ("journal", "index")
 _REFUSING = ("FBK_C_JOURNAL_LIMIT", "FBK_C_INDEX_READS_ONLY")
+
+
+class _Series:
+    """What one series is made of: the statistics of one process, or those of several, added up."""
+
+    def __init__(self, stats: list[Stats], label: str = "") -> None:
+        self.label = label
+        self.counters = [
+            sum(values) for values in zip(*(one.counters() for one in stats), strict=True)
+        ]
+        self._stats = stats
+
+    def histogram(self, slot: int) -> Histogram:
+        """Return a histogram as it is now."""
+        return _added(one.histogram(slot) for one in self._stats)
+
+
+def _series(role: str, stats: list[Stats]) -> Iterator[_Series]:
+    if role in _ROLES_OF_PAIRS and len(stats) > 1:
+        for pair, one in enumerate(stats):
+            yield _Series([one], f'pair="{pair}"')
+    else:
+        yield _Series(stats)
 
 
 def _lines(metric: str, kind: str, text: str, value: float, labels: str = "") -> list[str]:
@@ -136,15 +160,17 @@ def _added(histograms: Iterable[Histogram]) -> Histogram:
     )
 
 
-def _histogram_lines(name: Name, histogram: Histogram) -> list[str]:
-    lines = [f"# HELP {name.metric} {name.text}", f"# TYPE {name.metric} histogram"]
-    for bound, below in cumulative(histogram, name.scale):
-        lines.append(f'{name.metric}_bucket{{le="{_number(bound * name.scale)}"}} {below}')
+def _histogram_lines(name: Name, histogram: Histogram, label: str) -> list[str]:
+    first, own = (f"{label},", f"{{{label}}}") if label else ("", "")
+    lines = [
+        f'{name.metric}_bucket{{{first}le="{_number(bound * name.scale)}"}} {below}'
+        for bound, below in cumulative(histogram, name.scale)
+    ]
     # Of the buckets, not the counter beside them: both were read while the owner went on.
     count = sum(histogram.buckets)
-    lines.append(f'{name.metric}_bucket{{le="+Inf"}} {count}')
-    lines.append(f"{name.metric}_sum {_number(histogram.sum * name.scale)}")
-    lines.append(f"{name.metric}_count {count}")
+    lines.append(f'{name.metric}_bucket{{{first}le="+Inf"}} {count}')
+    lines.append(f"{name.metric}_sum{own} {_number(histogram.sum * name.scale)}")
+    lines.append(f"{name.metric}_count{own} {count}")
     return lines
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 
 from fastbk import __version__
 from fastbk.native.worker import BAD_VERSION
+from fastbk.server.directories import disk_bytes
 from fastbk.wire.messages import (
     VERSION_MAX,
     VERSION_MIN,
@@ -90,8 +90,7 @@ class Handlers:
     def _info(self) -> InfoReply:
         is_read_only = self._worker.is_read_only
         try:
-            disk = os.statvfs(self._config.ledger_directory)
-            total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+            free_bytes, total_bytes = disk_bytes(self._config.ledger_directories)
         except OSError:
             total_bytes = free_bytes = 0
         return InfoReply(

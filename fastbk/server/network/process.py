@@ -9,7 +9,7 @@ import socket
 import msgspec
 import uvloop
 
-from fastbk.native.worker import Worker, WorkerOptions
+from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
 from fastbk.server.child import Child, SupervisorGone, run
 from fastbk.server.config import WorkerConfig
@@ -17,6 +17,17 @@ from fastbk.server.network.admission import allow_descriptors
 from fastbk.server.network.network import Network
 
 DRAIN_TIMEOUT_S_MAX = 5.0
+
+
+def pair_descriptors(child: Child, pair: int) -> WorkerPair:
+    """Return what connects the worker with one journal and its index."""
+    return WorkerPair(
+        segment_fd=child.fds[f"segment.{pair}"],
+        journal_segment_fd=child.fds[f"journal_segment.{pair}"],
+        index_segment_fd=child.fds[f"index_segment.{pair}"],
+        journal_bell_fd=child.fds[f"journal_bell.{pair}"],
+        index_bell_fd=child.fds[f"index_bell.{pair}"],
+    )
 
 
 def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
@@ -30,12 +41,9 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
     return WorkerOptions(
         worker=child.index,
         epoch=child.epoch,
-        segment_fd=child.fds["segment"],
-        journal_segment_fd=child.fds["journal_segment"],
-        index_segment_fd=child.fds["index_segment"],
+        pairs=[pair_descriptors(child, pair) for pair in range(config.pair_count)],
+        pair_of_shard=config.shards,
         bell_fd=child.fds["bell"],
-        journal_bell_fd=child.fds["journal_bell"],
-        index_bell_fd=child.fds["index_bell"],
         frame_size_bytes_max=config.limits.frame_size_bytes_max,
         batch_entries_max=config.limits.batch_entries_max,
         connections_max=connections_max,

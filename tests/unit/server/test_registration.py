@@ -7,7 +7,7 @@ import pytest
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.memory import MemoryStore
-from fastbk.server import published, registration
+from fastbk.server import directories, published, registration
 from fastbk.server.config import (
     BookieConfig,
     BookieSettings,
@@ -72,7 +72,7 @@ async def test_data_under_another_id_is_refused(world: World) -> None:
     first = world.membership()
     await first.join("b1")
     second = world.membership()
-    with pytest.raises(StorageError, match="belongs to bookie 'b1'"):
+    with pytest.raises(StorageError, match="bookie 'b1', this one is 'b2'"):
         await second.join("b2")
     await first.close()
     await second.close()
@@ -134,7 +134,7 @@ async def test_place_labels_and_free_space_are_told(
 ) -> None:
     """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
     disk = SimpleNamespace(f_bavail=900, f_blocks=1000, f_frsize=4096)
-    monkeypatch.setattr(published.os, "statvfs", lambda _path: disk)
+    monkeypatch.setattr(directories.os, "statvfs", lambda _path: disk)
     monkeypatch.setattr(published, "INTERVAL_S", 0.0)
     bookie = BookieSettings(location="/eu/r1", labels=("ssd", "gold"))
     world.config = msgspec.structs.replace(world.config, bookie=bookie)

@@ -13,11 +13,22 @@ from fastbk.server.config import (
     BookieSettings,
     IndexConfig,
     JournalConfig,
+    JournalSettings,
+    LedgerSettings,
     WorkerConfig,
 )
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
 from fastbk.server.spawn import Boot
-from fastbk.server.topology import GC, INDEX, JOURNAL, Process, children, worker
+from fastbk.server.topology import (
+    GC,
+    INDEX,
+    JOURNAL,
+    Process,
+    children,
+    index,
+    journal,
+    worker,
+)
 from fastbk.server.watch import Event, Exited, Message, Stop, Watch
 
 REPLAYED = {
@@ -38,17 +49,22 @@ class FakeChild:
         return True
 
 
+def names(role: str, pairs: int) -> tuple[str, ...]:
+    return tuple(f"/{role}.{pair}" for pair in range(pairs))
+
+
 class World:
     """Answers as well-behaved children do, unless a test says otherwise."""
 
-    def __init__(self, workers: int = 2, *, is_reads_only: bool = False) -> None:
+    def __init__(self, workers: int = 2, *, pairs: int = 1, is_reads_only: bool = False) -> None:
         self.epoch = 12
         self.worker_count = workers
+        self.pair_count = pairs
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.sent: list[tuple[Process, dict[str, Any]]] = []
         self.rung: list[Process] = []
         self.silent: set[Process] = set()
-        wanted = children(workers, is_reads_only=is_reads_only)
+        wanted = children(workers, pairs, is_reads_only=is_reads_only)
         self.children = {process: FakeChild(self, process) for process in wanted}
 
         self.reads_only_reason = "the journal dies" if is_reads_only else ""
@@ -82,12 +98,17 @@ class World:
                 self.events.put_nowait(Exited(process, 0))
 
     def sequence(self, **settings: int) -> Sequence:
-        config = BookieConfig(bookie=BookieSettings(**settings))
+        config = BookieConfig(
+            bookie=BookieSettings(**settings),
+            journal=JournalSettings(directories=names("journal", self.pair_count)),
+            ledgers=LedgerSettings(directories=names("ledgers", self.pair_count)),
+        )
         facts = Facts(
             bookie_id="b1",
             incarnation=8,
             host="127.0.0.1",
             port=3181,
+            shards=(0,) * 64,
             reads_only_reason=self.reads_only_reason,
         )
         return Sequence(cast("Boot", self), cast("Watch", self), config, facts)
@@ -105,7 +126,7 @@ class World:
 async def test_workers_listen_only_when_journal_and_index_are_ready() -> None:
     world = World()
     world.greet()
-    replayed = await world.sequence().start()
+    (replayed,) = await world.sequence().start()
     assert replayed.predecessor_sequence == 77
     order = world.order("configure")
     assert set(order) == set(world.children)
@@ -129,6 +150,38 @@ async def test_each_child_gets_its_own_part_and_what_replay_found() -> None:
     assert msgspec.convert(world.config(worker(1)), WorkerConfig).port == 3181
     assert "uri" not in str(world.config(JOURNAL))
     assert sequence.properties == {"journal_backend": "plain", "journal_sync_mode": "x"}
+
+
+async def test_pairs_start_side_by_side_and_workers_after_all_of_them() -> None:
+    """A19: each journal follows its own index, whatever the others do; INV-D3: all hear of one shard map."""
+    world = World(pairs=3)
+    world.silent = {journal(1)}
+    world.greet()
+    sequence = world.sequence()
+    start = asyncio.create_task(sequence.start())
+    others = {journal(0), journal(2), index(0), index(1), index(2), GC}
+    async with asyncio.timeout(5):
+        while (
+            not others <= set(world.order("configure"))
+            or (index(2), {"type": "start"}) not in world.sent
+        ):
+            await asyncio.sleep(0)
+    assert (index(1), {"type": "start"}) not in world.sent
+    assert not [process for process in world.order("configure") if process.role == "worker"]
+    world.say(journal(1), type="ready", backend="io_uring", sync_mode="y")
+    async with asyncio.timeout(5):
+        assert len(await start) == 3
+    assert sequence.properties["journal_backend"] == "io_uring,plain"
+    second = msgspec.convert(world.config(journal(1)), JournalConfig)
+    assert (second.pair, second.settings.all_directories) == (1, ("/journal.1",))
+    last = msgspec.convert(world.config(index(2)), IndexConfig)
+    assert (last.pair, last.settings.directory, last.journal_directory) == (
+        2,
+        "/ledgers.2",
+        "/journal.2",
+    )
+    served = msgspec.convert(world.config(worker(0)), WorkerConfig)
+    assert (served.pair_count, served.shards) == (3, last.shards)
 
 
 async def test_a_boot_that_serves_reads_only_has_no_journal_and_no_gc() -> None:

@@ -26,10 +26,34 @@ def test_the_picture_shows_the_processes_of_the_table() -> None:
 
 def test_each_segment_is_written_by_its_owner_alone() -> None:
     """INV-R1: nobody is handed another's memory writable."""
-    for process in topology.children(3):
-        for source in topology.descriptors(process, 3).values():
+    for process in topology.children(3, 2):
+        for source in topology.descriptors(process, 3, 2).values():
             if isinstance(source, Segment):
                 assert source.writable == (source.owner == process)
+
+
+def test_a_pair_is_handed_nothing_of_another() -> None:
+    """A19: no journal nor index can read, ring or write what belongs to another pair, nor its part of a worker."""
+    for process in topology.children(2, 3):
+        if process.role not in ("journal", "index"):
+            continue
+        for source in topology.descriptors(process, 2, 3).values():
+            if isinstance(source, Segment | topology.States | topology.Lock | topology.GcPair):
+                assert source.pair == process.index
+            elif isinstance(source, topology.Bell) and source.sleeper.role != "worker":
+                assert source.sleeper.index == process.index
+
+
+def test_there_is_a_segment_for_all_that_is_handed_out() -> None:
+    made = {(segment.owner, segment.pair) for segment in topology.segments(2, 3)}
+    wanted = {
+        (source.owner, source.pair)
+        for process in topology.children(2, 3)
+        for source in topology.descriptors(process, 2, 3).values()
+        if isinstance(source, Segment)
+    }
+    assert made == wanted
+    assert len(made) == 2 * 3 + 3 + 3 + 1
 
 
 def test_every_child_is_drained() -> None:
@@ -46,7 +70,7 @@ def test_journal_and_index_see_every_worker() -> None:
 
 
 def test_gc_gets_nothing_of_the_data_path() -> None:
-    assert set(topology.descriptors(GC, 2)) == {"segment", "index"}
+    assert set(topology.descriptors(GC, 2)) == {"segment", "index.0"}
 
 
 def test_modules_of_all_children_can_be_found() -> None:

@@ -23,8 +23,8 @@ JOURNAL = Identity(
     starts=3,
 )
 LEDGER = msgspec.structs.replace(JOURNAL, directory_id="b2", role="ledger")
-JOURNAL_2 = msgspec.structs.replace(JOURNAL, directory_id="c3", pair=1)
-LEDGER_2 = msgspec.structs.replace(LEDGER, directory_id="d4", pair=1)
+JOURNAL_2 = msgspec.structs.replace(JOURNAL, directory_id="c3", pair=1, pairs=2)
+LEDGER_2 = msgspec.structs.replace(LEDGER, directory_id="d4", pair=1, pairs=2)
 COOKIE = Cookie(ME, ("a1",), ("b2",), CLUSTER)
 COOKIE_2 = Cookie(ME, ("a1", "c3"), ("b2", "d4"), CLUSTER)
 KNOWN = Known(incarnation=255, places={"a1": Place("journal"), "b2": Place("ledger")}, starts=3)
@@ -98,8 +98,8 @@ def test_a_birth_cut_short() -> None:
         (found(ledger=changed(LEDGER, directory_id="zz")), KNOWN, "none of those", "born with"),
         (found()[:1], KNOWN, "missing: ledger directory b2", "Configure all"),
         ([*found(), found()[1]], KNOWN, "copies of one directory", "used last"),
-        (found(ledger=changed(LEDGER, pairs=2)), KNOWN, "2 journal/index pairs", "Start the version"),
-        (found(ledger=changed(LEDGER, shards=(1, *[0] * 63))), KNOWN, "pairs", "Start the version"),
+        (found(ledger=changed(LEDGER, pairs=2)), KNOWN, "2 journal/index pairs", "Configure all"),
+        (found(ledger=changed(LEDGER, shards=(1, *[0] * 63))), KNOWN, "which pair has which shard", "used last"),
     ],
 )  # fmt: skip
 def test_every_difference_ends_the_start(
@@ -257,7 +257,8 @@ def test_an_expansion_adds_no_directory_with_data_and_replaces_none() -> None:
 
 
 def test_two_pairs() -> None:
-    directories = [*found(cookie=COOKIE_2), *second(JOURNAL_2, LEDGER_2, COOKIE_2)]
+    first = found(changed(JOURNAL, pairs=2), changed(LEDGER, pairs=2), cookie=COOKIE_2)
+    directories = [*first, *second(JOURNAL_2, LEDGER_2, COOKIE_2)]
     assert judge(ME, directories, KNOWN_2, instance_id=CLUSTER) is Verdict.KNOWN
     swapped = [
         Found("/j", Place("journal"), JOURNAL_2),

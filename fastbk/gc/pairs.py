@@ -1,0 +1,95 @@
+"""The indexes of all journal/index pairs as one, for whoever asks about ledgers (A19). Logs are each pair's own.
+
+What is asked of all is the union of their answers; what is asked about certain ledgers goes to the pair each lives in.
+An index that does not answer ends the call: a part of the truth is no basis for deletions (INV-G1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from fastbk.gc.sorted_ids import sorted_ids
+from fastbk.storage.shards import pair_of
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+Copy = tuple[int, int]
+"""A ledger and its change mark."""
+T = TypeVar("T")
+
+
+class LedgersOfPair(Protocol):
+    """What is needed of one index: `fastbk.gc.index_client.IndexClient`. Everything raises Error."""
+
+    def ids(self) -> array[int]:
+        """Return the ids of its ledgers that are not deleted, ascending."""
+
+    def limbo_ids(self) -> set[int]:
+        """Return the ids of its ledgers in limbo."""
+
+    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
+        """Take ledgers out of limbo; return how many were in it."""
+
+    def delete(self, ledger_ids: list[int], reason: str) -> int:
+        """Have ledgers deleted; return how many were there."""
+
+    def settled(self, cursor: int) -> tuple[list[Copy], int]:
+        """Return some ledgers with change marks, and the cursor to go on with; 0: the end."""
+
+    def drop(self, copies: Sequence[Copy], reason: str) -> int:
+        """Have copies dropped; return how many were taken on."""
+
+
+class AllPairs:
+    """All local ledgers."""
+
+    def __init__(self, indexes: Sequence[LedgersOfPair], shards: Sequence[int]) -> None:
+        """Take the indexes by pair, and the pair of each shard."""
+        self._indexes = indexes
+        self._shards = shards
+
+    def ids(self) -> array[int]:
+        """Return the ids of all local ledgers that are not deleted, ascending. Raises Error."""
+        return sorted_ids([index.ids() for index in self._indexes])
+
+    def limbo_ids(self) -> set[int]:
+        """Return the ids of all ledgers in limbo. Raises Error."""
+        return set().union(*(index.limbo_ids() for index in self._indexes))
+
+    def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
+        """Have ledgers taken out of limbo; return how many were in it. Raises Error: then some may be out."""
+        parts = self._by_index(ledger_ids, int)
+        return sum(index.limbo_over(ids, fenced=fenced) for index, ids in parts)
+
+    def delete(self, ledger_ids: list[int], reason: str) -> int:
+        """Have ledgers deleted; return how many were there. Raises Error: then some may be."""
+        parts = self._by_index(ledger_ids, int)
+        return sum(index.delete(ids, reason) for index, ids in parts)
+
+    def settled(self, cursor: int) -> tuple[list[Copy], int]:
+        """Return some ledgers that hold something, with change marks, and the cursor to go on with; 0: the end.
+
+        One pair after the other. Raises Error.
+        """
+        count = len(self._indexes)
+        of_index, pair = divmod(cursor, count)
+        found, of_index = self._indexes[pair].settled(of_index)
+        if of_index == 0:
+            return found, (pair + 1) % count
+        return found, of_index * count + pair
+
+    def drop(self, copies: Sequence[Copy], reason: str) -> int:
+        """Have copies dropped; return how many were taken on. Raises Error: then some may be."""
+        parts = self._by_index(copies, lambda copy: copy[0])
+        return sum(index.drop(some, reason) for index, some in parts)
+
+    def _by_index(
+        self, some: Iterable[T], ledger_id_of: Callable[[T], int]
+    ) -> Iterator[tuple[LedgersOfPair, list[T]]]:
+        parts: dict[int, list[T]] = {}
+        for one in some:
+            parts.setdefault(pair_of(ledger_id_of(one), self._shards), []).append(one)
+        for pair, those in sorted(parts.items()):
+            yield self._indexes[pair], those
