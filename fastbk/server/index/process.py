@@ -33,6 +33,7 @@ from fastbk.server.topology import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.manifest import ManifestSlots
+from fastbk.storage.shards import pair_of
 from fastbk.storage.space import Takes
 from fastbk.units import KIB, MIB
 
@@ -233,7 +234,11 @@ def main(child: Child) -> None:
     if damaged:
         logs.error("index.locations_damaged", file_ids=sorted(damaged))
     parts.start_readers()
-    limbo = read_limbo(parts.disk, config.settings.directory, config.incarnation)
+    limbo = [
+        ledger_id
+        for ledger_id in read_limbo(parts.disk, config.settings.directory, config.incarnation)
+        if pair_of(ledger_id, config.shards) == config.pair
+    ]
     if limbo:
         logs.warning("index.ledgers_in_limbo", ledgers=len(limbo))
     started_s = time.monotonic()

@@ -1,0 +1,132 @@
+"""A bookie of two journal/index pairs (A19): what it takes on either is there after every crash, fenced as it was,
+listed and deleted as in a bookie of one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import fastbk
+from fastbk.errors import Error
+from fastbk.storage.shards import even_shards, pair_of
+from fastbk.testing import LocalCluster
+from tests.fixtures.pairs import by_pair, pair_settings
+from tests.fixtures.wait import wait_until
+
+ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+LEDGERS = 12
+ENTRIES = 40
+SHARDS = even_shards(2)
+
+
+def entry(ledger_id: int, number: int) -> bytes:
+    return b"%d/%d " % (ledger_id, number) * 40
+
+
+async def fill(writer: fastbk.client.LedgerWriter, first: int, count: int) -> None:
+    waiting = [writer.append_nowait(entry(writer.ledger_id, first + n)) for n in range(count)]
+    assert list(await asyncio.gather(*waiting)) == list(range(first, first + count))
+
+
+async def check_whole(client: fastbk.Client, ledger_id: int, count: int) -> None:
+    reader = await client.open_ledger(ledger_id, recovery=False)
+    found = [bytes(one.data) for one in await reader.read_unconfirmed(0, count - 1)]
+    await reader.close()
+    assert found == [entry(ledger_id, number) for number in range(count)]
+
+
+async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
+    """A19, INV-D3, INV-F1."""
+    data = tmp_path / "data"
+    settings = pair_settings(data, 2, {"gc": {"interval": "200ms"}})
+    async with LocalCluster(1, data=data, settings=settings) as cluster:
+        bookie = cluster.bookies[0]
+        names = {"supervisor", "worker.0", "journal", "journal.1", "index", "index.1", "gc"}
+        assert set(bookie.pids) == names
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            writers = [await client.create_ledger(**ONE) for _ in range(LEDGERS)]
+            ids = [writer.ledger_id for writer in writers]
+            places = by_pair(ids, SHARDS)
+            assert set(places) == {0, 1}, "both pairs have ledgers"
+            await asyncio.gather(*(fill(writer, 0, ENTRIES) for writer in writers))
+            for name in ("journal.1", "index.1"):  # a process of the second pair is missed as any other
+                boots = bookie.boots
+                await cluster.kill_async(0, name)
+                await cluster.wait_ready_async(0, boots + 1)
+            await asyncio.gather(*(fill(writer, ENTRIES, ENTRIES) for writer in writers))
+            # A ledger of each pair is recovered by somebody else: its writer is fenced off.
+            fenced = [writers[ids.index(places[pair][0])] for pair in (0, 1)]
+            for writer in fenced:
+                reader = await client.open_ledger(writer.ledger_id, recovery=True)
+                assert await reader.last_add_confirmed() == 2 * ENTRIES - 1
+                await reader.close()
+                with pytest.raises(Error):
+                    await writer.append(b"too late")
+            await cluster.kill_async(0, "supervisor")
+            await cluster.start_bookie_async(0)
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            for ledger_id in ids:
+                await check_whole(client, ledger_id, 2 * ENTRIES)
+            doomed = [places[pair][-1] for pair in (0, 1)]
+            for ledger_id in doomed:
+                await client.delete_ledger(ledger_id)
+            for pair in (0, 1):
+                audit = bookie.directory / f"ledgers.{pair}" / "audit.log"
+                await asyncio.to_thread(
+                    wait_until, lambda audit=audit, pair=pair: doomed[pair] in dropped(audit), "gc in both pairs", 30
+                )  # fmt: skip
+            for ledger_id in set(ids) - set(doomed):
+                await check_whole(client, ledger_id, 2 * ENTRIES)
+        text = cluster_metrics(bookie.http_port)
+        assert 'fastbk_journal_' in text
+        for pair in (0, 1):
+            assert f'pair="{pair}"' in text
+
+
+def dropped(audit: Path) -> set[int]:
+    if not audit.exists():
+        return set()
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    return {ledger_id for line in lines for ledger_id in line.get("ledgers", ())}
+
+
+def cluster_metrics(port: int) -> str:
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+@pytest.mark.parametrize(
+    "point", ["index.manifest_before_mirror", "index.flush_before_mark", "index.replay_before_flush"]
+)
+async def test_a_crash_between_the_flushes_of_two_pairs_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """P20: each pair has a mark of its own, so none is moved by what the other has flushed (BOOKKEEPER-3329)."""
+    data = tmp_path / "data"
+    # Frequent flushes: the pair that dies at its third leaves the other somewhere in between.
+    settings = pair_settings(data, 2, {"ledgers": {"flush_interval": "100ms"}})
+    died = tmp_path / "died"
+    monkeypatch.setenv("FASTBK_KILL_POINT_FILE", str(died))
+    monkeypatch.setenv("FASTBK_KILL_POINT", f"{point}:{1 if 'replay' in point else 3}")
+    async with LocalCluster(1, data=data, settings=settings) as cluster:
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            writers = [await client.create_ledger(**ONE) for _ in range(LEDGERS)]
+            assert {pair_of(writer.ledger_id, SHARDS) for writer in writers} == {0, 1}
+            done = 0
+            while not died.exists() or done < ENTRIES:
+                await asyncio.gather(*(fill(writer, done, 10) for writer in writers))
+                done += 10
+            boots = cluster.bookies[0].boots
+            await cluster.kill_async(0, "supervisor")
+            await cluster.start_bookie_async(0)
+            assert cluster.bookies[0].boots != boots
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            for writer in writers:
+                await check_whole(client, writer.ledger_id, done)
+    assert died.exists()
