@@ -24,20 +24,33 @@ Path = str | os.PathLike[str]
 DEPTH = 4
 """Writes that may be outstanding on io_uring unless said otherwise."""
 NAMES_BYTES = 64 * 1024
-REFUSED = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOMEM})
+REFUSED = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOMEM,
+                     errno.ENOSPC, errno.EDQUOT})  # fmt: skip
 """Errors of io_uring after which `auto` tries plain, which says itself if it is the directory that is at fault."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a directory that is full: it may have room again, so it is opened without the probe."""
 
 
 class Disk:
     """One backend for one directory. Not to be used by two threads at once, but for what only reads."""
 
-    def __init__(self, directory: Path, backend: str = "auto", depth: int = DEPTH) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        backend: str = "auto",
+        depth: int = DEPTH,
+        *,
+        only_reads: bool = False,
+    ) -> None:
         """Choose by real operations in `directory`.
+
+        Where that is full, `auto` and `plain` do what every file system can (`fallback_reason` says so).
 
         Args:
             directory: existing and writable; a small file is written there, synced and removed.
             backend: "auto", "io_uring" or "plain".
             depth: writes that may be outstanding, 1..64 (plain: 1).
+            only_reads: the directory need not be writable.
 
         Raises OSError when the directory can't be written or the named backend can't work there;
         ConfigError for an unknown backend.
@@ -59,6 +72,10 @@ class Disk:
                 self.fallback_reason = os.strerror(-error[0])
         if io == ffi.NULL:
             io = lib.fbk_io_plain_create(name, error)
+            is_there = error[0] != -errno.ENOENT
+            if io == ffi.NULL and is_there and (only_reads or -error[0] in NO_ROOM):
+                self.fallback_reason = os.strerror(-error[0])
+                io = lib.fbk_io_plain_create_unproven(only_reads, error)
             if io == ffi.NULL:
                 raise error_of(error[0], "open a disk", os.fsdecode(name))
         self._io: CData | None = io

@@ -220,6 +220,10 @@ test_plain(void)
         io = fbk_io_plain_create_as(folder, &modes[m], &error);
         test_one(io, error);
     }
+    for (int direct = 0; direct < 2; direct++) {
+        io = fbk_io_plain_create_unproven(direct, &error);
+        test_one(io, error);
+    }
     test_where_it_cannot_work();
 }
 

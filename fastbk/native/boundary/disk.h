@@ -10,6 +10,9 @@ struct fbk_io;
 
 struct fbk_io *fbk_io_uring_create(const char *directory, uint32_t depth, int32_t *error);
 struct fbk_io *fbk_io_plain_create(const char *directory, int32_t *error);
+/* Without the probe, for a directory where nothing can be written now: what every file system can do. reads_direct: files
+ * opened as direct ones are, where the file system grants it, so that reads are the disk's and not the page cache's. */
+struct fbk_io *fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error);
 void fbk_disk_destroy(struct fbk_io *io);
 
 const char *fbk_disk_name(const struct fbk_io *io);

@@ -70,5 +70,6 @@ struct fbk_io {
  * NULL with *error = -errno where it can't work here (probe by real operations in `directory`, A14). */
 struct fbk_io *fbk_io_uring_create(const char *directory, uint32_t depth, int32_t *error);
 struct fbk_io *fbk_io_plain_create(const char *directory, int32_t *error);
+struct fbk_io *fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error);
 
 #endif

@@ -94,14 +94,12 @@ static const struct fbk_io_operations plain_operations = {
     .destroy = plain_destroy,
 };
 
-struct fbk_io *
-fbk_io_plain_create_as(const char *directory, const struct fbk_io_mode *mode, int32_t *error)
+static struct plain *
+make(const struct fbk_io_mode *mode)
 {
     struct plain *plain = fbk_memory_take(sizeof *plain);
-    if (plain == NULL) {
-        *error = -ENOMEM;
+    if (plain == NULL)
         return NULL;
-    }
     plain->real.io = (struct fbk_io){
         .operations = &plain_operations,
         .depth_max = 1,
@@ -110,6 +108,17 @@ fbk_io_plain_create_as(const char *directory, const struct fbk_io_mode *mode, in
         .name = "plain",
     };
     plain->real.mode = *mode;
+    return plain;
+}
+
+struct fbk_io *
+fbk_io_plain_create_as(const char *directory, const struct fbk_io_mode *mode, int32_t *error)
+{
+    struct plain *plain = make(mode);
+    if (plain == NULL) {
+        *error = -ENOMEM;
+        return NULL;
+    }
     bool granted = false;
     *error = fbk_io_probe(&plain->real.io, directory, &granted);
     if (*error < 0) {
@@ -117,6 +126,18 @@ fbk_io_plain_create_as(const char *directory, const struct fbk_io_mode *mode, in
         return NULL;
     }
     plain->real.io.sync_mode = !granted ? "write+fdatasync" : mode->dsync ? "O_DIRECT+RWF_DSYNC" : "O_DIRECT+fdatasync";
+    return &plain->real.io;
+}
+
+struct fbk_io *
+fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error)
+{
+    const struct fbk_io_mode mode = {.direct = reads_direct, .dsync = false};
+    struct plain *plain = make(&mode);
+    *error = plain == NULL ? -ENOMEM : 0;
+    if (plain == NULL)
+        return NULL;
+    plain->real.io.sync_mode = "write+fdatasync";
     return &plain->real.io;
 }
 
