@@ -82,8 +82,9 @@ class JournalPool:
         self._prewrite: Prewrite | None = None
         self._prewrite_id = 0
         self._current: ReadyFile | None = None
-        self._no_room_until_s = 0.0
-        self._no_room = ""
+        self._no_file_until_s = 0.0
+        self._no_file_errno = 0
+        self._said = ""
         self._in_background = in_background
 
     @property
@@ -100,7 +101,12 @@ class JournalPool:
     @property
     def no_room(self) -> str:
         """Why the next file could not be made for want of room, empty while it is there or may yet be."""
-        return "" if self._ready else self._no_room
+        return self._said if self._no_file_errno in NO_ROOM and not self._ready else ""
+
+    @property
+    def failure(self) -> str:
+        """Why it could not be made for another reason: then the disk is sick, though the current file still works."""
+        return "" if self._no_file_errno in NO_ROOM or self._ready else self._said
 
     @property
     def next_size_bytes(self) -> int:
@@ -115,8 +121,8 @@ class JournalPool:
     def update(self, mark_sequence: int) -> None:
         """Free what the mark has passed, and have the next file made. A few system calls at most.
 
-        A disk without room for one more file is no error: `take` then has none. Raises OSError when files can't
-        be renamed, removed or written.
+        A file that can't be made is no error: `take` then has none, `no_room` or `failure` says why. Raises OSError
+        when files can't be renamed or removed.
         """
         still = []
         # The newest file that was written to names the end of the journal until the next header is durable. Files
@@ -137,7 +143,7 @@ class JournalPool:
 
     def take(self) -> ReadyFile | None:
         """Return the next file to write to; waits for it if it is not ready. `used` follows when its header is
-        durable. None: the disk has no room for one. Raises OSError.
+        durable. None: it could not be made. Raises OSError.
         """
         if not self._ready and self._prewrite is None and not self._reuse():
             self._make(self._wanted_bytes)
@@ -191,7 +197,7 @@ class JournalPool:
 
     def _reuse(self) -> bool:
         """Rename a free file to the next id. README.md: rename, sync directory, header, sync, then use."""
-        if time.monotonic() < self._no_room_until_s:
+        if time.monotonic() < self._no_file_until_s:
             return False
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
             self._free.remove(free)
@@ -207,7 +213,7 @@ class JournalPool:
                 if error.errno not in NO_ROOM:
                     raise
                 self._free.append(free)  # the directory itself has no room: later again
-                self._note_no_room(error)
+                self._note_no_file(error)
                 return False
             kill_point("journal.recycle_after_rename")
             self.disk.sync_directory(self.directory)
@@ -218,7 +224,7 @@ class JournalPool:
         return False
 
     def _make(self, size_bytes: int) -> None:
-        if time.monotonic() < self._no_room_until_s:
+        if time.monotonic() < self._no_file_until_s:
             return
         file_id = self._give_id()
         path = self._path(file_id)
@@ -232,11 +238,10 @@ class JournalPool:
                 self.disk.preallocate(file, 0, size_bytes)
             finally:
                 self.disk.close(file)
+            self.disk.sync_directory(self.directory)
+            self._open(file_id, size_bytes)
         except OSError as error:
             self._forget(path, error)
-            return
-        self.disk.sync_directory(self.directory)
-        self._open(file_id, size_bytes)
 
     def _start(self, file_id: int, path: str, size_bytes: int, old_path: str | None = None) -> None:
         self._prewrite = Prewrite(self.disk, self.directory, path, size_bytes, old_path=old_path)
@@ -249,33 +254,37 @@ class JournalPool:
         try:
             if not prewrite.is_done():
                 return
+            self._prewrite = None
+            self._open(self._prewrite_id, prewrite.size_bytes)
         except OSError as error:
             self._prewrite = None
             self._forget(prewrite.path, error)
-            return
-        self._prewrite = None
-        self._open(self._prewrite_id, prewrite.size_bytes)
 
     def _forget(self, path: str, error: OSError) -> None:
-        """Remove a file that could not be made for want of room; anything else is raised."""
-        if error.errno not in NO_ROOM:
+        """Remove what is left of a file that could not be made. Nothing was ever written to it, so nothing is lost by
+        any error; the journal goes on in its current file, and the next try comes a second later. But a file that was
+        there before is not ours to remove.
+        """
+        if error.errno == errno.EEXIST:
             raise error
         self.made -= 1
-        self._note_no_room(error)
+        self._note_no_file(error)
         try:
             self.disk.unlink(path)
-        except FileNotFoundError:
-            pass
+        except OSError:
+            pass  # not there, or the disk is too sick for that: an unused file is no part of the journal
 
-    def _note_no_room(self, error: OSError) -> None:
+    def _note_no_file(self, error: OSError) -> None:
         size_mib = self._wanted_bytes >> 20
-        self._no_room = f"no room for the next journal file of {size_mib} MiB: {error.strerror}"
-        self._no_room_until_s = time.monotonic() + ROOM_RETRY_S
+        room = "has no room" if error.errno in NO_ROOM else "cannot be made"
+        self._said = f"the next journal file ({size_mib} MiB) {room}: {error.strerror}"
+        self._no_file_errno = error.errno or 0
+        self._no_file_until_s = time.monotonic() + ROOM_RETRY_S
 
     def _open(self, file_id: int, size_bytes: int) -> None:
         path = self._path(file_id)
         file = self.disk.open(path, direct=True, lock=True)
-        self._no_room = ""
+        self._said, self._no_file_errno = "", 0
         block = self.disk.block_size_bytes
         salt = secrets.randbits(64)
         self._ready.append(ReadyFile(file, file_id, salt, path, size_bytes // block * block))

@@ -194,24 +194,25 @@ class DiskHealth:
         # Figures move in every reason; a change of the words before them is one.
         return self.reason.partition(":")[0] != reason_before.partition(":")[0]
 
+    def _failing_takes(self, now_s: float) -> Takes:
+        if not self._failing:
+            return Takes.ALL
+        lasts_s = now_s - min(since_s for _, since_s in self._failing.values())
+        return Takes.REPAIRS if lasts_s < FAILED_BEARS_S else Takes.NOTHING
+
     def _worst(self, now_s: float) -> tuple[DiskState, Takes, str]:
         look = self.look
         if look.gone:
             return DiskState.GONE, Takes.NOTHING, f"the directory is gone: {look.gone}"
         if look.is_read_only:
             return DiskState.READ_ONLY, Takes.NOTHING, "the file system is mounted read-only"
-        if self._failing:
-            what, (why, since_s) = min(self._failing.items(), key=lambda item: item[1][1])
-            lasts_s = now_s - since_s
-            takes = Takes.REPAIRS if lasts_s < FAILED_BEARS_S else Takes.NOTHING
-            return DiskState.FAILED, takes, f"{what} fails: {why}"
-        if self._level is DiskState.EXHAUSTED:
+        if self._level is DiskState.EXHAUSTED:  # that writes fail there is a part of it
             floor_bytes = self.thresholds.repair_free_bytes_min
-            return (
-                self._level,
-                Takes.NOTHING,
-                f"too little space even for repairs: {_said(look, floor_bytes)}",
-            )
+            said = _said(look, floor_bytes)
+            return self._level, Takes.NOTHING, f"too little space even for repairs: {said}"
+        if self._failing:
+            what, (why, _) = min(self._failing.items(), key=lambda item: item[1][1])
+            return DiskState.FAILED, self._failing_takes(now_s), f"{what} fails: {why}"
         if self._level is DiskState.FULL:
             floor_bytes = self.thresholds.free_bytes_min
             return self._level, Takes.REPAIRS, f"too little space: {_said(look, floor_bytes)}"

@@ -19,7 +19,14 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.journal_scan import JournalScan
-from fastbk.server.config import JournalConfig, JournalSettings, LimitSettings, Replayed
+from fastbk.server.config import (
+    DiskSettings,
+    JournalConfig,
+    JournalSettings,
+    LimitSettings,
+    Replayed,
+)
+from fastbk.server.directories import LOCK_NAME
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
 from tests.fixtures.journal_rig import EPOCH, INCARNATION, JournalRig, Put
 
@@ -35,6 +42,7 @@ class Process:
     ) -> None:
         self.disk = Disk(folder, "plain")
         self.rig = JournalRig(self.disk, worker_count=2, ring_bytes=1 << 20, open_journal=False)
+        self.lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         self.states = os.memfd_create("states", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
@@ -45,6 +53,7 @@ class Process:
             "segment": rig.journal_memory.fd,
             "index_segment": rig.index_memory.fd,
             "states": self.states,
+            "lock": self.lock,
         }
         for w in range(2):
             descriptors[f"worker_bell.{w}"] = rig.worker_bells[w]
@@ -69,6 +78,7 @@ class Process:
                 first_file_size_bytes=FILE_BYTES,
                 file_size_bytes=FILE_BYTES,
             ),
+            disk=DiskSettings(),
             replayed=msgspec.convert(
                 {
                     "next_file_id": 1,
@@ -97,9 +107,12 @@ class Process:
 
     def receive(self) -> dict[str, Any]:
         self.control.settimeout(DEADLINE_S)
-        data = self.control.recv(1 << 20)
-        assert data, f"the process has ended: {self.errors()}"
-        return msgspec.json.decode(data)
+        while True:
+            data = self.control.recv(1 << 20)
+            assert data, f"the process has ended: {self.errors()}"
+            message: dict[str, Any] = msgspec.json.decode(data)
+            if message["type"] != "disk":  # how its disk is: said whenever it looks
+                return message
 
     def errors(self) -> str:
         assert self.process.stderr is not None
@@ -126,6 +139,7 @@ class Process:
         self.process.stderr.close()
         self.control.close()
         os.close(self.states)
+        os.close(self.lock)
         self.rig.close()
         self.disk.destroy()
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from fastbk.native.journal import Journal
     from fastbk.native.stats import Stats
     from fastbk.server.disks.watch import DiskWatch
+    from fastbk.storage.journal_pool import JournalPool
 
 LOOK_INTERVAL_S = 0.25
 SPEED_INTERVAL_S = 5.0
+NEXT_FILE = "making the next file"
 
 
 class JournalDisk:
@@ -34,6 +36,7 @@ class JournalDisk:
         self._speed = CommitSpeed(slow_commit_ms * 1_000_000)
         self._next_look_s = 0.0
         self._next_speed_s = 0.0
+        self._failure = ""
         self._published = 0
         self._published_s = time.monotonic()
 
@@ -47,14 +50,20 @@ class JournalDisk:
         self.watch.look_now()
         return not self.watch.is_gone
 
-    def look(self, no_room: str) -> None:
-        """Take in what happened since the last look. `no_room`: why there is none for the next file."""
+    def look(self, pool: JournalPool) -> None:
+        """Take in what happened since the last look."""
         now_s = time.monotonic()
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_INTERVAL_S
         self.watch.poll()
-        self.watch.no_room(no_room)
+        self.watch.no_room(pool.no_room)
+        if pool.failure != self._failure:
+            self._failure = pool.failure
+            if self._failure:
+                self.watch.failed(NEXT_FILE, self._failure)
+            else:
+                self.watch.worked(NEXT_FILE)
         if now_s >= self._next_speed_s:
             self._next_speed_s = now_s + SPEED_INTERVAL_S
             self._look_at_speed(now_s)

@@ -192,7 +192,7 @@ class JournalLoop:
     def look_at_files(self) -> None:
         """Recycle behind the mark, have the next file made, open or close the journal to adds."""
         if self._disk is not None:
-            self._disk.look(self.pool.no_room)
+            self._disk.look(self.pool)
             if self._disk.watch.is_gone:
                 self._apply_limit()
                 return
@@ -223,7 +223,7 @@ class JournalLoop:
     def _apply_limit(self) -> None:
         """Refuse what the files have no room for, or what the disk does not take."""
         limit = self._files_limit
-        if self.pool.no_room and self._is_nearly_full:
+        if (self.pool.no_room or self.pool.failure) and self._is_nearly_full:
             # The last quarter of the last file that there is: room for fences and recovery adds.
             limit = max(limit, LIMIT_NO_ADDS)
         if self._disk is not None:
@@ -238,7 +238,7 @@ class JournalLoop:
             limit=names[limit],
             behind_bytes=self.pool.behind_bytes,
             limit_bytes=self.limit_bytes,
-            reason=self.pool.no_room,
+            reason=self.pool.no_room or self.pool.failure,
         )
 
 

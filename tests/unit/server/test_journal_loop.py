@@ -138,7 +138,7 @@ class Disk:
     def may_make_files(self) -> bool:
         return not self.watch.is_gone
 
-    def look(self, no_room: str) -> None:
+    def look(self, pool: JournalPool) -> None:
         pass
 
 

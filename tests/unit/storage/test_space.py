@@ -155,3 +155,13 @@ def test_a_small_move_never_flaps(shares: list[float]) -> None:
         health.looked(at(4 * GIB * (1 + 0.04 * share), 20 * GIB), 0.0)
         seen.append(health.takes)
     assert all(after is before or after > before for before, after in pairwise(seen))
+
+
+def test_a_write_that_fails_on_an_exhausted_disk_opens_nothing() -> None:
+    """The time that a failure is borne is no reason to take repairs for which there is no room."""
+    health = DiskHealth(FLOORS, 0.0)
+    health.looked(at(GIB, 20 * GIB), 0.0)
+    health.failed("the flush", "No space left on device", 1.0)
+    assert (health.state, health.takes) == (DiskState.EXHAUSTED, Takes.NOTHING)
+    health.looked(at(3 * GIB, 20 * GIB), 2.0)
+    assert (health.state, health.takes) == (DiskState.FAILED, Takes.REPAIRS)
