@@ -115,6 +115,7 @@ class Supervisor:
                 poll_s=self._config.disk.near_check_interval_ms / 1e3,
                 reserve_bytes=reserve_bytes(self._config.journal),
                 note=self._life.note,
+                tell=self._disks.put,
             )
             try:
                 self._guard = PortGuard(host, port)

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.server.disks.place import Place
+from fastbk.server.disks.watch import DiskReport
+from fastbk.storage.space import DiskState, Takes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,33 +37,53 @@ class UsedDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class BootVerdict:
-    """What the directories allow. Empty texts: everything.
+class Problem:
+    """Why a directory can't be used now."""
 
-    Attributes:
-        wait: why no boot can succeed now.
-        reads_only: why only one without a journal can.
-    """
+    directory: UsedDirectory
+    state: DiskState
+    reason: str
 
-    wait: str = ""
-    reads_only: str = ""
+    @property
+    def is_fatal(self) -> bool:
+        """Whether no boot can succeed: replay has to flush before anything can be read; the journal only has to be
+        there for that.
+        """
+        return self.directory.role != "journal" or self.state is DiskState.GONE
+
+    def report(self) -> DiskReport:
+        """Return it as a process that uses the directory would tell it."""
+        look = Place(self.directory.path, self.directory.lock).look()
+        return DiskReport(
+            role=self.directory.role,
+            pair=self.directory.pair,
+            directory=self.directory.path,
+            state=self.state.value,
+            takes=Takes.NOTHING.name.lower(),
+            reason=self.reason,
+            slow="",
+            errors=0,
+            free_bytes=max(0, look.free_bytes),
+            used_bytes=look.used_bytes,
+            used_ratio=round(look.used_ratio, 4),
+            state_since_s=round(time.time(), 1),
+            looked_s=round(time.time(), 1),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.directory.role} directory {self.directory.path}: {self.reason}"
 
 
-def judge_boot(directories: Sequence[UsedDirectory]) -> BootVerdict:
+def boot_problems(directories: Sequence[UsedDirectory]) -> tuple[Problem, ...]:
     """Look into all directories, with a small write and sync in each. Blocks; raises nothing."""
-    wait: list[str] = []
-    reads_only: list[str] = []
+    found = []
     for each in directories:
         gone = Place(each.path, each.lock).why_gone()
         if gone:
-            wait.append(f"{each.role} directory {each.path} is gone: {gone}")
-            continue
-        problem = why_not_writable(each.path)
-        if problem:
-            said = f"{each.role} directory {each.path} cannot be written: {problem}"
-            # Replay has to flush before anything can be read; the journal only has to be read for that.
-            (reads_only if each.role == "journal" else wait).append(said)
-    return BootVerdict("; ".join(wait), "; ".join(reads_only))
+            found.append(Problem(each, DiskState.GONE, f"the directory is gone: {gone}"))
+        elif problem := why_not_writable(each.path):
+            found.append(Problem(each, DiskState.FAILED, f"it cannot be written: {problem}"))
+    return tuple(found)
 
 
 def why_not_writable(directory: str) -> str:

@@ -10,12 +10,13 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from fastbk.observe import logs
-from fastbk.server.disks.boot_check import BootVerdict, judge_boot, lacks_room
+from fastbk.server.disks.boot_check import boot_problems, lacks_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.server.disks.boot_check import UsedDirectory
+    from fastbk.server.disks.boot_check import Problem, UsedDirectory
+    from fastbk.server.disks.watch import DiskReport
 
 WAIT_NAME = "disks"
 """Under which the reason of a wait is noted against readiness."""
@@ -31,6 +32,7 @@ class DiskGate:
         poll_s: float,
         reserve_bytes: int,
         note: Callable[[str, str | None], None],
+        tell: Callable[[DiskReport], None],
     ) -> None:
         """Begin with a good opinion.
 
@@ -38,6 +40,7 @@ class DiskGate:
             poll_s: between two looks while something is wrong.
             reserve_bytes: what replay may have to flush into a ledger directory.
             note: keeps a reason against readiness under a name, or takes it back.
+            tell: shows how a directory is.
         """
         self.reads_only = ""
         """Why the next boot is to be one without a journal; empty: it is not."""
@@ -45,31 +48,33 @@ class DiskGate:
         self._poll_s = poll_s
         self._reserve_bytes = reserve_bytes
         self._note = note
+        self._tell = tell
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when a boot may begin, or `stop` is set; sets `reads_only`."""
         told = ""
         self.reads_only = ""
         while not stop.is_set():
-            verdict = await self._judge()
-            if not verdict.wait:
-                self.reads_only = verdict.reads_only
+            problems = await self._problems()
+            reason = _said([each for each in problems if each.is_fatal])
+            if not reason:
+                self.reads_only = _said(problems)
                 break
-            if verdict.wait != told:
-                told = verdict.wait
+            if reason != told:
+                told = reason
                 logs.error("bookie.waits_for_disk", reason=told)
-                self._note(WAIT_NAME, f"not started before its disks are there: {told}")
+                self._note(WAIT_NAME, "not started before its disks are there")
             await self._pause(stop)
-        if told:
-            self._note(WAIT_NAME, None)
+        if told and not stop.is_set():
             logs.info("bookie.disk_is_back", reason=told)
+        self._note(WAIT_NAME, None)
         if self.reads_only:
             logs.error("bookie.reads_only_for_disk", reason=self.reads_only)
 
     async def explains(self, role: str, *, was_serving: bool) -> bool:
         """Return whether a disk is why a child of `role` died: then it is not counted, and a pause is due."""
-        verdict = await self._judge()
-        if verdict.wait or (verdict.reads_only and role == "journal"):
+        problems = await self._problems()
+        if any(each.is_fatal or role == each.directory.role for each in problems):
             return True
         if role != "index" or was_serving:
             return False
@@ -78,7 +83,7 @@ class DiskGate:
     async def until_journal_is_back(self) -> None:
         """Return when every directory can be written again."""
         while True:
-            if await self._judge() == BootVerdict():
+            if not await self._problems():
                 break
             await asyncio.sleep(self._poll_s)
         logs.info("bookie.disk_is_back", reason=self.reads_only)
@@ -88,10 +93,17 @@ class DiskGate:
         """How long to wait after a death that a disk explains."""
         return self._poll_s
 
-    async def _judge(self) -> BootVerdict:
-        return await asyncio.to_thread(judge_boot, self._directories)
+    async def _problems(self) -> tuple[Problem, ...]:
+        problems = await asyncio.to_thread(boot_problems, self._directories)
+        for each in problems:
+            self._tell(each.report())
+        return problems
 
     async def _pause(self, stop: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._poll_s):
                 await stop.wait()
+
+
+def _said(problems: Sequence[Problem]) -> str:
+    return "; ".join(map(str, problems))
