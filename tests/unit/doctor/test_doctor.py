@@ -268,6 +268,21 @@ def test_choices_that_give_something_up(patient: Patient) -> None:
         assert worst(findings, name).status is Status.WARN
 
 
+def test_every_pair_is_looked_at(patient: Patient) -> None:
+    text = patient.file.read_text()
+    for name in ("journal", "ledgers"):
+        one = patient.folder / name
+        text = text.replace(f'directory = "{one}"', f'directories = ["{one}", "{one}2"]')
+    patient.file.write_text(text)
+    names = {each.name for each in patient.examine()}
+    assert {"journal directory of pair 1", "room in the ledger directory of pair 1"} <= names
+    (patient.folder / "ledgers2").mkdir()
+    (patient.folder / "ledgers2" / "manifest.0").write_bytes(b"x")
+    found = worst(patient.examine(), "manifest")
+    assert found.status is Status.FAIL
+    assert "ledgers2" in found.why
+
+
 def test_an_old_copy(patient: Patient) -> None:
     """The doctor says beforehand what the start would say."""
     patient.start()

@@ -139,6 +139,37 @@ def test_foreign(bookie: Bookie, tmp_path: Path) -> None:
     assert "another bookie was configured" in says
 
 
+def test_two_pairs(bookie: Bookie, tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("j0", "j1", "l0", "l1")]
+    for folder in folders:
+        Path(folder).mkdir()
+
+    def start(j0: str, j1: str, l0: str, l1: str) -> int:
+        journal, ledgers = (
+            JournalSettings(directories=(j0, j1)),
+            LedgerSettings(directories=(l0, l1)),
+        )
+        return settle(BookieConfig(journal=journal, ledgers=ledgers), bookie.store, "two")
+
+    incarnation = start(*folders)
+    cookies = {(Path(folder) / "current" / "VERSION").read_bytes() for folder in folders}
+    (raw,) = cookies
+    assert (len(decode(raw).journals), len(decode(raw).ledgers)) == (2, 2)
+    assert start(*folders) == incarnation
+    j0, j1, l0, l1 = folders
+    for wrong, says in (
+        ((j1, j0, l0, l1), "is a journal directory of pair 1"),
+        ((j0, j1, l1, l0), "is a ledger directory of pair 1"),
+        ((j0, l0, j1, l1), "Swap"),
+    ):
+        with pytest.raises(IdentityError, match=says):
+            start(*wrong)
+    shutil.rmtree(l1)
+    Path(l1).mkdir()
+    with pytest.raises(IdentityError, match=r"ledger directory of pair 1 .*l1 is empty"):
+        start(*folders)
+
+
 def test_swapped_between_the_roles(bookie: Bookie) -> None:
     bookie.journal, bookie.ledgers = bookie.ledgers, bookie.journal
     assert "Swap the directories" in bookie.refusal()
