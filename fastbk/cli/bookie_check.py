@@ -234,7 +234,9 @@ def _locked(path: Path) -> Iterator[tuple[BookieConfig, list[Pair]]]:
     from fastbk.server.directories import lock_all
 
     config = config_module.load(path, BookieConfig)
-    folders = [(config.journal.directory, config.ledgers.directory)]
+    folders = list(
+        zip(config.journal.all_directories, config.ledgers.all_directories, strict=True)
+    )
     for folder in (folder for pair in folders for folder in pair):
         if not Path(folder).is_dir():
             raise ConfigError(f"{path}: {folder} is no directory")

@@ -54,6 +54,11 @@ def _print_info(found: dict[str, Any]) -> None:
     }
     for name, text in lines.items():
         print(f"{name + ':':<11} {text}")
+    if found["quarantined"] or found["limbo"]:
+        print(
+            f"{'damaged:':<11} {found['quarantined']:,} ranges of entries in quarantine, {found['limbo']:,} ledgers in"
+            f" limbo; `fastbk bookie repair {found['bookie_id']}` heals them"
+        )
     for reason in found["not_ready"]:
         print(f"{'because:':<11} {reason}")
     _print_disks(found["disks"])

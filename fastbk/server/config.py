@@ -24,6 +24,7 @@ from fastbk.server.settings import (
     LedgerSettings,
     LimitSettings,
     MetadataSettings,
+    ScrubSettings,
     WorkerSettings,
 )
 from fastbk.storage.space import Thresholds
@@ -66,6 +67,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
     disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
     gc: GcSettings = msgspec.field(default_factory=GcSettings)
+    scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,7 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The most that the journal directory ever holds."""
     shards: tuple[int, ...]
     """The pair of each shard; what lies here of others is left over from a move (INV-D3)."""
+    scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
 
 
 class GcConfig(msgspec.Struct, frozen=True, kw_only=True):

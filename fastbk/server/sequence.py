@@ -262,6 +262,7 @@ class Sequence:
             worker_count=self._boot.worker_count,
             limits=self._config.limits,
             settings=pairs.ledger_settings(self._config, pair),
+            scrub=self._config.scrub,
             journal_directory=self._config.journal.all_directories[pair],
             disk=self._config.disk,
             thresholds=floors.ledger_thresholds(self._config.disk, self._config.journal),

@@ -280,3 +280,13 @@ class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     compaction_time_max_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 3_600_000
     """A compaction that is not done by then stops where it is; the rest is for the next one."""
+
+
+class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [scrub]: what is stored is read again now and then, to find damage while other replicas are whole."""
+
+    cycle_ms: Annotated[int, msgspec.Meta(ge=1000, le=366 * 86_400_000)] = 7 * 86_400_000
+    """Everything is looked at once in so long, as evenly as can be."""
+
+    rate_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 * MIB
+    """A second, read at most, however long the cycle gets by that; 0 switches the scrub off."""

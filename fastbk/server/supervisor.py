@@ -25,6 +25,7 @@ from fastbk.observe import logs
 from fastbk.server import config as config_module
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
+from fastbk.server.admin.scrub import ScrubPage
 from fastbk.server.config import split_address
 from fastbk.server.directories import lock_pairs
 from fastbk.server.disks.board import DiskBoard
@@ -344,6 +345,7 @@ class Supervisor:
             "restarts": self._restarts.budget.total,
             "pids": self.pids(),
             "disks": self._disks.shown(),
+            **self._metrics.damage(),
         }
 
     def _endpoints(self, host: str) -> tuple[Endpoint, ...]:
@@ -363,6 +365,7 @@ class Supervisor:
         admin = AdminServer(self._life, self._metrics, self._disks.shown)
         admin.add_route("GET", "/disks", self._disks.answer)
         admin.add_route("GET", "/info", self._info)
+        admin.add_route("GET", "/scrub", ScrubPage(self._config.ledgers.all_directories).answer)
         self._gc.add_routes(admin)
         try:
             await admin.open(host, port)

@@ -4,19 +4,17 @@ It says how that life acknowledged. What a life with `sync = "never"` acknowledg
 ledger that it held: its successor puts them into limbo before it answers anything (P23). With `sync = "always"` replay
 has everything, and the file only tells people that the last stop was no clean one.
 
-    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "crc" (CRC32C of the canonical JSON
-    without it)}
+    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "crc"} (`sealed_json.py`)
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.native.checksum import crc32c
-from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.ffi import CorruptDataError
+from fastbk.storage import sealed_json
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -46,28 +44,12 @@ WORST = Unclean(incarnation="", sync=UNSYNCED, started_s=0)
 
 def encode(flag: Unclean) -> bytes:
     """Return the file's bytes."""
-    fields = msgspec.to_builtins(flag)
-    fields["crc"] = crc32c(_canonical(fields))
-    return json.dumps(fields, sort_keys=True).encode() + b"\n"
+    return sealed_json.encode(flag)
 
 
 def decode(raw: bytes, name: str = NAME) -> Unclean:
     """Return what a file says. Raises CorruptDataError, FormatTooNewError."""
-    try:
-        fields = json.loads(raw)
-        stored, version = fields.pop("crc"), fields["format"]
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise CorruptDataError(f"{name}: not a mark of an unclean stop, or damaged") from None
-    if isinstance(version, int) and version > FORMAT:
-        raise FormatTooNewError(
-            f"{name} has format {version}, this fastbk knows {FORMAT}: start the version that wrote it"
-        )
-    if stored != crc32c(_canonical(fields)):
-        raise CorruptDataError(f"{name}: its checksum is wrong")
-    try:
-        return msgspec.convert(fields, Unclean)
-    except msgspec.ValidationError as error:
-        raise CorruptDataError(f"{name}: {error}") from None
+    return sealed_json.decode(raw, Unclean, FORMAT, name)
 
 
 def read_unclean(disk: Disk, directory: str) -> Unclean | None:
@@ -96,7 +78,3 @@ def remove_unclean(disk: Disk, directory: str) -> None:
     except FileNotFoundError:
         return
     disk.sync_directory(directory)
-
-
-def _canonical(fields: object) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

@@ -127,6 +127,10 @@
 #define FBK_C_INDEX_LIMBO 44             /* gauge: ledgers in limbo */
 #define FBK_C_INDEX_UNEXPECTED 43        /* adds the journal took for new that were here already */
 #define FBK_C_INDEX_AHEAD_JOBS 45        /* jobs that read ahead of a reader */
+#define FBK_C_INDEX_SCRUB_BYTES 46      /* read to find damage */
+#define FBK_C_INDEX_SCRUB_CYCLES 47     /* that came to their end */
+#define FBK_C_INDEX_SCRUB_DAMAGED 48    /* runs found damaged */
+#define FBK_C_INDEX_QUARANTINED 49      /* gauge: ranges of entries in quarantine */
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2

@@ -60,6 +60,13 @@ class Metrics:
                 one.segment.close()
         self._stats.clear()
 
+    def damage(self) -> dict[str, int]:
+        """Return how much waits for `fastbk bookie repair`."""
+        return {
+            "quarantined": self.value("FBK_C_INDEX_QUARANTINED"),
+            "limbo": self.value("FBK_C_INDEX_LIMBO"),
+        }
+
     def value(self, slot_name: str) -> int:
         """Return a counter or gauge, added up over the processes of its role; 0 when none runs."""
         role = slot_name.split("_")[2].lower()

@@ -1,0 +1,284 @@
+"""One cycle of the scrub of a running bookie: is what lies on its disks still what was written (F16)? In slices.
+
+Every block of the locations files, every run that a location names, and the sealed journal files behind the mark are
+read past the page cache. A damaged run counts only for those of its entries of which no other copy here is whole. Files
+may be merged, compacted and recycled meanwhile: what vanishes and is not listed any more is nobody's damage.
+
+Run by the index's background thread: each `step` is some milliseconds of work, and tells its bytes. What is found lies
+in `found` for the main loop to take.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.errors import Error
+from fastbk.native.ffi import CorruptDataError, NativeFullError
+from fastbk.native.journal_scan import JournalScan
+from fastbk.native.location_pass import Scope
+from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
+from fastbk.storage.check import run_list
+from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.journal_files import find_files, plan_replay
+from fastbk.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from fastbk.native.disk import Disk
+    from fastbk.native.store import Store
+    from fastbk.storage.manifest import LogEntry, Manifest
+
+RUNS_A_PASS = 131_072
+"""8 MiB of locations; each pass reads all locations files once."""
+STEP_BYTES = 512 * KIB
+RUNS_A_STEP = 256
+FOUND_MAX = 10_000
+"""Findings that the main loop has not taken yet; more are only counted."""
+TRIES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Entries that nobody can read here (ledger_id -1: a whole file or block, whose entries are unknown)."""
+
+    path: str
+    reason: str
+    ledger_id: int = -1
+    first: int = -1
+    last: int = -1
+
+
+class ScrubCycle:
+    """A plan of the background thread: `step`, until it returns 0."""
+
+    def __init__(
+        self,
+        manifest: Callable[[], Manifest],
+        damaged_files: Sequence[int],
+        disk: Disk,
+        directory: str,
+        journal_disk: Disk,
+        journal_directory: str,
+        incarnation: int,
+        *,
+        place: tuple[int, int] = (0, 0),
+        deleted: Sequence[int] = (),
+    ) -> None:
+        """Begin.
+
+        Args:
+            manifest: gives the newest one.
+            damaged_files: ids of locations files that were damaged at start: known already.
+            disk, journal_disk: for this alone.
+            place: (log id, offset) where a cycle that was cut off goes on; (0, 0): at the beginning.
+            deleted: ids of ledgers that nobody will read.
+        """
+        self.place = place
+        self.found: deque[Damaged] = deque()
+        self.runs = 0
+        self.read_bytes = 0
+        self.damaged_runs = 0
+        self.is_done = False
+        self.stopped = ""
+        """Why it ended early; the next one begins at `place`."""
+        self._manifest = manifest
+        self._damaged_files = set(damaged_files)
+        self._disk = disk
+        self._directory = directory
+        self._journal_disk = journal_disk
+        self._journal_directory = journal_directory
+        self._incarnation = incarnation
+        self._deleted = deleted
+        self._is_resumed = place != (0, 0)
+        self._slices: Iterator[int] | None = None
+
+    def step(self, store: Store) -> int:
+        """Do a slice; return the bytes that were read (at least 1), 0 when there is nothing more."""
+        if self._slices is None:
+            self._slices = self._all(store)
+        try:
+            size_bytes = next(self._slices, 0)
+        except (OSError, Error) as error:
+            self.stopped = f"{type(error).__name__}: {error}"
+            size_bytes = 0
+        self.is_done = size_bytes == 0
+        self.read_bytes += size_bytes
+        return size_bytes
+
+    def abandon(self) -> None:
+        """Let files go."""
+        if self._slices is not None:
+            self._slices = None
+        self.is_done = True
+
+    def _all(self, store: Store) -> Iterator[int]:
+        if not self._is_resumed:
+            yield from self._locations()
+        yield from self._logs(store)
+        yield from self._journal()
+
+    def _add(self, damaged: Damaged) -> None:
+        if len(self.found) < FOUND_MAX:
+            self.found.append(damaged)
+
+    # ---- locations
+
+    def _locations(self) -> Iterator[int]:
+        for entry in self._manifest().locations:
+            path = locations_path(self._directory, entry.file_id)
+            if entry.file_id in self._damaged_files:
+                continue
+            try:
+                found = check_locations(self._disk, path, entry.file_id, self._incarnation)
+                reason = "" if found.is_whole else "a part of it is damaged"
+            except OSError as error:
+                reason = f"can't be read: {error.strerror}"
+            if reason and entry in self._manifest().locations:
+                self._add(Damaged(path, reason))
+            yield 1 + entry.size_bytes
+
+    # ---- entry logs
+
+    def _logs(self, store: Store) -> Iterator[int]:
+        tries = 0
+        while True:
+            manifest = self._manifest()
+            logs = {log.log_id: log for log in manifest.logs if log.log_id >= self.place[0]}
+            files = [one for one in manifest.locations if one.file_id not in self._damaged_files]
+            scope = Scope([one.file_id for one in files], list(logs), self._deleted)
+            try:
+                runs = store.log_runs(scope, self.place, RUNS_A_PASS)
+            except (OSError, CorruptDataError):
+                # A merge has replaced a file in between, or one is damaged; the latter does not get better.
+                tries += 1
+                if tries == TRIES_MAX:
+                    raise
+                yield 1
+                continue
+            yield 1 + sum(one.size_bytes for one in files)
+            at = 0
+            while at < len(runs):
+                step = _step_of(run_list(runs, at, RUNS_A_STEP))
+                at += len(step)
+                yield 1 + self._verify(store, logs[step[0].log_id], step)
+                self.place = step[-1].log_id, step[-1].offset_bytes + 1
+            if runs.is_all:
+                return
+
+    def _verify(self, store: Store, log: LogEntry, runs: list[Run]) -> int:
+        path = log_path(self._directory, log.log_id)
+        try:
+            with LogScan(
+                self._disk,
+                path,
+                log.log_id,
+                self._incarnation,
+                salt=log.salt,
+                end_bytes=self._durable_bytes(log),
+            ) as scan:
+                bad = scan.verify(runs)
+        except OSError as error:
+            if self._is_listed(log):
+                self._add(Damaged(path, f"can't be read: {error.strerror}"))
+            return 0
+        for run in bad if self._is_listed(log) else ():
+            self._note(store, path, run)
+        self.runs += len(runs)
+        return sum(run.size_bytes for run in runs)
+
+    def _note(self, store: Store, path: str, run: Run) -> None:
+        try:
+            ranges = unreadable(store, run)
+        except NativeFullError:
+            ranges = [(run.first_entry_id, run.last_entry_id)]  # looked at again soon
+        self.damaged_runs += bool(ranges)
+        for first, last in ranges:
+            reason = f"a run at offset {run.offset_bytes} of {path} is damaged"
+            self._add(Damaged(path, reason, run.ledger_id, first, last))
+
+    def _is_listed(self, log: LogEntry) -> bool:
+        return any(log.log_id == one.log_id for one in self._manifest().logs)
+
+    def _durable_bytes(self, log: LogEntry) -> int:
+        """Return the newest durable length: the log may be appended to."""
+        lengths = [one.durable_bytes for one in self._manifest().logs if one.log_id == log.log_id]
+        return max([log.durable_bytes, *lengths])
+
+    # ---- journal
+
+    def _journal(self) -> Iterator[int]:
+        """Files behind which the journal has gone on, as far as replay would still need them.
+
+        What they hold is in the write cache, too: a flush in time is the cure.
+        """
+        mark = self._manifest().mark
+        try:
+            found = find_files(self._journal_disk, self._journal_directory, lock=False)
+            plan = plan_replay(found, mark, self._incarnation)
+        except (OSError, Error):
+            return  # a file was recycled under the look
+        for file in plan.files[:-1]:
+            size_bytes = 1
+            try:
+                with JournalScan(
+                    self._journal_disk,
+                    file.path,
+                    file.file_id,
+                    self._incarnation,
+                    mark_sequence=mark,
+                    end_sequence=file.end_sequence,
+                ) as scan:
+                    for batch in scan:
+                        size_bytes += batch.padded_bytes
+                        if size_bytes >= STEP_BYTES:
+                            yield size_bytes
+                            size_bytes = 1
+                    end = scan.end
+            except (OSError, Error):
+                continue
+            if end.kind == "damage" and self._manifest().mark <= end.last_sequence:
+                self._add(
+                    Damaged(file.path, f"batches from {end.last_sequence + 1} on can't be read")
+                )
+            yield size_bytes
+
+
+class Recheck:
+    """A plan: are these entries still unreadable, or has a repair or a compaction ended that?"""
+
+    def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """`ranges`: ledger, first, last."""
+        self.readable: deque[tuple[int, int, int]] = deque()
+        self.is_done = False
+        self._ranges = deque(ranges)
+
+    def step(self, store: Store) -> int:
+        """Look at one range."""
+        if not self._ranges:
+            self.is_done = True
+            return 0
+        ledger_id, first, last = self._ranges.popleft()
+        run = Run(ledger_id, first, last, 0, 0, 0, last - first + 1)
+        try:
+            if not unreadable(store, run):
+                self.readable.append((ledger_id, first, last))
+        except NativeFullError:
+            pass
+        return MIB
+
+    def abandon(self) -> None:
+        """Do nothing."""
+        self.is_done = True
+
+
+def _step_of(runs: list[Run]) -> list[Run]:
+    """Return the first runs, up to about STEP_BYTES."""
+    size_bytes = 0
+    for n, run in enumerate(runs, 1):
+        size_bytes += run.size_bytes
+        if size_bytes >= STEP_BYTES:
+            return runs[:n]
+    return runs
