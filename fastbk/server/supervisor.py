@@ -50,8 +50,8 @@ DISK_IS_BACK = "a disk is back: the journal starts again"
 
 PROPERTY_CHARACTERS_MAX = 500
 READS_ONLY_NEXT = (
-    "only reads are served from now on, without a journal: find out from the lines above why children"
-    " died, repair that, and restart the bookie; it takes writes again then"
+    "only reads are served from now on, without a journal: find out from the lines above why children died, repair"
+    " that, and restart the bookie; it takes writes again then"
 )
 
 ORPHAN_DRAIN_MS = 3_000
@@ -266,8 +266,7 @@ class Supervisor:
         logs.info("bookie.draining", reason=stop.reason)
         # Both at once: nobody has to wait for metadata to stop.
         timeout_ms = self._config.bookie.drain_timeout_ms
-        if self._is_orphan:
-            timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS)
+        timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS) if self._is_orphan else timeout_ms
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
         if clean and not self._reads_only:  # then nothing was flushed, and may have to be replayed
             await asyncio.to_thread(end_life, self._config.ledgers.all_directories)
@@ -290,8 +289,7 @@ class Supervisor:
             state = State.READ_ONLY if refused else State.WRITABLE
             if state is self._life.state:
                 continue
-            why = self._disks.refusing() or "a limit is reached"
-            reason = why if refused else "serving"
+            reason = self._disks.refusing() or "a limit is reached" if refused else "serving"
             logs.warning("bookie.became_" + state.value, reason=reason)
             self._life.go(state, reason, time.monotonic())
             try:
@@ -359,9 +357,9 @@ class Supervisor:
         return (*endpoints, Endpoint(http_host, self._admin.port, HTTP_PROTOCOL, HTTP_NAME))
 
     async def _open_admin(self, stack: contextlib.AsyncExitStack) -> AdminServer | None:
-        if not self._config.http.listen:
+        if not (listen := self._config.http.listen):
             return None
-        host, port = split_address(self._config.http.listen, "[http] listen")
+        host, port = split_address(listen, "[http] listen")
         admin = AdminServer(self._life, self._metrics, self._disks.shown)
         admin.add_route("GET", "/disks", self._disks.answer)
         admin.add_route("GET", "/info", self._info)
