@@ -17,17 +17,20 @@ from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server.config import is_loopback, split_address
 from fastbk.server.identity import Directory, known_of, look, places
+from fastbk.storage.identity import NAME as IDENTITY_NAME
+from fastbk.storage.identity import read_identity
 from fastbk.storage.start_rules import Found, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.meta.api import MetadataStore
+    from fastbk.meta.api import VersionedIdentity
     from fastbk.server.config import BookieConfig
 
 METADATA_TIMEOUT_S = 5.0
 SLOW_METADATA_S = 0.25
+SKEW_MAX_S = 5.0
 
 VERDICTS = {
     Verdict.KNOWN: "directories, cookies and metadata agree",
@@ -115,17 +118,43 @@ class Cluster:
                 yield warn("metadata", why, "look at the load and disks of the metadata servers")
             else:
                 yield ok("metadata", why)
-            yield self._identity(store, instance_id)
+            host, port = split_address(self._config.bookie.listen, "[bookie] listen")
+            bookie_id = self._config.bookie.id or f"{host}:{port}"
+            read = store.read_identity(BookieId(bookie_id))
+            yield self._identity(bookie_id, read, instance_id)
+            if read is not None:
+                yield self._skew(read)
         except Error as error:
             yield fail("metadata", str(error), f"fastbk metadata show --metadata {uri}")
         finally:
             store.close()
 
-    def _identity(self, store: MetadataStore, instance_id: str) -> Finding:
+    def _skew(self, read: VersionedIdentity) -> Finding:
+        """Compare this machine's clock with the metadata servers': at the last start both wrote the count of starts."""
+        name = "clock and metadata's"
+        if read.written_s is None:
+            return ok(name, "they are the same clock")
+        written_s = []
+        for directory, _ in places(self._config):
+            path = f"{directory}/{IDENTITY_NAME}"
+            if os.path.exists(path):
+                with Disk(Path(directory), "plain") as disk:
+                    identity = read_identity(disk, directory)
+                if identity is not None and identity.starts == read.identity.starts:
+                    written_s.append(os.stat(path).st_mtime)
+        if not written_s:
+            return ok(name, "nothing to compare them by")
+        skew_s = max(written_s) - read.written_s
+        why = f"at the last start this machine's was {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
+        if abs(skew_s) > SKEW_MAX_S:
+            fix = "timedatectl on both; keep clocks synchronised (nothing, if the directories were copied since)"
+            return warn(name, why, fix)
+        return ok(name, why)
+
+    def _identity(
+        self, bookie_id: str, read: VersionedIdentity | None, instance_id: str
+    ) -> Finding:
         """Ask the start rules, without starting (INV-D1)."""
-        host, port = split_address(self._config.bookie.listen, "[bookie] listen")
-        bookie_id = self._config.bookie.id or f"{host}:{port}"
-        read = store.read_identity(BookieId(bookie_id))
         known = None if read is None else known_of(read.identity)
         try:
             verdict = judge(bookie_id, self._found(), known, instance_id=instance_id)

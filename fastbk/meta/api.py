@@ -106,6 +106,8 @@ class VersionedIdentity:
 
     identity: BookieIdentity
     version: int
+    written_s: float | None = None
+    """When, by the clock of a store that has one of its own."""
 
 
 def deleted_before(ledger_id: LedgerId) -> MetadataConflict:

@@ -211,7 +211,7 @@ class Identities:
             found, cookie = call.get_all(both)
         if found is None or cookie is None:
             return None
-        return VersionedIdentity(parse_identity(found.data), found.version)
+        return VersionedIdentity(parse_identity(found.data), found.version, found.written_ms / 1e3)
 
     def write(
         self, call: Call, identity: BookieIdentity, version: int | None, instance_id: str

@@ -57,6 +57,8 @@ class Node:
     """Tells a node from one that was made under its name later."""
     owner: int
     """The session that an ephemeral node belongs to; 0 for others."""
+    written_ms: int
+    """When it was written last, by the server's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,13 @@ class Call:
                 found.append(None)
             else:
                 data, stat = answer
-                found.append(Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner))
+                found.append(_node(data or b"", stat))
         return found
 
     def exists(self, path: str, watch: Callable[[Any], None] | None = None) -> Node | None:
         """Return a node without its data; `watch` is set also where there is none."""
         (stat,) = self._read(lambda zk: [zk.exists_async(path, watch=watch)])
-        return stat and Node(b"", stat.version, stat.czxid, stat.ephemeralOwner)
+        return stat and _node(b"", stat)
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str] | None:
         """Return the names of a node's children, None if there is no such node (then `watch` is not set)."""
@@ -267,3 +269,8 @@ def _transaction(zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no
         else:
             transaction.check(op.path, op.version)
     return transaction
+
+
+def _node(data: bytes, stat: Any) -> Node:  # noqa: ANN401 -- kazoo's
+    """Return a node from what kazoo tells of it."""
+    return Node(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fastbk.doctor import data as data_module
 from fastbk.doctor.data import holder_of
 from fastbk.doctor.examine import examine
 from fastbk.doctor.report import Finding, Status
+from fastbk.meta import open_store
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
@@ -26,6 +28,7 @@ from fastbk.storage.directories import log_path
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
 from fastbk.storage.unclean import Unclean, write_unclean
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"
 
@@ -67,7 +70,7 @@ class Patient:
         """What a first start leaves behind."""
         for directory in (self.journal, self.ledgers):
             directory.mkdir(exist_ok=True)
-        store = SqliteStore(self.uri.removeprefix("sqlite:"))
+        store = open_store(self.uri)
         settle(self.config(), store, ME)
         store.close()
 
@@ -256,6 +259,22 @@ def test_a_configuration_that_makes_no_sense_does_not_end_it(patient: Patient) -
     findings = patient.examine()
     assert findings[0].status is Status.FAIL
     assert worst(findings, "kernel")
+
+
+def test_a_clock_that_is_off_from_the_metadata_servers(
+    patient: Patient, zookeeper: ZooKeeperPlace
+) -> None:
+    """Both wrote the count of starts at the last start, each by its own clock."""
+    patient.uri = zookeeper.uri()
+    patient.write_file()
+    patient.start()
+    assert worst(patient.examine(), "clock and metadata's").status is Status.OK
+    for directory in (patient.journal, patient.ledgers):
+        past_s = time.time() - 60
+        os.utime(directory / "identity.json", (past_s, past_s))
+    found = worst(patient.examine(), "clock and metadata's")
+    assert found.status is Status.WARN
+    assert "s behind" in found.why
 
 
 def test_choices_that_give_something_up(patient: Patient) -> None:
