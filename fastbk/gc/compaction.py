@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 GO_BYTES_MAX = 1 << 30
 """Most live bytes moved in one go: what is won back comes soon."""
 GO_LOGS_MAX = 64
-STALL_S = 60.0
-"""A compaction that moves nothing for so long is stuck: it is said, counted, and told to stop."""
+STALL_S = 300.0
+"""A compaction that moves nothing for so long is stuck: it is said, counted, and told to stop. Finding out what lives in
+its logs takes a while, too, before the first byte is moved."""
 LOOK_INTERVAL_S = 5.0
 """Between two looks at the room, while nothing is moved."""
 URGENT_INTERVAL_S = 30.0

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 BUSY_SHARE = 20
 """Looking takes at most one such part of the time, however many ledgers there are."""
 LOOK_S = 1.0
-"""Between two looks at compaction."""
+"""Between two looks at a compaction that is under way."""
+IDLE_LOOK_S = 5.0
+"""The same while none is."""
 USAGE_INTERVAL_S = 30.0
 COMPLAINT_INTERVAL_S = 60.0
 """Between two log lines about an index that does not answer."""
@@ -91,7 +93,8 @@ class Work:
         if self.control.asked:
             return 0.0
         now_s = self.clock_s()
-        rest_s = LOOK_S
+        is_busy = any(one.is_running for one in self.compactors)
+        rest_s = LOOK_S if is_busy else IDLE_LOOK_S
         if LEDGERS not in self.control.suspended:
             rest_s = min(rest_s, self._next_cycle_s - now_s, self._next_copies_s - now_s)
         return max(0.0, rest_s)

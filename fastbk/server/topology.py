@@ -264,6 +264,9 @@ INTERPRETER_BYTES: dict[Role, int] = {
 """What each process takes before any work, as a share (PSS): code that all of them map counts once.
 """
 
+GC_BYTES_A_LEDGER = 16
+"""While gc compares the local ledgers with what metadata lists: an id twice."""
+
 CONTROL_BYTES = 2 * MIB
 """Control pages of a segment with counters, descriptors and exceptions; the largest is the
 journal's.
@@ -289,6 +292,7 @@ def memory_table(config: BookieConfig) -> list[Budget]:
     table = [
         Budget("supervisor", "interpreter", INTERPRETER_BYTES["supervisor"]),
         Budget("gc", "interpreter", INTERPRETER_BYTES["gc"]),
+        Budget("gc", "ids of ledgers", config.limits.ledgers_max * GC_BYTES_A_LEDGER),
     ]
     for pair in range(count):
         table += _pair_table(config, pair, f"pair {pair}: " if count > 1 else "")
