@@ -169,7 +169,10 @@ async def fill_and_recover(here: World, *, kill: bool) -> None:
     await here.check()
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["alive", "killed"])
+@pytest.mark.parametrize(
+    "kill",
+    [pytest.param(False, id="alive", marks=pytest.mark.soak), pytest.param(True, id="killed")],
+)
 async def test_a_disk_filled_under_load_loses_nothing_and_is_written_again(
     tmp_path: Path, kill: bool
 ) -> None:
@@ -290,7 +293,7 @@ async def test_a_file_system_that_fails_is_left_alone_and_after_its_repair_all_i
         await until(is_told, "the state")
         await here.check()
         assert here.cluster.stop() or name == "ledgers", "without its ledger disk it cannot flush"
-        run("umount", str(disk.path))
+        disk.unmount()
         disk.check()
         disk.mount()
         await asyncio.to_thread(here.cluster.start)
