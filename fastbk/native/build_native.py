@@ -69,6 +69,8 @@ STORE_SOURCES = [
     "fbk_locations_write.c",
     "fbk_merge.c",
     "fbk_log_runs.c",
+    "fbk_compact.c",
+    "fbk_compact_read.c",
     "fbk_flush.c",
     "fbk_entry_log.c",
     "fbk_file_writer.c",

@@ -16,3 +16,8 @@ def die_with_parent() -> None:
     result = lib.fbk_process_die_with_parent()
     if result < 0:
         raise OSError(-result, os.strerror(-result))
+
+
+def lower_thread() -> None:
+    """Have the calling thread's disk requests and computing come behind those of others, as far as allowed."""
+    lib.fbk_process_lower_thread()

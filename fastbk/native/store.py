@@ -38,6 +38,7 @@ __all__ = [
     "FENCED",
     "HAS_KEY",
     "LIMBO",
+    "STATE",
     "Flush",
     "FlushItems",
     "FlushOptions",
@@ -174,6 +175,17 @@ class Store:
         ids = sorted(log_ids)
         memory = ffi.new("uint64_t[]", [*ids, 0])
         check(lib.fbk_store_set_logs(self.handle, memory, len(ids)), "set the logs")
+
+    def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """Drop cached runs of these ledgers. Final once `old_sets` is 0: no job looks under an older set then."""
+        ids = sorted(set(ledger_ids))
+        memory = ffi.new("int64_t[]", [*ids, 0])
+        lib.fbk_store_forget_ledgers(self.handle, memory, len(ids))
+
+    @property
+    def old_sets(self) -> int:
+        """Sets that were replaced, and that a job still looks under."""
+        return int(lib.fbk_store_old_sets(self.handle))
 
     def forget_log(self, log_id: int) -> None:
         """Close a log that is about to be deleted, drop its cached runs."""

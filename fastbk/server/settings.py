@@ -192,6 +192,9 @@ class LedgerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     entry_log_size_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 1 * GIB
     """An entry log is appended to until it holds this much; it is deleted only as a whole."""
 
+    merge_rate_bytes: Annotated[int, msgspec.Meta(ge=1 * MIB)] = 64 * MIB
+    """A second, read and written by merges of locations and by counting what lives, at most; more while they lag."""
+
     readers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Threads that read disks; also the most reads a disk sees at once."""
 

@@ -1,88 +1,44 @@
-"""The order of a checkpoint (A18, INV-X2, INV-X3), of merges and of deletions.
+"""The order of a checkpoint (A18, INV-X2, INV-X3): a flush, its commit, and what follows.
 
-The flush thread calls `run`, `merge_if_due` and `delete_ledgers`; each writes new files, syncs them, looks into
-them, and commits a manifest. What comes back is a `Change`: the main loop installs it (`install`, memory work
-only), frees the write cache and publishes the mark; then the flush thread unlinks what no manifest names any more
-(`clean_up`). A failure before the commit abandons the new files, and the next try writes new ones; a commit whose
-outcome is unknown leaves them on disk until a later one succeeded, since the failed manifest may count after a
-restart. No thread here; crash tests call it step by step on the fake disk.
+The flush thread calls `run`, which looks into new, synced files and commits a manifest. What comes back is a `Change`:
+the main loop installs it (`install`, memory work only), frees the write cache and publishes the mark; then the flush
+thread unlinks what no manifest names any more (`clean_up`). A failure before the commit abandons the new files, and
+the next try writes new ones; a commit whose outcome is unknown leaves them on disk until a later one succeeded, since
+the failed manifest may count after a restart. No thread here; crash tests call it step by step on the fake disk.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.errors import Error, StorageError
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.kill_points import kill_point
-from fastbk.native.store import FlushOptions, MergeOptions, Scope
-from fastbk.storage import entry_log_files, locations_files
-from fastbk.storage.audit import AuditLog
-from fastbk.storage.directories import free_bytes, locations_path, log_path
-from fastbk.storage.manifest import (
-    CommitInDoubt,
-    LocationsEntry,
-    LogEntry,
-    Manifest,
-)
-from fastbk.storage.new_files import Attempt, NewFiles
-from fastbk.units import GIB, MIB
+from fastbk.native.store import FlushOptions
+from fastbk.storage import entry_log_files
+from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
+from fastbk.storage.directories import free_bytes
+from fastbk.storage.manifest import FLUSH, LocationsEntry, LogEntry, Manifest
+from fastbk.storage.new_files import Attempt
+from fastbk.storage.upkeep import CheckpointSettings, Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from fastbk.native.disk import Disk
     from fastbk.native.store import FlushItems, FlushResult, Store
     from fastbk.storage.manifest import Damage, ManifestSlots
 
-FAILURES = (OSError, Error)
-MERGE_BLOCKS = 256
-
-
-class CheckpointFailed(StorageError):
-    """Nothing was lost and nothing changed: the write cache is still needed. `__cause__` says why."""
-
-    default_retryable = True
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSettings:
-    """Bounds: when a log is rolled, how much is written at a time, how often a failed flush is tried."""
-
-    entry_log_size_bytes: int = GIB
-    step_bytes: int = MIB
-    attempts_max: int = 5
-    retry_delay_s: float = 0.1
-    """Before the second attempt; doubled before each further one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A committed manifest that the main loop has not installed yet."""
-
-    manifest: Manifest
-    add: tuple[int, ...] = ()
-    """Locations files to be searched from now on."""
-    remove: tuple[int, ...] = ()
-    """Locations files whose content is in those of `add`, or is not wanted any more."""
-    dead_logs: tuple[LogEntry, ...] = ()
-    unlink: tuple[str, ...] = ()
-    """Paths that no manifest names any more; those of dead logs are not among them."""
-    is_mirrored: bool = True
-    """False: the manifest's second slot could not be written; say so to people."""
-    reason: str = ""
+__all__ = ["Change", "Checkpoint", "CheckpointFailed", "CheckpointSettings"]
 
 
 def _no_pause(_: int) -> None:
     return None
 
 
-class Checkpoint:
+class Checkpoint(Upkeep):
     """The durable state of one ledger directory, and the only way to change it. One thread but for `install`."""
 
     def __init__(
@@ -111,21 +67,13 @@ class Checkpoint:
             wait: between attempts; may raise to give up.
             free: bytes free on a directory's disk.
         """
-        self.manifest = manifest
-        self.damaged: set[int] = set()
-        """Ids of locations files of which a part is damaged: they are never merged."""
-        self._disk = disk
+        super().__init__(
+            Commits(disk, directory, slots, manifest, clock_s), settings, clock_s, new_salt
+        )
         self._directory = directory
         self._slots = slots
-        self._settings = settings
-        self._clock_s = clock_s
-        self._new_salt = new_salt
         self._wait = wait
         self._free = free
-        self._audit = AuditLog(disk, directory)
-        self._log: LogEntry | None = None
-        """The log this life appends to; never one of an earlier life, whose tail is unknown."""
-        self._files = NewFiles(disk, directory, manifest)
 
     # ---- the main loop's part
 
@@ -139,12 +87,8 @@ class Checkpoint:
 
     @staticmethod
     def install(store: Store, change: Change) -> None:
-        """Search the new files, and no longer old ones or unlisted logs (INV-X5). Memory work only. Main loop."""
-        for file_id in change.add:
-            store.add(file_id)
-        store.set_logs(log.log_id for log in change.manifest.logs)
-        for file_id in change.remove:
-            store.remove(file_id)
+        """See `Change.install`."""
+        change.install(store)
 
     # ---- the flush thread's part
 
@@ -190,56 +134,9 @@ class Checkpoint:
             " Free space on that disk or repair it; the journal holds the data meanwhile"
         ) from cause
 
-    def merge_if_due(self, store: Store) -> Change | None:
-        """Merge locations files if there are many; None when there is nothing to do. Raises CheckpointFailed."""
-        chosen = locations_files.choose_merge(self.manifest.locations, self.damaged)
-        if not chosen:
-            return None
-        try:
-            return self._merge(store, chosen, (), 0, "merged")
-        except FAILURES as error:
-            raise CheckpointFailed(
-                f"could not merge locations in {self._directory}: {error}"
-            ) from error
-
-    def delete_ledgers(
-        self,
-        store: Store,
-        ledger_ids: Collection[int],
-        *,
-        forget_deleted_before_s: int = 0,
-        reason: str = "deleted in metadata",
-    ) -> Change | None:
-        """Drop all locations of these ledgers, and the logs that nothing lives in any more; None for no ledgers.
-
-        One merge of all files, so that the counts of live bytes are exact and change in the same commit.
-        States of ledgers that were deleted before `forget_deleted_before_s` (wall clock) are forgotten; others stay,
-        and the caller flushes them with FBK_LEDGER_DELETED before. Raises CheckpointFailed: nothing changed; a
-        damaged locations file is never merged.
-        """
-        if not ledger_ids:
-            return None
-        chosen = self.manifest.locations
-        try:
-            return self._merge(store, chosen, ledger_ids, forget_deleted_before_s, reason)
-        except FAILURES as error:
-            raise CheckpointFailed(
-                f"could not drop ledgers in {self._directory}: {error}"
-            ) from error
-
     def clean_up(self, store: Store, change: Change) -> list[str]:
-        """Unlink what no manifest names any more, after `install`; return complaints. A failed one is tried later."""
-        complaints = []
-        paths = list(change.unlink)
-        try:
-            self._audit.append(*(self._obituary(log, change) for log in change.dead_logs))
-            paths += [log_path(self._directory, log.log_id) for log in change.dead_logs]
-        except OSError as error:
-            # Without its line in the audit log nothing is deleted; the files stay behind for the next start.
-            complaints.append(f"audit log: {error}")
-        for log in change.dead_logs:
-            store.forget_log(log.log_id)
-        return [*complaints, *self._files.unlink(paths)]
+        """See `Commits.clean_up`."""
+        return self.commits.clean_up(store, change)
 
     # ---- steps
 
@@ -252,22 +149,23 @@ class Checkpoint:
         clean: bool,
         pause: Callable[[int], None],
     ) -> Change:
+        commits = self.commits
         manifest = msgspec.structs.replace(
             self.manifest, mark=mark, damage=(*self.manifest.damage, *damage), clean=clean
         )
         if not items.item_count and not items.state_count:
-            return self._commit(store, manifest, Attempt(self._slots.next_generation()))
-        attempt = self._files.attempt(self._slots.next_generation())
-        log = self._log if items.item_count else None
+            return commits.commit(store, manifest, Attempt(self._slots.next_generation()))
+        attempt = commits.files.attempt(self._slots.next_generation())
+        log = commits.current_log if items.item_count else None
         offset_bytes = log.durable_bytes if log is not None else 0
         if items.item_count and log is None:
-            log = self._files.new_log(attempt, self._new_salt())
+            log = commits.files.new_log(attempt, self._new_salt(), self._clock_s(), FLUSH)
         # Whatever happens from here on, the log's tail is unknown until the commit.
-        current, self._log = self._log, None
+        current, commits.current_log = commits.current_log, None
         try:
             result = self._flush(store, items, attempt, log, offset_bytes, pause)
         except BaseException:
-            self._files.abandon(store, attempt)
+            commits.files.abandon(store, attempt)
             raise
         entry = LocationsEntry(
             file_id=attempt.file_id,
@@ -284,11 +182,11 @@ class Checkpoint:
             )
             logs = entry_log_files.appended(logs, current)
         manifest = msgspec.structs.replace(
-            manifest, locations=(*manifest.locations, entry), logs=logs
+            manifest, locations=in_order([*manifest.locations, entry]), logs=logs
         )
-        change = self._commit(store, manifest, attempt)
+        change = commits.commit(store, manifest, attempt)
         if current is not None and current.durable_bytes < self._settings.entry_log_size_bytes:
-            self._log = current
+            commits.current_log = current
         return change
 
     def _flush(
@@ -321,130 +219,6 @@ class Checkpoint:
 
     @staticmethod
     def _look_into(store: Store, attempt: Attempt) -> None:
-        attempt.is_prepared = True
+        attempt.prepared.append(attempt.file_id)
         if store.prepare(attempt.file_id):
             raise CorruptDataError("a locations file reads back damaged right after it was written")
-
-    def _merge(
-        self,
-        store: Store,
-        chosen: Sequence[LocationsEntry],
-        deleted: Iterable[int],
-        forget_deleted_before_s: int,
-        reason: str,
-    ) -> Change:
-        keep = tuple(entry for entry in self.manifest.locations if entry not in chosen)
-        generation = self._slots.next_generation()
-        attempt = self._files.attempt(generation) if chosen else Attempt(generation)
-        logs: tuple[LogEntry, ...] = self.manifest.logs
-        dead: tuple[LogEntry, ...] = ()
-        locations = keep
-        try:
-            if chosen:
-                merged = self._write_merged(
-                    store, chosen, deleted, forget_deleted_before_s, attempt
-                )
-                locations = tuple(sorted([*keep, merged], key=lambda entry: entry.first_generation))
-            if not keep:
-                files = [attempt.file_id] if chosen else []
-                live = store.log_bytes(Scope(files, (log.log_id for log in logs)))
-                if self._log is not None and self._log.log_id not in live:
-                    self._log = None  # nothing lives in it: sealed, it can go at once
-                logs, dead = entry_log_files.with_live_bytes(self._sealed(logs), live)
-        except BaseException:
-            self._files.abandon(store, attempt)
-            raise
-        kill_point("index.merge_before_manifest")
-        change = self._commit(
-            store,
-            msgspec.structs.replace(self.manifest, locations=locations, logs=logs),
-            attempt,
-            remove=tuple(entry.file_id for entry in chosen),
-            dead_logs=dead,
-            reason=reason,
-        )
-        kill_point("index.merge_after_manifest")
-        if self._log is not None:
-            current_id = self._log.log_id
-            self._log = next((log for log in logs if log.log_id == current_id), None)
-        return change
-
-    def _write_merged(
-        self,
-        store: Store,
-        chosen: Sequence[LocationsEntry],
-        deleted: Iterable[int],
-        forget_deleted_before_s: int,
-        attempt: Attempt,
-    ) -> LocationsEntry:
-        options = MergeOptions(attempt.file_id, self._clock_s(), forget_deleted_before_s)
-        merge = store.begin_merge(options, self._scope(chosen, deleted))
-        try:
-            while merge.step(MERGE_BLOCKS):
-                pass
-            result = merge.end()
-        finally:
-            merge.abandon()
-        self._look_into(store, attempt)
-        return LocationsEntry(
-            file_id=attempt.file_id,
-            first_generation=result.first_generation,
-            last_generation=result.last_generation,
-            size_bytes=result.file_size_bytes,
-        )
-
-    def _scope(self, files: Sequence[LocationsEntry], deleted: Iterable[int]) -> Scope:
-        listed = (log.log_id for log in self.manifest.logs)
-        return Scope((entry.file_id for entry in files), listed, deleted)
-
-    def _sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
-        """Return `logs` with all sealed but the one that is appended to."""
-        current_id = self._log.log_id if self._log is not None else -1
-        return tuple(msgspec.structs.replace(log, sealed=log.log_id != current_id) for log in logs)
-
-    def _commit(
-        self,
-        store: Store,
-        manifest: Manifest,
-        attempt: Attempt,
-        *,
-        remove: tuple[int, ...] = (),
-        dead_logs: tuple[LogEntry, ...] = (),
-        reason: str = "",
-    ) -> Change:
-        """Step 3. After CommitInDoubt nothing that either manifest names may be unlinked or written to (INV-X2)."""
-        manifest = msgspec.structs.replace(
-            manifest,
-            generation=attempt.generation,
-            next_file_id=self._files.next_file_id,
-            next_log_id=self._files.next_log_id,
-        )
-        try:
-            is_mirrored = self._slots.commit(manifest)
-        except CommitInDoubt:
-            self._log = None
-            self._files.doubt(store, attempt)
-            raise
-        self.manifest = manifest
-        unlink = (
-            *self._files.take_waiting(),
-            *(locations_path(self._directory, file_id) for file_id in remove),
-        )
-        return Change(
-            manifest=manifest,
-            add=(attempt.file_id,) if attempt.file_id >= 0 else (),
-            remove=remove,
-            dead_logs=dead_logs,
-            unlink=unlink,
-            is_mirrored=is_mirrored,
-            reason=reason,
-        )
-
-    def _obituary(self, log: LogEntry, change: Change) -> dict[str, object]:
-        return {
-            "time_s": self._clock_s(),
-            "deleted": log_path(self._directory, log.log_id),
-            "bytes": log.durable_bytes,
-            "generation": change.manifest.generation,
-            "reason": change.reason,
-        }

@@ -36,11 +36,26 @@ def appended(logs: Iterable[LogEntry], entry: LogEntry) -> tuple[LogEntry, ...]:
     return tuple(sorted([*others, entry], key=lambda log: log.log_id))
 
 
-def with_live_bytes(
-    logs: Iterable[LogEntry], live: Mapping[int, int]
+def recounted(
+    logs: Iterable[LogEntry], before: Iterable[LogEntry], live: Mapping[int, int]
+) -> tuple[LogEntry, ...]:
+    """Return `logs` with the live bytes that were counted when they were as `before`; what came since is added.
+
+    Logs that are not in `before` are new, and stay as they are.
+    """
+    difference = {log.log_id: live.get(log.log_id, 0) - log.live_bytes for log in before}
+    return tuple(
+        msgspec.structs.replace(
+            log, live_bytes=max(0, log.live_bytes + difference.get(log.log_id, 0))
+        )
+        for log in logs
+    )
+
+
+def split_dead(
+    logs: Iterable[LogEntry],
 ) -> tuple[tuple[LogEntry, ...], tuple[LogEntry, ...]]:
-    """Return (the logs to keep, those that are dead): a sealed log that no location names any more is dead."""
-    counted = [msgspec.structs.replace(log, live_bytes=live.get(log.log_id, 0)) for log in logs]
-    kept = tuple(log for log in counted if log.live_bytes > 0 or not log.sealed)
-    dead = tuple(log for log in counted if log.live_bytes == 0 and log.sealed)
-    return kept, dead
+    """Return (the logs to keep, those that are dead): a sealed log in which nothing lives is dead."""
+    every = tuple(logs)
+    kept = tuple(log for log in every if log.live_bytes or not log.sealed)
+    return kept, tuple(log for log in every if log.sealed and not log.live_bytes)

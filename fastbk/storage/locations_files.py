@@ -49,20 +49,21 @@ def tier_of(size_bytes: int) -> int:
 
 
 def choose_merge(
-    files: Sequence[LocationsEntry], damaged: Collection[int] = ()
+    files: Sequence[LocationsEntry], damaged: Collection[int] = (), newer_than: int = -1
 ) -> tuple[LocationsEntry, ...]:
     """Return the files to be merged now, in ascending generations; empty when there is nothing to do.
 
     Args:
         files: all that count, in ascending generations.
         damaged: ids of files that must not be merged; only those newer than all of them are.
+        newer_than: a generation; only files of higher ones are merged.
 
     For the smallest tier t of which there are MERGE_FILES_MIN files among the newest files of tiers <= t, all of
     those newest files are merged. So a location is written again about once a tier, and a lookup asks fewer
     than MERGE_FILES_MIN files of each tier.
     """
     last_damaged = max((i for i, file in enumerate(files) if file.file_id in damaged), default=-1)
-    files = files[last_damaged + 1 :]
+    files = [file for file in files[last_damaged + 1 :] if file.first_generation > newer_than]
     if len(files) >= FILES_MAX:
         return tuple(files)
     tiers = [tier_of(file.size_bytes) for file in files]

@@ -9,6 +9,7 @@ once by the supervisor when a directory is born.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
 
 MAGIC = b"FBKMNFST"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""1: logs without kind and age."""
 HEADER = struct.Struct("<8sIIQQI24s")
 HEADER_BYTES = HEADER.size + 4
 BLOCK_BYTES = 4096
 BODY_BYTES_MAX = 64 << 20
 SLOTS = ("manifest.0", "manifest.1")
+FLUSH, COMPACTION = "flush", "compaction"
 
 
 class LocationsEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,13 +45,18 @@ class LocationsEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry log that counts, up to `durable_bytes`; `live_bytes`: of the runs that locations name."""
+    """An entry log that counts, up to `durable_bytes`; `live_bytes`: of runs that locations name for living ledgers.
+
+    `kind`: FLUSH or COMPACTION; `created_s`: wall clock, 0 = by a version that did not note it.
+    """
 
     log_id: int
     salt: int
     durable_bytes: int
     live_bytes: int
     sealed: bool
+    kind: str = FLUSH
+    created_s: int = 0
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +113,7 @@ def decode(raw: bytes, name: str = "manifest") -> Manifest:
     magic, version, _, generation, body_bytes, body_crc, _ = HEADER.unpack(front)
     if magic != MAGIC or int.from_bytes(stored_crc, "little") != crc32c(front):
         raise CorruptDataError(f"{name}: damaged header")
-    if version != VERSION:
+    if version not in READABLE:
         raise FormatTooNewError(
             f"{name} has format {version}, this fastbk knows {VERSION}: start the version that wrote it"
         )
@@ -125,7 +134,7 @@ def decode(raw: bytes, name: str = "manifest") -> Manifest:
 
 
 class ManifestSlots:
-    """The two slots of one ledger directory. One thread."""
+    """The two slots of one ledger directory. One thread, but for `next_generation`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -134,6 +143,9 @@ class ManifestSlots:
         """Of the valid content of each slot; -1 = missing, damaged, or in doubt."""
         self._present = [False, False]
         self._attempted = -1
+        self._given = -1
+        """The highest generation ever given out."""
+        self._lock = threading.Lock()
         self.complaints: list[str] = []
         """What was wrong with a slot at `load`, for the log; a torn one is ordinary after a crash."""
 
@@ -175,8 +187,10 @@ class ManifestSlots:
         )
 
     def next_generation(self) -> int:
-        """Return a generation that no slot can hold yet, not even after a commit in doubt."""
-        return self._attempted + 1
+        """Return a generation that no slot can hold yet, and that is never returned again. Any thread."""
+        with self._lock:
+            self._given = max(self._given, self._attempted) + 1
+            return self._given
 
     def commit(self, manifest: Manifest) -> bool:
         """Make `manifest` the one that counts, in both slots; return whether the second was written, too.

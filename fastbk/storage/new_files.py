@@ -7,13 +7,14 @@ manifest names which may or may not count after a restart waits for the next com
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.native.kill_points import kill_point
 from fastbk.storage import entry_log_files, locations_files
 from fastbk.storage.directories import locations_path, log_path
-from fastbk.storage.manifest import LogEntry
+from fastbk.storage.manifest import FLUSH, LogEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,16 +31,18 @@ class Attempt:
     generation: int
     file_id: int = -1
     paths: list[str] = field(default_factory=list)
-    is_prepared: bool = False
+    prepared: list[int] = field(default_factory=list)
+    """Locations files that the store has looked into."""
 
 
 class NewFiles:
-    """Of one ledger directory; the flush thread's."""
+    """Of one ledger directory; the flush thread's, but for new ids, which the background thread takes, too."""
 
     def __init__(self, disk: Disk, directory: str, manifest: Manifest) -> None:
         """Note what an earlier life left behind: its names stay taken until a commit of this life, ids go on behind."""
         self.next_log_id = manifest.next_log_id
         self.next_file_id = manifest.next_file_id
+        self._lock = threading.Lock()
         self._disk = disk
         self._directory = directory
         self._waiting: list[str] = []
@@ -58,28 +61,45 @@ class NewFiles:
                 self._waiting.append(locations_path(directory, file_id))
 
     def attempt(self, generation: int) -> Attempt:
-        """Return a try that makes a locations file."""
-        file_id = self.next_file_id
-        self.next_file_id += 1
-        return Attempt(generation, file_id, [locations_path(self._directory, file_id)])
+        """Return a try that makes a locations file. Any thread."""
+        attempt = Attempt(generation)
+        attempt.file_id = self.new_locations(attempt)
+        return attempt
 
-    def new_log(self, attempt: Attempt, salt: int) -> LogEntry:
-        """Return an entry log that `attempt` makes."""
-        log_id = self.next_log_id
-        self.next_log_id += 1
+    def new_locations(self, attempt: Attempt) -> int:
+        """Return the id of a locations file that `attempt` makes. Any thread."""
+        with self._lock:
+            file_id = self.next_file_id
+            self.next_file_id += 1
+        attempt.paths.append(locations_path(self._directory, file_id))
+        return file_id
+
+    def new_log(self, attempt: Attempt, salt: int, created_s: int, kind: str = FLUSH) -> LogEntry:
+        """Return an entry log that `attempt` makes. Any thread."""
+        with self._lock:
+            log_id = self.next_log_id
+            self.next_log_id += 1
         attempt.paths.append(log_path(self._directory, log_id))
-        return LogEntry(log_id=log_id, salt=salt, durable_bytes=0, live_bytes=0, sealed=False)
+        return LogEntry(
+            log_id=log_id,
+            salt=salt,
+            durable_bytes=0,
+            live_bytes=0,
+            sealed=False,
+            kind=kind,
+            created_s=created_s,
+        )
 
     def abandon(self, store: Store, attempt: Attempt) -> None:
         """Before the commit: no manifest can name these files, and a full disk needs the room."""
-        if attempt.is_prepared:
-            store.drop_prepared(attempt.file_id)
+        for file_id in attempt.prepared:
+            store.drop_prepared(file_id)
         self.unlink(attempt.paths)
 
     def doubt(self, store: Store, attempt: Attempt) -> None:
         """After a commit of unknown outcome: the files stay until a later commit."""
-        if attempt.is_prepared:
-            store.drop_prepared(attempt.file_id)
+        for file_id in attempt.prepared:
+            store.drop_prepared(file_id)
         self._waiting += attempt.paths
 
     def take_waiting(self) -> list[str]:

@@ -67,9 +67,23 @@ def deletions(world: World) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(3, 1)])
 
 
+def compactions(world: World) -> Iterator[Callable[[], None]]:
+    yield lambda: world.flush([(1, 0), (2, 0), (3, 0)])
+    yield world.restart
+    yield lambda: world.flush([(1, 1), (2, 1), (4, 0)])
+    yield world.restart
+    yield lambda: world.flush([(1, 2), (5, 5)])
+    yield lambda: world.delete(2)
+    yield world.compact
+    yield lambda: world.flush([(1, 3)])
+    yield world.merge_all
+    yield world.restart
+    yield world.compact
+
+
 WORKLOADS = {
     workload.__name__: workload
-    for workload in (flush_and_merge, rolls_of_the_log, restarts, deletions)
+    for workload in (flush_and_merge, rolls_of_the_log, restarts, deletions, compactions)
 }
 
 
@@ -142,7 +156,7 @@ def test_a_fault_at_every_operation(workload: str, fault: str) -> None:
 def test_a_failed_flush_is_tried_again(workload: str) -> None:
     for nth in range(1, operations_of(workload) + 1):
         world = play(workload, "eio", nth, attempts_max=3)
-        assert world.pending == [] or workload in ("restarts", "deletions")
+        assert world.pending == [] or workload in ("restarts", "deletions", "compactions")
         look_after(world, "random", seed=nth)
 
 

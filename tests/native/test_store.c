@@ -215,12 +215,7 @@ test_merge(void)
     CHECK_EQUAL(fbk_store_log_runs(rig.store, &scope, 0, 0, runs, 128), 128);
     for (uint32_t i = 1; i < 128; i++)
         CHECK(runs[i].offset_bytes >= runs[i - 1].offset_bytes + runs[i - 1].size_bytes);
-    uint64_t runs_count = 0, from = 0;
-    for (int64_t count = 128; count == 128; runs_count += (uint64_t)count) {
-        count = fbk_store_log_runs(rig.store, &scope, 1, from, runs, 128);
-        from = runs[count - 1].offset_bytes + 1;
-    }
-    CHECK_EQUAL(runs_count, 970);
+    CHECK_EQUAL(fbk_store_log_runs(rig.store, &scope, 1, runs[64].offset_bytes + 1, runs, 1), 1);
     uint64_t total = pairs[0].bytes;
     uint64_t by_ledger = 0;
     for (int64_t ledger = 0; ledger < 100; ledger++) {

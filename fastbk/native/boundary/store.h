@@ -3,6 +3,7 @@ struct fbk_io;
 struct fbk_store;
 struct fbk_flush;
 struct fbk_merge;
+struct fbk_compact;
 struct fbk_ledger_state;
 struct fbk_location;
 
@@ -64,6 +65,24 @@ struct fbk_merge_result {
     uint64_t file_size_bytes;
     uint64_t first_generation;
     uint64_t last_generation;
+};
+
+struct fbk_compact_options {
+    uint64_t log_id;       /* made */
+    uint64_t log_salt;
+    uint64_t created_s;
+    uint64_t window_bytes; /* read, sorted and joined at a time; more for a run that is larger */
+};
+
+struct fbk_compact_counts {
+    uint64_t runs_read;
+    uint64_t runs_written;
+    uint64_t entries_moved;
+    uint64_t read_bytes;  /* dead bytes between runs included */
+    uint64_t moved_bytes; /* of runs in the new log */
+    uint64_t bad_runs;    /* with at least one damaged entry */
+    uint64_t bad_entries;
+    uint64_t locations;   /* not written yet */
 };
 
 struct fbk_log_bytes {
@@ -150,4 +169,14 @@ int64_t fbk_store_log_runs(struct fbk_store *store, const struct fbk_location_sc
 int32_t fbk_store_count_states(struct fbk_store *store, const uint64_t *file_ids, uint32_t file_count,
                                uint64_t deleted_before_s, uint64_t *states, uint64_t *forgettable);
 void fbk_store_set_background(struct fbk_store *store, struct fbk_io *io);
+void fbk_store_forget_ledgers(struct fbk_store *store, const int64_t *ledger_ids, uint64_t count);
+uint64_t fbk_store_old_sets(struct fbk_store *store);
+struct fbk_compact *fbk_compact_begin(struct fbk_store *store, const struct fbk_compact_options *options, int32_t *error);
+int64_t fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count);
+int32_t fbk_compact_end_log(struct fbk_compact *compact, uint64_t *log_end_bytes);
+int32_t fbk_compact_write_locations(struct fbk_compact *compact, uint64_t file_id, uint64_t generation,
+                                    uint64_t *file_size_bytes);
+void fbk_compact_counts_get(const struct fbk_compact *compact, struct fbk_compact_counts *counts);
+uint64_t fbk_compact_damaged(const struct fbk_compact *compact, int64_t *ids, uint64_t ranges_max);
+void fbk_compact_free(struct fbk_compact *compact);
 int64_t fbk_store_ledger_bytes(struct fbk_store *store, int64_t ledger_id, struct fbk_log_bytes *pairs, uint64_t pairs_max);

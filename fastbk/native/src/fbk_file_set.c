@@ -29,6 +29,7 @@ fbk_file_set_unref(struct fbk_store *store, struct fbk_file_set *set)
     fbk_store_lock(store);
     FBK_ASSERT(set->references > 0);
     bool last = --set->references == 0;
+    store->old_sets -= last && store->old_sets > 0;
     fbk_store_unlock(store);
     if (!last)
         return;
@@ -130,6 +131,7 @@ swap_set(struct fbk_store *store, struct fbk_file_set *set)
     fbk_store_lock(store);
     struct fbk_file_set *old = store->set;
     store->set = set;
+    store->old_sets++;
     store->counts.files = set->count;
     store->counts.index_bytes = 0;
     for (uint32_t i = 0; i < set->count; i++)
@@ -229,4 +231,13 @@ fbk_store_set_logs(struct fbk_store *store, const uint64_t *log_ids, uint32_t lo
     if (before)
         unref_logs(store, before);
     return 0;
+}
+
+uint64_t
+fbk_store_old_sets(struct fbk_store *store)
+{
+    fbk_store_lock(store);
+    uint64_t count = store->old_sets;
+    fbk_store_unlock(store);
+    return count;
 }

@@ -61,16 +61,25 @@ pass_over_file(struct fbk_store *store, const struct fbk_locations_file *file, s
     return 0;
 }
 
+/* All files are taken before the first is read: a merge that ends meanwhile takes none of them away. */
 static int32_t
 pass_over(struct fbk_store *store, const struct fbk_location_scope *scope, take_location *take, void *context)
 {
+    struct fbk_locations_file *files[FBK_STORE_FILES_MAX];
     struct fbk_scope_view view = {.scope = scope, .ledger_id = -1};
-    int32_t result = 0;
-    for (uint32_t i = 0; i < scope->file_count && result >= 0; i++) {
-        struct fbk_locations_file *file = fbk_locations_take(store, scope->file_ids[i]);
-        result = file ? pass_over_file(store, file, &view, -1, take, context) : -ENOENT;
-        if (file)
-            fbk_locations_unref(store, file);
+    int32_t result = scope->file_count > FBK_STORE_FILES_MAX ? -EINVAL : 0;
+    uint32_t taken = 0;
+    for (; result >= 0 && taken < scope->file_count; taken++) {
+        files[taken] = fbk_locations_take(store, scope->file_ids[taken]);
+        if (!files[taken]) {
+            result = -ENOENT;
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < taken; i++) {
+        if (result >= 0)
+            result = pass_over_file(store, files[i], &view, -1, take, context);
+        fbk_locations_unref(store, files[i]);
     }
     return result;
 }

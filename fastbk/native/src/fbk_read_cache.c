@@ -339,14 +339,16 @@ fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run)
         drop(cache, run);
 }
 
-void
-fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id)
+/* Drops unpinned runs that match; pinned ones go at their last release. */
+static void
+forget(struct fbk_read_cache *cache, bool (*matches)(const struct fbk_cached_run *run, const void *what, uint64_t count),
+       const void *what, uint64_t count)
 {
     for (uint32_t use = 0; use < FBK_RUN_USES; use++) {
         struct fbk_cached_run *next;
         for (struct fbk_cached_run *run = cache->lists[use].oldest; run; run = next) {
             next = run->newer;
-            if (run->log_id != log_id)
+            if (!matches(run, what, count))
                 continue;
             if (run->pins == 0)
                 drop(cache, run);
@@ -354,4 +356,38 @@ fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id)
                 unlist(cache, run);
         }
     }
+}
+
+static bool
+is_in_log(const struct fbk_cached_run *run, const void *log_id, uint64_t count)
+{
+    (void)count;
+    return run->log_id == *(const uint64_t *)log_id;
+}
+
+static bool
+is_of_ledgers(const struct fbk_cached_run *run, const void *ledger_ids, uint64_t count)
+{
+    const int64_t *ids = ledger_ids;
+    uint64_t low = 0, high = count;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (ids[middle] < run->run.ledger_id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && ids[low] == run->run.ledger_id;
+}
+
+void
+fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id)
+{
+    forget(cache, is_in_log, &log_id, 1);
+}
+
+void
+fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids, uint64_t count)
+{
+    forget(cache, is_of_ledgers, ledger_ids, count);
 }

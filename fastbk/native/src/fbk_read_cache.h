@@ -88,6 +88,8 @@ struct fbk_cached_run *fbk_read_cache_find_location(struct fbk_read_cache *cache
 void fbk_read_cache_consumed(struct fbk_read_cache *cache, struct fbk_cached_run *run);
 void fbk_read_cache_pin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
 void fbk_read_cache_unpin(struct fbk_read_cache *cache, struct fbk_cached_run *run);
+/* ledger_ids: ascending. */
+void fbk_read_cache_forget_ledgers(struct fbk_read_cache *cache, const int64_t *ledger_ids, uint64_t count);
 void fbk_read_cache_forget_log(struct fbk_read_cache *cache, uint64_t log_id);
 
 #endif

@@ -127,6 +127,14 @@ fbk_store_set_background(struct fbk_store *store, struct fbk_io *io)
     store->background_io = io;
 }
 
+void
+fbk_store_forget_ledgers(struct fbk_store *store, const int64_t *ledger_ids, uint64_t count)
+{
+    fbk_store_lock(store);
+    fbk_read_cache_forget_ledgers(&store->read_cache, ledger_ids, count);
+    fbk_store_unlock(store);
+}
+
 /* ---------------------------------------------------------------- states */
 
 int64_t

@@ -19,6 +19,9 @@
  * fbk_store_set_logs: main loop: the logs that the manifest lists, ascending.  A location in any other is void from now on
  *   (INV-X5): as if it were not there.  Until the first call all count.  One swap: between the old list and the new one
  *   there is no third state.  A reader that still looked with the old list, and found a log gone, looks again with the new.
+ * fbk_store_old_sets: sets that are not the current one, and that a job still looks under.
+ * fbk_store_forget_ledgers: drops cached runs of these ledgers (ascending).  With no old sets left, nothing that the current
+ *   set does not name is found any more.
  * fbk_store_forget_log: a log is gone from the manifest: close it, drop its cached runs.
  * fbk_store_load_states / _copy_states: the ledger states in a prepared or added file.  FBK_E_CORRUPT when a part is
  *   damaged: fences may be missing, so the caller must not go on as if nothing were.
@@ -55,6 +58,11 @@
  * fbk_store_log_runs: the first runs_max runs at or behind (from_log_id, from_offset_bytes) in the order of (log, offset);
  *   fewer than runs_max: there are no more.  One pass over all locations, in the memory of `runs` alone.
  * fbk_store_count_states: states in these files, and how many of them are of ledgers deleted before that time.
+ * fbk_compact_begin: makes a log.  _step moves the first of `runs` (as log_runs gives them, of one log at a time) into it and
+ *   returns how many it was done with; damaged ones are not moved and stop nothing, unless there are very many.  0: their
+ *   log can't be read now, leave it out.  < 0: only free.  _end_log pads, syncs the log and its folder.  _write_locations, behind it: one locations file for all that was
+ *   moved or found damaged.  _damaged: (ledger, first, last) of what was found damaged, at most ranges_max; returns how
+ *   many there are, until the locations are written.  Always ended by _free.
  * fbk_store_ledger_bytes: like _log_bytes, of one ledger, in the searched set. */
 #ifndef FBK_STORE_H
 #define FBK_STORE_H

@@ -122,6 +122,7 @@ struct fbk_store {
     bool stopping;
 
     struct fbk_file_set *set;
+    uint64_t old_sets; /* not freed yet: a job looks under each */
     struct fbk_locations_file *prepared[FBK_STORE_FILES_MAX];
     uint32_t prepared_count;
 

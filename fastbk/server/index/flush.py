@@ -1,8 +1,8 @@
-"""Flushes, merges and deletions, beside the index's loop.
+"""Flushes, commits and deletions, beside the index's loop.
 
 `FlushThread` is a thread that does one job after the other; nearly all of its time is spent in C or waiting for a
 disk. `Flusher` is the main loop's side: it says what is to be done next and installs what came out of it. The order of
-each job's steps is in `fastbk.storage.checkpoint`.
+each job's steps is in `fastbk.storage.checkpoint`; merges and compactions are `fastbk.server.index.upkeep`'s.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from fastbk.errors import Error
 from fastbk.invariant import check
 from fastbk.native.kill_points import kill_point
+from fastbk.server.index.background import DirectBackground
+from fastbk.server.index.upkeep import MERGE_BYTES_PER_S, Upkeeper
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 
@@ -25,16 +28,15 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.native.store import Store
+    from fastbk.server.index.background import Background
     from fastbk.storage.manifest import Damage
 
 RETRY_DELAY_S = 1.0
 """After a flush has failed as often as a checkpoint tries."""
-DELETED_KEPT_S = 7 * 24 * 3600
-"""How long a deleted ledger's state is remembered (F7)."""
 
 
 class FlushThread:
-    """Runs jobs in order, in one thread: the only one that ever writes to the ledger disk."""
+    """Runs jobs in order, in one thread: the only one that commits manifests and unlinks files."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -47,6 +49,11 @@ class FlushThread:
     def submit(self, name: str, job: Callable[[], object]) -> None:
         """Queue a job."""
         self._jobs.put((name, job))
+
+    def post(self, name: str, result: object) -> None:
+        """Put a result of another thread among those of jobs. Any thread."""
+        self._results.put((name, result))
+        os.eventfd_write(self.fd, 1)
 
     def results(self) -> list[tuple[str, object]]:
         """Return names and results of jobs that are done; an exception is a result."""
@@ -73,8 +80,7 @@ class FlushThread:
                 result = job()
             except BaseException as error:  # noqa: BLE001 - handed to the main loop, which decides
                 result = error
-            self._results.put((name, result))
-            os.eventfd_write(self.fd, 1)
+            self.post(name, result)
 
 
 class DirectJobs:
@@ -92,6 +98,10 @@ class DirectJobs:
         except Exception as error:  # noqa: BLE001 - as in FlushThread
             self._results.append((name, error))
 
+    def post(self, name: str, result: object) -> None:
+        """Put a result among those of jobs."""
+        self._results.append((name, result))
+
     def results(self) -> list[tuple[str, object]]:
         """Return what was done since the last call."""
         found, self._results = self._results, []
@@ -99,6 +109,14 @@ class DirectJobs:
 
     def stop(self) -> None:
         """Do nothing."""
+
+
+class AuditFailed(OSError):
+    """Lines for the audit log that could not be written."""
+
+    def __init__(self, events: list[dict[str, object]]) -> None:
+        super().__init__("the audit log can't be written")
+        self.events = events
 
 
 class Flusher:
@@ -113,6 +131,8 @@ class Flusher:
         disk: Disk,
         directory: str,
         *,
+        background: Background | DirectBackground | None = None,
+        merge_bytes_per_s: int = MERGE_BYTES_PER_S,
         log: Callable[..., None] = lambda event, **values: None,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -121,6 +141,8 @@ class Flusher:
 
         Args:
             disk: the one that `checkpoint` writes with. log: called with an event and its values.
+            background: where merges are done; None: at once, in this thread.
+            merge_bytes_per_s: read by merges and recounts, at most.
         """
         self.failure = ""
         """Why the last flush failed; empty when it did not."""
@@ -136,22 +158,31 @@ class Flusher:
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
         self._is_flushing = False
-        self._is_merging = False
         self._timer_s = time.monotonic
         self._begun_s = 0.0
         self._retry_at_s = 0.0
         self._damage: tuple[Damage, ...] = ()
         self._clean = False
-        # Ids whose deletion is marked in states not yet sealed; sealed; flushed: their locations may go.
+        # Deletions: marked in states that are not sealed yet; not in the audit log yet; in the flush that is under way.
         self._marked: list[dict[str, object]] = []
-        self._sealed: list[dict[str, object]] = []
-        self._flushed: list[dict[str, object]] = []
-        self._unfinished: list[dict[str, object]] = []
+        self._unaudited: list[dict[str, object]] = []
+        self._deleted: list[int] | None = None
+        self.upkeep = Upkeeper(
+            index,
+            store,
+            checkpoint,
+            jobs,
+            background or DirectBackground(store, jobs.post),
+            log=log,
+            clock_s=clock_s,
+            monotonic_s=monotonic_s,
+            merge_bytes_per_s=merge_bytes_per_s,
+        )
 
     @property
     def is_busy(self) -> bool:
-        """Whether a flush is under way or waits for its next attempt."""
-        return self._is_flushing
+        """Whether a flush is under way, waits for its next attempt, or has to wait for merges."""
+        return self._is_flushing or self.upkeep.lags
 
     @property
     def wants_flush(self) -> bool:
@@ -167,7 +198,8 @@ class Flusher:
         """
         check(not self._is_flushing, "one flush at a time")
         self._index.seal()
-        self._sealed, self._marked = [*self._sealed, *self._marked], []
+        if self._marked or self._unaudited:
+            self._audit_deletions()
         self._is_flushing = True
         self._begun_s = self._timer_s()
         self._damage = tuple(damage)
@@ -177,6 +209,11 @@ class Flusher:
     def flush_now(self, *, damage: Sequence[Damage] = (), clean: bool = False) -> None:
         """Flush what there is, and wait for it. Raises CheckpointFailed: then the index still holds it."""
         self.wait()
+        while (
+            self.upkeep.lags and self.upkeep.is_merging
+        ):  # replay goes on writing, merges have to keep up
+            self._wait_readable()
+            self.look()
         self.begin(damage=damage, clean=clean)
         self.wait()
 
@@ -189,7 +226,7 @@ class Flusher:
                 raise CheckpointFailed(self.failure)
 
     def delete_ledgers(self, ledger_ids: Sequence[int], reason: str) -> int:
-        """Mark ledgers deleted; their data goes after the next flush. Returns how many were there.
+        """Mark ledgers deleted: durable with the next flush, and then their data goes. Returns how many were there.
 
         Some may be left while the journal has yet to hear of earlier ones: they are to be asked for again.
         """
@@ -201,10 +238,24 @@ class Flusher:
             self._marked.append(event)
         return count
 
+    def drop_ledgers(self, ledger_ids: Sequence[int], changed: Sequence[int], reason: str) -> int:
+        """Have copies dropped, a while later, that are then as their change marks say (INV-G2); the ledgers live on.
+
+        Returns how many were taken on; others are to be asked for again.
+        """
+        count = self.upkeep.drop(ledger_ids, changed)
+        if count:
+            event = {"dropped": list(ledger_ids[:count]), "reason": reason}
+            self._jobs.submit(
+                "audit", lambda: self._audit.append({**event, "time_s": int(self._clock_s())})
+            )
+        return count
+
     def look_for_leftovers(self) -> None:
-        """Have it found out whether a stop cut a deletion off; if so it is gone on with after the next flush."""
-        deleted = self._index.deleted_ledgers()
-        self._jobs.submit("leftovers", lambda: any(map(self._store.ledger_bytes, deleted)))
+        """Go on with what a stop may have cut off: count what lives without the ledgers that are deleted."""
+        self.upkeep.deleted = self._index.deleted_ledgers()
+        if self.upkeep.deleted:
+            self.upkeep.recount()
 
     def look(self) -> None:
         """Take results and go on with what follows from them."""
@@ -212,8 +263,25 @@ class Flusher:
         if self._is_flushing and self.failure and self._monotonic_s() >= self._retry_at_s:
             self.failure = ""
             self._submit_flush()
-        if not self._is_merging and not self._is_flushing and self._flushed:
-            self._submit_deletion()
+        self.upkeep.look(is_flushing=self._is_flushing)
+
+    # ---- deletions
+
+    def _audit_deletions(self) -> None:
+        """Before the flush that makes deletions durable they are written down; after it what is deleted may go."""
+        events = [*self._unaudited, *self._marked]
+        self._marked, self._unaudited = [], []
+        self._deleted = self._index.deleted_ledgers()
+
+        def audit() -> None:
+            kill_point("index.delete_before_audit")
+            try:
+                self._audit.append(*events)
+            except OSError as error:
+                raise AuditFailed(events) from error
+            kill_point("index.delete_after_audit")
+
+        self._jobs.submit("audit", audit)
 
     # ---- results
 
@@ -238,21 +306,14 @@ class Flusher:
             self._index.observe("FBK_H_INDEX_FLUSH_NS", int(self.flush_took_s * 1e9))
             self._is_flushing = False
             self.flushes += 1
-            self._flushed, self._sealed = [*self._flushed, *self._sealed, *self._unfinished], []
-            self._unfinished = []
-            if not self._is_merging:
-                self._is_merging = True
-                self._jobs.submit("merge", lambda: self._checkpoint.merge_if_due(self._store))
-        elif name in ("merge", "delete"):
-            self._is_merging = False
-            if isinstance(result, Change):
-                kill_point("index.merge_before_install")
-                self._index.count("FBK_C_INDEX_MERGES")
-                self._install(result)
+            if self._deleted is not None:
+                self.upkeep.deleted, self._deleted = self._deleted, None
+                self.upkeep.recount()
+            self.upkeep.look()
         elif name == "clean_up" and result:
             self._log("flush.files_left_behind", complaints=result)
-        elif name == "leftovers" and result:
-            self._unfinished.append(self._event("deletion that a stop cut off"))
+        elif (change := self.upkeep.take(name, result)) is not None:
+            self._install(change)
 
     def _failed(self, name: str, error: Exception) -> None:
         self._log(f"{name}.failed", reason=str(error))
@@ -262,12 +323,14 @@ class Flusher:
             self._index.count("FBK_C_INDEX_FLUSH_FAILURES")
             self.failure = str(error)
             self._retry_at_s = self._monotonic_s() + RETRY_DELAY_S
-        elif name in ("merge", "delete"):
-            if not isinstance(error, CheckpointFailed | OSError):
-                raise error
-            self._is_merging = False
-            if name == "delete":  # after the next flush once more; a merge is due then by itself
-                self._unfinished.append(self._event("deletion that failed"))
+        elif name == "audit" and isinstance(error, AuditFailed):
+            # Nothing goes without its line: with the next flush once more.
+            self._unaudited += error.events
+            self._deleted = None
+        elif isinstance(error, Error | OSError):
+            self.upkeep.take(name, error)
+        else:
+            raise error
 
     def _install(self, change: Change) -> None:
         """Main loop: memory only. What no manifest names any more goes in the flush thread."""
@@ -275,9 +338,6 @@ class Flusher:
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
         self._jobs.submit("clean_up", lambda: self._checkpoint.clean_up(self._store, change))
-
-    def _event(self, reason: str) -> dict[str, object]:
-        return {"ledgers": [], "reason": reason, "time_s": int(self._clock_s())}
 
     # ---- jobs
 
@@ -293,22 +353,6 @@ class Flusher:
             damage=self._damage,
             clean=self._clean,
         )
-
-    def _submit_deletion(self) -> None:
-        events, self._flushed = self._flushed, []
-        deleted = self._index.deleted_ledgers()
-        forget_before_s = max(0, int(self._clock_s()) - DELETED_KEPT_S)
-        self._is_merging = True
-
-        def delete() -> Change | None:
-            kill_point("index.delete_before_audit")
-            self._audit.append(*events)
-            kill_point("index.delete_after_audit")
-            return self._checkpoint.delete_ledgers(
-                self._store, deleted, forget_deleted_before_s=forget_before_s
-            )
-
-        self._jobs.submit("delete", delete)
 
     def _wait_readable(self) -> None:
         if isinstance(self._jobs, DirectJobs):

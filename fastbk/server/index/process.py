@@ -25,12 +25,14 @@ from fastbk.server.config import IndexConfig
 from fastbk.server.disks.place import Place, require_mounted
 from fastbk.server.disks.watch import DiskWatch
 from fastbk.server.gc_messages import Space
+from fastbk.server.index.background import Background
 from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.replay import replay
 from fastbk.server.topology import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
+from fastbk.storage.compaction import CompactionSettings
 from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.shards import pair_of
@@ -97,6 +99,7 @@ class Parts:
         self.disk = Disk(settings.directory, "plain")
         # Readers share one disk; only plain system calls may be used by several threads.
         self.reader_disk = Disk(settings.directory, "plain", only_reads=True)
+        self.background_disk = Disk(settings.directory, "plain")
         self.journal_disk = Disk(config.journal_directory, "plain", only_reads=True)
         self.slots = ManifestSlots(self.disk, settings.directory)
         self.manifest = self.slots.load()
@@ -111,13 +114,17 @@ class Parts:
                 jobs_max=settings.read_jobs_max,
                 pair=config.pair,
             ),
+            self.background_disk,
         )
         self.checkpoint = Checkpoint(
             self.disk,
             settings.directory,
             self.slots,
             self.manifest,
-            CheckpointSettings(entry_log_size_bytes=settings.entry_log_size_bytes),
+            CheckpointSettings(
+                entry_log_size_bytes=settings.entry_log_size_bytes,
+                compaction=CompactionSettings(log_size_bytes=settings.entry_log_size_bytes),
+            ),
         )
         self.disk_watch = disk_watch(child, config)
         self.reader_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -146,6 +153,8 @@ class Parts:
             self.jobs,
             self.disk,
             settings.directory,
+            background=Background(self.store, self.jobs.post),
+            merge_bytes_per_s=settings.merge_rate_bytes,
             log=logs.warning,
         )
 

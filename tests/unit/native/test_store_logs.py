@@ -70,8 +70,7 @@ def test_void_locations_do_not_make_a_read_shorter(world: World, life: Life) -> 
 
 
 def test_a_merge_keeps_what_is_void_or_not_as_it_was(world: World, life: Life) -> None:
-    checkpoint = life.checkpoint
-    world.take(checkpoint._merge(life.store, checkpoint.manifest.locations, (), 0, "test"))
+    world.merge_all()
     life.store.set_logs([1, 3])
     assert life.store.list(1).ranges == ((0, 9), (20, 29))
 

@@ -13,6 +13,7 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Space
+from fastbk.server.index import upkeep
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.storage.audit import AuditLog
@@ -103,20 +104,22 @@ def test_a_failed_flush_keeps_everything_and_is_tried_again(fake: FakeDisk, life
     assert life.rig.mark > mark
 
 
+def delete(life: Life, *ledger_ids: int) -> None:
+    life.flusher.delete_ledgers(ledger_ids, "gone from metadata")
+    life.flush()
+
+
 def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) -> None:
     life.add(1, 0, bytes(300))
     life.add(2, 0, bytes(300))
     life.settle()
     life.flush()
-    before = life.store.ledger_bytes(1)
-    assert before
+    live_bytes = life.checkpoint.manifest.logs[0].live_bytes
     assert life.flusher.delete_ledgers([1, 77], "gone from metadata") == 1
     assert life.flusher.wants_flush
     life.flush()
-    for _ in range(4):
-        life.flusher.look()
-    assert life.store.ledger_bytes(1) == {}
-    assert life.store.ledger_bytes(2)
+    assert life.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2
+    assert life.flusher.upkeep.deleted == [1]
     disk = fake.disk()
     events = AuditLog(disk, LEDGERS).read()
     assert {"ledgers": [1, 77], "reason": "gone from metadata"}.items() <= events[0].items()
@@ -129,35 +132,89 @@ def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) 
         again.close()
 
 
-@pytest.mark.parametrize("how", ["failed", "cut off"])
-def test_a_deletion_that_did_not_end_is_gone_on_with(fake: FakeDisk, life: Life, how: str) -> None:
+def test_nothing_goes_without_its_line_in_the_audit_log(fake: FakeDisk, life: Life) -> None:
+    life.add(1, 0, bytes(300))
+    life.settle()
+    life.flush()
+    fake.fault("fail", "create", errno=errno.ENOSPC)  # the audit log's file
+    delete(life, 1)
+    assert AuditLog(fake.disk(), LEDGERS).read() == []
+    assert life.flusher.upkeep.deleted == []
+    assert life.checkpoint.manifest.logs[0].live_bytes
+    life.add(2, 0, bytes(300))
+    life.settle()
+    life.flush()
+    assert AuditLog(fake.disk(), LEDGERS).read()[0]["ledgers"] == [1]
+    assert life.flusher.upkeep.deleted == [1]
+
+
+def test_a_deletion_that_a_stop_cut_off_is_gone_on_with(fake: FakeDisk, life: Life) -> None:
     life.add(1, 0, bytes(300))
     life.add(2, 0, bytes(300))
     life.settle()
     life.flush()
+    live_bytes = life.checkpoint.manifest.logs[0].live_bytes
     life.flusher.delete_ledgers([1], "test")
-    if how == "failed":
-        life.checkpoint.delete_ledgers = raise_failure  # type: ignore[method-assign]
-        life.flush()
-        assert life.store.ledger_bytes(1)
-        del life.checkpoint.delete_ledgers
-        again = life
-    else:
-        life.flusher._index.seal()
-        life.checkpoint.run(life.store, life.index.sealed().items, life.rig.mark)
-        life.close()
-        again = Life(fake, Book())
-        assert again.store.ledger_bytes(1)
-        again.flusher.look_for_leftovers()
-        again.flusher.look()
+    life.flusher._index.seal()
+    life.checkpoint.run(life.store, life.index.sealed().items, life.rig.mark)
+    life.close()
+    again = Life(fake, Book())
+    assert again.checkpoint.manifest.logs[0].live_bytes == live_bytes
+    again.flusher.look_for_leftovers()
     again.flush()
-    assert again.store.ledger_bytes(1) == {}
-    assert again.store.ledger_bytes(2)
+    assert again.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2
     again.close()
 
 
-def raise_failure(*_: object, **__: object) -> None:
-    raise CheckpointFailed("as asked")
+def test_a_compaction_on_request(fake: FakeDisk, life: Life) -> None:
+    for ledger_id in (1, 2):
+        life.add(ledger_id, 0, bytes(300))
+    life.settle()
+    life.flush()
+    life.close()
+    life = Life(fake, Book())  # the log of the life before is sealed
+    life.add(3, 0, bytes(300))
+    life.settle()
+    life.flush()
+    delete(life, 1)
+    first = life.checkpoint.manifest.logs[0]
+    assert not life.flusher.upkeep.compact([99], 1 << 20, 60.0), "no such log"
+    assert life.flusher.upkeep.compact([first.log_id], 1 << 40, 60.0)
+    life.flush()
+    status = life.flusher.upkeep.compaction
+    assert not status.running
+    assert not status.error
+    assert status.moved_bytes == first.live_bytes // 2 or status.moved_bytes == first.live_bytes
+    logs = life.checkpoint.manifest.logs
+    assert first.log_id not in [log.log_id for log in logs]
+    assert [log.kind for log in logs] == ["flush", "compaction"]
+    for ledger_id in (2, 3):
+        assert life.ask(life.rig.read(ledger_id, 0)).status == OK
+    events = AuditLog(fake.disk(), LEDGERS).read()
+    assert "compacted into" in str(events[-1]["reason"])
+    life.close()
+
+
+def test_copies_are_dropped_once_nothing_can_bring_them_back(life: Life) -> None:
+    for ledger_id in (1, 2):
+        life.add(ledger_id, 0, bytes(300))
+    life.settle()
+    life.flush()
+    ids, changed, _ = life.index.list_settled(0)
+    marks = dict(zip(ids, changed, strict=True))
+    assert life.flusher.drop_ledgers([1], [marks[1]], "not ours any more") == 1
+    life.flush()
+    life.flush()
+    assert life.store.ledger_bytes(1) == {}
+    assert life.store.cached(1, 0) is None
+    assert life.index.list_settled(0)[0] == [2]
+    assert life.ask(life.rig.read(2, 0)).status == OK
+
+
+def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not life.flusher.is_busy
+    monkeypatch.setattr(upkeep, "LAG_FILES_MAX", 0)
+    assert life.flusher.is_busy
 
 
 def test_gc_s_port(life: Life) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FOREVER, FakeDisk
-from fastbk.native.store import FlushItems, LedgerState
+from fastbk.native.store import DELETED, FlushItems, LedgerState, Scope
 from fastbk.storage.audit import AuditLog
-from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed, CheckpointSettings
+from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
+from fastbk.storage.locations_files import MERGE_FILES_MIN
 from fastbk.storage.manifest import Damage, ManifestSlots
+from fastbk.storage.recount import Recount
 from tests.fixtures.store_world import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
 
 
@@ -179,10 +181,10 @@ def test_a_dead_log_goes_with_a_line_in_the_audit(world: World) -> None:
     world.delete(1)
     assert [log.log_id for log in life.checkpoint.manifest.logs] == [1]
     assert life.store.read(2, 0, 0).status == OK
-    assert life.store.read(1, 0, 0).status == NO_ENTRY
+    assert life.store.read(1, 1, 1).status == NO_ENTRY
     (line,) = AuditLog(life.disk, DIRECTORY).read()
     assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000002.log"
-    assert line["reason"] == "deleted in metadata"
+    assert line["reason"] == "nothing that is not deleted lies in it"
     world.delete(2)
     world.check_files()
     assert life.disk.list(f"{DIRECTORY}/logs") == []
@@ -193,27 +195,52 @@ def test_nothing_is_deleted_without_its_line(world: World) -> None:
     world.settings = CheckpointSettings(entry_log_size_bytes=1)
     life = world.start()
     world.flush([(1, 0)])
-    change = life.checkpoint.delete_ledgers(life.store, [1])
+    change = life.checkpoint.recount(life.store, [1])
     assert change is not None
     Checkpoint.install(life.store, change)
     world.fake.fault("fail", "create", errno=errno.ENOSPC)
     assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == ["0000000000000001.log"]
+    world.maybe_deleted = {1}
     world.restart()
     world.flush([(3, 0)])
     world.check_files()
 
 
-def test_deleting_no_ledgers_is_nothing(world: World, life: Life) -> None:
-    assert life.checkpoint.delete_ledgers(life.store, []) is None
-
-
-def test_deletion_without_any_file(world: World, life: Life) -> None:
-    change = life.checkpoint.delete_ledgers(life.store, [1])
-    assert isinstance(change, Change)
-    world.take(change)
+def test_a_recount_that_changes_nothing_commits_nothing(world: World, life: Life) -> None:
     world.flush([(1, 0)])
-    assert life.store.read(1, 0, 0).status == OK
+    generation = life.checkpoint.manifest.generation
+    assert life.checkpoint.recount(life.store) is None
+    assert life.checkpoint.manifest.generation == generation
+
+
+def test_what_flushes_bring_meanwhile_is_added_to_a_count(world: World, life: Life) -> None:
+    world.flush([(1, 0), (2, 0)])
+    recount = Recount(life.checkpoint.commits, [1])
+    recount.run(life.store)
+    world.flush([(3, 0)])
+    change = life.checkpoint.commit_recount(life.store, recount)
+    assert change is not None
+    scope = Scope([1, 2], [1], [1])
+    assert {log.log_id: log.live_bytes for log in change.manifest.logs} == life.store.log_bytes(
+        scope
+    )
+    world.flush([(4, 0)])
+    assert [log.log_id for log in life.checkpoint.manifest.logs] == [1], "appended to as before"
+
+
+def test_a_deletion_rewrites_nothing(world: World, life: Life) -> None:
+    """The ledger's state is the tombstone; locations go with the next merge that meets them."""
+    world.flush([(1, 0), (2, 0)])
+    files = life.checkpoint.manifest.locations
+    world.delete(1)
+    assert life.checkpoint.manifest.locations[: len(files)] == files
+    assert life.store.states(2)[0].flags == DELETED
+    assert life.store.ledger_bytes(1)
+    world.merge_all()
+    assert life.store.ledger_bytes(1) == {}
+    (merged,) = life.checkpoint.manifest.locations
+    assert [state.flags for state in life.store.states(merged.file_id)] == [DELETED, 1]
 
 
 def test_states_of_deleted_ledgers_are_forgotten_in_time(world: World, life: Life) -> None:
@@ -223,40 +250,58 @@ def test_states_of_deleted_ledgers_are_forgotten_in_time(world: World, life: Lif
         LedgerState(3),
     ]
     world.take(life.checkpoint.run(life.store, FlushItems.from_entries([], states), 1))
-    change = life.checkpoint.delete_ledgers(life.store, [1, 2], forget_deleted_before_s=150)
+    assert life.store.count_states([1], 150) == (3, 1)
+    change = life.checkpoint.merge_all(life.store, [1, 2], forget_deleted_before_s=150)
     assert change is not None
     world.take(change)
     assert life.store.states(change.add[0]) == states[1:]
 
 
-def test_low_on_space() -> None:
-    with FakeDisk() as fake:
-        world = World(fake)
-        world.birth()
-        life = world.start()
-        checkpoint = Checkpoint(
-            life.disk,
-            DIRECTORY,
-            life.checkpoint._slots,
-            life.checkpoint.manifest,
-            CheckpointSettings(),
-            free=lambda directory: 1000,
-        )
-        assert checkpoint.is_low_on_space(1001)
-        assert not checkpoint.is_low_on_space(1000)
-        world.end()
+def test_dropped_copies_are_gone_and_may_come_again(world: World, life: Life) -> None:
+    world.flush([(1, 0), (2, 0)])
+    world.upkeep(lambda it: it.checkpoint.merge_all(it.store, dropped=[1]))
+    assert life.store.read(1, 0, 0).status == NO_ENTRY
+    assert life.store.read(2, 0, 0).status == OK
+    world.pending = [(1, 0)]
+    world.flush([])
+    assert life.store.read(1, 0, 0).status == OK
 
 
-def test_the_audit_log_survives_a_torn_line() -> None:
-    with FakeDisk() as fake:
-        audit = AuditLog(fake.disk(), "/")
-        assert audit.read() == []
-        audit.append({"a": 1}, {"b": "ä"})
-        disk = fake.disk()
-        file = disk.open("/audit.log")
-        disk.write_all(file, b'{"torn', disk.size(file))
-        audit.append({"c": 2})
-        audit.append()
-        assert audit.read() == [{"a": 1}, {"b": "ä"}, {"c": 2}]
-        fake.restart("lose")
-        assert len(AuditLog(fake.disk(), "/").read()) == 3
+def test_a_merge_goes_on_beside_flushes_and_other_merges(world: World, life: Life) -> None:
+    for i in range(MERGE_FILES_MIN):
+        world.flush([(1, i)])
+    first = life.checkpoint.plan_merge()
+    assert first is not None
+    assert life.checkpoint.plan_merge() is None, "the same files are merged once"
+    for i in range(MERGE_FILES_MIN):
+        world.flush([(2, i)])
+    second = life.checkpoint.plan_merge()
+    assert second is not None
+    assert not set(first.chosen) & set(second.chosen)
+    while second.step(life.store):
+        pass
+    world.take(life.checkpoint.commit_merge(life.store, second))
+    while first.step(life.store):
+        pass
+    world.take(life.checkpoint.commit_merge(life.store, first))
+    generations = [entry.first_generation for entry in life.checkpoint.manifest.locations]
+    assert generations == sorted(generations)
+    assert len(generations) == 2
+    world.check()
+    world.check_files()
+    world.restart()
+    world.check()
+
+
+def test_a_merge_that_is_given_up_leaves_nothing(world: World, life: Life) -> None:
+    for i in range(MERGE_FILES_MIN):
+        world.flush([(1, i)])
+    merging = life.checkpoint.plan_merge()
+    assert merging is not None
+    merging.step(life.store)
+    life.checkpoint.abandon(life.store, merging)
+    world.check_files()
+    again = life.checkpoint.plan_merge()
+    assert again is not None
+    assert again.chosen == merging.chosen
+    life.checkpoint.abandon(life.store, again)

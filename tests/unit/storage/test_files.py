@@ -119,7 +119,14 @@ def test_appending_seals_the_others() -> None:
 
 
 def test_only_sealed_logs_without_live_bytes_are_dead() -> None:
-    logs = (log(1, 5, True), log(2, 5, True), log(3, 5, False))
-    kept, dead = entry_log_files.with_live_bytes(logs, {2: 7})
-    assert kept == (log(2, 7, True), log(3, 0, False))
+    logs = (log(1, 0, True), log(2, 5, True), log(3, 0, False))
+    kept, dead = entry_log_files.split_dead(logs)
+    assert kept == (log(2, 5, True), log(3, 0, False))
     assert dead == (log(1, 0, True),)
+
+
+def test_a_count_adds_what_came_since_it_was_begun() -> None:
+    before = (log(1, 5, True), log(2, 5, False))
+    logs = (log(1, 5, True), log(2, 9, False), log(3, 2, False))
+    counted = entry_log_files.recounted(logs, before, {2: 3})
+    assert counted == (log(1, 0, True), log(2, 7, False), log(3, 2, False))

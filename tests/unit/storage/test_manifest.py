@@ -15,6 +15,8 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.storage.manifest import (
     BLOCK_BYTES,
+    COMPACTION,
+    FLUSH,
     HEADER,
     HEADER_BYTES,
     SLOTS,
@@ -31,6 +33,7 @@ from fastbk.storage.manifest import (
 )
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage" / "manifest.bin"
+GOLDEN_1 = GOLDEN.with_name("manifest_1.bin")
 FULL = Manifest(
     generation=2**63,
     mark=12,
@@ -39,7 +42,15 @@ FULL = Manifest(
     locations=(LocationsEntry(file_id=8, first_generation=1, last_generation=6, size_bytes=12288),),
     logs=(
         LogEntry(log_id=2, salt=2**63 - 1, durable_bytes=1 << 40, live_bytes=0, sealed=True),
-        LogEntry(log_id=3, salt=0, durable_bytes=8192, live_bytes=72, sealed=False),
+        LogEntry(
+            log_id=3,
+            salt=0,
+            durable_bytes=8192,
+            live_bytes=72,
+            sealed=False,
+            kind=COMPACTION,
+            created_s=1_700_000_000,
+        ),
     ),
     damage=(Damage(what="journal", file_id=1, first_sequence=3, last_sequence=5, found_s=1),),
     clean=True,
@@ -69,6 +80,12 @@ def test_golden_bytes_are_read_and_written() -> None:
     assert len(raw) == BLOCK_BYTES
 
 
+def test_version_1_is_read() -> None:
+    """Its logs say neither who wrote them nor when."""
+    logs = (FULL.logs[0], msgspec.structs.replace(FULL.logs[1], kind=FLUSH, created_s=0))
+    assert decode(GOLDEN_1.read_bytes()) == msgspec.structs.replace(FULL, logs=logs)
+
+
 def test_every_changed_byte_is_noticed() -> None:
     raw = encode(FULL)
     used = HEADER_BYTES + len(msgspec.json.encode(FULL))
@@ -88,8 +105,8 @@ def test_every_shorter_image_is_noticed() -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(FormatTooNewError, match="format 2, this fastbk knows 1"):
-        decode(with_version(encode(FULL), 2))
+    with pytest.raises(FormatTooNewError, match="format 3, this fastbk knows 2"):
+        decode(with_version(encode(FULL), 3))
 
 
 def test_an_unknown_field_is_refused_although_the_checksum_is_right() -> None:
@@ -129,7 +146,7 @@ def test_a_newer_slot_is_not_passed_over_for_an_older_one(fake: FakeDisk) -> Non
     slots_of(fake).commit(Manifest(generation=1))
     disk = fake.disk()
     file = disk.open("/manifest.1")
-    disk.write_all(file, with_version(encode(Manifest(generation=2)), 2))
+    disk.write_all(file, with_version(encode(Manifest(generation=2)), 3))
     with pytest.raises(FormatTooNewError):
         slots_of(fake).load()
 

@@ -1,0 +1,55 @@
+/* What the two halves of compaction share: fbk_compact_read.c fills a window with checked entries, fbk_compact.c writes
+ * it.  Meanings of the public functions: fbk_store.h. */
+#ifndef FBK_COMPACT_H
+#define FBK_COMPACT_H
+
+#include "fbk_store_parts.h"
+
+struct fbk_growing { /* mapped memory, zero at first */
+    uint8_t *bytes;
+    uint64_t room_bytes;
+};
+
+/* The log that is read from: past the page cache, and again through it where that fails. */
+struct fbk_compact_source {
+    uint64_t log_id;
+    int32_t handle; /* -1 = none is open */
+    bool has_salt;
+    uint64_t salt;
+};
+
+struct fbk_compact {
+    struct fbk_store *store;
+    struct fbk_compact_options options;
+    struct fbk_file_writer writer;
+    struct fbk_locations_writer to;
+    struct fbk_compact_counts counts;
+    struct fbk_compact_source source;
+    struct fbk_growing window;
+    struct fbk_growing items; /* struct fbk_flush_item */
+    uint64_t item_count;
+    struct fbk_growing locations; /* struct fbk_location */
+    uint64_t location_count;
+    int32_t log; /* -1 = closed */
+    int32_t error;
+};
+
+/* Room for so many bytes, content kept; false: no memory. */
+bool fbk_growing_reserve(struct fbk_growing *memory, uint64_t size_bytes);
+
+/* One more location, not counted yet; NULL: no memory. */
+static inline struct fbk_location *
+fbk_compact_new_location(struct fbk_compact *compact)
+{
+    if (!fbk_growing_reserve(&compact->locations, (compact->location_count + 1) * sizeof(struct fbk_location)))
+        return NULL;
+    return (struct fbk_location *)(void *)compact->locations.bytes + compact->location_count;
+}
+
+/* ---- fbk_compact_read.c */
+/* Reads the first of `runs`, as many as a window holds, all of one log; good entries become items, damaged ones locations.
+ * How many runs; 0 = their log can't be read: it is to be left out; < 0. */
+int64_t fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count);
+void fbk_compact_close_source(struct fbk_compact *compact);
+
+#endif

@@ -1,0 +1,76 @@
+"""What the main loop, the background thread and the flush thread hand to each other about upkeep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.storage.recount import Recount
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastbk.native.store import Store
+    from fastbk.storage.checkpoint import Change, Checkpoint
+    from fastbk.storage.compaction import Compaction
+    from fastbk.storage.merging import Merging
+
+FORGET_SHARE = 10
+"""Everything is merged when one in so many states could be forgotten."""
+
+
+@dataclass(slots=True)
+class CompactionStatus:
+    """Of the compaction begun last. `freed_bytes`: of logs given up, less new ones; `error`: why it ended early."""
+
+    running: bool = False
+    moved_bytes: int = 0
+    freed_bytes: int = 0
+    bad_runs: int = 0
+    bad_entries: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the flush thread made of a plan: a change, or why not."""
+
+    plan: Merging | Compaction
+    change: Change | None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Drop:
+    """Copies that are to be dropped, by their change marks."""
+
+    ledger_ids: list[int]
+    changed: list[int]
+
+
+class RecountPlan:
+    """A recount, and now and then a look at how many states could be forgotten: one slice."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, deleted: Sequence[int], forget_before_s: int
+    ) -> None:
+        self.recount = Recount(checkpoint.commits, deleted)
+        self.forget_before_s = forget_before_s
+        self.wants_forgetting = False
+        self._checkpoint = checkpoint
+        self._is_done = False
+
+    def step(self, store: Store) -> int:
+        """Count everything."""
+        if self._is_done:
+            return 0
+        self._is_done = True
+        size_bytes = self.recount.run(store)
+        if self.forget_before_s:
+            files = [entry.file_id for entry in self._checkpoint.manifest.locations]
+            states, forgettable = store.count_states(files, self.forget_before_s)
+            self.wants_forgetting = forgettable * FORGET_SHARE > states
+        return 1 + size_bytes
+
+    def abandon(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,167 @@
+"""Committing manifests: the one place where files begin or cease to count (INV-X2, INV-X3, INV-X5).
+
+Whoever made files (a flush, a merge, a compaction) hands in the manifest that names them. What comes back is a
+`Change`: the main loop installs it, memory work only, and then the flush thread unlinks what no manifest names any
+more. The flush thread's alone, but for `manifest`, which may be read anywhere: it never changes, another takes its
+place.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.errors import Error, StorageError
+from fastbk.storage.audit import AuditLog
+from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.manifest import CommitInDoubt, LocationsEntry, LogEntry, Manifest
+from fastbk.storage.new_files import Attempt, NewFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from fastbk.native.disk import Disk
+    from fastbk.native.store import Store
+    from fastbk.storage.manifest import ManifestSlots
+
+
+FAILURES = (OSError, Error)
+
+
+class CheckpointFailed(StorageError):
+    """Nothing was lost and nothing changed: the write cache is still needed. `__cause__` says why."""
+
+    default_retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A committed manifest that the main loop has not installed yet."""
+
+    manifest: Manifest
+    add: tuple[int, ...] = ()
+    """Locations files to be searched from now on."""
+    remove: tuple[int, ...] = ()
+    """Locations files whose content is in those of `add`, or is not wanted any more."""
+    dead_logs: tuple[LogEntry, ...] = ()
+    unlink: tuple[str, ...] = ()
+    """Paths that no manifest names any more; those of dead logs are not among them."""
+    is_mirrored: bool = True
+    """False: the manifest's second slot could not be written; say so to people."""
+    reason: str = ""
+
+    def install(self, store: Store) -> None:
+        """Search the new files, and no longer old ones or unlisted logs (INV-X5). Memory work only. Main loop."""
+        for file_id in self.add:
+            store.add(file_id)
+        store.set_logs(log.log_id for log in self.manifest.logs)
+        for file_id in self.remove:
+            store.remove(file_id)
+
+
+class Commits:
+    """Of one ledger directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        slots: ManifestSlots,
+        manifest: Manifest,
+        clock_s: Callable[[], int],
+    ) -> None:
+        """Go on from a loaded manifest; `disk` is the flush thread's."""
+        self.manifest = manifest
+        self.slots = slots
+        self.files = NewFiles(disk, directory, manifest)
+        self.current_log: LogEntry | None = None
+        """The log this life appends to; never one of an earlier life, whose tail is unknown."""
+        self.reserving = threading.Lock()
+        """Held while a generation is taken that will be committed behind later ones, and while a merge is planned: none
+        may reach over such a generation."""
+        self._directory = directory
+        self._audit = AuditLog(disk, directory)
+        self._clock_s = clock_s
+
+    def commit(
+        self,
+        store: Store,
+        manifest: Manifest,
+        attempt: Attempt,
+        *,
+        remove: tuple[int, ...] = (),
+        dead_logs: tuple[LogEntry, ...] = (),
+        reason: str = "",
+    ) -> Change:
+        """Make `manifest` count, as the generation of `attempt`.
+
+        After CommitInDoubt nothing that either manifest names may be unlinked or written to (INV-X2).
+        """
+        manifest = msgspec.structs.replace(
+            manifest,
+            generation=attempt.generation,
+            next_file_id=self.files.next_file_id,
+            next_log_id=self.files.next_log_id,
+        )
+        try:
+            is_mirrored = self.slots.commit(manifest)
+        except CommitInDoubt:
+            self.current_log = None
+            self.files.doubt(store, attempt)
+            raise
+        self.manifest = manifest
+        if self.current_log is not None:
+            current_id = self.current_log.log_id
+            self.current_log = next(
+                (log for log in manifest.logs if log.log_id == current_id), None
+            )
+        unlink = (
+            *self.files.take_waiting(),
+            *(locations_path(self._directory, file_id) for file_id in remove),
+        )
+        return Change(
+            manifest=manifest,
+            add=tuple(attempt.prepared),
+            remove=remove,
+            dead_logs=dead_logs,
+            unlink=unlink,
+            is_mirrored=is_mirrored,
+            reason=reason,
+        )
+
+    def clean_up(self, store: Store, change: Change) -> list[str]:
+        """Unlink what no manifest names any more, after `install`; return complaints. A failed one is tried later."""
+        complaints = []
+        paths = list(change.unlink)
+        try:
+            self._audit.append(*(self._obituary(log, change) for log in change.dead_logs))
+            paths += [log_path(self._directory, log.log_id) for log in change.dead_logs]
+        except OSError as error:
+            # Without its line in the audit log nothing is deleted; the files stay behind for the next start.
+            complaints.append(f"audit log: {error}")
+        for log in change.dead_logs:
+            store.forget_log(log.log_id)
+        return [*complaints, *self.files.unlink(paths)]
+
+    def sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
+        """Return `logs` with all sealed but the one that is appended to."""
+        current_id = self.current_log.log_id if self.current_log is not None else -1
+        return tuple(msgspec.structs.replace(log, sealed=log.log_id != current_id) for log in logs)
+
+    def _obituary(self, log: LogEntry, change: Change) -> dict[str, object]:
+        return {
+            "time_s": self._clock_s(),
+            "deleted": log_path(self._directory, log.log_id),
+            "bytes": log.durable_bytes,
+            "generation": change.manifest.generation,
+            "reason": change.reason,
+        }
+
+
+def in_order(entries: Iterable[LocationsEntry | None]) -> tuple[LocationsEntry, ...]:
+    """Return the entries that are there, in the order of their generations."""
+    every = [entry for entry in entries if entry is not None]
+    return tuple(sorted(every, key=lambda entry: entry.first_generation))

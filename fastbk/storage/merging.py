@@ -1,0 +1,99 @@
+"""One merge of locations files on its way: planned by the main loop, written in slices by the background thread.
+
+It leaves out what lies in unlisted logs (INV-X5) and what belongs to deleted ledgers. Its commit is
+`Checkpoint.commit_merge`, in the flush thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.native.ffi import CorruptDataError
+from fastbk.native.kill_points import kill_point
+from fastbk.native.store import MergeOptions, Scope
+from fastbk.storage.manifest import LocationsEntry
+from fastbk.units import KIB
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fastbk.native.store import Merge, MergeResult, Store
+    from fastbk.storage.manifest import Manifest
+    from fastbk.storage.new_files import Attempt
+
+SLICE_BLOCKS = 256
+"""Of 4 KiB: some milliseconds of work between two looks at what else is to be done."""
+BLOCK_BYTES = 4 * KIB
+
+
+class Merging:
+    """The files that are merged, and how far it is."""
+
+    def __init__(
+        self,
+        chosen: tuple[LocationsEntry, ...],
+        manifest: Manifest,
+        attempt: Attempt,
+        deleted: Collection[int],
+        *,
+        created_s: int,
+        forget_deleted_before_s: int = 0,
+        drops: bool = False,
+    ) -> None:
+        """Plan it; nothing is done yet.
+
+        Args:
+            chosen: neighbours, in ascending generations.
+            manifest: names them, and the logs that count.
+            attempt: the file that is made.
+            deleted: ledgers whose deletion is durable; their locations are left out.
+            created_s: wall clock.
+            forget_deleted_before_s: not 0 only when `chosen` are all files there are.
+            drops: among `deleted` are ledgers that live, and may come again.
+        """
+        self.chosen = chosen
+        self.attempt = attempt
+        self.drops = drops
+        self.merged: LocationsEntry | None = None
+        """Once it is written."""
+        self.result: MergeResult | None = None
+        self.size_bytes = sum(entry.size_bytes for entry in chosen)
+        self._options = MergeOptions(attempt.file_id, created_s, forget_deleted_before_s)
+        self._scope = Scope(
+            (entry.file_id for entry in chosen), (log.log_id for log in manifest.logs), deleted
+        )
+        self._merge: Merge | None = None
+
+    @property
+    def last_generation(self) -> int:
+        """The highest generation that it takes in."""
+        return self.chosen[-1].last_generation
+
+    def step(self, store: Store) -> int:
+        """Do a slice; return the bytes that were read, 0 when it is written and looked into.
+
+        Raises OSError, CorruptDataError: then `abandon`.
+        """
+        if self.merged is not None:
+            return 0
+        if self._merge is None:
+            self._merge = store.begin_merge(self._options, self._scope)
+        if not self._merge.step(SLICE_BLOCKS):
+            self.result = result = self._merge.end()
+            self.attempt.prepared.append(self.attempt.file_id)
+            kill_point("index.merge_written")
+            if store.prepare(self.attempt.file_id):
+                raise CorruptDataError("a merged locations file reads back damaged")
+            self.merged = LocationsEntry(
+                file_id=self.attempt.file_id,
+                first_generation=result.first_generation,
+                last_generation=result.last_generation,
+                size_bytes=result.file_size_bytes,
+            )
+        return SLICE_BLOCKS * BLOCK_BYTES
+
+    def abandon(self) -> None:
+        """Let the disk go; what was written is unlinked by `Checkpoint.abandon`. Harmless when it ended already."""
+        if self._merge is not None:
+            self._merge.abandon()
+            self._merge = None
