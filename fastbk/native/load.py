@@ -78,6 +78,7 @@ class LoadResult:
     late: int
     first_error: str
     latencies: Latencies
+    tail_latencies: Latencies
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class LoadOptions:
     rate_per_s: int = 0
     digest_type: int = 3
     entries_a_read: int = 1
+    tail_every: int = 0
+    """Appends: each entry whose id is a multiple of it is read as soon as it is acknowledged; 0: none."""
 
 
 class Load:
@@ -108,6 +111,7 @@ class Load:
         raw.rate_per_s = options.rate_per_s
         raw.digest_type = options.digest_type
         raw.entries_a_read = options.entries_a_read
+        raw.tail_every = options.tail_every
         ffi.memmove(raw.master_key, options.master_key, 20)
         raw.ipv4 = int.from_bytes(ipaddress.IPv4Address(options.host).packed, "little")
         raw.port = options.port
@@ -160,6 +164,9 @@ class Load:
             first_error=STATUS_NAMES.get(status, str(status)) if status else "",
             latencies=Latencies(
                 ffi.unpack(raw.latency_buckets, lib.FBK_LOAD_BUCKETS), int(raw.latency_max_ns)
+            ),
+            tail_latencies=Latencies(
+                ffi.unpack(raw.tail_latency_buckets, lib.FBK_LOAD_BUCKETS), int(raw.tail_latency_max_ns)
             ),
         )
 

@@ -28,7 +28,7 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/client/ledger_writer.py": (690, "a public handle, the first candidate for a split"),
     "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),
     "fastbk/native/src/fbk_index.c": (470, "one order of intake, checks and answers"),
-    "fastbk/native/src/fbk_load.c": (560, "one load generator: append and read loops share its state"),
+    "fastbk/native/src/fbk_load.c": (610, "one load generator: append and read loops share its state"),
     "fastbk/storage/checkpoint.py": (460, "one commit order, read from top to bottom"),
     "tests/fixtures/index_rig.py": (445, "one rig"),
     "tests/fixtures/toy_bookie.py": (470, "one peer with all its faults"),

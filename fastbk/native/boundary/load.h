@@ -12,6 +12,7 @@ struct fbk_load_options {
     uint8_t master_key[20];
     uint32_t ipv4;            /* network order */
     uint32_t port;
+    uint32_t tail_every;      /* appends: each entry whose id is a multiple of it is read as soon as it is acknowledged; 0 = none */
 };
 
 #define FBK_LOAD_BUCKETS 4096
@@ -27,6 +28,8 @@ struct fbk_load_result {
     uint32_t first_error_status;
     uint32_t reserved;
     uint64_t latency_buckets[FBK_LOAD_BUCKETS];
+    uint64_t tail_latency_max_ns; /* of tail reads, from their sending */
+    uint64_t tail_latency_buckets[FBK_LOAD_BUCKETS];
 };
 
 /* Lowest value that falls into bucket + 1, i.e. what a percentile in `bucket` is at most, in ns. */

@@ -30,6 +30,7 @@ struct load_slot {
     int64_t entry_id;
     uint32_t ledger_index;
     uint32_t next_free;
+    bool tail; /* a read of an entry that was just acknowledged */
 };
 
 struct load_ledger {
@@ -268,6 +269,7 @@ load_encode_add(struct fbk_load *load, struct load_connection *connection, uint3
     slot->started_ns = started_ns;
     slot->entry_id = ledger->next_entry_id++;
     slot->ledger_index = ledger_index;
+    slot->tail = false;
     ledger->length_bytes += load->options.size_bytes;
 
     const uint32_t digest_bytes = (uint32_t)fbk_digest_bytes(load->options.digest_type);
@@ -409,14 +411,58 @@ load_check_read(struct fbk_load *load, const struct load_slot *slot, const struc
     return response->entry_count;
 }
 
+/* Reads what was just acknowledged, in the slot of its add.  False: there is no room to send. */
+static bool
+load_begin_tail_read(struct fbk_load *load, struct load_connection *connection, uint32_t slot_index, uint64_t now_ns)
+{
+    struct load_slot *slot = &load->slots[slot_index];
+    if (connection->send_used + LOAD_FRAME_OVERHEAD_BYTES > load->send_bytes)
+        return false;
+    slot->tail = true;
+    slot->started_ns = now_ns;
+    connection->send_used += fbk_wire_put_read_request(connection->send + connection->send_used, slot_index,
+                                                       load->ledgers[slot->ledger_index].ledger_id, slot->entry_id, 0, NULL);
+    return true;
+}
+
+static void
+load_end_tail_read(struct fbk_load *load, struct load_slot *slot, const struct fbk_response *response, uint64_t now_ns)
+{
+    const uint64_t latency_ns = now_ns - slot->started_ns;
+    slot->tail = false;
+    if (response->status != FBK_S_OK || response->entry == NULL
+        || !load_entry_is_right(load, slot, response->entry, response->entry_bytes, slot->entry_id)) {
+        load->result.errors++;
+        if (load->result.first_error_status == 0)
+            load->result.first_error_status = response->status;
+        return;
+    }
+    load->result.tail_latency_buckets[fbk_load_bucket(latency_ns)]++;
+    if (latency_ns > load->result.tail_latency_max_ns)
+        load->result.tail_latency_max_ns = latency_ns;
+}
+
+static void
+load_free_slot(struct fbk_load *load, uint32_t slot_index)
+{
+    load->slots[slot_index].next_free = load->free_slot;
+    load->free_slot = slot_index;
+    load->in_flight--;
+}
+
 static int32_t
-load_answer(struct fbk_load *load, const struct fbk_response *response, uint64_t now_ns)
+load_answer(struct fbk_load *load, struct load_connection *connection, const struct fbk_response *response, uint64_t now_ns)
 {
     if (response->request_id >= load->options.window || load->in_flight == 0)
         return FBK_E_PROTOCOL;
     struct load_slot *slot = &load->slots[response->request_id];
     const uint64_t latency_ns = now_ns - slot->started_ns;
     uint32_t entries = 1;
+    if (slot->tail) {
+        load_end_tail_read(load, slot, response, now_ns);
+        load_free_slot(load, (uint32_t)response->request_id);
+        return 0;
+    }
     if (response->status != FBK_S_OK)
         entries = 0;
     else if (load->reading)
@@ -436,9 +482,10 @@ load_answer(struct fbk_load *load, const struct fbk_response *response, uint64_t
         if (!load->reading && slot->entry_id > ledger->last_add_confirmed)
             ledger->last_add_confirmed = slot->entry_id;
     }
-    slot->next_free = load->free_slot;
-    load->free_slot = (uint32_t)response->request_id;
-    load->in_flight--;
+    const uint32_t tail_every = load->reading || entries == 0 ? 0 : load->options.tail_every;
+    if (tail_every == 0 || slot->entry_id % tail_every != 0
+        || !load_begin_tail_read(load, connection, (uint32_t)response->request_id, now_ns))
+        load_free_slot(load, (uint32_t)response->request_id);
     return 0;
 }
 
@@ -463,7 +510,7 @@ load_receive(struct fbk_load *load, struct load_connection *connection)
         struct fbk_response response;
         if (fbk_wire_read_response(connection->receive + at, frame_bytes, &response) != 0)
             return FBK_E_PROTOCOL;
-        int32_t error = load_answer(load, &response, now_ns);
+        int32_t error = load_answer(load, connection, &response, now_ns);
         if (error != 0)
             return error;
         at += frame_bytes;

@@ -1,0 +1,182 @@
+"""`./dev bench foreground`: what adds and tail reads feel of the work behind them, all measured in one run.
+
+An open loop of adds at 30 % of the peak, every 16th entry read as soon as it is acknowledged. First on a bookie that
+has nothing else to do (its caches take all that is written meanwhile); then on one whose caches are of the usual size,
+so that it flushes and merges all the time; then with catch-up reads on top: two connections read ledgers that are in no
+memory, as fast as they get them, from a process that leaves the processors to everybody else (in reality a client of
+history is somewhere else).
+
+Printed are p50 and p99 of both, and their ratio to the first. The phases take turns, ROUNDS times, and each figure is
+the median: these machines are noisy.
+
+Environment: ROUNDS=3, SECONDS_EACH=4, MIB=1024 (of history), OUT=build/bench-foreground.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from fastbk.native.load import LoadResult
+from fastbk.units import MIB
+from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHARE_OF_PEAK = 0.3
+TAIL_EVERY = 16
+WINDOW = 2000
+QUIET: dict[str, dict[str, object]] = {
+    "bookie": {"memory_total": "4GiB"},
+    "journal": {"limit": "8GiB"},
+    "ledgers": {"write_cache_size": "1536MiB", "flush_interval": "3600s"},
+}
+"""A bookie that flushes nothing while it is measured."""
+_HISTORY = """
+import os, sys, time
+from pathlib import Path
+from fastbk.model.entry import master_key
+from fastbk.native.load import Load, LoadOptions
+from fastbk.wire.messages import Hello, encode_hello
+port, count, ledgers = int(sys.argv[1]), int(sys.argv[2]), list(map(int, sys.argv[3:]))
+os.nice(19)
+options = LoadOptions(host="127.0.0.1", port=port, master_key=master_key(b""), window=8 * len(ledgers),
+                      connections=len(ledgers), entries_a_read=128)
+load = Load(options, ledgers, encode_hello(0, Hello(client_name="bench")))
+print("reading", flush=True)
+while os.getppid() > 1:
+    load.read(0.2, [count] * len(ledgers))
+    print(load.result().entries, load.result().errors, flush=True)
+"""
+
+
+def foreground(bookie: OneBookie, rate_per_s: int, seconds: float) -> LoadResult:
+    """Add at that rate with tail reads, and return the result. Raises SystemExit when something was answered badly."""
+    ledger_id = bookie.create_ledger()
+    options = {"window": WINDOW, "rate_per_s": rate_per_s, "tail_every": TAIL_EVERY}
+    with bookie.load([ledger_id], **options) as load:
+        load.append(seconds)
+        result = load.result()
+        count = load.entry_counts()[0]
+    if result.errors:
+        raise SystemExit(f"bench: {result.errors} bad answers, the first: {result.first_error}")
+    bookie.close_ledger(ledger_id, count)
+    return result
+
+
+def peak_per_s(bookie: OneBookie, seconds: float) -> float:
+    """Return the adds a second of a closed loop."""
+    ledger_id = bookie.create_ledger()
+    with bookie.load([ledger_id], window=1000) as load:
+        load.append(seconds)
+        result = load.result()
+        bookie.close_ledger(ledger_id, load.entry_counts()[0])
+    return result.entries / result.busy_s
+
+
+@contextlib.contextmanager
+def catch_up(bookie: OneBookie, ledger_ids: list[int], count: int) -> Iterator[Callable[[], int]]:
+    """Read ledgers of `count` entries from the disk in another process; yields how many entries came so far."""
+    bookie.drop_page_cache()
+    arguments = [str(bookie.bookie.port), str(count), *map(str, ledger_ids)]
+    with tempfile.TemporaryFile("w+") as out:
+        reader = subprocess.Popen([sys.executable, "-c", _HISTORY, *arguments], stdout=out, cwd=ROOT)
+
+        def entries() -> int:
+            out.seek(0)
+            lines = out.read().splitlines()
+            if len(lines) > 1 and lines[-1].split()[1] != "0":
+                raise SystemExit(f"bench: bad answers to the readers of history: {lines[-1]}")
+            return int(lines[-1].split()[0]) if len(lines) > 1 else 0
+
+        try:
+            end_s = time.monotonic() + 20.0
+            while entries() == 0 and time.monotonic() < end_s and reader.poll() is None:
+                time.sleep(0.02)
+            yield entries
+        finally:
+            reader.kill()
+            reader.wait()
+
+
+def figures_of(result: LoadResult) -> dict[str, float]:
+    """Return what is compared, in microseconds."""
+    adds, tails = result.latencies, result.tail_latencies
+    return {
+        "adds_per_s": round(result.entries / result.busy_s),
+        "add_p50": adds.percentile_us(50),
+        "add_p99": adds.percentile_us(99),
+        "tail_p50": tails.percentile_us(50),
+        "tail_p99": tails.percentile_us(99),
+    }
+
+
+def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[str, object]:
+    """Run all phases and return the figures."""
+    found: dict[str, list[dict[str, float]]] = {}
+    with one_bookie(folder / "quiet", QUIET) as quiet, one_bookie(folder / "busy") as busy:
+        count = size_mib * MIB // 2 // ENTRY_BYTES
+        history = [busy.create_ledger() for _ in range(2)]
+        count = min(busy.write(ledger_id, count) for ledger_id in history)
+        rate = int(SHARE_OF_PEAK * peak_per_s(busy, 2.0))
+        print(f"30 % of the peak: {rate:,} adds of 1 KiB a second", flush=True)
+
+        def during(name: str, bookie: OneBookie, work: AbstractContextManager[Callable[[], int] | None]) -> None:
+            with work as entries:
+                before = entries() if entries else 0
+                one = figures_of(foreground(bookie, rate, seconds))
+                if entries:
+                    one["history_mb_per_s"] = round((entries() - before) * ENTRY_BYTES / seconds / 1e6, 1)
+            found.setdefault(name, []).append(one)
+
+        for number in range(rounds):
+            print(f"round {number + 1}/{rounds}", file=sys.stderr)
+            quiet.restart()
+            foreground(quiet, rate, 0.5)
+            during("nothing else", quiet, nullcontext())
+            during("flushes and merges", busy, nullcontext())
+            during("and catch-up reads", busy, catch_up(busy, history, count))
+    return {"rate_per_s": rate, "phases": found}
+
+
+def table(phases: dict[str, list[dict[str, float]]]) -> str:
+    """Return medians, each with its ratio to the first phase."""
+    first = next(iter(phases))
+    lines = [f"{'':24}" + "".join(f"{name:>22}" for name in ("add p50", "add p99", "tail p50", "tail p99"))]
+    for name, rounds in phases.items():
+        row = f"{name:24}"
+        for key in ("add_p50", "add_p99", "tail_p50", "tail_p99"):
+            value = statistics.median(one[key] for one in rounds)
+            base = statistics.median(one[key] for one in phases[first])
+            row += f"{f'{value:,.0f} µs ({value / base:.2f})':>22}"
+        if "history_mb_per_s" in rounds[0]:
+            row += f"   history {statistics.median(one['history_mb_per_s'] for one in rounds):,.0f} MB/s"
+        lines.append(row)
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print the table, write the JSON."""
+    rounds = int(os.environ.get("ROUNDS", "3"))
+    seconds = float(os.environ.get("SECONDS_EACH", "4"))
+    size_mib = int(os.environ.get("MIB", "1024"))
+    out = Path(os.environ.get("OUT", ROOT / "build" / "bench-foreground.json"))
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
+        figures = measure(Path(scratch), rounds, seconds, size_mib)
+    print(table(figures["phases"]))  # type: ignore[arg-type]
+    out.write_text(json.dumps(figures, indent=1))
+    print(f"written: {out}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
