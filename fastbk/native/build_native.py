@@ -192,6 +192,7 @@ MODULES = [
         sources=[
             *COMMON_SOURCES,
             "fbk_load.c",
+            "fbk_load_entries.c",
             "fbk_probe.c",
         ],
     ),

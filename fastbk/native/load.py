@@ -178,6 +178,24 @@ def entry_data(size_bytes: int, ledger_id: int, entry_id: int) -> bytes:
     return bytes(ffi.buffer(out, size_bytes))
 
 
+def ledgers_entries(
+    first_ledger_id: int, ledgers: int, entries_a_ledger: int, size_bytes: int, digest_type: int = 3
+) -> tuple[Any, Any, int]:
+    """Return all entries of neighbouring ledgers as they are stored, one behind the other.
+
+    Three values: memory with the entries, an array of their CRC32Cs, and the bytes that each entry takes.
+    """
+    count = ledgers * entries_a_ledger
+    memory = ffi.new("uint8_t[]", count * (size_bytes + 64))
+    crcs = ffi.new("uint32_t[]", count)
+    entry_bytes = lib.fbk_load_entries(
+        memory, crcs, first_ledger_id, ledgers, entries_a_ledger, size_bytes, digest_type
+    )
+    if entry_bytes < 0:
+        raise LoadError(_reason(entry_bytes, "making entries"))
+    return memory, crcs, int(entry_bytes)
+
+
 class DiskProbe:
     """The disk's own limit: one durable write of 4 KiB at a time on a pre-written file, as the journal commits."""
 

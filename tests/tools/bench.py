@@ -8,6 +8,7 @@ Environment: AGAINST=commit, ROUNDS=3, SECONDS_EACH=3, OUT=build/bench.json.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import statistics
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+OTHERS = ("replication", "slow", "reads", "foreground", "restart", "ledgers", "gc")
+"""`./dev bench NAME` runs tests.tools.bench_NAME."""
 
 
 @dataclass(frozen=True)
@@ -153,24 +156,10 @@ def table(figures: dict[str, dict[str, list[float]]], trees: dict[str, Path]) ->
 
 def main() -> int:
     """Measure, print the table, write the JSON."""
-    if sys.argv[1:] == ["replication"]:
-        from tests.tools import bench_replication
-
-        return bench_replication.main()
-    if sys.argv[1:] == ["slow"]:
-        from tests.tools import bench_slow
-
-        return bench_slow.main()
-    if sys.argv[1:] == ["reads"]:
-        from tests.tools import bench_reads
-
-        return bench_reads.main()
-    if sys.argv[1:] == ["gc"]:
-        from tests.tools import bench_gc
-
-        return bench_gc.main()
     if sys.argv[1:]:
-        raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; replication, slow, reads, gc, or nothing")
+        if len(sys.argv) > 2 or sys.argv[1] not in OTHERS:
+            raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; {', '.join(OTHERS)}, or nothing")
+        return int(importlib.import_module(f"tests.tools.bench_{sys.argv[1]}").main())
     (ROOT / "build").mkdir(exist_ok=True)
     rounds = int(os.environ.get("ROUNDS", "3"))
     seconds = float(os.environ.get("SECONDS_EACH", "3"))

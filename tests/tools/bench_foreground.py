@@ -88,7 +88,9 @@ def catch_up(bookie: OneBookie, ledger_ids: list[int], count: int) -> Iterator[C
     bookie.drop_page_cache()
     arguments = [str(bookie.bookie.port), str(count), *map(str, ledger_ids)]
     with tempfile.TemporaryFile("w+") as out:
-        reader = subprocess.Popen([sys.executable, "-c", _HISTORY, *arguments], stdout=out, cwd=ROOT)
+        reader = subprocess.Popen(
+            [sys.executable, "-c", _HISTORY, *arguments], stdout=out, cwd=ROOT
+        )
 
         def entries() -> int:
             out.seek(0)
@@ -129,12 +131,16 @@ def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[st
         rate = int(SHARE_OF_PEAK * peak_per_s(busy, 2.0))
         print(f"30 % of the peak: {rate:,} adds of 1 KiB a second", flush=True)
 
-        def during(name: str, bookie: OneBookie, work: AbstractContextManager[Callable[[], int] | None]) -> None:
+        def during(
+            name: str, bookie: OneBookie, work: AbstractContextManager[Callable[[], int] | None]
+        ) -> None:
             with work as entries:
                 before = entries() if entries else 0
                 one = figures_of(foreground(bookie, rate, seconds))
                 if entries:
-                    one["history_mb_per_s"] = round((entries() - before) * ENTRY_BYTES / seconds / 1e6, 1)
+                    one["history_mb_per_s"] = round(
+                        (entries() - before) * ENTRY_BYTES / seconds / 1e6, 1
+                    )
             found.setdefault(name, []).append(one)
 
         for number in range(rounds):
@@ -150,7 +156,10 @@ def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[st
 def table(phases: dict[str, list[dict[str, float]]]) -> str:
     """Return medians, each with its ratio to the first phase."""
     first = next(iter(phases))
-    lines = [f"{'':24}" + "".join(f"{name:>22}" for name in ("add p50", "add p99", "tail p50", "tail p99"))]
+    lines = [
+        f"{'':24}"
+        + "".join(f"{name:>22}" for name in ("add p50", "add p99", "tail p50", "tail p99"))
+    ]
     for name, rounds in phases.items():
         row = f"{name:24}"
         for key in ("add_p50", "add_p99", "tail_p50", "tail_p99"):

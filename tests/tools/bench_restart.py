@@ -112,7 +112,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=ROOT / "build") as scratch:
         few = default(Path(scratch) / "default", trials)
         writes = [one["first_write_s"] for one in few]
-        print(f"first write after kill -9: median {statistics.median(writes):.2f} s, at most {max(writes):.2f} s")
+        print(
+            f"first write after kill -9: median {statistics.median(writes):.2f} s, at most {max(writes):.2f} s"
+        )
         many = much(Path(scratch) / "much", gib)
     out.write_text(json.dumps({"default": few, "much": many}, indent=1))
     print(f"written: {out}", file=sys.stderr)

@@ -48,6 +48,10 @@ uint64_t fbk_load_ledger_entries(const struct fbk_load *load, uint32_t index);
 void fbk_load_result_get(const struct fbk_load *load, struct fbk_load_result *result);
 /* The data of one entry: a function of (ledger, entry, size), so that any reader can check it. */
 void fbk_load_data(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id);
+/* All entries 0..entries_a_ledger-1 of neighbouring ledgers, one behind the other as they are stored, and the CRC32C of each.
+ * Returns the size of one, or -EINVAL for a digest that is none or needs a key. */
+int32_t fbk_load_entries(uint8_t *out, uint32_t *crcs, int64_t first_ledger_id, uint32_t ledger_count,
+                         uint32_t entries_a_ledger, uint32_t size_bytes, uint32_t digest_type);
 /* One outstanding durable 4 KiB write at a time on a pre-written file (path is created, pre-written, removed):
  * O_DIRECT + RWF_DSYNC, the journal's way of committing, for duration_ns; adds into the histogram. */
 struct fbk_probe_result {
