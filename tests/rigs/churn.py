@@ -17,7 +17,7 @@ from fastbk.units import MIB
 from tests.fixtures.wait import wait_until_async
 from tests.rigs.kill_points import SETTINGS
 from tests.rigs.load import Load
-from tests.rigs.power_cut import work_folder
+from tests.rigs.recording import work_folder
 from tests.rigs.report import Plan, Report
 
 LIVING = 6

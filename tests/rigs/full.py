@@ -19,7 +19,7 @@ from tests.fixtures.wait import wait_until_async
 from tests.rigs import mounts
 from tests.rigs.kill_points import SETTINGS
 from tests.rigs.load import Load
-from tests.rigs.power_cut import work_folder
+from tests.rigs.recording import work_folder
 from tests.rigs.report import Plan, Report
 
 SIZE_BYTES = 320 * MIB

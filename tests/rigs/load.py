@@ -83,10 +83,14 @@ class Load:
     def _noting(self, key: Key) -> Callable[[asyncio.Future[int]], None]:
         def note(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
-                self.acked[key] = self.sent[key][0]
-                self.acked_bytes += len(self.sent[key][0])
+                self._note(key)
 
         return note
+
+    def _note(self, key: Key) -> None:
+        """An entry was acknowledged just now."""
+        self.acked[key] = self.sent[key][0]
+        self.acked_bytes += len(self.sent[key][0])
 
     def ledgers(self) -> list[int]:
         """All that were written to and not deleted."""

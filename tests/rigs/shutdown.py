@@ -24,7 +24,7 @@ from tests.fixtures.wait import wait_until_async
 from tests.rigs import mounts
 from tests.rigs.judge import Found, Key, Known, judge
 from tests.rigs.kill_points import SETTINGS, payload
-from tests.rigs.power_cut import work_folder
+from tests.rigs.recording import work_folder
 from tests.rigs.report import Plan, Report
 
 if TYPE_CHECKING:
