@@ -31,6 +31,7 @@ SMALL = {
     "cookie": "a directory's cookie, current/VERSION",
     "audit": "a ledger directory's log of deletions",
     "limbo": "the ledgers that a reborn bookie is going to put into limbo",
+    "scrub": "how far a ledger directory's scrub is, and what it has in quarantine",
     "unclean": "what a life without a clean stop has left",
 }
 
@@ -80,6 +81,7 @@ def _small(options: argparse.Namespace) -> int:
         "cookie": small_files.read_cookie,
         "audit": small_files.read_audit,
         "limbo": small_files.read_limbo,
+        "scrub": small_files.read_scrub,
         "unclean": small_files.read_unclean,
     }
     damaged = 0

@@ -13,11 +13,15 @@ from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.disk import Disk
 from fastbk.server.directories import LOCK_NAME
 from fastbk.server.identity import places
+from fastbk.storage import sealed_json
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.identity import read_identity
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.limbo import NAME as LIMBO_NAME
 from fastbk.storage.manifest import ManifestLost, ManifestMissing, ManifestSlots
+from fastbk.storage.scrub_state import FORMAT as SCRUB_FORMAT
+from fastbk.storage.scrub_state import NAME as SCRUB_NAME
+from fastbk.storage.scrub_state import ScrubState
 from fastbk.storage.unclean import read_unclean
 from fastbk.units import format_count, format_size
 
@@ -59,6 +63,7 @@ class Data:
         for journal, ledgers in self._pairs:
             yield "manifest", partial(self.manifest, ledgers)
             yield "last stop", partial(self.last_stop, ledgers)
+            yield "quarantine", partial(self.quarantine, ledgers)
             yield "journal to replay", partial(self.replay, journal, ledgers)
         yield "times of files", self.times
 
@@ -111,6 +116,25 @@ class Data:
                 'start it; then fastbk bookie repair ID. For data that matters: [journal] sync = "always"',
             )
         return ok("last stop", "not a clean one; what was acknowledged is replayed")
+
+    def quarantine(self, directory: str) -> Finding:
+        """What the scrub has found damaged and nobody has healed."""
+        path = f"{directory}/{SCRUB_NAME}"
+        if not os.path.exists(path):
+            return ok("quarantine", f"nothing was scrubbed in {directory} yet")
+        with Disk(Path(directory), "plain") as disk:
+            state = sealed_json.decode(disk.read_file(path), ScrubState, SCRUB_FORMAT, path)
+        if not state.quarantined:
+            return ok(
+                "quarantine", f"empty in {directory}, after {format_count(state.cycles, 'cycle')}"
+            )
+        first = state.quarantined[0]
+        return warn(
+            "quarantine",
+            f"{directory}: {format_count(len(state.quarantined), 'range')} of entries damaged, as of ledger"
+            f" {first.ledger_id} from entry {first.first}: {first.reason}",
+            "fastbk bookie repair ID while the bookie runs",
+        )
 
     def replay(self, journal: str, ledgers: str) -> Finding:
         """What a start would read from the journal, and whether all of it is there."""

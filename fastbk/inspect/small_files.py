@@ -13,7 +13,7 @@ from fastbk.inspect.items import Item, damage
 from fastbk.inspect.source import Source
 from fastbk.model import cookie as cookie_model
 from fastbk.storage import cookie as cookie_file
-from fastbk.storage import identity, limbo, manifest, unclean
+from fastbk.storage import identity, limbo, manifest, scrub_state, sealed_json, unclean
 from fastbk.storage.directories import AUDIT_NAME
 
 if TYPE_CHECKING:
@@ -115,6 +115,22 @@ def read_limbo(path: str) -> Iterator[Item]:
         return
     facts: dict[str, Fact] = {"file": path, "incarnation": f"{incarnation:016x}"}
     yield Item("limbo", 0, {**facts, "count": len(ids), "ledgers": list(ids)})
+
+
+def read_scrub(path: str) -> Iterator[Item]:
+    """Yield how far a directory's scrub is, then what it has in quarantine."""
+    path = _inside(path, scrub_state.NAME)
+    raw = _whole(path)
+    try:
+        state = sealed_json.decode(raw, scrub_state.ScrubState, scrub_state.FORMAT, path)
+    except StorageError as error:
+        yield damage(0, str(error), len(raw), readable=_text(raw))
+        return
+    facts = msgspec.to_builtins(state)
+    quarantined = facts.pop("quarantined")
+    yield Item("scrub", 0, {"file": path, **facts, "quarantined": len(quarantined)})
+    for one in quarantined:
+        yield Item("quarantined", 0, one)
 
 
 def read_unclean(path: str) -> Iterator[Item]:

@@ -35,7 +35,7 @@ def decode(raw: bytes, kind: type[T], format_known: int, name: str) -> T:
             f"{name} has format {version}, this fastbk knows {format_known}: start the version that wrote it"
         )
     if stored != crc32c(_canonical(fields)):
-        raise CorruptDataError(f"{name}: its checksum is wrong")
+        raise CorruptDataError(f"{name}: its checksum is wrong: damaged or edited by hand")
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:

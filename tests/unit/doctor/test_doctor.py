@@ -27,6 +27,7 @@ from fastbk.server.identity import settle
 from fastbk.storage.directories import log_path
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
+from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
 from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -193,6 +194,17 @@ def test_an_unclean_stop(patient: Patient, sync: str, status: Status) -> None:
     found = worst(patient.examine(), "last stop")
     assert found.status is status
     assert "clean" in found.why
+
+
+def test_entries_in_quarantine(patient: Patient) -> None:
+    patient.start()
+    bad = Quarantined(ledger_id=7, first=3, last=4, reason="checksum", found_s=1)
+    with Disk(patient.ledgers, "plain") as disk:
+        for quarantined, status in (((), Status.OK), ((bad,), Status.WARN)):
+            state = ScrubState(incarnation="01", quarantined=quarantined)
+            write_scrub_state(disk, str(patient.ledgers), state)
+            assert worst(patient.examine(), "quarantine").status is status
+    assert "ledger 7 from entry 3" in worst(patient.examine(), "quarantine").why
 
 
 def test_limbo_that_waits(patient: Patient) -> None:

@@ -19,6 +19,8 @@ from fastbk.inspect.source import Source
 from fastbk.native.disk import Disk
 from fastbk.storage.limbo import NAME as LIMBO_NAME
 from fastbk.storage.limbo import write_limbo
+from fastbk.storage.scrub_state import NAME as SCRUB_NAME
+from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
 from fastbk.storage.unclean import NAME as UNCLEAN_NAME
 from fastbk.storage.unclean import Unclean, write_unclean
 from tests.fixtures.bookie_image import COOKIE, FENCED, Image, make_image
@@ -136,17 +138,23 @@ def test_locations_in_logs_that_no_manifest_lists_are_void(image: Image) -> None
     assert small_files.logs_listed_for(str(image.files("*.loc")[0])) is not None
 
 
-def test_limbo_and_the_mark_of_an_unclean_stop(tmp_path: Path) -> None:
+def test_limbo_scrub_and_the_mark_of_an_unclean_stop(tmp_path: Path) -> None:
     with Disk(tmp_path, "plain") as disk:
         write_limbo(disk, str(tmp_path), [3, 7], 255)
         write_unclean(disk, str(tmp_path), Unclean(incarnation="ff", sync="never", started_s=1))
+        bad = Quarantined(ledger_id=7, first=3, last=4, reason="checksum", found_s=1)
+        write_scrub_state(disk, str(tmp_path), ScrubState(incarnation="ff", quarantined=(bad,)))
     (limbo,) = small_files.read_limbo(str(tmp_path))
     assert limbo.facts["ledgers"] == [3, 7]
     (flag,) = small_files.read_unclean(str(tmp_path))
     assert flag.facts["sync"] == "never"
+    scrub, quarantined = small_files.read_scrub(str(tmp_path))
+    assert scrub.facts["quarantined"] == 1
+    assert quarantined.facts["ledger_id"] == 7
     for name, reader in (
         (LIMBO_NAME, small_files.read_limbo),
         (UNCLEAN_NAME, small_files.read_unclean),
+        (SCRUB_NAME, small_files.read_scrub),
     ):
         raw = (tmp_path / name).read_bytes()
         for at in range(len(raw)):
