@@ -24,8 +24,8 @@ GO_BYTES_MAX = 1 << 30
 """Most live bytes moved in one go: what is won back comes soon."""
 GO_LOGS_MAX = 64
 STALL_S = 300.0
-"""A compaction that moves nothing for so long is stuck: it is said, counted, and told to stop. Finding out what lives in
-its logs takes a while, too, before the first byte is moved."""
+"""A compaction that moves nothing for so long is stuck: it is said, counted, and told to stop. Finding out what lives
+in its logs takes a while, too, before the first byte is moved."""
 LOOK_INTERVAL_S = 5.0
 """Between two looks at the room, while nothing is moved."""
 URGENT_INTERVAL_S = 30.0
@@ -48,13 +48,13 @@ class LocalLogs(Protocol):
         """Have live bytes counted anew, and dead logs deleted; False: busy."""
 
     def compact(self, log_ids: Sequence[int], bytes_per_s: int, time_max_s: float) -> bool:
-        """Begin to move what lives in these logs; False: busy."""
+        """Begin to move what lives in these logs, no further log once the time is over; False: busy."""
 
     def compaction(self) -> Compaction:
         """Return how far the last one is."""
 
     def stop_compaction(self) -> None:
-        """Let it end where it is."""
+        """Let it end soon, and everything be as it was before."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Compactor:
             self._is_stuck = True
             self.say("stuck", run)
             self._stop()
-        elif self._is_cut(run) or now_s - run.began_s >= self.settings.time_max_s:
+        elif self._is_cut(run):
             self._stop()
 
     def _stop(self) -> None:

@@ -122,7 +122,7 @@ class IndexClient:
         return self._ask({"type": "recount"}, "recount").accepted
 
     def compact(self, log_ids: Sequence[int], bytes_per_s: int, time_max_s: float) -> bool:
-        """Begin to move what lives in these logs; False: it is busy, ask later."""
+        """Begin to move what lives in these logs; no further log is begun after so long. False: busy, ask later."""
         request = {
             "type": "compact",
             "ids": list(log_ids),
@@ -137,7 +137,7 @@ class IndexClient:
         return Compaction() if compaction is None else compaction
 
     def stop_compaction(self) -> None:
-        """Let the compaction that is under way end where it is."""
+        """Let the compaction that is under way end soon, without effect."""
         self._ask({"type": "compaction_stop"}, "compaction_stop")
 
     # ---- messages

@@ -14,8 +14,9 @@ One JSON object a message over a SOCK_SEQPACKET pair; gc asks, the index answers
 - `space` -> `space` (free_bytes, total_bytes, floor_bytes: what must stay free, is_full: normal adds are refused);
 - `recount` -> `recount` (accepted): have live bytes counted anew, and logs deleted in which nothing lives;
 - `compact` (ids: of logs, bytes_per_s, time_max_s) -> `compact` (accepted): move what lives in them, in the background;
+  no further log is begun after so long;
 - `compaction` -> `compaction` (running, moved_bytes, freed_bytes, bad_runs, error): of the last one that was accepted;
-- `compaction_stop` -> `compaction_stop` (accepted): let it end where it is.
+- `compaction_stop` -> `compaction_stop` (accepted): let it end without effect.
 
 A request carries a `number`, which its answer repeats: what comes too late is taken for nobody's answer.
 Messages are pages: none is longer than MESSAGE_BYTES_MAX, and whoever finds that even this does not fit

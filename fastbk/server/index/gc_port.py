@@ -16,6 +16,8 @@ from fastbk.server.gc_messages import (
     LOGS_A_MESSAGE,
     MARKED_IDS_A_MESSAGE,
     MESSAGE_BYTES_MAX,
+    REASON_CHARACTERS_MAX,
+    Compaction,
     LogUsage,
     Request,
     Space,
@@ -101,6 +103,15 @@ class GcPort:
                 return
 
     def _reply_to(self, request: Request) -> dict[str, object]:
+        if request.type in (
+            "usage",
+            "space",
+            "recount",
+            "compact",
+            "compaction",
+            "compaction_stop",
+        ):
+            return {"type": request.type, **self._of_logs(request)}
         if request.type == "list_ledgers":
             ids, cursor = self._index.list_ledgers(request.cursor, self._ids_a_message)
             return {"type": "ledgers", "ids": ids, "cursor": cursor}
@@ -118,23 +129,47 @@ class GcPort:
         if request.type == "delete_ledgers":
             count = self._flusher.delete_ledgers(request.ids, request.reason)
             return {"type": "deleted", "count": count}
+        if request.type == "drop_ledgers":
+            count = self._flusher.drop_ledgers(request.ids, request.changed, request.reason)
+            return {"type": "dropping", "count": count}
+        return {"type": "unknown", "request": request.type}
+
+    def _of_logs(self, request: Request) -> dict[str, object]:
+        upkeep = self._flusher.upkeep
         if request.type == "usage":
             return self._usage(request.cursor)
         if request.type == "space":
-            return {"type": "space", "space": self._space()}
-        return {"type": "unknown", "request": request.type}
+            return {"space": self._space()}
+        if request.type == "recount":
+            return {"accepted": upkeep.recount()}
+        if request.type == "compact":
+            rate, time_max_s = request.bytes_per_s, request.time_max_s
+            return {"accepted": upkeep.compact(request.ids, rate, time_max_s)}
+        if request.type == "compaction_stop":
+            return {"accepted": upkeep.stop_compaction()}
+        state = upkeep.compaction_so_far
+        return {
+            "compaction": Compaction(
+                running=state.running,
+                moved_bytes=state.moved_bytes,
+                freed_bytes=state.freed_bytes,
+                bad_runs=state.bad_runs,
+                error=state.error[:REASON_CHARACTERS_MAX],
+            )
+        }
 
     def _usage(self, cursor: int) -> dict[str, object]:
         every = sorted(self._checkpoint.manifest.logs, key=lambda log: log.log_id)
         logs = [log for log in every if log.log_id >= cursor][: self._logs_a_message]
         return {
-            "type": "usage",
             "logs": [
                 LogUsage(
                     log_id=log.log_id,
                     durable_bytes=log.durable_bytes,
                     live_bytes=log.live_bytes,
                     sealed=log.sealed,
+                    kind=log.kind,
+                    created_s=log.created_s,
                 )
                 for log in logs
             ],

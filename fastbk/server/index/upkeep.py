@@ -96,6 +96,20 @@ class Upkeeper:
         """Whether there are so many locations files that no flush may add one."""
         return len(self._checkpoint.manifest.locations) >= LAG_FILES_MAX
 
+    @property
+    def compaction_so_far(self) -> CompactionStatus:
+        """How far the one under way is, or how the last one ended."""
+        task = self._compaction_task
+        if task is None or not isinstance(task.plan, Compaction):
+            return self.compaction
+        counts = task.plan.counts
+        return CompactionStatus(
+            running=True,
+            moved_bytes=counts.moved_bytes,
+            bad_runs=counts.bad_runs,
+            bad_entries=counts.bad_entries,
+        )
+
     # ---- what is asked for
 
     @property

@@ -100,7 +100,7 @@ def pair(buffer_bytes: int | None) -> tuple[socket.socket, socket.socket]:
 
 def made_port(end: socket.socket, ledgers: Ledgers) -> GcPort:
     checkpoint = SimpleNamespace(manifest=SimpleNamespace(logs=LOGS))
-    flusher = SimpleNamespace(delete_ledgers=ledgers.delete_ledgers)
+    flusher = SimpleNamespace(delete_ledgers=ledgers.delete_ledgers, upkeep=None)
     return GcPort(
         end.detach(),
         cast("Any", ledgers),
