@@ -20,9 +20,11 @@ from fastbk.server.gc_messages import (
     MESSAGE_BYTES_MAX,
     REASON_CHARACTERS_MAX,
     SETTLED_END,
+    SHARES_A_MESSAGE,
     Answer,
     Compaction,
     LogUsage,
+    Share,
     Space,
     TooLong,
     send,
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 INDEX_TIMEOUT_S = 60.0
 """Longest wait for the index's answer: it answers between two steps of its loop."""
+
+
+HOLDS_PAUSE_S = 0.005
+"""Between two questions whether the index has found out by now."""
 
 
 class IndexSilent(Error):
@@ -67,6 +73,22 @@ class IndexClient:
         """Have ledgers taken out of limbo; return how many were in it. After IndexSilent some may be out."""
         request = {"type": "limbo_over", "fenced": fenced}
         return self._in_pages(ledger_ids, request, "limbo_over")
+
+    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+        """Return whether all entries of these shares are on the disk here; False when it can't be told."""
+        if len(shares) > SHARES_A_MESSAGE:
+            return False
+        request: dict[str, object] = {"type": "holds", "ids": [ledger_id], "shares": shares}
+        deadline_s = time.monotonic() + INDEX_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            try:
+                reply = self._ask(request, "holds")
+            except TooLong:
+                return False
+            if not reply.accepted:
+                return reply.count == 1
+            time.sleep(HOLDS_PAUSE_S)
+        return False
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there. After IndexSilent some may be."""

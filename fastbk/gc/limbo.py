@@ -2,7 +2,8 @@
 
 Whoever repairs a ledger copies what is left of it to other bookies and names them in metadata instead of this one.
 From then on nobody who knows the metadata takes this bookie's "no" for the truth about that ledger, and "cannot tell"
-may end. A ledger that is deleted leaves with the rest of what gc deletes. Every doubt keeps.
+may end. Or the bookie itself was repaired, or had lost nothing of it: a closed ledger of which it holds all that it
+should leaves limbo, too. A ledger that is deleted leaves with the rest of what gc deletes. Every doubt keeps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import Error
 from fastbk.model.ledger import LedgerState
+from fastbk.server.gc_messages import Share
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -30,6 +32,9 @@ class LedgersInLimbo(Protocol):
 
     def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
         """Take ledgers out of limbo; return how many were in it. Raises Error."""
+
+    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+        """Return whether all entries of these shares are on the disk here. Raises Error."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,23 @@ def may_be_fenced(metadata: LedgerMetadata) -> bool:
     return metadata.state is not LedgerState.OPEN
 
 
+def shares_of(bookie_id: BookieId, metadata: LedgerMetadata) -> list[Share]:
+    """Return what a bookie is to hold of a closed ledger."""
+    ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
+    return [
+        Share(
+            first=fragment.first_entry_id,
+            last=last,
+            index=fragment.ensemble.index(bookie_id),
+            ensemble=metadata.ensemble_size,
+            write_quorum=metadata.write_quorum,
+        )
+        for fragment, end in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True)
+        if bookie_id in fragment.ensemble
+        and fragment.first_entry_id <= (last := min(end, metadata.last_entry_id))
+    ]
+
+
 @dataclass
 class LimboWatch:
     """Looks at the ledgers in limbo, some at a time."""
@@ -82,7 +104,9 @@ class LimboWatch:
             for ledger_id, read in zip(turn, self.store.read_ledgers(turn), strict=True):
                 if read is None:
                     continue  # deleted: that is the collector's, which looks twice
-                if not is_counted_on(self.bookie_id, read.metadata):
+                if not is_counted_on(self.bookie_id, read.metadata) or self._is_whole(
+                    ledger_id, read.metadata
+                ):
                     free[may_be_fenced(read.metadata)].append(ledger_id)
             for fenced, ledger_ids in free.items():
                 if ledger_ids:
@@ -92,3 +116,12 @@ class LimboWatch:
         except (Error, OSError) as error:
             return Look(over, len(ids) - over, f"{type(error).__name__}: {error}")
         return Look(over, len(ids) - over)
+
+    def _is_whole(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Return whether all that a closed ledger says is here is here: nothing can come to it any more.
+
+        What is here and damaged is "cannot tell" by its checksums, in limbo or not.
+        """
+        return metadata.is_closed and self.local.holds(
+            ledger_id, shares_of(self.bookie_id, metadata)
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fastbk.gc.sorted_ids import sorted_ids
+from fastbk.server.gc_messages import Share
 from fastbk.storage.shards import pair_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class LedgersOfPair(Protocol):
 
     def limbo_over(self, ledger_ids: list[int], *, fenced: bool) -> int:
         """Take ledgers out of limbo; return how many were in it."""
+
+    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+        """Return whether all entries of these shares are on its disk."""
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there."""
@@ -62,6 +66,10 @@ class AllPairs:
         """Have ledgers taken out of limbo; return how many were in it. Raises Error: then some may be out."""
         parts = self._by_index(ledger_ids, int)
         return sum(index.limbo_over(ids, fenced=fenced) for index, ids in parts)
+
+    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+        """Return whether all entries of these shares are on the disk of the pair that it lives in. Raises Error."""
+        return self._indexes[pair_of(ledger_id, self._shards)].holds(ledger_id, shares)
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there. Raises Error: then some may be."""

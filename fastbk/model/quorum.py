@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId
@@ -37,6 +37,26 @@ def write_set(entry_id: EntryId, ensemble: int, write_quorum: int) -> tuple[int,
 def write_sets(ensemble: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
     """Return the write sets of entries 0..E-1: entry e has that of e mod E."""
     return tuple(write_set(entry_id, ensemble, write_quorum) for entry_id in range(ensemble))
+
+
+def share(
+    index: int, ensemble: int, write_quorum: int, first: EntryId, last: EntryId
+) -> Iterator[tuple[EntryId, EntryId]]:
+    """Yield the runs of ids of [first, last] that the bookie at `index` of an ensemble is to hold, ascending."""
+    if ensemble == write_quorum:
+        if first <= last:
+            yield first, last
+        return
+    at = first
+    while at <= last:
+        distance = (index - at) % ensemble
+        if distance >= write_quorum:
+            # The next entry whose write set reaches this index.
+            at += distance - write_quorum + 1
+            continue
+        end = min(last, at + distance)
+        yield at, end
+        at = end + 1
 
 
 def missing_proof(write_quorum: int, ack_quorum: int) -> int:

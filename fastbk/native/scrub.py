@@ -274,3 +274,18 @@ def unreadable(store: Store, run: Run) -> list[tuple[int, int]]:
         else:
             found.append((entry_id, entry_id))
     return found
+
+
+def list_now(
+    store: Store, ledger_id: int, first: int, count_max: int = 1024
+) -> tuple[list[tuple[int, int]], int] | None:
+    """Return ranges of a ledger's ids on disk from `first` on, and where the next call goes on (-1: all is known).
+
+    None when that can't be told, or not now. Any thread.
+    """
+    ranges = ffi.new("int64_t[]", 2 * count_max)
+    count, go_on = ffi.new("uint32_t *"), ffi.new("int64_t *")
+    status = lib.fbk_store_list_now(store.handle, ledger_id, first, ranges, count_max, count, go_on)
+    if status != lib.FBK_S_OK:
+        return None
+    return [(int(ranges[2 * n]), int(ranges[2 * n + 1])) for n in range(count[0])], int(go_on[0])

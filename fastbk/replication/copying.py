@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fastbk.errors import ClientClosed, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.quorum import share
 from fastbk.replication.actions import AddEntry, Found, Outcome, Reply
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading import ReadOptions, ReadRange
@@ -65,21 +66,7 @@ def share_of(
     index: int, metadata: LedgerMetadata, first: EntryId, last: EntryId
 ) -> Iterator[tuple[EntryId, EntryId]]:
     """Yield the runs of ids of [first, last] that bookie `index` of the ensemble is to hold, ascending."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum
-    if size == quorum:
-        if first <= last:
-            yield first, last
-        return
-    at = first
-    while at <= last:
-        distance = (index - at) % size
-        if distance >= quorum:
-            # The next entry whose write set reaches this index.
-            at += distance - quorum + 1
-            continue
-        end = min(last, at + distance)
-        yield at, end
-        at = end + 1
+    return share(index, metadata.ensemble_size, metadata.write_quorum, first, last)
 
 
 class CopyShare(Procedure[ShareCopied]):

@@ -6,6 +6,7 @@ One JSON object a message over a SOCK_SEQPACKET pair; gc asks, the index answers
 - `delete_ledgers` (ids, reason) -> `deleted` (count);
 - `list_limbo` (cursor) -> `ledgers`, as above: those whose data was lost here (INV-X4);
 - `limbo_over` (ids, fenced) -> `limbo_over` (count);
+- `holds` (one id, shares) -> `holds` (accepted: ask again; else count 1: all of these are on disk);
 - `list_settled` (cursor) -> `settled` (ids, changed: their change marks, cursor; SETTLED_END: the end, else go on
   even when there are no ids): ledgers that hold something and are flushed;
 - `drop_ledgers` (ids, changed, reason) -> `dropping` (count): copies that metadata counts on no more, if they are
@@ -57,8 +58,21 @@ LEDGERS, MINOR, MAJOR = "ledgers", "minor", "major"
 KINDS = (LEDGERS, MINOR, MAJOR)
 """What an operator may run or suspend: deletions of every kind, and the two kinds of compaction."""
 
+SHARES_A_MESSAGE = 500
+"""Five numbers, two of them with up to 19 digits, are fewer than 64 bytes. A ledger of more is not asked about."""
+
 SETTLED_END = 2**64 - 1
 """The cursor behind the last page of `list_settled`."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Which of the entries first..last a bookie is to hold: the one at `index` of the ensemble."""
+
+    first: int
+    last: int
+    index: int
+    ensemble: int
+    write_quorum: int
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +87,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool = False
     bytes_per_s: int = 0
     time_max_s: float = 0.0
+    shares: list[Share] = msgspec.field(default_factory=list)
 
 
 class LogUsage(msgspec.Struct, frozen=True, kw_only=True):

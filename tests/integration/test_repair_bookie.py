@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie
+from tests.fixtures.wait import wait_until_async
 
 ENTRIES = 300
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
@@ -115,3 +117,33 @@ async def test_damaged_copies_are_healed_in_place_and_stay_healed() -> None:
         code, _, said = await asyncio.to_thread(fastbk_cli, uri, "bookie", "repair", "bookie-9")
         assert code == 2
         assert "is not up" in said
+
+
+async def test_limbo_ends_in_place_once_all_is_back() -> None:
+    """A bookie that lost its disks, born again and repaired: what it denies counts again."""
+    async with LocalCluster(3, settings=SETTINGS) as cluster:
+        uri, lost = cluster.metadata_uri, cluster.bookies[2]
+        ledger_id = await fill(uri)
+        async with fastbk.connect(uri) as client:
+            writer = await client.create_ledger(3, 3, 2)
+            await writer.append(b"still open when the bookie is lost")
+        await cluster.stop_bookie_async(2)
+        for name in ("journal", "ledgers"):
+            shutil.rmtree(lost.directory / name)
+        boots = lost.boots
+        lost.spawn("--accept-data-loss")
+        await cluster.wait_ready_async(2, boots + 1)
+        assert set((await statuses(lost, ledger_id)).values()) == {Status.CANNOT_TELL}
+        words = ("bookie", "repair", lost.name)
+        code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+        assert (code, answer["entries_copied"], answer["open"]) == (0, ENTRIES, 1), said
+        raw = await raw_bookie(lost)
+
+        async def denied(ledger: int) -> bool:
+            return await raw.status(codec.put_read, ledger, ENTRIES + 5) == Status.NO_ENTRY
+
+        await wait_until_async(lambda: denied(ledger_id), "limbo is over", 30.0)
+        assert await raw.add(ledger_id, ENTRIES, b"an old writer's") == Status.FENCED
+        assert not await denied(writer.ledger_id), "the open one is not whole, and can't be yet"
+        raw.close()
+        assert set((await statuses(lost, ledger_id)).values()) == {Status.OK}

@@ -73,3 +73,7 @@ int32_t fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_
 
 /* What a read of that one entry from the disk says: FBK_S_OK, NO_ENTRY, CANNOT_TELL, TOO_MANY_REQUESTS.  Any thread. */
 int32_t fbk_store_probe(struct fbk_store *store, int64_t ledger_id, int64_t entry_id);
+/* What a listing of a ledger's ids on disk says from first_entry_id on: FBK_S_OK with *range_count ranges (first, last) and
+ * *go_on (where the next one begins, -1 = all is known), or CANNOT_TELL, TOO_MANY_REQUESTS.  Any thread. */
+int32_t fbk_store_list_now(struct fbk_store *store, int64_t ledger_id, int64_t first_entry_id, int64_t *ranges,
+                           uint32_t range_count_max, uint32_t *range_count, int64_t *go_on);

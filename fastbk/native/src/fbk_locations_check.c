@@ -200,3 +200,19 @@ fbk_store_probe(struct fbk_store *store, int64_t ledger_id, int64_t entry_id)
         fbk_store_release(store, result.run);
     return result.status;
 }
+
+int32_t
+fbk_store_list_now(struct fbk_store *store, int64_t ledger_id, int64_t first_entry_id, int64_t *ranges,
+                   uint32_t range_count_max, uint32_t *range_count, int64_t *go_on)
+{
+    struct fbk_job job = {.ledger_id = ledger_id,
+                          .first_entry_id = first_entry_id,
+                          .ranges = ranges,
+                          .range_count_max = range_count_max,
+                          .kind = FBK_JOB_LIST};
+    struct fbk_store_result result;
+    fbk_lookup_list(store, &job, &result);
+    *range_count = result.range_count;
+    *go_on = result.found_entry_id;
+    return result.status;
+}

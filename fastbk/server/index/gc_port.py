@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.index import Index
     from fastbk.server.index.flush import Flusher
+    from fastbk.server.index.held import HeldCheck
     from fastbk.storage.checkpoint import Checkpoint
 
 MESSAGES_A_LOOK = 4
@@ -47,6 +48,7 @@ class GcPort:
         flusher: Flusher,
         checkpoint: Checkpoint,
         space: Callable[[], Space],
+        held: HeldCheck,
     ) -> None:
         """Take the descriptor of the socket over. `space`: of the ledger directory's disk."""
         self._socket = socket.socket(fileno=fd)
@@ -55,6 +57,7 @@ class GcPort:
         self._flusher = flusher
         self._checkpoint = checkpoint
         self._space = space
+        self._held = held
         self._ids_a_message = IDS_A_MESSAGE
         self._marked_ids_a_message = MARKED_IDS_A_MESSAGE
         self._logs_a_message = LOGS_A_MESSAGE
@@ -126,6 +129,9 @@ class GcPort:
         if request.type == "limbo_over":
             count, _ = self._index.limbo_over(request.ids, fenced=request.fenced)
             return {"type": "limbo_over", "count": count}
+        if request.type == "holds" and request.ids:
+            answer = self._held.ask(request.ids[0], request.shares)
+            return {"type": "holds", "count": int(bool(answer)), "accepted": answer is None}
         if request.type == "delete_ledgers":
             count = self._flusher.delete_ledgers(request.ids, request.reason)
             return {"type": "deleted", "count": count}

@@ -29,6 +29,7 @@ from fastbk.server.index.background import Background
 from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
+from fastbk.server.index.held import HeldCheck
 from fastbk.server.index.replay import replay
 from fastbk.server.topology import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
@@ -179,7 +180,12 @@ class IndexLoop:
         self.flusher = parts.flusher
         self.checkpoint = parts.checkpoint
         self.port = GcPort(
-            child.fds["gc"], parts.index, parts.flusher, parts.checkpoint, self.space
+            child.fds["gc"],
+            parts.index,
+            parts.flusher,
+            parts.checkpoint,
+            self.space,
+            HeldCheck(parts.store),
         )
         self.is_draining = False
         self._next_look_s = 0.0

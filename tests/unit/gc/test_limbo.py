@@ -13,6 +13,7 @@ from fastbk.gc.limbo import LimboWatch, Look, is_counted_on, may_be_fenced
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
+from fastbk.server.gc_messages import Share
 
 ME, A, B = BookieId("me"), BookieId("a"), BookieId("b")
 
@@ -77,6 +78,9 @@ class World:
         self.held -= set(ledger_ids)
         return len(ledger_ids)
 
+    def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+        return False
+
     def read_ledgers(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
         self.read.extend(ledger_ids)
         if self.fails_at in ledger_ids:
@@ -114,3 +118,21 @@ def test_looks_are_bounded_and_go_round(monkeypatch: pytest.MonkeyPatch) -> None
     for _ in range(3):
         watching.look()
     assert world.read == [0, 1, 2, 3, 4, 0]
+
+
+def test_a_closed_ledger_that_is_here_whole_leaves_limbo() -> None:
+    closed = ledger((0, A), (10, ME), (20, ME), (30, A), state=CLOSED, last=24)
+    asked: list[tuple[int, list[Share]]] = []
+
+    class Whole(World):
+        def holds(self, ledger_id: int, shares: list[Share]) -> bool:
+            asked.append((ledger_id, shares))
+            return ledger_id != 2
+
+    recovering = ledger((0, ME), state=LedgerState.IN_RECOVERY)
+    world = Whole({1, 2, 3, 4}, {1: closed, 2: closed, 3: ledger((0, ME)), 4: recovering})
+    assert LimboWatch(world, world, ME).look() == Look(1, 3)  # type: ignore[arg-type]
+    assert world.over == [([1], True)]
+    assert [ledger_id for ledger_id, _ in asked] == [1, 2], "only closed ones are asked about"
+    assert [(one.first, one.last, one.index) for one in asked[0][1]] == [(10, 19, 0), (20, 24, 0)]
+    assert {(one.ensemble, one.write_quorum) for one in asked[0][1]} == {(2, 2)}

@@ -22,7 +22,9 @@ from fastbk.server.gc_messages import (
     MARKED_IDS_A_MESSAGE,
     MESSAGE_BYTES_MAX,
     SETTLED_END,
+    SHARES_A_MESSAGE,
     LogUsage,
+    Share,
     Space,
     TooLong,
     send,
@@ -98,6 +100,17 @@ def pair(buffer_bytes: int | None) -> tuple[socket.socket, socket.socket]:
     return ends
 
 
+class Held:
+    """Finds out at the second time that it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def ask(self, ledger_id: int, shares: list[Share]) -> bool | None:
+        self.asked.append((ledger_id, shares))
+        return ledger_id == 7 if len(self.asked) % 2 == 0 else None
+
+
 def made_port(end: socket.socket, ledgers: Ledgers) -> GcPort:
     checkpoint = SimpleNamespace(manifest=SimpleNamespace(logs=LOGS))
     flusher = SimpleNamespace(delete_ledgers=ledgers.delete_ledgers, upkeep=None)
@@ -107,6 +120,7 @@ def made_port(end: socket.socket, ledgers: Ledgers) -> GcPort:
         cast("Any", flusher),
         cast("Any", checkpoint),
         lambda: SPACE,
+        cast("Any", Held()),
     )
 
 
@@ -315,3 +329,12 @@ def test_an_answer_that_is_none_costs_the_cycle_only(
         theirs.send(msgspec.json.encode({"type": "ledgers", "number": 3, "ids": [], "cursor": 1}))
         assert client.ids().tolist() == [5]
     client._socket.close()
+
+
+@pytest.mark.parametrize("buffer_bytes", [None, 2048])
+def test_whether_a_share_is_held_is_asked_until_it_is_known(buffer_bytes: int | None) -> None:
+    one = Share(first=0, last=2**62, index=3, ensemble=5, write_quorum=3)
+    with served(Ledgers(), buffer_bytes) as (client, _):
+        assert client.holds(7, [one, one])
+        assert not client.holds(8, [one])
+        assert not client.holds(7, [one] * (SHARES_A_MESSAGE + 1)), "too much to ask"

@@ -16,6 +16,7 @@ from fastbk.server.gc_messages import Space
 from fastbk.server.index import upkeep
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
+from fastbk.server.index.held import HeldCheck
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
 from tests.fixtures.index_rig import NO_LEDGER, OK
@@ -220,7 +221,7 @@ def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.Monkey
 def test_gc_s_port(life: Life) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     space = Space(free_bytes=5, total_bytes=9, floor_bytes=1, is_full=False)
-    port = GcPort(ours.detach(), life.index, life.flusher, life.checkpoint, lambda: space)
+    port = GcPort(ours.detach(), life.index, life.flusher, life.checkpoint, lambda: space, HeldCheck(life.store))
     for n in range(5):
         life.add(n, 0, b"x")
     life.settle()
