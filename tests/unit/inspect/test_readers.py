@@ -264,6 +264,25 @@ def test_rubbish_of_any_kind(image: Image, tmp_path: Path, pattern: str, seed: i
     assert all(image.entries[key] == entry for key, entry in found.items())
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_many_bits_anywhere(image: Image, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(500):
+        pattern = rng.choice(list(READERS))
+        path = rng.choice([one for one in image.files(pattern) if one.name != "audit.log"])
+        raw = bytearray(path.read_bytes())
+        filled = [at for at, byte in enumerate(raw[:40_000]) if byte]
+        for _ in range(rng.choice([1, 2, 5, 30])):
+            raw[rng.choice(filled) if rng.random() < 0.8 else rng.randrange(len(raw))] ^= (
+                1 << rng.randrange(8)
+            )
+        bad = tmp_path / path.name
+        bad.write_bytes(raw)
+        found = entries_of(read(bad, READERS[pattern]))
+        assert all(image.entries[key] == entry for key, entry in found.items())
+
+
 def test_a_journal_is_read_on_behind_a_damaged_batch(image: Image, tmp_path: Path) -> None:
     path = image.files("*.journal")[0]
     batches = [item for item in read(path, read_journal) if item.what == "batch"]
