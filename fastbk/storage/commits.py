@@ -85,6 +85,8 @@ class Commits:
         self._directory = directory
         self._audit = AuditLog(disk, directory)
         self._clock_s = clock_s
+        self._obituaries: list[dict[str, object]] = []
+        """Of logs that are not unlinked yet."""
 
     def commit(
         self,
@@ -136,11 +138,13 @@ class Commits:
         """Unlink what no manifest names any more, after `install`; return complaints. A failed one is tried later."""
         complaints = []
         paths = list(change.unlink)
+        self._obituaries += [self._obituary(log, change) for log in change.dead_logs]
         try:
-            self._audit.append(*(self._obituary(log, change) for log in change.dead_logs))
-            paths += [log_path(self._directory, log.log_id) for log in change.dead_logs]
+            self._audit.append(*self._obituaries)
+            paths += [str(line["deleted"]) for line in self._obituaries]
+            self._obituaries.clear()
         except OSError as error:
-            # Without its line in the audit log nothing is deleted; the files stay behind for the next start.
+            # Without its line in the audit log nothing is deleted: with the next change, or by the next start.
             complaints.append(f"audit log: {error}")
         for log in change.dead_logs:
             store.forget_log(log.log_id)

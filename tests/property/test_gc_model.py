@@ -1,0 +1,372 @@
+"""Flushes, deletions, recounts, merges, compactions and crashes in any order, against a model: nothing that lives is lost.
+
+Merges and compactions go on in slices between all else, as the background thread does them. Faults strike any write, and the
+power goes at any moment; what is found afterwards is what a restart finds. `run_gc_model` is the whole of it, for as many
+steps as one likes; the test here makes a few thousand.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.store import DELETED, FlushItems, LedgerState
+from fastbk.storage import locations_files
+from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
+from fastbk.storage.commits import FAILURES
+from fastbk.storage.compaction import Compaction, CompactionSettings
+from fastbk.storage.manifest import ManifestLost
+from fastbk.storage.merging import Merging
+from fastbk.storage.recount import Recount
+from tests.fixtures.store_world import NO_ENTRY, OK, Life, World, entry_bytes
+
+LEDGERS_ALIVE_MAX = 12
+ENTRIES_MAX = 400
+"""Of a ledger; then it is deleted."""
+READS_A_STEP = 2
+FULL_CHECK_STEPS = 250
+FAULTS = (
+    {"action": "cut"},
+    {"action": "fail", "errno": errno.EIO},
+    {"action": "fail", "errno": errno.ENOSPC},
+    {"action": "fail", "errno": errno.EIO, "times": 5},
+    {"action": "short"},
+)
+
+
+class GcModel:
+    """One bookie's store over many lives, and what must be in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.world = World(
+            FakeDisk(seed=seed),
+            CheckpointSettings(
+                attempts_max=1,
+                entry_log_size_bytes=20_000,
+                compaction=CompactionSettings(
+                    window_bytes=1 << 16, log_size_bytes=60_000, runs_max=40
+                ),
+            ),
+        )
+        self.world.birth()
+        self.alive: dict[int, set[int]] = {}
+        """Ledger -> ids that a committed flush holds."""
+        self.cache: dict[int, set[int]] = {}
+        """Not flushed for sure: the journal gives it back after a crash."""
+        self.flushing: tuple[int, dict[int, set[int]], set[int]] | None = None
+        """A flush whose outcome is unknown: mark, entries, tombstones."""
+        self.tombstones: set[int] = set()
+        """Deleted, durable."""
+        self.dying: set[int] = set()
+        """Deleted, not durable yet."""
+        self.forgotten: set[int] = set()
+        self.next_ledger = 1
+        self.mark = 0
+        self.plans: list[Merging | Compaction] = []
+        self.start()
+
+    @property
+    def life(self) -> Life:
+        assert self.world.life is not None
+        return self.world.life
+
+    # ---- lives
+
+    def start(self) -> None:
+        """Open what is on the disk, and learn from it what counts."""
+        self.world.start()
+        checkpoint, store = self.life.checkpoint, self.life.store
+        if self.flushing is not None and checkpoint.manifest.mark >= self.flushing[0]:
+            self.flushed(*self.flushing)
+        self.flushing = None
+        assert checkpoint.manifest.mark == self.mark, "a finished flush counts, another does not"
+        newest: dict[int, LedgerState] = {}
+        for entry in checkpoint.manifest.locations:
+            newest |= {state.ledger_id: state for state in store.states(entry.file_id)}
+        found = {ledger_id for ledger_id, state in newest.items() if state.flags & DELETED}
+        assert found <= self.tombstones
+        self.forgotten |= self.tombstones - found
+        self.tombstones = found
+
+    def crash(self) -> None:
+        """The power goes; or only the process dies."""
+        mode = self.random.choice(("lose", "keep", "random", "kill"))
+        if mode != "kill" and not self.world.fake.is_off:
+            self.world.fake.cut()
+        self.world.fake.clear_faults()
+        for plan in self.plans:
+            plan.abandon()
+        self.plans.clear()
+        self.world.end()
+        if mode != "kill" or self.world.fake.is_off:
+            self.world.fake.restart(
+                "random" if mode == "kill" else mode, self.random.randrange(1 << 30)
+            )
+        self.counts["crashes"] += 1
+        self.start()
+        self.check()
+
+    # ---- steps
+
+    def step(self) -> None:
+        """Do one thing; a crash follows when the power went within it."""
+        action = self.random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        self.counts[action.__name__] += 1
+        try:
+            action(self)
+        except CheckpointFailed:
+            self.counts["failures"] += 1
+        except (OSError, ManifestLost):
+            assert self.world.fake.is_off
+        if self.world.fake.is_off:
+            self.crash()
+        elif self.random.random() < 0.02:
+            self.crash()
+        for _ in range(READS_A_STEP):
+            self.read_one()
+
+    def add(self) -> None:
+        """Some entries, into the cache."""
+        for _ in range(self.random.randint(1, 4)):
+            if len(self.alive) + len(self.cache) < LEDGERS_ALIVE_MAX or not self.alive:
+                ledger_id, self.next_ledger = self.next_ledger, self.next_ledger + 1
+            else:
+                ledger_id = self.random.choice(sorted(self.alive))
+            if ledger_id in self.dying:
+                continue
+            held = self.alive.get(ledger_id, set()) | self.cache.get(ledger_id, set())
+            first = max(held, default=-1) + self.random.choice((1, 1, 1, 7))
+            ids = range(first, first + self.random.choice((1, 2, 30)))
+            self.cache.setdefault(ledger_id, set()).update(ids)
+
+    def flush(self) -> None:
+        """The cache, and the tombstones."""
+        checkpoint = self.life.checkpoint
+        entries = {ledger: set(ids) for ledger, ids in self.cache.items()}
+        self.flushing = (self.mark + 1, entries, set(self.dying))
+        items = FlushItems.from_entries(
+            [(led, i, entry_bytes(led, i)) for led, ids in entries.items() for i in ids],
+            [LedgerState(led, max(ids)) for led, ids in entries.items()]
+            + [LedgerState(led, flags=DELETED, deleted_s=1) for led in self.dying],
+        )
+        change = checkpoint.run(self.life.store, items, self.mark + 1)
+        self.flushed(*self.flushing)
+        self.flushing = None
+        self.install(change)
+
+    def flushed(self, mark: int, entries: dict[int, set[int]], deleted: set[int]) -> None:
+        """A flush counts."""
+        self.mark = mark
+        for ledger_id, ids in entries.items():
+            self.alive.setdefault(ledger_id, set()).update(ids)
+            self.cache[ledger_id] -= ids
+            if not self.cache[ledger_id]:
+                del self.cache[ledger_id]
+        for ledger_id in deleted:
+            self.alive.pop(ledger_id, None)
+        self.tombstones |= deleted
+        self.dying -= deleted
+
+    def delete(self) -> None:
+        """A ledger: refused from now on, durable with the next flush."""
+        if not self.alive:
+            return
+        large = [ledger_id for ledger_id, ids in self.alive.items() if len(ids) > ENTRIES_MAX]
+        ledger_id = self.random.choice(sorted(large or self.alive))
+        self.dying.add(ledger_id)
+        self.cache.pop(ledger_id, None)
+
+    def recount(self) -> None:
+        """What lives; logs in which nothing does go."""
+        recount = Recount(self.life.checkpoint.commits, self.tombstones)
+        try:
+            recount.run(self.life.store)
+        except OSError as error:
+            raise CheckpointFailed(str(error)) from error
+        change = self.life.checkpoint.commit_recount(self.life.store, recount)
+        if change is not None:
+            self.install(change)
+
+    def plan_merge(self) -> None:
+        """If one is due, or of everything; then states may be forgotten."""
+        checkpoint = self.life.checkpoint
+        if self.random.random() < 0.7:
+            merging = checkpoint.plan_merge(self.tombstones)
+        else:
+            forget = self.random.choice((0, 2))
+            merging = checkpoint.plan_merge(
+                self.tombstones, everything=True, forget_deleted_before_s=forget
+            )
+        if merging is not None:
+            self.plans.append(merging)
+
+    def plan_compaction(self) -> None:
+        """Some sealed logs, the emptiest first or any."""
+        checkpoint = self.life.checkpoint
+        sealed = [log.log_id for log in checkpoint.manifest.logs if log.sealed]
+        chosen = self.random.sample(sealed, min(len(sealed), self.random.randint(1, 4)))
+        deadline_s = float("inf") if self.random.random() < 0.8 else 0.0
+        plan = checkpoint.plan_compaction(chosen, self.tombstones, deadline_s=deadline_s)
+        if plan is not None:
+            self.plans.append(plan)
+
+    def go_on(self) -> None:
+        """Slices of a merge or a compaction; committed at its end."""
+        if not self.plans:
+            return
+        plan = self.random.choice(self.plans)
+        try:
+            for _ in range(self.random.randint(1, 4)):
+                if not plan.step(self.life.store):
+                    self.commit(plan)
+                    return
+        except FAILURES as error:
+            self.plans.remove(plan)
+            self.life.checkpoint.abandon(self.life.store, plan)
+            raise CheckpointFailed(str(error)) from error
+
+    def commit(self, plan: Merging | Compaction) -> None:
+        """What was written counts from now on."""
+        checkpoint, store = self.life.checkpoint, self.life.store
+        if isinstance(plan, Merging):
+            change = checkpoint.commit_merge(store, plan)
+            self.counts["merges"] += 1
+        else:
+            change = checkpoint.commit_compaction(store, plan)
+            self.counts["compactions"] += 1
+            self.counts["logs_compacted"] += len(plan.done)
+            assert not plan.counts.bad_runs, "nothing here is damaged"
+        self.plans.remove(plan)
+        self.install(change)
+
+    def give_up(self) -> None:
+        """A merge or a compaction, half done."""
+        if self.plans:
+            plan = self.plans.pop()
+            self.life.checkpoint.abandon(self.life.store, plan)
+
+    def arm(self) -> None:
+        """A fault some operations from here."""
+        self.world.fake.fault(nth=self.random.randint(1, 60), **self.random.choice(FAULTS))  # type: ignore[arg-type]
+
+    def disarm(self) -> None:
+        """The disk is well again."""
+        self.world.fake.clear_faults()
+
+    def install(self, change: Change) -> None:
+        """The main loop's part, and the flush thread's after it."""
+        self.life.checkpoint.install(self.life.store, change)
+        self.life.checkpoint.clean_up(self.life.store, change)
+
+    # ---- judging
+
+    def read_one(self) -> None:
+        """Any entry that lives."""
+        ledger_id = self.random.choice(list(self.alive)) if self.alive else 0
+        ids = self.alive.get(ledger_id)
+        if ids:
+            self.expect(ledger_id, self.random.choice(list(ids)))
+
+    def expect(self, ledger_id: int, entry_id: int) -> None:
+        """Read it; a fault that is armed may strike the read, which is then tried again."""
+        result = self.life.store.read(ledger_id, entry_id, entry_id)
+        if result.status != OK:
+            self.world.fake.clear_faults()
+            if self.world.fake.is_off:
+                return
+            result = self.life.store.read(ledger_id, entry_id, entry_id)
+        assert result.status == OK, f"seed {self.seed}: {ledger_id}/{entry_id}: {result}"
+        assert result.entry == entry_bytes(ledger_id, entry_id)
+        self.counts["reads"] += 1
+
+    def check(self) -> None:
+        """Everything that lives is there, nothing that was forgotten is, and the folders hold what is named."""
+        self.world.fake.clear_faults()
+        if self.world.fake.is_off:
+            self.crash()
+            return
+        for ledger_id, ids in self.alive.items():
+            if ledger_id in self.dying:
+                continue
+            for entry_id in ids:
+                self.expect(ledger_id, entry_id)
+            assert self.life.store.read(ledger_id, max(ids) + 1, 2**62).status == NO_ENTRY
+        for ledger_id in self.forgotten:
+            assert self.life.store.read(ledger_id, 0, 2**62).status == NO_ENTRY, "it came back"
+        self.forgotten.clear()
+        self.counts["checks"] += 1
+
+    def settle(self) -> None:
+        """With a disk that is well: everything is committed, and nothing but what counts is on it."""
+        self.world.fake.clear_faults()
+        if self.world.fake.is_off:
+            self.crash()
+        while self.plans:
+            self.give_up()
+        self.flush()
+        self.recount()
+        self.flush()
+        self.check()
+        self.world.check_files()
+        manifest = self.life.checkpoint.manifest
+        assert all(log.live_bytes or not log.sealed for log in manifest.logs), "a dead log"
+
+
+ACTIONS: dict[Callable[[GcModel], None], int] = {
+    GcModel.add: 30,
+    GcModel.flush: 12,
+    GcModel.delete: 2,
+    GcModel.recount: 3,
+    GcModel.plan_merge: 3,
+    GcModel.plan_compaction: 4,
+    GcModel.go_on: 25,
+    GcModel.give_up: 1,
+    GcModel.arm: 2,
+    GcModel.disarm: 2,
+}
+
+
+@contextmanager
+def small_tiers() -> Iterator[None]:
+    """Merges after three files."""
+    before = locations_files.MERGE_FILES_MIN
+    locations_files.MERGE_FILES_MIN = 3
+    try:
+        yield
+    finally:
+        locations_files.MERGE_FILES_MIN = before
+
+
+def run_gc_model(seed: int, steps: int) -> dict[str, int]:
+    """Make so many steps; return what was done. Raises AssertionError, naming the seed, when an entry is lost."""
+    with small_tiers():
+        model = GcModel(seed)
+        try:
+            for number in range(1, steps + 1):
+                model.step()
+                if number % FULL_CHECK_STEPS == 0:
+                    model.settle()
+            model.settle()
+        finally:
+            for plan in model.plans:
+                plan.abandon()
+            model.world.end()
+            model.world.fake.destroy()
+        return {"steps": steps, **model.counts}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_nothing_that_lives_is_lost(part: int, rng: random.Random) -> None:
+    seed = rng.randrange(1 << 30) + part
+    counts = run_gc_model(seed, 1000)
+    for name in ("merges", "compactions", "logs_compacted", "crashes", "reads", "failures"):
+        assert counts[name] > 0, f"seed {seed}: {name}: {counts}"

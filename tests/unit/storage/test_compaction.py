@@ -1,0 +1,351 @@
+"""Compaction: what is moved, joined and given up; damage, unreadable logs, deadlines; what a crash leaves."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fastbk.native.fake_disk import FOREVER, FakeDisk
+from fastbk.native.store import Scope
+from fastbk.storage.audit import AuditLog
+from fastbk.storage.checkpoint import CheckpointFailed, CheckpointSettings
+from fastbk.storage.compaction import Compaction, CompactionSettings
+from fastbk.storage.directories import log_path
+from fastbk.storage.manifest import COMPACTION, ManifestSlots
+from tests.fixtures.store_world import (
+    CANNOT_TELL,
+    DIRECTORY,
+    NO_ENTRY,
+    OK,
+    Life,
+    World,
+    entry_bytes,
+)
+
+LAST = 2**63 - 1
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Four logs of two ledgers and one of a third, each log from one flush; a fifth that is not sealed."""
+    with FakeDisk() as fake:
+        made = World(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1))
+        made.birth()
+        made.start()
+        for part in range(4):
+            ids = range(10 * part, 10 * part + 10)
+            made.flush([(ledger_id, i) for ledger_id in (1, 2) for i in ids])
+        made.flush([(3, 0)])
+        yield made
+        made.end()
+
+
+@pytest.fixture
+def life(world: World) -> Life:
+    assert world.life is not None
+    return world.life
+
+
+def logs_of(life: Life) -> list[int]:
+    return [log.log_id for log in life.checkpoint.manifest.logs]
+
+
+def runs_of(life: Life, ledger_id: int) -> list[tuple[int, int]]:
+    files = [entry.file_id for entry in life.checkpoint.manifest.locations]
+    runs = life.store.log_runs(Scope(files, logs_of(life)))
+    return sorted(
+        (run.first_entry_id, run.last_entry_id) for run in runs if run.ledger_id == ledger_id
+    )
+
+
+def corrupt(world: World, life: Life, ledger_id: int, entry_id: int) -> None:
+    """Change a byte of an entry on the disk."""
+    files = [entry.file_id for entry in life.checkpoint.manifest.locations]
+    for run in life.store.log_runs(Scope(files, logs_of(life))):
+        if run.ledger_id == ledger_id and run.first_entry_id <= entry_id <= run.last_entry_id:
+            path = log_path(DIRECTORY, run.log_id)
+            raw = life.disk.read_file(path)
+            at = raw.index(entry_bytes(ledger_id, entry_id), run.offset_bytes)
+            world.fake.corrupt(path, at + 20)
+            life.store.forget_log(run.log_id)
+            return
+    raise AssertionError("no such entry")
+
+
+def test_what_lives_is_moved_and_the_logs_go(world: World, life: Life) -> None:
+    world.delete(2)
+    before = sum(log.durable_bytes for log in life.checkpoint.manifest.logs)
+    world.compact(1, 2, 3, 4)
+    assert logs_of(life) == [5, 6]
+    new = life.checkpoint.manifest.logs[1]
+    assert (new.kind, new.sealed) == (COMPACTION, True)
+    assert new.durable_bytes < before
+    world.check()
+    world.check_files()
+    assert life.store.read(2, 0, LAST).status == NO_ENTRY
+    lines = AuditLog(life.disk, DIRECTORY).read()
+    assert [line["deleted"] for line in lines] == [log_path(DIRECTORY, i) for i in (1, 2, 3, 4)]
+    assert lines[0]["reason"] == f"compacted into {6:016x}"
+    world.restart()
+    world.check()
+
+
+def test_neighbours_are_joined(world: World, life: Life) -> None:
+    """Runs of four flushes, in windows of one log each; within a window what belongs together lies together."""
+    assert len(runs_of(life, 1)) == 4
+    world.compact(1, 2, 3, 4)
+    assert len(runs_of(life, 1)) == 4, "a window does not reach over logs"
+    with FakeDisk() as fake:
+        other = World(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1 << 20))
+        other.birth()
+        one = other.start()
+        for part in range(4):
+            other.flush([(1, i) for i in range(10 * part, 10 * part + 10)])
+        other.restart()
+        other.flush([(2, 0)])
+        one = other.start()
+        other.compact(1)
+        assert runs_of(one, 1) == [(0, 39)]
+        other.check()
+        other.end()
+
+
+def test_locations_are_not_rewritten(world: World, life: Life) -> None:
+    """INV-X5: the old ones are void, the new ones come in a file of their own, until a merge drops what is void."""
+    before = life.checkpoint.manifest.locations
+    world.compact(1, 2)
+    after = life.checkpoint.manifest.locations
+    assert set(before) < set(after)
+    assert len(after) == len(before) + 1
+    world.merge_all()
+    (merged,) = life.checkpoint.manifest.locations
+    assert sum(1 for _ in life.store.log_runs(Scope([merged.file_id], None))) == 9
+    world.check()
+
+
+def test_nothing_lives_in_them(world: World, life: Life) -> None:
+    world.maybe_deleted = {1, 2}
+    world.flush([])
+    change = life.checkpoint.compact(life.store, [1, 2, 3, 4], world.deleted)
+    assert change is not None
+    assert change.add == ()
+    world.take(change)
+    assert logs_of(life) == [5]
+    world.check_files()
+
+
+def test_a_damaged_entry_stops_nothing_and_stays_cannot_tell(world: World, life: Life) -> None:
+    corrupt(world, life, 1, 13)
+    assert life.store.read(1, 13, 13).status == CANNOT_TELL
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4])
+    assert plan is not None
+    while plan.step(life.store):
+        pass
+    world.take(life.checkpoint.commit_compaction(life.store, plan))
+    assert plan.counts.bad_ranges == [(1, 13, 13)]
+    assert (plan.counts.bad_runs, plan.counts.bad_entries) == (1, 1)
+    for merged in (False, True):
+        if merged:
+            world.merge_all()
+        assert life.store.read(1, 13, 13).status == CANNOT_TELL
+        assert life.store.read(1, 12, LAST).entry_id == 12
+        assert life.store.read(1, 14, LAST).entry_id == 14
+        assert life.store.list(1).status == CANNOT_TELL
+        assert life.store.list(2).ranges == ((0, 39),)
+    # A repair gives a good copy: then it is told.
+    world.pending = [(1, 13)]
+    world.flush([])
+    assert life.store.read(1, 13, 13).entry == entry_bytes(1, 13)
+    assert life.store.read(1, 0, LAST).status == OK
+    assert life.store.list(1).ranges == ((0, 39),)
+    world.merge_all()
+    assert life.store.read(1, 13, 13).status == OK
+    assert life.store.list(1).ranges == ((0, 39),)
+    world.compact()
+    world.check()
+
+
+def test_a_run_whose_table_is_damaged_is_cannot_tell_as_a_whole(world: World, life: Life) -> None:
+    run = next(run for run in life.store.log_runs(Scope([2], [2])) if run.ledger_id == 2)
+    world.fake.corrupt(log_path(DIRECTORY, 2), run.offset_bytes + 8)
+    life.store.forget_log(2)
+    world.compact(1, 2, 3, 4)
+    assert logs_of(life) == [5, 6]
+    statuses = [life.store.read(2, i, i).status for i in (9, 10, 15, 19, 20)]
+    assert statuses == [OK, CANNOT_TELL, CANNOT_TELL, CANNOT_TELL, OK]
+    assert life.store.read(1, 10, 10).status == OK
+
+
+def test_a_log_that_cannot_be_read_stays(world: World, life: Life) -> None:
+    """The disk's bad moment is no reason to write anything off."""
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4])
+    assert plan is not None
+    plan.step(life.store)  # the pass over locations
+    world.fake.fault("fail", "read", times=4, errno=errno.EIO)
+    while plan.step(life.store):
+        pass
+    world.take(life.checkpoint.commit_compaction(life.store, plan))
+    assert plan.unreadable == [1]
+    assert plan.counts.bad_entries == 0
+    assert logs_of(life) == [1, 5, 6]
+    world.check()
+    world.compact(1)
+    assert 1 not in logs_of(life)
+    world.check()
+
+
+def test_when_none_can_be_read_nothing_changes(world: World, life: Life) -> None:
+    before = life.checkpoint.manifest
+    life.disk.unlink(log_path(DIRECTORY, 1))
+    with pytest.raises(CheckpointFailed, match="none of these"):
+        life.checkpoint.compact(life.store, [1])
+    assert life.checkpoint.manifest is before
+    assert not life.checkpoint.has_compaction
+    assert life.store.read(1, 0, 0).status == CANNOT_TELL
+
+
+def test_a_disk_that_gives_wrong_bytes_everywhere_is_not_believed() -> None:
+    """So much damage is the disk's fault or ours: better keep the logs."""
+    with FakeDisk() as fake:
+        world = World(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1 << 20))
+        world.birth()
+        one = world.start()
+        world.flush([(ledger_id, 0) for ledger_id in range(100)])
+        world.restart()
+        one = world.start()
+        world.flush([(200, 0)])
+        for ledger_id in range(100):
+            corrupt(world, one, ledger_id, 0)
+        before = one.checkpoint.manifest
+        with pytest.raises(CheckpointFailed, match="corrupt|damaged|checksum"):
+            one.checkpoint.compact(one.store, [1])
+        assert one.checkpoint.manifest is before
+        world.end()
+
+
+def test_behind_the_deadline_no_log_is_begun(world: World, life: Life) -> None:
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4], deadline_s=0.0)
+    assert plan is not None
+    while plan.step(life.store):
+        pass
+    assert plan.done == (1,)
+    world.take(life.checkpoint.commit_compaction(life.store, plan))
+    assert logs_of(life) == [2, 3, 4, 5, 6]
+    world.check()
+    world.check_files()
+
+
+def test_new_logs_are_bounded(world: World, life: Life) -> None:
+    settings = CompactionSettings(window_bytes=4096, log_size_bytes=4096, runs_max=3)
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4], settings=settings)
+    assert plan is not None
+    while plan.step(life.store):
+        pass
+    assert len(plan.logs) > 1
+    world.take(life.checkpoint.commit_compaction(life.store, plan))
+    world.check()
+    world.check_files()
+    world.merge_all()
+    world.check()
+
+
+def test_only_sealed_logs_and_one_at_a_time(world: World, life: Life) -> None:
+    world.settings = CheckpointSettings(attempts_max=1, entry_log_size_bytes=1 << 20)
+    life = world.start()
+    world.flush([(9, 0)])
+    open_log = logs_of(life)[-1]
+    assert life.checkpoint.plan_compaction([open_log, 77]) is None
+    plan = life.checkpoint.plan_compaction([1, open_log])
+    assert plan is not None
+    assert plan.log_ids == (1,)
+    assert life.checkpoint.plan_compaction([2]) is None
+    life.checkpoint.abandon(life.store, plan)
+    assert not life.checkpoint.has_compaction
+
+
+def test_flushes_merges_and_recounts_go_on_beside_it(world: World, life: Life) -> None:
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4])
+    assert plan is not None
+    steps = 0
+    while plan.step(life.store):
+        steps += 1
+        world.flush([(1, 100 + steps), (7, steps)])
+        world.merge()
+        world.recount()
+    assert steps > 4
+    world.take(life.checkpoint.commit_compaction(life.store, plan))
+    world.check()
+    world.check_files()
+    world.recount()
+    world.restart()
+    world.check()
+
+
+def test_what_is_dropped_meanwhile_does_not_come_back(world: World, life: Life) -> None:
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4])
+    assert plan is not None
+    while plan.step(life.store):
+        pass
+    world.upkeep(lambda it: it.checkpoint.merge_all(it.store, dropped=[2]))
+    with pytest.raises(CheckpointFailed, match="dropped"):
+        life.checkpoint.commit_compaction(life.store, plan)
+    life.checkpoint.abandon(life.store, plan)
+    assert life.store.read(2, 0, LAST).status == NO_ENTRY
+    world.check_files()
+
+
+def test_a_full_disk_ends_it_without_a_trace(world: World, life: Life) -> None:
+    before = life.checkpoint.manifest
+    world.fake.fault("fail", "create", times=FOREVER, errno=errno.ENOSPC)
+    with pytest.raises(CheckpointFailed, match="No space left"):
+        life.checkpoint.compact(life.store, [1])
+    world.fake.clear_faults()
+    assert life.checkpoint.manifest is before
+    world.check()
+    world.check_files()
+
+
+def test_readers_see_nothing_of_it(world: World, life: Life) -> None:
+    """INV-X5: a reader that still looks under the old set when its log goes, looks again."""
+    entries = [(ledger_id, i) for ledger_id in (1, 2) for i in range(40)]
+    failures: list[str] = []
+    rounds = 30
+
+    def move() -> None:
+        for _ in range(rounds):
+            sealed = [log.log_id for log in life.checkpoint.manifest.logs if log.sealed]
+            world.compact(*sealed[:2])
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    while mover.is_alive():
+        for ledger_id, entry_id in entries:
+            result = life.store.read(ledger_id, entry_id, entry_id)
+            if result.status != OK or result.entry != entry_bytes(ledger_id, entry_id):
+                failures.append(f"{ledger_id}/{entry_id}: {result}")
+    mover.join()
+    assert not failures, failures[:3]
+    assert min(set(logs_of(life)) - {5}) > 5 + rounds, "all was moved, again and again"
+    world.check()
+
+
+@pytest.mark.parametrize("mode", ["lose", "keep"])
+def test_before_its_commit_the_old_logs_count(world: World, life: Life, mode: str) -> None:
+    plan = life.checkpoint.plan_compaction([1, 2, 3, 4])
+    assert isinstance(plan, Compaction)
+    while plan.step(life.store):
+        pass
+    world.fake.cut()
+    plan.abandon()
+    world.end()
+    world.fake.restart(mode)
+    life = world.start()
+    assert logs_of(life) == [1, 2, 3, 4, 5]
+    world.check()
+    world.replay()
+    world.flush([(60, 0)])
+    world.check_files()
+    assert ManifestSlots(life.disk, DIRECTORY).load().next_log_id > 6
