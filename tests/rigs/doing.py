@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from tests.fixtures.storage_rig import Life
 from tests.rigs.script import Kind, Operation
 
+LOGS_MAX = 3
+UNPACED, COMPACTION_S = 1 << 40, 60.0
+LOOKS = 4
+"""Each takes the next result in: written, committed, installed."""
 RING_BYTES = 100_000
 """Unsettled payload before the rig settles by itself: less than the add ring takes."""
 
@@ -37,5 +41,17 @@ def do_one(life: Life, operation: Operation) -> None:
             life.delete(ledger_id)
         case Kind.FLUSH:
             life.flush()
-        case Kind.SETTLE | Kind.COMPACT:
+        case Kind.COMPACT:
+            compact(life)
+        case Kind.SETTLE:
             pass
+
+
+def compact(life: Life) -> None:
+    """Compact the logs of which least lives, whatever that is."""
+    sealed = [log for log in life.checkpoint.manifest.logs if log.sealed]
+    sealed.sort(key=lambda log: log.live_bytes / max(log.durable_bytes, 1))
+    chosen = [log.log_id for log in sealed[:LOGS_MAX]]
+    if chosen and life.flusher.upkeep.compact(chosen, UNPACED, COMPACTION_S):
+        for _ in range(LOOKS):
+            life.flusher.look()

@@ -18,6 +18,7 @@ from fastbk.errors import Error
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
+from fastbk.storage.manifest import COMPACTION
 from tests.fixtures.storage_rig import KIB, format_disk
 from tests.rigs.doing import do
 from tests.rigs.judge import Known, judge
@@ -26,9 +27,9 @@ from tests.rigs.report import Plan, Report
 from tests.rigs.script import Script
 from tests.rigs.timed import TimedBook, TimedLife
 
-OPERATIONS = (30, 60, 120)
+OPERATIONS = (40, 120, 300)
 LIVES_MAX = 3
-STRIDES = (3, 5, 9)
+STRIDES = (3, 7, 19)
 RESOLUTIONS = ("lose", "keep", "random", "random")
 WHOLE_EVERY = 25
 LEDGERS_BETWEEN_LIVES = 1000
@@ -60,7 +61,7 @@ class Run:
             (TimedLife,),
             {
                 "settings": CheckpointSettings(
-                    entry_log_size_bytes=rng.choice((24, 64, 256)) * KIB,
+                    entry_log_size_bytes=rng.choice((12, 24, 64, 256)) * KIB,
                     step_bytes=rng.choice((4, 16)) * KIB,
                     attempts_max=rng.choice((1, 2)),
                 )
@@ -98,6 +99,7 @@ class Run:
         try:
             life = self.place(fake, self.book, stride=stride, **self.options)
             do(life, operations)
+            self.report.counts["compactions"] += sum(log.kind == COMPACTION for log in life.checkpoint.manifest.logs)
             if rng.random() < 0.3:
                 life.stop()
         except (OSError, Error):

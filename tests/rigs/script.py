@@ -51,7 +51,7 @@ USUAL = {
     Kind.DELETE: 0.7,
     Kind.SETTLE: 12.0,
     Kind.FLUSH: 4.0,
-    Kind.COMPACT: 1.0,
+    Kind.COMPACT: 3.0,
 }
 FACTORS = (0.0, 0.3, 1.0, 1.0, 3.0)
 
