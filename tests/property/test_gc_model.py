@@ -1,8 +1,8 @@
-"""Flushes, deletions, recounts, merges, compactions and crashes in any order, against a model: nothing that lives is lost.
+"""Flushes, deletions, recounts, merges, compactions, crashes in any order, against a model: nothing that lives is lost.
 
-Merges and compactions go on in slices between all else, as the background thread does them. Faults strike any write, and the
-power goes at any moment; what is found afterwards is what a restart finds. `run_gc_model` is the whole of it, for as many
-steps as one likes; the test here makes a few thousand.
+Merges and compactions go on in slices between all else, as the background thread does them. Faults strike any write, and
+the power goes at any moment; what is found afterwards is what a restart finds. `run_gc_model` is the whole of it, for as
+many steps as one likes; the test here makes a few thousand.
 """
 
 from __future__ import annotations
@@ -127,9 +127,7 @@ class GcModel:
             self.counts["failures"] += 1
         except (OSError, ManifestLost):
             assert self.world.fake.is_off
-        if self.world.fake.is_off:
-            self.crash()
-        elif self.random.random() < 0.02:
+        if self.world.fake.is_off or self.random.random() < 0.02:
             self.crash()
         for _ in range(READS_A_STEP):
             self.read_one()

@@ -220,7 +220,7 @@ def test_a_disk_that_gives_wrong_bytes_everywhere_is_not_believed() -> None:
         for ledger_id in range(100):
             corrupt(world, one, ledger_id, 0)
         before = one.checkpoint.manifest
-        with pytest.raises(CheckpointFailed, match="corrupt|damaged|checksum"):
+        with pytest.raises(CheckpointFailed, match="damaged"):
             one.checkpoint.compact(one.store, [1])
         assert one.checkpoint.manifest is before
         world.end()
@@ -328,7 +328,7 @@ def test_readers_see_nothing_of_it(world: World, life: Life) -> None:
                 failures.append(f"{ledger_id}/{entry_id}: {result}")
     mover.join()
     assert not failures, failures[:3]
-    assert min(set(logs_of(life)) - {5}) > 5 + rounds, "all was moved, again and again"
+    assert min(set(logs_of(life)) - {5}) > rounds, "all was moved, again and again"
     world.check()
 
 
