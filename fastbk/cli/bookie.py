@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli import bookie_check, bookie_gc, bookie_heal, bookie_info, bookie_repair
+from fastbk.cli import (
+    bookie_check,
+    bookie_gc,
+    bookie_heal,
+    bookie_info,
+    bookie_pairs,
+    bookie_repair,
+)
 from fastbk.cli.bookie_repair import add_recover
 from fastbk.cli.options import need_linux
 from fastbk.errors import ConfigError
@@ -13,7 +20,9 @@ from fastbk.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-VERBS = "info, disk, gc, check, rebuild-locations, repair, recover, decommission"
+VERBS = (
+    "info, disk, gc, check, rebuild-locations, expand, move-shards, repair, recover, decommission"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     bookie_check.add_rebuild(rebuild)
     rebuild.set_defaults(act=bookie_check.rebuild)
+    more = verbs.add_parser(
+        "expand", help="add the new directories of its file to a stopped bookie"
+    )
+    bookie_pairs.add_expand(more)
+    more.set_defaults(act=bookie_pairs.expand)
+    shards = verbs.add_parser(
+        "move-shards", help="move a part of a stopped bookie's ledgers to other directories of it"
+    )
+    bookie_pairs.add_move(shards)
+    shards.set_defaults(act=bookie_pairs.move)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--config", type=Path, metavar="FILE", help="its TOML file")
     what.add_argument(

@@ -57,11 +57,13 @@ def lock_all(directories: Iterable[str], wait_s: float = LOCK_WAIT_S) -> list[Di
     return locks
 
 
-def lock_pairs(journals: Sequence[str], ledgers: Sequence[str]) -> dict[Lock, DirectoryLock]:
+def lock_pairs(
+    journals: Sequence[str], ledgers: Sequence[str], wait_s: float = LOCK_WAIT_S
+) -> dict[Lock, DirectoryLock]:
     """Make and lock the directories of all pairs, like `lock_all`."""
     owners = [Lock("journal", pair) for pair in range(len(journals))]
     owners += [Lock("ledgers", pair) for pair in range(len(ledgers))]
-    return dict(zip(owners, lock_all([*journals, *ledgers]), strict=True))
+    return dict(zip(owners, lock_all([*journals, *ledgers], wait_s), strict=True))
 
 
 def disk_bytes(directories: Iterable[str]) -> tuple[int, int]:

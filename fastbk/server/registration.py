@@ -19,6 +19,7 @@ from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.published import Published
+from fastbk.server.shard_moves import end_move
 from fastbk.server.unclean import begin_life
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class Membership:
 
     def _join(self, bookie_id: str) -> BookieService:
         self._store = open_store(self._config.metadata.uri)
+        end_move(self._config)
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
         )

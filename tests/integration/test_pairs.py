@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import fastbk
+from fastbk.cli.__main__ import main
+from fastbk.devcluster.bookie import CONFIG_NAME, toml_text
 from fastbk.errors import Error
 from fastbk.storage.shards import even_shards, pair_of
 from fastbk.testing import LocalCluster
@@ -52,7 +54,10 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             places = by_pair(ids, SHARDS)
             assert set(places) == {0, 1}, "both pairs have ledgers"
             await asyncio.gather(*(fill(writer, 0, ENTRIES) for writer in writers))
-            for name in ("journal.1", "index.1"):  # a process of the second pair is missed as any other
+            for name in (
+                "journal.1",
+                "index.1",
+            ):  # a process of the second pair is missed as any other
                 boots = bookie.boots
                 await cluster.kill_async(0, name)
                 await cluster.wait_ready_async(0, boots + 1)
@@ -81,7 +86,7 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             for ledger_id in set(ids) - set(doomed):
                 await check_whole(client, ledger_id, 2 * ENTRIES)
         text = cluster_metrics(bookie.http_port)
-        assert 'fastbk_journal_' in text
+        assert "fastbk_journal_" in text
         for pair in (0, 1):
             assert f'pair="{pair}"' in text
 
@@ -102,7 +107,8 @@ def cluster_metrics(port: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "point", ["index.manifest_before_mirror", "index.flush_before_mark", "index.replay_before_flush"]
+    "point",
+    ["index.manifest_before_mirror", "index.flush_before_mark", "index.replay_before_flush"],
 )
 async def test_a_crash_between_the_flushes_of_two_pairs_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
@@ -130,3 +136,52 @@ async def test_a_crash_between_the_flushes_of_two_pairs_loses_nothing(
             for writer in writers:
                 await check_whole(client, writer.ledger_id, done)
     assert died.exists()
+
+
+async def test_a_bookie_gets_a_second_pair_and_moves_a_part_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A19, INV-D3: `expand` adds directories, `move-shards` moves a part of the ledgers there, fences included."""
+    data = tmp_path / "data"
+    async with LocalCluster(1, data=data, settings=pair_settings(data, 1)) as cluster:
+        bookie = cluster.bookies[0]
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            writers = [await client.create_ledger(**ONE) for _ in range(LEDGERS)]
+            ids = [writer.ledger_id for writer in writers]
+            await asyncio.gather(*(fill(writer, 0, ENTRIES) for writer in writers))
+            fenced = writers[-1]
+            reader = await client.open_ledger(fenced.ledger_id, recovery=True)
+            await reader.close()
+            assert await asyncio.to_thread(run_cli, bookie.directory, "move-shards", "--even") == 1
+            assert "in use by another bookie" in capsys.readouterr().err
+            assert await cluster.stop_bookie_async(0) == 0
+            for section, keys in pair_settings(data, 2).items():
+                bookie.sections[section].update(keys)
+            (bookie.directory / CONFIG_NAME).write_text(toml_text(bookie.sections))
+            assert await asyncio.to_thread(run_cli, bookie.directory, "expand") == 0
+            await cluster.start_bookie_async(0)
+            assert "index.1" in bookie.pids
+            for ledger_id in ids:
+                await check_whole(client, ledger_id, ENTRIES)
+            assert not list((bookie.directory / "ledgers.1" / "logs").iterdir()), (
+                "no shard moves by itself"
+            )
+            assert await cluster.stop_bookie_async(0) == 0
+            assert await asyncio.to_thread(run_cli, bookie.directory, "move-shards", "--even") == 0
+            assert list((bookie.directory / "ledgers.1" / "logs").iterdir())
+            await cluster.start_bookie_async(0)
+            for ledger_id in ids:
+                await check_whole(client, ledger_id, ENTRIES)
+            with pytest.raises(Error):
+                await fenced.append(b"too late")
+            await asyncio.gather(*(fill(writer, ENTRIES, ENTRIES) for writer in writers[:-1]))
+            await cluster.kill_async(0, "supervisor")
+            await cluster.start_bookie_async(0)
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            for writer in writers[:-1]:
+                await check_whole(client, writer.ledger_id, 2 * ENTRIES)
+            await check_whole(client, fenced.ledger_id, ENTRIES)
+
+
+def run_cli(directory: Path, verb: str, *arguments: str) -> int:
+    return main(["bookie", verb, "--config", str(directory / CONFIG_NAME), *arguments])
