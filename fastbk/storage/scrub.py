@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fastbk.native.store import Store
     from fastbk.storage.manifest import LogEntry, Manifest
 
-RUNS_A_PASS = 131_072
-"""8 MiB of locations; each pass reads all locations files once."""
+RUNS_A_PASS = 65_536
+"""4 MiB of locations; each pass reads all locations files once."""
 STEP_BYTES = 512 * KIB
 RUNS_A_STEP = 256
 FOUND_MAX = 10_000
@@ -163,8 +163,9 @@ class ScrubCycle:
             while at < len(runs):
                 step = _step_of(run_list(runs, at, RUNS_A_STEP))
                 at += len(step)
-                yield 1 + self._verify(store, logs[step[0].log_id], step)
+                size_bytes = self._verify(store, logs[step[0].log_id], step)
                 self.place = step[-1].log_id, step[-1].offset_bytes + 1
+                yield 1 + size_bytes
             if runs.is_all:
                 return
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fastbk
+from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import Bookie
 from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
@@ -147,3 +148,32 @@ async def test_limbo_ends_in_place_once_all_is_back() -> None:
         assert not await denied(writer.ledger_id), "the open one is not whole, and can't be yet"
         raw.close()
         assert set((await statuses(lost, ledger_id)).values()) == {Status.OK}
+
+
+async def test_the_scrub_finds_damage_and_a_repair_of_what_it_found_ends_it() -> None:
+    """Nobody reads the entries meanwhile: the bookie finds out by itself, says so, and forgets it once it is healed."""
+    victims = [3, 4, 200]
+    settings = SETTINGS | {"scrub": {"cycle": "1s"}}
+    async with LocalCluster(3, settings=settings) as cluster:
+        uri, sick = cluster.metadata_uri, cluster.bookies[2]
+        ledger_id = await fill(uri)
+        await cluster.stop_bookie_async(2)
+        harm(sick, victims)
+        await cluster.start_bookie_async(2)
+
+        async def quarantined() -> set[int]:
+            client = AdminClient("127.0.0.1", sick.http_port or 0)
+            answer = await asyncio.to_thread(client.get, "/scrub")
+            assert {one["ledger_id"] for one in answer["quarantined"]} <= {ledger_id}
+            ranges = [(one["first"], one["last"]) for one in answer["quarantined"]]
+            return {entry_id for first, last in ranges for entry_id in range(first, last + 1)}
+
+        async def is_found(expected: list[int]) -> bool:
+            return await quarantined() == set(expected)
+
+        await wait_until_async(lambda: is_found(victims), "all damage is found", 30.0)
+        words = ("bookie", "repair", sick.name, "--quarantined")
+        code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+        assert (code, answer["entries_copied"], answer["entries_checked"]) == (0, 3, 0), said
+        await wait_until_async(lambda: is_found([]), "it is out of quarantine", 30.0)
+        assert set((await statuses(sick, ledger_id)).values()) == {Status.OK}

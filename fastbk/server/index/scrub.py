@@ -1,0 +1,268 @@
+"""The main loop's side of the scrub: when a cycle begins, how fast it goes, what is remembered, and what it found.
+
+What is remembered is written by the background thread, too: the main loop never waits for a disk.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.server.index.background import SCRUB, Task
+from fastbk.server.index.pacing import TokenBucket
+from fastbk.storage.scrub import Recheck, ScrubCycle
+from fastbk.storage.scrub_state import Quarantined, ScrubState, read_scrub_state, write_scrub_state
+from fastbk.units import KIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.native.disk import Disk
+    from fastbk.native.index import Index
+    from fastbk.native.store import Store
+    from fastbk.server.index.background import Background, DirectBackground
+    from fastbk.server.settings import ScrubSettings
+    from fastbk.storage.checkpoint import Checkpoint
+    from fastbk.storage.scrub import Damaged
+
+SAVE_INTERVAL_S = 60.0
+RETRY_S = 60.0
+"""After a cycle that ended early."""
+RATE_MIN_BYTES_PER_S = 64 * KIB
+LOGGED_MAX = 20
+"""Findings of one look that get a line each."""
+
+
+class Save:
+    """A plan of one slice: write what is to be remembered. A failure is told by the next one's."""
+
+    def __init__(self, disk: Disk, directory: str, state: ScrubState) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._state: ScrubState | None = state
+        self.error = ""
+
+    def step(self, _: Store) -> int:
+        """Write."""
+        state, self._state = self._state, None
+        if state is None:
+            return 0
+        try:
+            write_scrub_state(self._disk, self._directory, state)
+        except OSError as error:
+            self.error = str(error)
+        return 1
+
+    def abandon(self) -> None:
+        """Do nothing."""
+
+
+class Scrubber:
+    """Of one index. Main loop only."""
+
+    def __init__(
+        self,
+        index: Index,
+        checkpoint: Checkpoint,
+        background: Background | DirectBackground,
+        settings: ScrubSettings,
+        disk: Disk,
+        directory: str,
+        journal_disk: Disk,
+        journal_directory: str,
+        incarnation: int,
+        *,
+        log: Callable[..., None],
+        clock_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Remember what was, and begin nothing yet. `disk`, `journal_disk`: for the background thread's scrub alone."""
+        self.state = read_scrub_state(disk, directory, incarnation)
+        self.wants_flush = False
+        """A sealed journal file is damaged: what it holds had better be flushed soon."""
+        self._index = index
+        self._checkpoint = checkpoint
+        self._background = background
+        self._settings = settings
+        self._disk = disk
+        self._directory = directory
+        self._journal_disk = journal_disk
+        self._journal_directory = journal_directory
+        self._incarnation = incarnation
+        self._log = log
+        self._clock_s = clock_s
+        self._monotonic_s = monotonic_s
+        self._bucket = TokenBucket(RATE_MIN_BYTES_PER_S)
+        self._cycle: ScrubCycle | None = None
+        self._recheck: Recheck | None = None
+        self._rechecked_generation = -1
+        self._counted_bytes = 0
+        self._counted_runs = 0
+        self._not_before_s = 0.0
+        self._saved = self.state
+        self._saved_s = monotonic_s()
+        self._is_changed = False
+        self._shown_ranges = 0
+        self._show()
+
+    def look(self) -> None:
+        """Take what was found, begin what is due. Memory only."""
+        self._take_cycle()
+        self._take_recheck()
+        if self._settings.rate_bytes and self._cycle is None:
+            self._begin_if_due()
+        is_time = self._monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
+        if self._is_changed or (is_time and self.state is not self._saved):
+            self._save()
+
+    def quarantine(self, ranges: list[tuple[int, int, int]], reason: str) -> None:
+        """Note (ledger, first id, last id) of entries that somebody else found damaged."""
+        now_s = int(self._clock_s())
+        self._keep(
+            [
+                Quarantined(ledger_id=ledger, first=first, last=last, reason=reason, found_s=now_s)
+                for ledger, first, last in ranges
+            ]
+        )
+
+    # ---- cycles
+
+    def _begin_if_due(self) -> None:
+        now_s = self._clock_s()
+        cycle_s = self._settings.cycle_ms / 1e3
+        is_under_way = self.state.began_s > 0
+        # A clock that was set back must not keep it from beginning.
+        is_due = not 0 <= now_s - self.state.ended_s < cycle_s or not self.state.ended_s
+        if self._monotonic_s() < self._not_before_s or not (is_under_way or is_due):
+            return
+        if not is_under_way:
+            self._set(began_s=max(1, int(now_s)), log_id=0, offset_bytes=0)
+        manifest = self._checkpoint.manifest
+        total = sum(log.live_bytes for log in manifest.logs)
+        total += sum(entry.size_bytes for entry in manifest.locations)
+        # As evenly as the cycle allows: a disk that is read a little all the time disturbs nobody.
+        wanted = 1.25 * total / max(1.0, cycle_s)
+        self._bucket.set_rate(min(self._settings.rate_bytes, max(RATE_MIN_BYTES_PER_S, wanted)))
+        self._cycle = ScrubCycle(
+            lambda: self._checkpoint.manifest,
+            sorted(self._checkpoint.damaged),
+            self._disk,
+            self._directory,
+            self._journal_disk,
+            self._journal_directory,
+            self._incarnation,
+            place=(self.state.log_id, self.state.offset_bytes),
+            deleted=self._index.deleted_ledgers(),
+        )
+        self._counted_bytes = self._counted_runs = 0
+        self._background.submit(Task("scrub", SCRUB, self._cycle, self._bucket))
+
+    def _take_cycle(self) -> None:
+        cycle = self._cycle
+        if cycle is None:
+            return
+        is_done = cycle.is_done  # before what it found: nothing comes after it
+        found = [cycle.found.popleft() for _ in range(len(cycle.found))]
+        if found:
+            self._found(found)
+        self._index.count("FBK_C_INDEX_SCRUB_BYTES", cycle.read_bytes - self._counted_bytes)
+        self._index.count("FBK_C_INDEX_SCRUB_DAMAGED", cycle.damaged_runs - self._counted_runs)
+        self._counted_bytes, self._counted_runs = cycle.read_bytes, cycle.damaged_runs
+        if cycle.place != (self.state.log_id, self.state.offset_bytes):
+            self.state = msgspec.structs.replace(
+                self.state, log_id=cycle.place[0], offset_bytes=cycle.place[1]
+            )
+        if not is_done:
+            return
+        self._cycle = None
+        if cycle.stopped:
+            self._not_before_s = self._monotonic_s() + RETRY_S
+            self._log("scrub.stopped", reason=cycle.stopped)
+            return
+        self._index.count("FBK_C_INDEX_SCRUB_CYCLES")
+        now_s = int(self._clock_s())
+        self._set(cycles=self.state.cycles + 1, began_s=0, ended_s=now_s, log_id=0, offset_bytes=0)
+
+    # ---- what was found
+
+    def _found(self, found: list[Damaged]) -> None:
+        deleted = set(self._index.deleted_ledgers())
+        found = [one for one in found if one.ledger_id not in deleted]
+        for one in found[:LOGGED_MAX]:
+            self._log(
+                "scrub.damaged",
+                path=one.path,
+                reason=one.reason,
+                ledger_id=one.ledger_id,
+                first_entry_id=one.first,
+                last_entry_id=one.last,
+                next="`fastbk bookie repair` copies what is damaged from other bookies",
+            )
+        if len(found) > LOGGED_MAX:
+            self._log("scrub.more_damaged", findings=len(found) - LOGGED_MAX)
+        self.wants_flush |= any(one.path.startswith(self._journal_directory) for one in found)
+        now_s = int(self._clock_s())
+        self._keep(
+            [
+                Quarantined(
+                    ledger_id=one.ledger_id,
+                    first=one.first,
+                    last=one.last,
+                    reason=one.reason,
+                    found_s=now_s,
+                )
+                for one in found
+                if one.ledger_id >= 0
+            ]
+        )
+
+    def _keep(self, found: list[Quarantined]) -> None:
+        if found:
+            self.state = self.state.with_found(found)
+            self._is_changed = True
+            self._rechecked_generation = self._checkpoint.manifest.generation
+            self._show()
+
+    def _take_recheck(self) -> None:
+        """Look at what is in quarantine again after each flush or merge: repairs arrive by them."""
+        recheck = self._recheck
+        if recheck is not None:
+            is_done = recheck.is_done
+            readable = {recheck.readable.popleft() for _ in range(len(recheck.readable))}
+            if readable:
+                every = self.state.quarantined
+                healed = [one for one in every if (one.ledger_id, one.first, one.last) in readable]
+                self.state = self.state.without(healed)
+                self._is_changed = True
+                self._log("scrub.healed", ranges=len(healed), left=len(self.state.quarantined))
+                self._show()
+            self._recheck = None if is_done else recheck
+        generation = self._checkpoint.manifest.generation
+        is_due = self.state.quarantined and generation != self._rechecked_generation
+        if is_due and self._recheck is None:
+            self._rechecked_generation = generation
+            ranges = [(one.ledger_id, one.first, one.last) for one in self.state.quarantined]
+            self._recheck = Recheck(ranges)
+            self._background.submit(Task("scrub_recheck", SCRUB, self._recheck, self._bucket))
+
+    # ---- what is remembered
+
+    def _set(self, **changes: int) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+        self._is_changed = True
+
+    def _show(self) -> None:
+        """The gauge goes up and down by what has changed, modulo 2⁶⁴."""
+        ranges = len(self.state.quarantined)
+        change = (ranges - self._shown_ranges) % (1 << 64)
+        self._index.count("FBK_C_INDEX_QUARANTINED", change)
+        self._shown_ranges = ranges
+
+    def _save(self) -> None:
+        self._is_changed = False
+        self._saved = self.state
+        self._saved_s = self._monotonic_s()
+        save = Save(self._disk, self._directory, self.state)
+        self._background.submit(Task("scrub_save", SCRUB, save, self._bucket))
