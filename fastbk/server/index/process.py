@@ -31,6 +31,7 @@ from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
 from fastbk.server.index.replay import replay
+from fastbk.server.index.scrub import Scrubber
 from fastbk.server.topology import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.compaction import CompactionSettings
@@ -147,6 +148,7 @@ class Parts:
             ),
             self.store,
         )
+        self.background = Background(self.store, self.jobs.post)
         self.flusher = Flusher(
             self.index,
             self.store,
@@ -154,10 +156,29 @@ class Parts:
             self.jobs,
             self.disk,
             settings.directory,
-            background=Background(self.store, self.jobs.post),
+            background=self.background,
             merge_bytes_per_s=settings.merge_rate_bytes,
             log=logs.warning,
         )
+
+    def scrubber(self) -> Scrubber:
+        """Return what looks for damage; everything it does with disks is done by the background thread."""
+        made = Scrubber(
+            self.index,
+            self.checkpoint,
+            self.background,
+            self.config.scrub,
+            self.background_disk,
+            self.config.settings.directory,
+            self.journal_disk,
+            self.config.journal_directory,
+            self.config.incarnation,
+            log=logs.warning,
+        )
+        self.flusher.upkeep.on_damage = lambda ranges: made.quarantine(
+            ranges, "found damaged by a compaction"
+        )
+        return made
 
     def start_readers(self) -> None:
         """Start the threads that read disks; they spend their lives in C."""
@@ -179,6 +200,7 @@ class IndexLoop:
         self.index = parts.index
         self.flusher = parts.flusher
         self.checkpoint = parts.checkpoint
+        self.scrubber = parts.scrubber()
         self.port = GcPort(
             child.fds["gc"],
             parts.index,
@@ -198,13 +220,15 @@ class IndexLoop:
             self.receive()
         if reasons & WATCHED or self.port.has_unsent:
             self.port.look()
-        wants_flush = reasons & FLUSH or self.flusher.wants_flush
+        wants_flush = reasons & FLUSH or self.flusher.wants_flush or self.scrubber.wants_flush
         if wants_flush and self.disk.may_flush and not self.flusher.is_busy:
+            self.scrubber.wants_flush = False
             self.flusher.begin()
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_INTERVAL_S
             self.flusher.look()  # a failed flush is tried again after a while
+            self.scrubber.look()
         self.disk.look()
         return reasons
 
