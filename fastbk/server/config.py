@@ -138,7 +138,9 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     journal_directory: str
     journal_limit_bytes: int
     journal_bytes_max: int
-    """The most that the journal directory ever holds."""
+    """The most that a journal directory ever holds."""
+    journal_neighbours: tuple[str, ...]
+    """All journal directories of the bookie: what those on this disk may still take is not free."""
     shards: tuple[int, ...]
     """The pair of each shard; what lies here of others is left over from a move (INV-D3)."""
     scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
@@ -221,10 +223,7 @@ def _problems(config: BookieConfig) -> Iterator[str]:
     yield from _too_small(config)
     from fastbk.server.disks import floors
 
-    try:
-        floors.ledger_thresholds(config.disk, config.journal)
-    except ConfigError as error:
-        yield error.message
+    yield from floors.problems(config.disk, config.journal)
     needed_bytes, total_bytes = topology.memory_bytes(config), topology.memory_total_bytes(config)
     if needed_bytes > total_bytes:
         yield (

@@ -265,9 +265,14 @@ class Sequence:
             scrub=self._config.scrub,
             journal_directory=self._config.journal.all_directories[pair],
             disk=self._config.disk,
-            thresholds=floors.ledger_thresholds(self._config.disk, self._config.journal),
+            thresholds=floors.ledger_thresholds(
+                self._config.disk,
+                self._config.journal,
+                floors.sharing(self._config.ledgers.all_directories, pair),
+            ),
             journal_limit_bytes=self._config.journal.limit_bytes,
             journal_bytes_max=floors.journal_bytes_max(self._config.journal),
+            journal_neighbours=self._config.journal.all_directories,
             shards=self._facts.shards,
         )
 

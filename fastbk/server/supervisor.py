@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import fastbk
 from fastbk.errors import Error, StorageError
 from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, Endpoint
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server import config as config_module
 from fastbk.server.admin.http import AdminServer
+from fastbk.server.admin.info import life_info
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.scrub import ScrubPage
 from fastbk.server.config import split_address
@@ -330,19 +330,12 @@ class Supervisor:
 
     async def _info(self, _: dict[str, Any]) -> object:
         """Answer /info."""
-        now_s = time.monotonic()
         return {
             "bookie_id": self._bookie_id,
-            "software": f"fastbk {fastbk.__version__}",
-            "state": self._life.state.value,
-            "state_seconds": round(now_s - self._life.since_s, 1),
-            "reason": self._life.reason,
-            "not_ready": self._life.not_ready(now_s),
             "address": f"{self._guard.host}:{self._guard.port}",
             "epoch": self._epoch,
-            "restarts": self._restarts.budget.total,
             "pids": self.pids(),
-            "disks": self._disks.shown(),
+            **life_info(self._life, self._restarts.budget, self._disks),
             **self._metrics.damage(),
         }
 

@@ -295,8 +295,11 @@ class JournalPool:
         kept: list[OldFile] = []
         for free in sorted(self._free, key=lambda file: -file.size_bytes):
             if on_disk + free.size_bytes > self.limit_bytes:
-                self.disk.unlink(free.path)
-            else:
-                on_disk += free.size_bytes
-                kept.append(free)
+                try:
+                    self.disk.unlink(free.path)
+                    continue
+                except OSError:  # it stays free: nothing hangs on its going
+                    pass
+            on_disk += free.size_bytes
+            kept.append(free)
         self._free = kept

@@ -9,10 +9,14 @@ and the path have to lead to the same file (INV-D2).
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
 from fastbk.server.directories import LOCK_NAME
 from fastbk.storage.space import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BLOCK_BYTES = 512
 """Of `st_blocks`."""
@@ -22,16 +26,21 @@ class Place:
     """A directory of a bookie, and the descriptor of its lock."""
 
     def __init__(
-        self, directory: str, lock: int, *, neighbour: str = "", neighbour_bytes_max: int = 0
+        self,
+        directory: str,
+        lock: int,
+        *,
+        neighbours: Sequence[str] = (),
+        neighbour_bytes_max: int = 0,
     ) -> None:
         """`lock`: stays the caller's.
 
-        `neighbour`: a directory of this bookie's that may grow to `neighbour_bytes_max`; where it lies on the same file
-        system, what it still lacks does not count as free.
+        `neighbours`: directories of this bookie's, each of which may grow to `neighbour_bytes_max`; what those on the
+        same file system still lack does not count as free.
         """
         self.directory = directory
         self._lock = lock
-        self._neighbour = neighbour
+        self._neighbours = neighbours
         self._neighbour_bytes_max = neighbour_bytes_max
 
     def look(self) -> Look:
@@ -63,13 +72,14 @@ class Place:
         return ""
 
     def _growth_bytes(self) -> int:
-        """Return how much the neighbour is still going to take from the same file system."""
-        if not self._neighbour:
-            return 0
+        """Return how much the neighbours are still going to take from the same file system."""
+        return sum(map(self._growth_of, self._neighbours))
+
+    def _growth_of(self, neighbour: str) -> int:
         try:
-            if os.stat(self._neighbour).st_dev != os.stat(self.directory).st_dev:
+            if os.stat(neighbour).st_dev != os.stat(self.directory).st_dev:
                 return 0
-            with os.scandir(self._neighbour) as entries:
+            with os.scandir(neighbour) as entries:
                 has_bytes = sum(each.stat().st_blocks for each in entries) * BLOCK_BYTES
         except OSError:  # a file that was just renamed, or no disk: the next look is more exact
             return 0

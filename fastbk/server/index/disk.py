@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastbk.server.index.flush import Flusher
 
 FLUSH = "the flush"
+LOOK_INTERVAL_S = 0.05
 
 
 class IndexDisk:
@@ -53,6 +54,7 @@ class IndexDisk:
         self._flushes = flusher.flushes
         self._was_durable_bytes = durable_bytes()
         self._refused = 0
+        self._next_look_s = 0.0
         self.look()
 
     @property
@@ -60,8 +62,14 @@ class IndexDisk:
         """Whether a flush may begin: not where the path leads to somebody else's disk (INV-D2)."""
         return not self.watch.is_gone
 
+    def look_if_due(self, now_s: float) -> None:
+        """Look, but not at every step: a failure is shown for longer than the pause between two looks."""
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + LOOK_INTERVAL_S
+            self.look()
+
     def look(self) -> None:
-        """Take in what happened since the last look; a few comparisons when nothing did."""
+        """Take in what happened since the last look."""
         flusher = self._flusher
         if flusher.failure and flusher.failure is not self._failure:
             self.watch.failed(FLUSH, flusher.failure)

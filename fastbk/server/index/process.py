@@ -76,7 +76,7 @@ def disk_watch(child: Child, config: IndexConfig) -> DiskWatch:
     place = Place(
         config.settings.directory,
         child.fds["lock"],
-        neighbour=config.journal_directory,
+        neighbours=config.journal_neighbours,
         neighbour_bytes_max=config.journal_bytes_max,
     )
     return DiskWatch(
@@ -229,7 +229,7 @@ class IndexLoop:
             self._next_look_s = now_s + LOOK_INTERVAL_S
             self.flusher.look()  # a failed flush is tried again after a while
             self.scrubber.look()
-        self.disk.look()
+        self.disk.look_if_due(now_s)
         return reasons
 
     def space(self) -> Space:
@@ -280,6 +280,13 @@ def main(child: Child) -> None:
     ]
     if limbo:
         logs.warning("index.ledgers_in_limbo", ledgers=len(limbo))
+    short_bytes = config.thresholds.reserve_bytes - parts.disk_watch.health.look.free_bytes
+    if short_bytes > 0:
+        logs.warning(
+            "disk.reserve_is_short",
+            missing_bytes=short_bytes,
+            next="free space: replay may not have room",
+        )
     started_s = time.monotonic()
     found = replay(
         parts.index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import StorageError
 from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
 from fastbk.server.config import DiskSettings, JournalSettings
 from fastbk.server.directories import LOCK_NAME, lock_all
@@ -71,10 +72,14 @@ def test_what_the_journal_will_still_take_is_not_free(
     journal = tmp_path / "journal"
     journal.mkdir()
     plain = Place(str(directory), lock).look().free_bytes
-    shared = Place(str(directory), lock, neighbour=str(journal), neighbour_bytes_max=1 << 40).look()
+    shared = Place(
+        str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=1 << 40
+    ).look()
     assert shared.free_bytes == pytest.approx(plain - (1 << 40), abs=1 << 30)
     (journal / "0.journal").write_bytes(bytes(8 * MIB))
-    grown = Place(str(directory), lock, neighbour=str(journal), neighbour_bytes_max=8 * MIB).look()
+    grown = Place(
+        str(directory), lock, neighbours=[str(journal)], neighbour_bytes_max=8 * MIB
+    ).look()
     assert grown.free_bytes == pytest.approx(plain, abs=1 << 30)
 
 
@@ -206,8 +211,22 @@ def test_floors_are_made_from_the_journals_limit() -> None:
 )
 def test_floors_out_of_order_are_refused(settings: dict[str, Any], message: str) -> None:
     journal = JournalSettings(limit_bytes=32 * MIB, file_size_bytes=16 * MIB)
-    with pytest.raises(ConfigError, match=message):
-        floors.ledger_thresholds(DiskSettings(**settings), journal)
+    (problem,) = floors.problems(DiskSettings(**settings), journal)
+    assert re.search(message, problem)
+    assert list(floors.problems(DiskSettings(), journal)) == []
+
+
+def test_directories_that_share_a_disk_keep_room_for_each_other(tmp_path: Path) -> None:
+    journal = JournalSettings(limit_bytes=32 * MIB, file_size_bytes=16 * MIB)
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path in paths:
+        path.mkdir()
+    assert floors.sharing([*map(str, paths), "/proc", str(tmp_path / "none")], 1) == 2
+    assert floors.sharing([str(tmp_path / "none")], 0) == 1
+    found = floors.ledger_thresholds(
+        DiskSettings(free_bytes_min=100 * MIB, high_priority_free_bytes_min=90 * MIB), journal, 2
+    )
+    assert found.reserve_bytes == found.repair_free_bytes_min == found.free_bytes_min == 144 * MIB
 
 
 # ---- the index
