@@ -2,7 +2,7 @@
 
 A run is a row of goes: each takes on the logs with the smallest live share that fit into the room there is, until
 nothing is below the ratio any more, or its time is over. What went wrong with a log is said and counted, and that log
-is left alone until the next run. A full disk has its own turn: dead logs go first, then the cheapest ones, one by one.
+is left alone until the next run. A full disk has its own turn: dead logs go first, then the cheapest ones.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Compactor:
         logs = [log for log in self.local.usage() if log.log_id not in run.tried]
         room = policy.room_bytes(self.local.space())
         if run.kind == URGENT:
-            return policy.choose_urgently(logs, room)
+            return policy.choose_urgently(logs, room, GO_LOGS_MAX)
         settings = self.settings
         ratio_max = settings.major_ratio_max if run.kind == MAJOR else settings.minor_ratio_max
         return policy.choose(logs, ratio_max, room, GO_BYTES_MAX, GO_LOGS_MAX)

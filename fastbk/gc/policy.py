@@ -70,15 +70,18 @@ def choose(
     return _as_many_as_fit(below, room, live_bytes_max, logs_max)
 
 
-def choose_urgently(logs: Sequence[LogUsage], room: int) -> Choice:
-    """Return the one log that is the cheapest to compact, for a full disk: what little room there is must do."""
+def choose_urgently(logs: Sequence[LogUsage], room: int, logs_max: int) -> Choice:
+    """Return the logs that are the cheapest to compact, for a full disk: what little room there is must do.
+
+    They take half of it at most, but for a single log that needs more: whatever is written meanwhile needs some, too.
+    """
     worth_it = [
         log
         for log in logs
         if log.sealed and log.live_bytes > 0 and live_ratio(log) <= URGENT_RATIO_MAX
     ]
     worth_it.sort(key=lambda log: (log.live_bytes, live_ratio(log), log.log_id))
-    return _as_many_as_fit(worth_it, room, room, 1)
+    return _as_many_as_fit(worth_it, room, room // 2, logs_max)
 
 
 def _as_many_as_fit(

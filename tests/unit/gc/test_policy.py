@@ -48,10 +48,12 @@ def test_one_go_is_bounded_but_for_a_single_log() -> None:
 
 def test_a_full_disk_takes_the_cheapest_that_wins_anything_back() -> None:
     logs = [log(1, 90, 1000), log(2, 40, 50), log(3, 30, 30), log(4, 0)]
-    assert choose_urgently(logs, 50).log_ids == (2,)
-    assert choose_urgently(logs, 1000).log_ids == (2,)
-    assert choose_urgently([log(1, 90, 1000)], 50) == Choice()
-    assert choose_urgently([log(3, 30, 30)], 50) == Choice(), "nothing would be won"
+    assert choose_urgently(logs, 50, 9).log_ids == (2,), "more than half of the room, but alone"
+    assert choose_urgently(logs, 1000, 9).log_ids == (2, 1)
+    assert choose_urgently(logs, 1000, 1).log_ids == (2,)
+    assert choose_urgently(logs, 250, 9).log_ids == (2,), "not all of the room"
+    assert choose_urgently([log(1, 90, 1000)], 50, 9) == Choice()
+    assert choose_urgently([log(3, 30, 30)], 50, 9) == Choice(), "nothing would be won"
 
 
 def test_dead_logs_need_no_compaction() -> None:
@@ -70,7 +72,7 @@ def test_what_holds_for_every_choice(seed: int) -> None:
         ]
         room, most, ratio = random.randrange(300), random.randrange(1, 300), random.random()
         by_id = {each.log_id: each for each in logs}
-        for choice in (choose(logs, ratio, room, most, 4), choose_urgently(logs, room)):
+        for choice in (choose(logs, ratio, room, most, 4), choose_urgently(logs, room, 4)):
             chosen = [by_id[log_id] for log_id in choice.log_ids]
             assert all(each.sealed and each.live_bytes > 0 for each in chosen)
             assert choice.live_bytes == sum(each.live_bytes for each in chosen) <= room
