@@ -12,20 +12,17 @@ from fastbk.errors import (
     DigestMismatch,
     MetadataUnavailable,
     NoSuchEntry,
-    NoSuchLedger,
     NotEnoughBookies,
     ProtocolError,
     QuorumTimeout,
     Unauthorized,
 )
 from fastbk.model.ids import ID_MAX
-from fastbk.model.ledger import Fragment
 from fastbk.replication.actions import (
     Ask,
     Found,
     Outcome,
     ReadEntries,
-    ReadMetadata,
     Reply,
     Sleep,
     Withdraw,
@@ -33,7 +30,7 @@ from fastbk.replication.actions import (
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Client, World, entry_of, metadata_of
+from tests.fixtures.quorum_world import LEDGER, Client, World, metadata_of
 
 PACING = Pacing(request_timeout_s=5.0, give_up_s=2.0, pause_min_s=0.02, pause_max_s=0.5)
 
@@ -258,68 +255,6 @@ def test_an_error_comes_behind_all_that_was_found_before_it() -> None:
     assert not reading.is_finished
     assert drain(client, reading) == list(range(200))
     with pytest.raises(NoSuchEntry):
-        reading.value()
-
-
-def test_copies_that_moved_are_found_by_the_newest_metadata() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 9)
-    for at in range(3):
-        world.bookies[f"s{at}"].entries = dict(world.bookies[f"b{at}"].entries)
-        world.bookies[f"b{at}"].away = True
-    world.edit(fragments=(Fragment(0, ("s0", "s1", "s2")),))
-    assert drain(client, reading) == list(range(10))
-    assert reading.metadata == world.metadata
-    assert sum(isinstance(one, ReadMetadata) for one in client.log) == 1
-
-
-def _until_metadata_is_asked(client: Client) -> ReadMetadata:
-    client.run(until=lambda: any(isinstance(one, ReadMetadata) for one in client.pending.values()))
-    return next(one for one in client.pending.values() if isinstance(one, ReadMetadata))
-
-
-@pytest.mark.parametrize("is_back", [True, False])
-def test_a_bookie_replaced_before_an_entry_came_proves_nothing_without_metadata(
-    is_back: bool,
-) -> None:
-    """Qw = Qa: one "no" would be proof, and the old member says it in good faith."""
-    world = world_of(0, 2, 2, 2)
-    client, reading = reading_of(world, 0)
-    for name in ("s0", "s1"):
-        world.bookies[name].add(entry_of(0))
-    world.edit(fragments=(Fragment(0, ("s0", "s1")),))
-    client.complete(_until_metadata_is_asked(client), MetadataUnavailable("away"))
-    if is_back:
-        assert drain(client, reading) == [0]
-        return
-    while not reading.is_finished:
-        client.complete(_until_metadata_is_asked(client), MetadataUnavailable("away"))
-        if not reading.is_finished:
-            client.run(until=lambda: not any(isinstance(o, Sleep) for o in client.pending.values()))
-    with pytest.raises(MetadataUnavailable):
-        reading.value()
-
-
-def test_a_no_that_came_after_the_metadata_was_read_proves_nothing_yet() -> None:
-    """Qw = Qa: a member that lost its disk was replaced while it was away, and comes back saying "no" in good faith."""
-    world = world_of(1, 2, 2, 2)
-    client, reading = reading_of(world, 0)
-    for name in ("b0", "b1"):
-        world.bookies[name].away = True
-    client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
-    for name in ("s0", "s1"):
-        world.bookies[name].add(entry_of(0))
-    world.edit(fragments=(Fragment(0, ("s0", "s1")),))
-    world.bookies["b0"].away = False
-    world.bookies["b0"].entries.clear()
-    assert drain(client, reading) == [0]
-    assert reading.error is None
-
-
-def test_a_ledger_that_was_deleted_is_said_to_be() -> None:
-    client, reading = reading_of(world_of(0), 0)
-    client.complete(_until_metadata_is_asked(client), NoSuchLedger("deleted"))
-    with pytest.raises(NoSuchLedger):
         reading.value()
 
 
