@@ -1,8 +1,8 @@
 """Flushes, deletions, recounts, merges, compactions, crashes in any order, against a model: nothing that lives is lost.
 
-Merges and compactions go on in slices between all else, as the background thread does them. Faults strike any write, and
-the power goes at any moment; what is found afterwards is what a restart finds. `run_gc_model` is the whole of it, for as
-many steps as one likes; the test here makes a few thousand.
+Merges and compactions go on in slices between all else, as the background thread does them. Faults strike any
+write, and the power goes at any moment; what is found afterwards is what a restart finds. `run_gc_model` is all
+of it, for as many steps as one likes; the test here makes a few thousand.
 """
 
 from __future__ import annotations
