@@ -228,6 +228,10 @@ CACHE_ITEM_BYTES = 56
 """What an entry costs the write cache beside its bytes, at most (fbk_record_cost)."""
 
 
+BACKGROUND_BYTES = 8 * MIB
+"""A merge's buffers. While a compaction runs it has 80 MiB more at most: a window of 32, the runs before and behind."""
+
+
 def write_cache_sizes(wanted_bytes: int, limits: LimitSettings, workers: int) -> tuple[int, int]:
     """Return the size of a write cache, and how much of it is the reserve.
 

@@ -1,0 +1,172 @@
+"""The background thread: whose turn it is, rates, failures, and stopping."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.store import Store
+from fastbk.server.index.background import (
+    COMPACTION,
+    MERGE,
+    Background,
+    DirectBackground,
+    Task,
+    TaskFailed,
+    TaskStopped,
+)
+from fastbk.server.index.pacing import BURST_S, TokenBucket
+from tests.fixtures.store_world import World
+from tests.fixtures.wait import wait_until
+
+FAST = 1e12
+
+
+@dataclass
+class Work:
+    """A plan of so many slices that notes each; it may have to wait for a gate, or fail."""
+
+    name: str
+    slices: int
+    done: list[str]
+    gate: threading.Event | None = None
+    failure: Exception | None = None
+    abandoned: bool = False
+    threads: set[int] = field(default_factory=set)
+
+    def step(self, store: Store) -> int:
+        self.threads.add(threading.get_ident())
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        if self.failure is not None:
+            raise self.failure
+        if not self.slices:
+            return 0
+        self.slices -= 1
+        self.done.append(self.name)
+        return 1000
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+class Posted:
+    """Where results go."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[str, object]] = []
+
+    def post(self, name: str, result: object) -> None:
+        self.results.append((name, result))
+
+    def wait(self, count: int) -> None:
+        wait_until(lambda: len(self.results) >= count, f"{count} results")
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with FakeDisk() as fake:
+        world = World(fake)
+        world.birth()
+        yield world.start().store
+        world.end()
+
+
+@pytest.fixture
+def posted() -> Posted:
+    return Posted()
+
+
+@pytest.fixture
+def background(store: Store, posted: Posted) -> Iterator[Background]:
+    made = Background(store, posted.post)
+    yield made
+    made.stop()
+
+
+def task(work: Work, priority: int = MERGE, bytes_per_s: float = FAST) -> Task:
+    return Task(work.name, priority, work, TokenBucket(bytes_per_s))
+
+
+def test_a_merge_does_not_wait_behind_a_compaction(background: Background, posted: Posted) -> None:
+    order: list[str] = []
+    gate = threading.Event()
+    background.submit(task(Work("compaction", 5, order, gate), COMPACTION))
+    merge = Work("merge", 3, order)
+    background.submit(task(merge))
+    gate.set()
+    posted.wait(2)
+    assert [name for name, _ in posted.results] == ["merge", "compaction"]
+    first = order.index("merge")
+    assert order[first : first + 3] == ["merge"] * 3, "the merge had every turn once it was there"
+    assert merge.threads != {threading.get_ident()}
+
+
+def test_what_waits_for_its_rate_lets_others_go_first(
+    background: Background, posted: Posted
+) -> None:
+    order: list[str] = []
+    slow = task(Work("slow", 1000, order), MERGE, bytes_per_s=100.0)  # ten seconds a slice
+    background.submit(slow)
+    wait_until(lambda: bool(order), "its first slice")
+    background.submit(task(Work("fast", 3, order), COMPACTION))
+    posted.wait(1)
+    assert posted.results[0][0] == "fast"
+    slow.is_stopped = True
+    background.submit(task(Work("nudge", 0, order)))
+    posted.wait(3)
+    failed = next(result for _, result in posted.results if isinstance(result, TaskFailed))
+    assert isinstance(failed.error, TaskStopped)
+    assert failed.task is slow
+    assert slow.plan.abandoned  # type: ignore[attr-defined]
+
+
+def test_a_failure_is_a_result_and_ends_only_its_task(
+    background: Background, posted: Posted
+) -> None:
+    order: list[str] = []
+    bad = Work("bad", 3, order, failure=OSError("broken"))
+    background.submit(task(bad))
+    background.submit(task(Work("good", 2, order)))
+    posted.wait(2)
+    results = dict(posted.results)
+    assert isinstance(results["bad"], TaskFailed)
+    assert str(results["bad"].error) == "broken"
+    assert bad.abandoned
+    assert isinstance(results["good"], Task)
+
+
+def test_stopping_abandons_what_is_not_done(store: Store, posted: Posted) -> None:
+    background = Background(store, posted.post)
+    work = Work("endless", 1 << 40, [])
+    background.submit(task(work, bytes_per_s=1.0))
+    wait_until(lambda: bool(work.done), "its first slice")
+    background.stop()
+    assert work.abandoned
+    assert posted.results == []
+
+
+def test_in_one_thread_it_is_done_at_once(store: Store, posted: Posted) -> None:
+    direct = DirectBackground(store, posted.post)
+    work = Work("work", 3, [])
+    direct.submit(task(work, bytes_per_s=1.0))
+    assert work.done == ["work"] * 3
+    assert work.threads == {threading.get_ident()}
+    assert posted.results[0][0] == "work"
+
+
+def test_a_bucket_pays_for_bytes_with_time() -> None:
+    now_s = [100.0]
+    bucket = TokenBucket(1000.0, monotonic_s=lambda: now_s[0])
+    assert bucket.take(500) == pytest.approx(0.5)
+    assert bucket.take(500) == pytest.approx(1.0)
+    now_s[0] += 1.0
+    assert bucket.take(0) == 0.0
+    now_s[0] += 1000.0
+    assert bucket.take(1000) == pytest.approx(1.0 - BURST_S), "a long rest saves up little"
+    bucket.set_rate(2000.0)
+    assert bucket.take(1000) == pytest.approx(1.0 - BURST_S + 0.5)
