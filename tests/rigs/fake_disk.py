@@ -104,6 +104,8 @@ class Run:
                 life.stop()
         except (OSError, Error):
             self.report.counts["ended_by_disk"] += 1
+        except AssertionError as error:
+            self.report.lose([str(error)], f"seed {self.seed} life {number}")
         finally:
             if life is not None and life.rig is not None:
                 life.look_at_the_end()

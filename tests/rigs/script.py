@@ -22,6 +22,7 @@ class Kind(StrEnum):
     ADD = "add"
     BATCH = "batch"
     RECOVERY = "recovery"
+    """As a recovery writes: an id with the payload that was sent for it before, or one that nobody sent."""
     CONFLICT = "conflict"
     """An id that was sent already, with another payload."""
     FENCE = "fence"
@@ -69,6 +70,7 @@ class Script:
         self._ledgers = list(range(first_ledger_id, first_ledger_id + count))
         self._next_ledger_id = first_ledger_id + count
         self._next = dict.fromkeys(self._ledgers, 0)
+        self._sent: dict[tuple[int, int], bytes] = {}
         self._gap = rng.choice((1, 1, 1, 2, 5))
         self._smallest_bytes, self._largest_bytes = rng.choice(SIZES_BYTES)
 
@@ -100,10 +102,14 @@ class Script:
         if kind == Kind.RECOVERY:
             entry_id = rng.randrange(next_id + 3)
             self._next[ledger_id] = max(next_id, entry_id + 1)
-            return Operation(kind, ledger_id, entry_id, (self._payload(),))
+            # Of an entry that the disk can't read just now a repair is taken unseen: it has to be the same.
+            data = self._sent.setdefault((ledger_id, entry_id), self._payload())
+            return Operation(kind, ledger_id, entry_id, (data,))
         count = rng.randint(1, ENTRIES_BATCH_MAX) if kind == Kind.BATCH else 1
         self._next[ledger_id] = next_id + count + (self._gap - 1)
-        return Operation(kind, ledger_id, next_id, tuple(self._payload() for _ in range(count)))
+        datas = tuple(self._payload() for _ in range(count))
+        self._sent.update({(ledger_id, next_id + n): data for n, data in enumerate(datas)})
+        return Operation(kind, ledger_id, next_id, datas)
 
     def _replace(self, ledger_id: int) -> None:
         """The ledger is not written to any more; another takes its place."""

@@ -20,7 +20,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.rigs import fake_disk, flips, full, kill_points, live, power_cut, shutdown
+from tests.rigs import (
+    churn,
+    fake_disk,
+    flips,
+    full,
+    gc_model,
+    kill_points,
+    live,
+    power_cut,
+    shutdown,
+)
 from tests.rigs.children import ChildFailed, start_child
 from tests.rigs.report import Plan, Report
 
@@ -47,13 +57,15 @@ class Rig:
 
 
 RIGS = {
-    "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 8.0, splits=True),
-    "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 6.0, splits=True),
-    "points": Rig(kill_points.run, "a process of a bookie dies at a named point", 6.0, splits=True),
-    "shutdown": Rig(shutdown.run, "three bookies whose file systems are shut down at once", 5.0),
-    "full": Rig(full.run, "a bookie's disk is filled to 100 % under load and emptied again", 4.0),
+    "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 6.0, splits=True),
+    "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 5.0, splits=True),
+    "points": Rig(kill_points.run, "a process of a bookie dies at a named point", 4.0, splits=True),
+    "shutdown": Rig(shutdown.run, "three bookies whose file systems are shut down at once", 2.0),
+    "full": Rig(full.run, "a bookie's disk is filled to 100 % under load and emptied again", 3.0),
+    "gc": Rig(gc_model.run, "deletions, compactions and crashes against a model", 3.0, splits=True),
     "flips": Rig(flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True),
-    "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 10.0, cases=3),
+    "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
+    "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
 
 
