@@ -7,6 +7,7 @@ after a rebirth, but what is here is kept and served. A ledger leaves limbo when
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.api import MetadataStore
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 def begin_life(
@@ -68,7 +70,13 @@ def begin_life(
                 write_limbo(disk, directory, sorted({*before, *ledger_ids}), incarnation)
                 kill_point("unclean.after_limbo")
             flag = Unclean(incarnation=f"{incarnation:016x}", sync=sync, started_s=int(time.time()))
-            write_unclean(disk, directory, flag)
+            try:
+                write_unclean(disk, directory, flag)
+            except OSError as error:
+                # A life that syncs may go without: what is there from before says the same, or something worse.
+                if flag.has_lost or error.errno not in NO_ROOM:
+                    raise
+                logs.warning("bookie.life_not_marked", directory=directory, reason=str(error))
         kill_point("unclean.after_mark")
         return len(ledger_ids)
     finally:

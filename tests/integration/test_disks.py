@@ -71,7 +71,7 @@ class World:
 
     def is_ready(self) -> bool:
         self.bookie.refresh()
-        return self.bookie.is_running and self.page("/readyz")[0] == 200
+        return self.bookie.is_ready and self.page("/readyz")[0] == 200
 
     def log(self) -> str:
         return self.bookie.log_path.read_text()
@@ -143,10 +143,10 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     await asyncio.to_thread(wait_until, condition, what, WAIT_S)
 
 
-async def fill_and_recover(here: World, *, kill: bool) -> None:
+async def fill_and_recover(here: World, *, kill: str) -> None:
     """Fill the ledger's disk to 100 % under load, give the room back, and have it go on by itself.
 
-    `kill`: its journal is killed while nothing at all is free: the boots that follow can't flush what they replay.
+    `kill`: what is killed while nothing at all is free: the boots that follow can't flush what they replay.
     """
     disk = here.disks["ledgers"]
     writing = asyncio.create_task(here.write(lambda: here.page("/readyz")[0] != 200))
@@ -162,7 +162,9 @@ async def fill_and_recover(here: World, *, kill: bool) -> None:
     assert status == 503
     assert any(str(disk.path) in reason for reason in answer["reasons"])
     if kill:
-        here.bookie.kill("journal")
+        here.bookie.kill(kill)
+        if kill == "supervisor":
+            await asyncio.to_thread(here.bookie.spawn)
         await until(lambda: "bookie.broke_down_with_a_disk" in here.log(), "boots that lack room")
     await asyncio.to_thread(disk.empty)
     await until(here.is_ready, "it is ready again by itself")
@@ -171,10 +173,14 @@ async def fill_and_recover(here: World, *, kill: bool) -> None:
 
 @pytest.mark.parametrize(
     "kill",
-    [pytest.param(False, id="alive", marks=pytest.mark.soak), pytest.param(True, id="killed")],
+    [
+        pytest.param("", id="alive", marks=pytest.mark.soak),
+        pytest.param("journal", id="journal_killed"),
+        pytest.param("supervisor", id="killed", marks=pytest.mark.soak),
+    ],
 )
 async def test_a_disk_filled_under_load_loses_nothing_and_is_written_again(
-    tmp_path: Path, kill: bool
+    tmp_path: Path, kill: str
 ) -> None:
     with world(tmp_path, {"journal": 128 * MIB, "ledgers": 300 * MIB}) as here:
         await fill_and_recover(here, kill=kill)

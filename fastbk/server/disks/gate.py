@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from typing import TYPE_CHECKING
 
 from fastbk.observe import logs
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from fastbk.server.disks.boot_check import Problem, UsedDirectory
     from fastbk.server.disks.watch import DiskReport
 
+WELL_S = 0.5
+"""A boot that follows so soon upon a look at well disks needs no other: a look costs a few syncs."""
 WAIT_NAME = "disks"
 """Under which the reason of a wait is noted against readiness."""
 
@@ -49,13 +53,15 @@ class DiskGate:
         self._reserve_bytes = reserve_bytes
         self._note = note
         self._tell = tell
+        self._was_well_s = -math.inf
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when a boot may begin, or `stop` is set; sets `reads_only`."""
         told = ""
         self.reads_only = ""
+        was_well = time.monotonic() - self._was_well_s < WELL_S
         while not stop.is_set():
-            problems = await self._problems()
+            problems = () if was_well else await self._problems()
             reason = _said([each for each in problems if each.is_fatal])
             if not reason:
                 self.reads_only = _said(problems)
@@ -74,6 +80,7 @@ class DiskGate:
     async def explains(self, role: str, *, was_serving: bool) -> bool:
         """Return whether a disk is why a child of `role` died: then it is not counted, and a pause is due."""
         problems = await self._problems()
+        self._was_well_s = -math.inf if problems else time.monotonic()
         if any(each.is_fatal or role == each.directory.role for each in problems):
             return True
         if role != "index" or was_serving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,3 +131,20 @@ def test_the_file_says_what_it_is_or_is_refused() -> None:
             decode(raw)
     with pytest.raises(FormatTooNewError):
         decode(encode(Unclean(incarnation="05", sync="never", started_s=7, format=2)))
+
+
+@pytest.mark.parametrize("sync", ["always", "never"])
+def test_a_disk_without_room_for_the_mark(
+    world: World, monkeypatch: pytest.MonkeyPatch, sync: str
+) -> None:
+    """Where syncs vouch for everything it is no reason not to start; without them nothing starts unmarked."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(server_unclean, "write_unclean", full)
+    if sync == "always":
+        assert world.begin(sync) == 0
+    else:
+        with pytest.raises(OSError, match="No space left"):
+            world.begin(sync)
