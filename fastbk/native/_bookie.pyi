@@ -31,6 +31,7 @@ class _Library:
     FBK_C_GC_SUSPENDED: int
     FBK_C_INDEX_AHEAD_JOBS: int
     FBK_C_INDEX_BATCHES: int
+    FBK_C_INDEX_BULK_RATE: int
     FBK_C_INDEX_CACHE_BYTES: int
     FBK_C_INDEX_CACHE_FULL: int
     FBK_C_INDEX_CACHE_HITS: int

@@ -88,6 +88,7 @@ INDEX_SOURCES = [
     "fbk_index_request.c",
     "fbk_index_disk.c",
     "fbk_index_bulk.c",
+    "fbk_pace.c",
     "fbk_index_stream.c",
     "fbk_index_read.c",
     "fbk_index_batch.c",

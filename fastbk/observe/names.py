@@ -189,6 +189,7 @@ _GAUGES: dict[str, str] = {
     "FBK_C_INDEX_MARK": "The log mark: the last batch in a finished flush.",
     "FBK_C_INDEX_READS_ONLY": "What the index refuses: 0 nothing, 1 normal adds, 2 whatever would have to be written.",
     "FBK_C_INDEX_DAMAGED": "1 when damage is on record: no is never said.",
+    "FBK_C_INDEX_BULK_RATE": "Bytes a second that history may be read at; adds and tail reads go first.",
     "FBK_C_INDEX_QUARANTINED": "Ranges of entries that were found damaged and are not repaired yet.",
     "FBK_C_INDEX_LIMBO": "Ledgers whose data was lost here and not repaired yet.",
     "FBK_C_GC_CANDIDATES": "Local ledgers that metadata did not list last time.",

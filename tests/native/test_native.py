@@ -114,6 +114,7 @@ PROGRAMS = [
     Program("test_checksum.c", ("fbk_checksum.c",)),
     Program("test_write_cache.c", ("fbk_write_cache.c", "fbk_checksum.c", "fbk_segment.c")),
     Program("test_read_queue.c", ("fbk_read_queue.c",)),
+    Program("test_pace.c", ("fbk_pace.c",)),
     Program("test_ledgers.c", ("fbk_ledgers.c", "fbk_segment.c")),
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("uring",)),
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("plain",)),

@@ -36,10 +36,12 @@ TAIL_EVERY = 16
 WINDOW = 2000
 QUIET: dict[str, dict[str, object]] = {
     "bookie": {"memory_total": "4GiB"},
-    "journal": {"limit": "8GiB"},
+    "journal": {"limit": "8GiB", "first_file_size": "1536MiB"},
     "ledgers": {"write_cache_size": "1536MiB", "flush_interval": "3600s"},
 }
-"""A bookie that flushes nothing while it is measured."""
+"""A bookie that neither flushes nor makes a journal file while it is measured."""
+SETTLE_S = 2.0
+"""After its start: the next journal file is made ahead."""
 _HISTORY = """
 import os, sys, time
 from pathlib import Path
@@ -147,6 +149,7 @@ def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[st
             print(f"round {number + 1}/{rounds}", file=sys.stderr)
             quiet.restart()
             foreground(quiet, rate, 0.5)
+            time.sleep(SETTLE_S)
             during("nothing else", quiet, nullcontext())
             during("flushes and merges", busy, nullcontext())
             during("and catch-up reads", busy, catch_up(busy, history, count))

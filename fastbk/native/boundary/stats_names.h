@@ -131,6 +131,7 @@
 #define FBK_C_INDEX_SCRUB_CYCLES 47     /* that came to their end */
 #define FBK_C_INDEX_SCRUB_DAMAGED 48    /* runs found damaged */
 #define FBK_C_INDEX_QUARANTINED 49      /* gauge: ranges of entries in quarantine */
+#define FBK_C_INDEX_BULK_RATE 50        /* gauge: bytes a second that history may be read at */
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2

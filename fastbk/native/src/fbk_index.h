@@ -23,6 +23,7 @@
 
 #include "fbk_decide.h"
 #include "fbk_ledgers.h"
+#include "fbk_pace.h"
 #include "fbk_record.h"
 #include "fbk_segment.h"
 #include "fbk_stats.h"
@@ -158,6 +159,7 @@ struct fbk_index {
     uint64_t exceptions;         /* consumed */
     uint64_t taken_sequence;     /* batch of the last descriptor taken in */
     uint64_t batch_sequence;     /* of what is being taken in */
+    uint32_t batch_published_us; /* when it was durable: low bits, as in records */
     uint64_t mark_sequence;
     uint64_t journal_bytes;      /* at the last descriptor taken in */
     uint64_t mark_journal_bytes;
@@ -171,6 +173,7 @@ struct fbk_index {
     uint32_t request_count;
     uint32_t list_count;         /* of these, those with room for ranges */
     struct fbk_index_bulk bulk;
+    struct fbk_pace pace;        /* of the bulk */
     uint64_t encoded_bytes;      /* of frames, since the start */
     struct fbk_stream *streams;
     uint32_t streams_active;     /* about */

@@ -3,7 +3,7 @@
  * They are taken out of the request rings at once, so that a lone read behind them waits for none of them, and stand in
  * flows, one a connection (by hash), those that have their answer from the disk before those that have yet to ask.  A step encodes about TURN_BYTES of answers, the flows in turn with a quota of bytes
  * each, then looks at what else came; and none is encoded while its worker has BACKLOG_BYTES to send, so that a small
- * answer never stands behind more than that.  Adds and tail reads feel history being read by these two bounds at most. */
+ * answer never stands behind more than that.  How many bytes there are a second, fbk_pace.h says. */
 #include "fbk_index.h"
 
 #define TURN_BYTES (1024u * 1024u)
@@ -20,7 +20,14 @@ fbk_index_bulk_init(struct fbk_index *index)
         index->bulk.flows[n] = (struct fbk_bulk_flow){
             .again = {FBK_NONE, FBK_NONE}, .fresh = {FBK_NONE, FBK_NONE}, .next = FBK_NONE};
     index->bulk.first = index->bulk.last = FBK_NONE;
+    fbk_pace_init(&index->pace, fbk_now_ns());
     return 0;
+}
+
+bool
+fbk_index_bulk_is_held(const struct fbk_index *index)
+{
+    return index->pace.listening || index->pace.rate_bytes < FBK_PACE_CEILING_BYTES;
 }
 
 void
@@ -102,7 +109,9 @@ bool
 fbk_index_bulk_run(struct fbk_index *index)
 {
     struct fbk_index_bulk *bulk = &index->bulk;
-    uint64_t end_bytes = index->encoded_bytes + TURN_BYTES;
+    uint64_t begin_bytes = index->encoded_bytes;
+    uint64_t allowed_bytes = fbk_pace_allows(&index->pace, fbk_now_ns());
+    uint64_t end_bytes = begin_bytes + (allowed_bytes < TURN_BYTES ? allowed_bytes : TURN_BYTES);
     uint32_t held = 0; /* flows in a row that have to wait */
     while (bulk->count > held && index->encoded_bytes < end_bytes) {
         uint32_t n = bulk->first;
@@ -117,5 +126,6 @@ fbk_index_bulk_run(struct fbk_index *index)
         if (!is_empty(flow))
             stand_in_line(bulk, n);
     }
-    return bulk->count > held;
+    fbk_pace_used(&index->pace, index->encoded_bytes - begin_bytes);
+    return bulk->count > held && allowed_bytes > TURN_BYTES;
 }

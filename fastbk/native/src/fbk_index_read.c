@@ -50,6 +50,11 @@ fbk_index_find(struct fbk_index *index, struct fbk_index_request *request, const
         return FBK_RAN_DONE;
     }
     request->scan = fbk_index_stream_note(index, request, entry_id, entry_id, 0);
+    if (request->scan && !request->paced && request->asker.kind == FBK_KIND_READ && fbk_index_bulk_is_held(index)) {
+        request->paced = true;
+        fbk_index_bulk_put(index, request, true);
+        return FBK_RAN_DISK; /* from here on it is one of the bulk */
+    }
     found->run = fbk_store_cached(index->store, state->ledger_id, entry_id, request->scan);
     if (found->run) {
         if (find_in_run(found->run, entry_id, found)) {
@@ -112,6 +117,8 @@ fbk_index_run_read(struct fbk_index *index, struct fbk_index_request *request)
         fbk_index_reply_end(index, asker, bytes, FBK_S_OK);
         fbk_count(&index->segment->stats, FBK_C_INDEX_READS, 1);
         count_read(index, found.size_bytes);
+        if (!request->noted) /* a write cache had it: a tail read */
+            fbk_pace_felt(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
     }
     release(index, &found);
     return at ? FBK_RAN_DONE : FBK_RAN_LATER;

@@ -43,6 +43,7 @@ struct fbk_index_request {
     bool parked;                /* it waited for its stream's read-ahead, from parked_entry_id on */
     bool noted;                 /* by its stream */
     bool scan;                  /* its reader goes on and on */
+    bool paced;                 /* it waits, or waited, for its turn among the bulk */
     int64_t parked_entry_id;
     /* what the disk said about [asked_entry_id, asked_last_entry_id] */
     bool answered;
@@ -130,6 +131,8 @@ fbk_index_is_bulk(const struct fbk_index_request *request)
 {
     return request->asker.kind == FBK_KIND_READ_BATCH || request->asker.kind == FBK_KIND_LIST;
 }
+/* Is history being held back for the sake of adds and tail reads? */
+bool fbk_index_bulk_is_held(const struct fbk_index *index);
 /* fresh: it was not run yet. */
 void fbk_index_bulk_put(struct fbk_index *index, struct fbk_index_request *request, bool fresh);
 /* Runs some.  True: there is more that could be run at once. */

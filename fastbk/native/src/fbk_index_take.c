@@ -164,6 +164,7 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions
 {
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t next = index->exceptions;
+    bool is_first = true; /* of the adds: it waited for its commit the longest */
     while (worker->add_position != end) {
         struct fbk_record record;
         int64_t size = record_at(index, w, worker->add_position, end, &record);
@@ -179,6 +180,9 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions
             int32_t error = take_accepted(index, w, &record, payload);
             if (FBK_UNLIKELY(error < 0))
                 return error;
+            if (is_first && record.kind == FBK_KIND_ADD)
+                fbk_pace_felt(&index->pace, FBK_PACE_ADD, index->batch_published_us - record.received_us);
+            is_first = is_first && record.kind != FBK_KIND_ADD;
         } else if (verdict != FBK_V_CHECK) {
             fbk_count(&index->segment->stats, FBK_C_INDEX_SKIPPED, 1);
         }
@@ -229,6 +233,7 @@ take_descriptor(struct fbk_index *index)
     }
     uint64_t starts[FBK_WORKERS_MAX];
     index->batch_sequence = descriptor.batch_sequence;
+    index->batch_published_us = (uint32_t)(descriptor.published_ns / 1000);
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
         starts[w] = index->workers[w].add_position;
         rc = take_ring(index, w, descriptor.ring_end[w], descriptor.exceptions_end);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,7 @@ LEDGERS = (1, 2)
 TURN_BYTES = 1 << 20
 BACKLOG_BYTES = 2 << 20
 REPLY_BYTES = 8 << 20
+CEILING_BYTES = 4096 << 20
 
 
 @pytest.fixture
@@ -169,3 +171,32 @@ def test_a_step_encodes_no_more_than_its_turn(life: Life) -> None:
         life.index.step(0)  # the worker reads nothing meanwhile
     assert reply_bytes_waiting(life) <= max(waiting, BACKLOG_BYTES) + TURN_BYTES + 4096
     assert len(answers(life)) == 3 * 30 + 1
+
+
+def test_history_is_held_back_while_adds_come(fake: FakeDisk) -> None:
+    """A reader of history and a writer meet: the reader gets on, but not as fast as it could."""
+    life = Life(fake, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    try:
+        deadline_s = time.monotonic() + 30.0
+        added = 0
+        while counter(life, "FBK_C_INDEX_BULK_RATE") >= CEILING_BYTES:
+            assert time.monotonic() < deadline_s
+            life.add(3, added, b"x" * 100)
+            added += 1
+            life.settle()
+            ask(life, 1, added % ENTRIES, 1)
+            answers(life, 2)
+        wanted = {ask(life, 1, first, 20): first for first in range(0, ENTRIES, 20)}
+        while wanted:
+            assert time.monotonic() < deadline_s
+            for answer in answers(life, 2):
+                assert is_right(answer, 1, wanted.pop(answer.request_id), 20)
+        # Single reads in order are history, too; with nobody adding any more they are all answered.
+        puts = [life.rig.read(2, n).request_id for n in range(200)]
+        got: list[int] = []
+        while len(got) < len(puts):
+            assert time.monotonic() < deadline_s
+            got += [answer.request_id for answer in answers(life, 2)]
+        assert sorted(got) == puts
+    finally:
+        life.close()

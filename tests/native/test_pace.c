@@ -1,0 +1,167 @@
+/* The pace of history: no limit without a foreground, halved while that is disturbed, never below the floor. */
+#include "fbk_pace.h"
+
+#include "check.h"
+
+#define MS 1000000ull
+#define STEP_NS MS
+
+struct world {
+    struct fbk_pace pace;
+    uint64_t now_ns;
+    uint64_t sent_bytes;
+    uint64_t quiet_ns; /* time in which nothing at all was let through though it was asked for */
+};
+
+static void
+begin(struct world *world)
+{
+    *world = (struct world){.now_ns = 77 * MS};
+    fbk_pace_init(&world->pace, world->now_ns);
+}
+
+/* Some milliseconds of history that takes what it gets, up to 1 MiB a step; adds feel usual_us, and factor times that while
+ * more than bearable_bytes a second are sent. */
+static void
+run(struct world *world, uint32_t steps, bool history, uint32_t usual_us, uint64_t bearable_bytes)
+{
+    uint64_t seed = 3, last_bytes = 0;
+    world->sent_bytes = world->quiet_ns = 0;
+    for (uint32_t n = 0; n < steps; n++) {
+        world->now_ns += STEP_NS;
+        uint64_t bytes = history ? fbk_pace_allows(&world->pace, world->now_ns) : 0;
+        if (!history)
+            (void)fbk_pace_allows(&world->pace, world->now_ns);
+        if (bytes > FBK_MIB)
+            bytes = FBK_MIB;
+        world->quiet_ns += history && bytes == 0 ? STEP_NS : 0;
+        fbk_pace_used(&world->pace, bytes);
+        world->sent_bytes += bytes;
+        last_bytes = (last_bytes * 4 + bytes * 1000) / 5; /* what was sent is felt for some milliseconds */
+        for (uint32_t add = 0; usual_us > 0 && add < 2; add++) {
+            uint64_t us = usual_us + test_random(&seed) % (usual_us / 4 + 1);
+            fbk_pace_felt(&world->pace, FBK_PACE_ADD, last_bytes > bearable_bytes ? us * 4 : us);
+        }
+    }
+}
+
+static void
+test_without_foreground_there_is_no_limit(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 3000, true, 0, 0);
+    CHECK_EQUAL(world.sent_bytes, 3000 * FBK_MIB);
+    CHECK_EQUAL(world.quiet_ns, 0);
+}
+
+static void
+test_history_that_disturbs_is_held_back(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0); /* adds alone: what is usual */
+    run(&world, 3000, true, 200, 100 * FBK_MIB);
+    run(&world, 10000, true, 200, 100 * FBK_MIB);
+    /* About what is bearable, pauses included; never the 10,000 MiB that were asked for. */
+    CHECK(world.sent_bytes > 10 * 25 * FBK_MIB && world.sent_bytes < 10 * 130 * FBK_MIB);
+    CHECK(world.pace.delays[FBK_PACE_ADD].usual_us >= 180 && world.pace.delays[FBK_PACE_ADD].usual_us <= 320);
+}
+
+static void
+test_history_that_does_not_disturb_gets_all(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 10000, true, 200, UINT64_MAX);
+    run(&world, 4000, true, 200, UINT64_MAX);
+    CHECK(world.sent_bytes > 3600 * FBK_MIB);
+    /* Every two seconds a pause of an interval, to learn what is usual. */
+    CHECK(world.quiet_ns >= 50 * MS && world.quiet_ns <= 300 * MS);
+}
+
+static void
+test_it_begins_low_when_they_meet(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 100, true, 200, UINT64_MAX);
+    CHECK(world.sent_bytes < 12 * FBK_MIB);
+    begin(&world);
+    run(&world, 1000, true, 0, 0);
+    run(&world, 100, true, 200, UINT64_MAX); /* adds that come while history goes on: an interval, then it is seen */
+    CHECK(world.sent_bytes < 60 * FBK_MIB);
+}
+
+/* However bad it gets, history is not starved; and what was sent too much at once is waited for. */
+static void
+test_floor_and_debt(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 5000, true, 200, FBK_MIB);
+    run(&world, 10000, true, 200, FBK_MIB);
+    CHECK(world.sent_bytes > 10 * 12 * FBK_MIB && world.sent_bytes < 10 * 24 * FBK_MIB);
+    fbk_pace_used(&world.pace, 16 * FBK_MIB); /* a second at the floor */
+    uint32_t waited = 0;
+    while (fbk_pace_allows(&world.pace, world.now_ns += STEP_NS) == 0 && waited < 5000) {
+        fbk_pace_felt(&world.pace, FBK_PACE_ADD, 5000);
+        waited++;
+    }
+    CHECK(waited > 800 && waited < 2000);
+}
+
+/* The foreground leaves: the limit goes with it. */
+static void
+test_the_limit_ends_with_the_foreground(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 5000, true, 200, FBK_MIB);
+    CHECK(world.pace.rate_bytes < 40 * FBK_MIB);
+    run(&world, 2000, true, 0, 0);
+    CHECK_EQUAL(world.pace.rate_bytes, FBK_PACE_CEILING_BYTES);
+}
+
+/* Adds became slower for reasons of their own: after some pauses that is what is usual. */
+static void
+test_what_is_usual_is_learned_anew(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 3000, true, 200, UINT64_MAX);
+    run(&world, 40000, true, 2000, UINT64_MAX);
+    run(&world, 4000, true, 2000, UINT64_MAX);
+    CHECK(world.sent_bytes > 1000 * FBK_MIB);
+}
+
+static void
+test_any_delay_can_be_felt(void)
+{
+    struct world world;
+    begin(&world);
+    for (uint64_t us = 0; us < UINT64_MAX / 2; us = us + us / 2 + 1)
+        for (uint32_t n = 0; n < FBK_PACE_SIGNALS; n++)
+            fbk_pace_felt(&world.pace, (enum fbk_pace_signal)n, us);
+    fbk_pace_felt(&world.pace, FBK_PACE_TAIL, UINT64_MAX);
+    (void)fbk_pace_allows(&world.pace, world.now_ns + 1000 * MS);
+}
+
+int
+main(void)
+{
+    test_without_foreground_there_is_no_limit();
+    test_history_that_disturbs_is_held_back();
+    test_history_that_does_not_disturb_gets_all();
+    test_it_begins_low_when_they_meet();
+    test_floor_and_debt();
+    test_the_limit_ends_with_the_foreground();
+    test_what_is_usual_is_learned_anew();
+    test_any_delay_can_be_felt();
+    return 0;
+}
