@@ -84,6 +84,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     states: int = 0
     old_files: list[dict[str, int]] = msgspec.field(default_factory=list)
     damage: list[Any] = msgspec.field(default_factory=list)
+    is_newly_damaged: bool = False
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,10 +72,14 @@ class Membership:
     async def join(self, bookie_id: str) -> BookieService:
         """Open the store and check that directories and metadata agree on who we are (INV-D1).
 
-        Done once, with the directories locked; later calls return the same. Raises Error.
+        Done once, with the directories locked; later calls return the same, and only see to damage that the last
+        boot has met. Raises Error.
         """
         if self._service is None:
             self._service = await self._call(lambda: self._join(bookie_id))
+        else:
+            service = self._service
+            await self._call(lambda: self._begin(service, is_first_boot=False))
         return self._service
 
     async def announce(self, *, writable: bool, properties: dict[str, str] | None = None) -> None:
@@ -139,15 +143,21 @@ class Membership:
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
         )
         self.shards = read_shards(self._config)
+        service = BookieService(BookieId(bookie_id), incarnation, self._endpoints)
+        self._begin(service, is_first_boot=True)
+        return service
+
+    def _begin(self, service: BookieService, *, is_first_boot: bool) -> None:
+        assert self._store is not None
         begin_life(
             self._config.ledgers.all_directories,
             self._store,
-            bookie_id,
-            incarnation,
+            service.bookie_id,
+            service.incarnation,
             sync=self._config.journal.sync,
             ledgers_max=self._config.limits.ledgers_max,
+            is_first_boot=is_first_boot,
         )
-        return BookieService(BookieId(bookie_id), incarnation, self._endpoints)
 
     async def _keep(self) -> None:
         while True:

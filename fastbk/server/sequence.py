@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from fastbk.server.watch import Watch
 
 
+NEWLY_DAMAGED = (
+    "acknowledged data in the journal is damaged: starting again with every ledger in limbo that metadata names this"
+    " bookie for"
+)
+
+
 class ChildDied(Exception):
     """A child ended that should not have: this boot is over."""
 
@@ -159,7 +165,10 @@ class Sequence:
             elif process.role == "gc":
                 self._configure(process, self._gc_config())
         elif kind == "replayed" and process.role == "index":
-            self.replayed[process.index] = msgspec.convert(message.body, Replayed)
+            replayed = msgspec.convert(message.body, Replayed)
+            self.replayed[process.index] = replayed
+            if replayed.is_newly_damaged and topology.journal(process.index) in self._boot.children:
+                raise ChildDied(process, NEWLY_DAMAGED)
             if topology.journal(process.index) not in self._boot.children:
                 self._start_index(process.index)
         elif kind == "ready":

@@ -1,8 +1,9 @@
 """What follows when the last life of this bookie did not stop cleanly (F9, P23).
 
-With a journal that is synced nothing does: replay has all that was acknowledged. Without, any ledger that metadata
-names this bookie for may miss entries or a fence: all of them go into limbo before anything is served (INV-X4), as
-after a rebirth, but what is here is kept and served. A ledger leaves limbo when it is found whole or repaired.
+With a journal that is synced nothing does: replay has all that was acknowledged. Without, or when replay has met damage
+in the journal, any ledger that metadata names this bookie for may miss entries or a fence, ledgers that are unknown
+here included: all of them go into limbo before anything is served (INV-X4), as after a rebirth, but what is here is
+kept and served. A ledger leaves limbo when it is found whole or repaired.
 """
 
 from __future__ import annotations
@@ -35,19 +36,24 @@ def begin_life(
     *,
     sync: str,
     ledgers_max: int,
+    is_first_boot: bool = True,
 ) -> int:
     """Look at how the last life ended, and mark this one as begun; return how many ledgers are in limbo by that.
 
-    To be called once, with the directories locked, before any child is configured. Cut off anywhere it is done again.
+    To be called with the directories locked, before any child is configured. Cut off anywhere it is done again.
 
     Args:
         directories: the ledger directories. sync: how this life acknowledges.
+        is_first_boot: of this supervisor's life. At later ones the kernel still has whatever was written, so only
+            damage that the last boot has met counts.
 
     Raises StorageError (more ledgers than may be held), MetadataUnavailable, OSError.
     """
     disks = {directory: Disk(directory, "plain") for directory in directories}
     try:
         found = [read_unclean(disk, directory) for directory, disk in disks.items()]
+        if not is_first_boot and not any(flag is not None and flag.is_lost for flag in found):
+            return 0
         lost = [flag for flag in found if flag is not None and flag.has_lost]
         ledger_ids: list[int] = []
         if lost:
@@ -58,8 +64,10 @@ def begin_life(
                 )
             logs.warning(
                 "bookie.unclean_stop",
-                reason="the last life acknowledged without syncs, and did not stop cleanly: what it acknowledged last"
-                " may be gone",
+                reason="the journal is damaged"
+                if any(flag.is_lost for flag in lost)
+                else "the last life acknowledged without syncs, and did not stop cleanly: what it acknowledged last may"
+                " be gone",
                 ledgers_in_limbo=len(ledger_ids),
             )
         elif any(found):

@@ -2,9 +2,10 @@
 
 It says how that life acknowledged. What a life with `sync = "never"` acknowledged may be gone after a crash, of any
 ledger that it held: its successor puts them into limbo before it answers anything (P23). With `sync = "always"` replay
-has everything, and the file only tells people that the last stop was no clean one.
+has everything, and the file only tells people that the last stop was no clean one; unless `is_lost`: replay has met
+damage, and fences of ledgers that nobody here knows of may be lost with it (INV-F2).
 
-    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "crc"} (`sealed_json.py`)
+    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "is_lost", "crc"} (`sealed_json.py`)
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ UNSYNCED = "never"
 
 
 class Unclean(msgspec.Struct, frozen=True, kw_only=True):
-    """A life that did not stop cleanly. `started_s`: wall clock."""
+    """A life that did not stop cleanly. `started_s`: wall clock. `is_lost`: it has met damage in the journal."""
 
     incarnation: str
     sync: str
     started_s: int
+    is_lost: bool = False
     format: int = FORMAT
 
     @property
     def has_lost(self) -> bool:
         """Whether what it acknowledged may be gone."""
-        return self.sync == UNSYNCED
+        return self.is_lost or self.sync == UNSYNCED
 
 
 WORST = Unclean(incarnation="", sync=UNSYNCED, started_s=0)
@@ -78,3 +80,10 @@ def remove_unclean(disk: Disk, directory: str) -> None:
     except FileNotFoundError:
         return
     disk.sync_directory(directory)
+
+
+def mark_lost(disk: Disk, directory: str, incarnation: int) -> None:
+    """Have the next boot put every ledger into limbo that metadata names this bookie for. Raises OSError."""
+    found = read_unclean(disk, directory)
+    flag = found or Unclean(incarnation=f"{incarnation:016x}", sync="always", started_s=0)
+    write_unclean(disk, directory, msgspec.structs.replace(flag, is_lost=True))

@@ -142,11 +142,34 @@ async def test_p23_after_a_crash_without_syncs_its_ledgers_are_in_limbo() -> Non
         assert await statuses(bookie, first) == LIMBO, "it stays so over a clean stop"
 
 
-async def test_after_a_crash_with_syncs_nothing_is_in_limbo() -> None:
+async def test_a_fence_that_was_lost_in_a_damaged_journal_still_fences() -> None:
+    """INV-F2: of a ledger without entries here only the journal knew it; metadata knows that the ledger was ours."""
     async with LocalCluster(1, settings=SETTINGS) as cluster:
         bookie = cluster.bookies[0]
-        ledger_id = await ledger_of(cluster)
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+        raw = await raw_bookie(bookie)
+        await raw.fence(writer.ledger_id, 0, flags=codec.FLAG_HIGH_PRIORITY)
+        for n in range(5):
+            assert (
+                await raw.add(77, n, b"later batches prove that the first was durable") == Status.OK
+            )
+        raw.close()
         await cluster.kill_async(0)
-        assert (bookie.directory / "ledgers" / NAME).exists()
+        journal = min((bookie.directory / "journal").glob("*.journal"))
+        with journal.open("r+b") as file:
+            file.seek(2 * 4096 + 120)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 1]))
         await cluster.start_bookie_async(0)
-        assert await statuses(bookie, ledger_id) == WHOLE
+        assert '"journal.damaged"' in bookie.log_path.read_text()
+        absent, add = (await statuses(bookie, writer.ledger_id))[1:]
+        assert (absent, add) == (Status.CANNOT_TELL, Status.FENCED)
+        third = await ledger_of(cluster)
+        assert (await statuses(bookie, third))[2] == Status.OK, "a new ledger is in no doubt"
+        boots = bookie.boots
+        await cluster.kill_async(0)
+        await cluster.start_bookie_async(0)
+        assert bookie.boots == boots + 1
+        assert (await statuses(bookie, writer.ledger_id))[2] == Status.FENCED

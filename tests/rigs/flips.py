@@ -29,6 +29,8 @@ FENCED_LEDGER, EMPTY_FENCED_LEDGER, LAST_LEDGER = 2, 900, 50
 IDENTITY = new_identity("b:1", INCARNATION, "ledger", 1_700_000_000)
 UNCLEAN = Unclean(incarnation=f"{INCARNATION:016x}", sync="always", started_s=1_700_000_000)
 LIMBO_IDS = (70, 71)
+LEDGERS_NAMED = (1, 2, 3, EMPTY_FENCED_LEDGER, LAST_LEDGER)
+"""By metadata."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,9 @@ def _start(fake: FakeDisk, base: Image, flip: Flip) -> None:
     book = copy.deepcopy(base.book)
     try:
         life = Life(fake, book)
+        if life.replayed.is_newly_damaged:  # what the supervisor does then
+            life.close()
+            life = Life(fake, book, limbo=LEDGERS_NAMED)
     except Error:
         flip.outcome = "refused"
         return

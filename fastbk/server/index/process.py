@@ -39,6 +39,7 @@ from fastbk.storage.limbo import read_limbo, remove_limbo
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.shards import pair_of
 from fastbk.storage.space import Takes
+from fastbk.storage.unclean import mark_lost
 from fastbk.units import KIB, MIB
 
 STEP_TIMEOUT_MS = 100
@@ -265,6 +266,16 @@ def wait_for_start(child: Child) -> bool:
             return bool(message["type"] == "start")
 
 
+def confirm_damage(parts: Parts) -> None:
+    """Before damage of the journal is remembered for good: it is this bookie's, and its successor will heed it.
+
+    Fences of ledgers that are unknown here may be lost: the next boot asks metadata which ledgers those are (INV-F2).
+    """
+    config = parts.config
+    require_mounted(config.journal_directory)
+    mark_lost(parts.disk, config.settings.directory, config.incarnation)
+
+
 def main(child: Child) -> None:
     """The index's life after `configure`."""
     config = msgspec.convert(child.config, IndexConfig)
@@ -296,7 +307,7 @@ def main(child: Child) -> None:
         config.journal_directory,
         config.incarnation,
         limbo,
-        confirm=lambda: require_mounted(config.journal_directory),
+        confirm=lambda: confirm_damage(parts),
     )
     remove_limbo(parts.disk, config.settings.directory)
     kill_point("index.replay_before_states")

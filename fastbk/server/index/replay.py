@@ -37,7 +37,10 @@ LOST_STATES = "ledger states in locations file {file_id} are damaged"
 
 @dataclass(frozen=True)
 class Replayed:
-    """What replay found. `lost_states`: fences may have been forgotten; normal adds must be refused for good."""
+    """What replay found. `lost_states`: fences may have been forgotten; normal adds must be refused for good.
+
+    `is_newly_damaged`: never seen before, and the mark of it is written that puts ledgers into limbo at the next boot.
+    """
 
     end: ReplayEnd
     batches: int
@@ -45,6 +48,7 @@ class Replayed:
     bytes: int
     is_damaged: bool
     lost_states: bool
+    is_newly_damaged: bool = False
 
     def message(self, states: int) -> dict[str, object]:
         """Return the `replayed` message; `states`: how many were handed over."""
@@ -55,6 +59,7 @@ class Replayed:
             "records": self.records,
             "bytes": self.bytes,
             "states": states,
+            "is_newly_damaged": self.is_newly_damaged,
         }
 
 
@@ -90,7 +95,8 @@ def replay(
         manifest: as loaded.
         disk: of the journal directory.
         limbo: ids of ledgers whose data was lost by an earlier life (INV-X4).
-        confirm: called before damage is remembered for good; raises if the directory is not the bookie's (INV-D2).
+        confirm: called before damage is remembered for good; raises if the directory is not the bookie's (INV-D2). What
+            has to outlive that, it does itself.
 
     Raises StorageError (a foreign journal), CorruptDataError, OSError, CheckpointFailed: the bookie can't
     start, and nothing is lost by that.
@@ -122,6 +128,7 @@ def replay(
         bytes=sum(each.bytes for each in ends),
         is_damaged=bool(lost or damage or manifest.damage),
         lost_states=bool(lost),
+        is_newly_damaged=bool(damage),
     )
 
 

@@ -18,7 +18,7 @@ from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.server import unclean as server_unclean
 from fastbk.server.unclean import begin_life, end_life
 from fastbk.storage.limbo import read_limbo, write_limbo
-from fastbk.storage.unclean import NAME, Unclean, decode, encode
+from fastbk.storage.unclean import NAME, Unclean, decode, encode, mark_lost
 
 pytestmark = pytest.mark.fast
 
@@ -148,3 +148,41 @@ def test_a_disk_without_room_for_the_mark(
     else:
         with pytest.raises(OSError, match="No space left"):
             world.begin(sync)
+
+
+def test_damage_that_the_last_boot_has_met_counts_at_once(world: World) -> None:
+    world.begin("always")
+    disk = Disk(world.directory, "plain")
+
+    def boot() -> int:
+        return begin_life(
+            [world.directory],
+            world.store,
+            "me",
+            INCARNATION,
+            sync="always",
+            ledgers_max=9,
+            is_first_boot=False,
+        )
+
+    assert boot() == 0
+    assert world.limbo() == []
+    mark_lost(disk, world.directory, INCARNATION)
+    assert boot() == 2
+    assert world.limbo() == [1, 3]
+    assert boot() == 0
+    disk.destroy()
+
+
+def test_an_unsynced_boot_s_children_may_die_without_that(world: World) -> None:
+    world.begin("never")
+    count = begin_life(
+        [world.directory],
+        world.store,
+        "me",
+        INCARNATION,
+        sync="never",
+        ledgers_max=9,
+        is_first_boot=False,
+    )
+    assert (count, world.limbo()) == (0, [])
