@@ -5,6 +5,7 @@ lives in exactly one pair, whole (INV-D3), and what was cut off goes on or is un
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,13 +13,16 @@ import msgspec
 import pytest
 
 from fastbk.errors import ConfigError, StorageError
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.shard import shard_of
 from fastbk.server.expansion import expand
-from fastbk.server.identity import read_shards
+from fastbk.server.identity import read_shards, settle
 from fastbk.server.shard_moves import end_move, move_evenly, move_shards
 from fastbk.storage import shard_move
+from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.shard_move import COPYING, MOVED, Move
 from fastbk.storage.shards import even_shards
@@ -243,3 +247,22 @@ def test_a_pair_s_wiped_missing_or_swapped_directory_ends_the_start(bookie: Stop
     bookie.pairs = 1
     with pytest.raises(IdentityError, match="more directories than are configured"):
         bookie.settle()
+
+
+def test_a_bookie_of_pairs_that_lost_all_is_born_again_in_limbo(bookie: StoppedBookie) -> None:
+    """INV-X4: each pair is told of all; its index keeps those that live there."""
+    metadata = LedgerMetadata(
+        ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, (BookieId(ME),)),)
+    )
+    for ledger_id in range(5):
+        bookie.store.create_ledger(ledger_id, metadata)
+    for directory in (*bookie.config.journal.directories, *bookie.config.ledgers.directories):
+        shutil.rmtree(directory)
+    bookie.mount()
+    with pytest.raises(IdentityError, match="--accept-data-loss"):
+        bookie.settle()
+    incarnation = settle(bookie.config, bookie.store, ME, accept_data_loss=True)
+    assert read_shards(bookie.config) == even_shards(2)
+    for directory in bookie.config.ledgers.directories:
+        with Disk(Path(directory), "plain") as disk:
+            assert list(read_limbo(disk, directory, incarnation)) == [0, 1, 2, 3, 4]

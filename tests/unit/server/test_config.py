@@ -94,6 +94,18 @@ def test_broken_toml_and_a_missing_file_name_the_file(tmp_path: Path) -> None:
         ("127.0.0.1:3181", "127.0.0.1", "not host:port"),
         ("127.0.0.1:3181", "127.0.0.1:70000", "not host:port"),
         ("/tmp/ledgers", "/tmp/journal", "must be different"),
+        (
+            'directory = "/tmp/journal"',
+            'directories = ["/tmp/j0", "/tmp/j1"]',
+            "each journal needs the directory of its index",
+        ),
+        ('directory = "/tmp/journal"', 'directories = ["/tmp/j0", ""]', "directory is missing"),
+        ('/tmp/journal"', '/tmp/journal"\ndirectories = ["/tmp/j0"]', "one of the two"),
+        (
+            'directory = "/tmp/journal"',
+            f"directories = {[f'/tmp/j{n}' for n in range(9)]}",
+            "names 9",
+        ),
         ("[metadata]", '[limits]\nadd_ring_size = "8MiB"\n[metadata]', "must hold 3 frames"),
         ("[metadata]", '[limits]\nadd_ring_size = "24MiB"\n[metadata]', "power of two"),
         ("[metadata]", '[http]\nlisten = "0.0.0.0:80"\n[metadata]', "reachable from other"),
@@ -227,3 +239,19 @@ def test_values_are_written_with_their_largest_whole_unit(
     value: object, unit: str | None, text: str
 ) -> None:
     assert value_text(value, unit) == text
+
+
+def test_several_pairs(tmp_path: Path) -> None:
+    text = GOOD.replace('directory = "/tmp/journal"', 'directories = ["/tmp/j0", "/tmp/j1"]')
+    text = text.replace('directory = "/tmp/ledgers"', 'directories = ["/tmp/l0", "/tmp/l1"]')
+    config = load(tmp_path, text)
+    check(config)
+    assert config.journal.all_directories == ("/tmp/j0", "/tmp/j1")
+    assert config.ledgers.all_directories == ("/tmp/l0", "/tmp/l1")
+    nine = text.replace('["/tmp/j0", "/tmp/j1"]', str([f"/tmp/j{n}" for n in range(9)]))
+    nine = nine.replace('["/tmp/l0", "/tmp/l1"]', str([f"/tmp/l{n}" for n in range(9)]))
+    with pytest.raises(ConfigError, match="at most 8"):
+        check(load(tmp_path, nine))
+    twice = text.replace("/tmp/l1", "/tmp/l0")
+    with pytest.raises(ConfigError, match="must be different"):
+        check(load(tmp_path, twice))

@@ -8,7 +8,7 @@ from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
 from fastbk.observe.names import NAMES
 from fastbk.server.admin.metrics import Metrics, cumulative
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, State
-from fastbk.server.topology import JOURNAL, Process, worker
+from fastbk.server.topology import JOURNAL, Process, journal, worker
 
 RINGS = {"worker": [65536, 65536], "index": [65536]}
 
@@ -34,6 +34,29 @@ def metrics() -> Metrics:
     life.go(State.REPLAYING, "", 0.0)
     life.go(State.WRITABLE, "", 0.0)
     return Metrics(life, RestartBudget(5, 60.0))
+
+
+def test_journals_of_several_pairs_have_a_series_each(metrics: Metrics) -> None:
+    """A19: with a label only where there are several, so that a bookie of one pair looks as it always did."""
+    slot, name = SLOTS["FBK_C_JOURNAL_BATCHES"], "fastbk_journal_batches_total"
+    made = [segment(journal(pair)) for pair in range(2)]
+    for pair, (_, stats) in enumerate(made):
+        stats.count(slot, 10 + pair)
+    try:
+        metrics.attach({journal(0): made[0][0]})
+        assert parsed(metrics.text())[name] == 10
+        metrics.attach({journal(pair): descriptor for pair, (descriptor, _) in enumerate(made)})
+        values = parsed(metrics.text())
+        assert values[f'{name}{{pair="0"}}'] == 10
+        assert values[f'{name}{{pair="1"}}'] == 11
+        assert name not in values
+        assert any('_bucket{pair="1",le="' in one for one in values)
+        assert metrics.value("FBK_C_JOURNAL_BATCHES") == 21
+    finally:
+        metrics.detach()
+        for descriptor, stats in made:
+            stats.segment.close()
+            os.close(descriptor)
 
 
 def test_counters_of_all_workers_are_added_up_exactly(metrics: Metrics) -> None:

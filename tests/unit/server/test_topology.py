@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.server import topology
-from fastbk.server.config import LimitSettings
+from fastbk.server import pairs, topology
+from fastbk.server.config import (
+    BookieConfig,
+    BookieSettings,
+    JournalSettings,
+    LedgerSettings,
+    LimitSettings,
+    MetadataSettings,
+    check,
+)
 from fastbk.server.topology import GC, INDEX, JOURNAL, Segment
 from fastbk.units import KIB, MIB
 
@@ -79,8 +87,6 @@ def test_modules_of_all_children_can_be_found() -> None:
 
 
 def test_workers_are_one_on_few_cores() -> None:
-    from fastbk.server.config import BookieConfig
-
     expected = max(1, min(16, len(os.sched_getaffinity(0)) // 4))
     assert topology.worker_count(BookieConfig()) == expected
 
@@ -96,3 +102,52 @@ def test_every_worker_s_credit_holds_its_largest_add(workers: int, frame_bytes: 
         assert reserve_bytes >= min(frame_bytes, cache_bytes // 2)
         entries = min(limits.batch_entries_max, frame_bytes // 36)
         assert (cache_bytes - reserve_bytes) // workers >= frame_bytes + 56 * entries
+
+
+def of_pairs(pairs: int, workers: int = 1) -> BookieConfig:
+    return BookieConfig(
+        bookie=BookieSettings(workers=workers),
+        metadata=MetadataSettings(uri="sqlite:/tmp/m"),
+        journal=JournalSettings(directories=tuple(f"/j{pair}" for pair in range(pairs))),
+        ledgers=LedgerSettings(directories=tuple(f"/l{pair}" for pair in range(pairs))),
+    )
+
+
+def test_a_bookie_of_one_pair_takes_what_it_is_set_to() -> None:
+    config = of_pairs(1)
+    assert (
+        pairs.ledger_settings(config, 0).write_cache_size_bytes
+        == config.ledgers.write_cache_size_bytes
+    )
+    limits = config.limits
+    assert topology.ring_sizes(topology.worker(0), config) == [
+        limits.add_ring_size_bytes, limits.request_ring_size_bytes
+    ]  # fmt: skip
+    single = BookieConfig(
+        bookie=BookieSettings(workers=1),
+        journal=JournalSettings(directory="/j"),
+        ledgers=LedgerSettings(directory="/l"),
+    )
+    assert topology.memory_table(single) == topology.memory_table(config)
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+@pytest.mark.parametrize("count", range(1, 9))
+def test_the_defaults_of_any_number_of_pairs_fit(count: int, workers: int) -> None:
+    """A21; caches and rings are divided, down to what a pair can work with (A9, A16)."""
+    config = of_pairs(count, workers)
+    check(config)
+    frame_bytes = config.limits.frame_size_bytes_max
+    add, _, reply = pairs.ring_sizes(config.limits, count)
+    assert add >= 3 * frame_bytes
+    assert reply >= 2 * frame_bytes
+    for size_bytes in pairs.ring_sizes(config.limits, count):
+        assert size_bytes & (size_bytes - 1) == 0
+    for pair in range(count):
+        settings = pairs.ledger_settings(config, pair)
+        assert settings.directory == f"/l{pair}"
+        assert settings.write_cache_size_bytes >= 3 * frame_bytes
+        assert pairs.journal_settings(config, pair).all_directories == (f"/j{pair}",)
+    assert topology.memory_bytes(config) < topology.memory_bytes(of_pairs(1, workers)) * (
+        1 + count / 2
+    )
