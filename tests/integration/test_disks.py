@@ -18,7 +18,7 @@ import pytest
 
 import fastbk
 from fastbk.client import Client, LedgerWriter
-from fastbk.devcluster import Bookie, DevCluster
+from fastbk.devcluster import Bookie, DevCluster, memory_pss_bytes
 from fastbk.errors import Error
 from fastbk.native import client_codec as codec
 from fastbk.units import MIB
@@ -68,6 +68,11 @@ class World:
         """How the directory's disk is, by /readyz."""
         disks = self.page("/readyz")[1]["disks"]
         return str(next((each["state"] for each in disks if each["role"] == role), "unknown"))
+
+    def slow(self, role: str) -> str:
+        """Why the directory's disk is called slow."""
+        disks = self.page("/readyz")[1]["disks"]
+        return str(next((each["slow"] for each in disks if each["role"] == role), ""))
 
     def is_ready(self) -> bool:
         self.bookie.refresh()
@@ -303,4 +308,33 @@ async def test_a_file_system_that_fails_is_left_alone_and_after_its_repair_all_i
         disk.check()
         disk.mount()
         await asyncio.to_thread(here.cluster.start)
+        await here.check()
+
+
+async def test_a_disk_that_hangs_is_told_of_and_waited_for(tmp_path: Path) -> None:
+    """Nothing is refused and nothing grows: writers wait, reads of what is in memory go on."""
+    with world(tmp_path, {"journal": 128 * MIB, "ledgers": 300 * MIB}) as here:
+        await here.write(lambda: sum(here.acknowledged.values()) > 500)
+        before_bytes = memory_pss_bytes(here.bookie.pids.values())
+        journal = str(here.disks["journal"].path)
+        goes_on = True
+        writing = asyncio.create_task(here.write(lambda: not goes_on))
+        run("fsfreeze", "--freeze", journal)
+        try:
+            await until(lambda: "under way" in here.slow("journal"), "it is told of")
+            assert here.state("journal") == "ok"
+            assert here.is_ready()
+            raw = await raw_bookie(here.bookie)
+            ledger_id = next(iter(here.acknowledged))
+            assert await raw.read(ledger_id, 0) == payload(0)
+            raw.close()
+            grown_bytes = memory_pss_bytes(here.bookie.pids.values()) - before_bytes
+            assert grown_bytes < 64 * MIB, f"{grown_bytes / MIB:.0f} MiB more"
+        finally:
+            run("fsfreeze", "--unfreeze", journal)
+        count = sum(here.acknowledged.values())
+        await until(lambda: sum(here.acknowledged.values()) > count, "it goes on")
+        await until(lambda: here.slow("journal") == "", "that is told, too")
+        goes_on = False
+        await asyncio.wait_for(writing, WAIT_S)
         await here.check()

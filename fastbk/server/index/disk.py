@@ -7,6 +7,7 @@ better kept for fences and repairs. These go on for ten seconds more. One flush 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from fastbk.observe import logs
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 FLUSH = "the flush"
 LOOK_INTERVAL_S = 0.05
+FLUSH_HANGS_S = 15.0
+"""A full cache at the slowest rate that is not called slow takes twelve seconds."""
 
 
 class IndexDisk:
@@ -36,6 +39,7 @@ class IndexDisk:
         slow_flush_bytes_per_s: int,
         durable_bytes: Callable[[], int],
         loses_states: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with what `watch` has seen.
 
@@ -51,6 +55,8 @@ class IndexDisk:
         self._durable_bytes = durable_bytes
         self._loses_states = loses_states
         self._failure = ""
+        self._clock_s = clock_s
+        self._flushing_since_s = clock_s()
         self._flushes = flusher.flushes
         self._was_durable_bytes = durable_bytes()
         self._refused = 0
@@ -74,9 +80,14 @@ class IndexDisk:
         if flusher.failure and flusher.failure is not self._failure:
             self.watch.failed(FLUSH, flusher.failure)
         self._failure = flusher.failure
+        now_s = self._clock_s()
+        if flusher.flushes != self._flushes or not flusher.is_busy:
+            self._flushing_since_s = now_s
         if flusher.flushes != self._flushes:
             self._flushes = flusher.flushes
             self._flushed()
+        elif now_s - self._flushing_since_s > FLUSH_HANGS_S and not flusher.failure:
+            self.watch.set_slow(f"a flush has been under way for {FLUSH_HANGS_S:.0f} s and more")
         self.watch.poll()
         self._refuse(max(self.watch.takes, Takes.REPAIRS if self._loses_states else Takes.ALL))
 
@@ -91,8 +102,8 @@ class IndexDisk:
             self._slow_flush_bytes_per_s,
         )
         self._was_durable_bytes = bytes_now
-        if said is not None:
-            self.watch.set_slow(said)
+        if said is not None or self.watch.health.slow.startswith("a flush has"):
+            self.watch.set_slow(said or "")
 
     def _refuse(self, takes: Takes) -> None:
         if takes == self._refused:

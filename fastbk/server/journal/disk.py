@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastbk.storage.journal_pool import JournalPool
 
 LOOK_INTERVAL_S = 0.25
-SPEED_INTERVAL_S = 5.0
+SPEED_INTERVAL_S = 1.0
 NEXT_FILE = "making the next file"
 
 

@@ -20,7 +20,7 @@ from fastbk.server.disks import floors, watch
 from fastbk.server.disks.place import Place, require_mounted
 from fastbk.server.disks.slow import COMMITS_MIN, CommitSpeed, slow_flush
 from fastbk.server.disks.watch import DiskReport, DiskWatch
-from fastbk.server.index.disk import IndexDisk
+from fastbk.server.index.disk import FLUSH_HANGS_S, IndexDisk
 from fastbk.storage.space import FAILED_BEARS_S, DiskState, Look, Takes, Thresholds
 from fastbk.units import MIB
 from tests.fixtures.wait import wait_until
@@ -244,7 +244,7 @@ class IndexWorld:
     def __init__(self, *, loses_states: bool = False) -> None:
         self.watched = Watched()
         self.index = Index()
-        self.flusher = SimpleNamespace(failure="", flushes=0, flush_took_s=1.0)
+        self.flusher = SimpleNamespace(failure="", flushes=0, flush_took_s=1.0, is_busy=False)
         self.durable_bytes = 0
         self.disk = IndexDisk(
             self.index,  # type: ignore[arg-type]
@@ -253,6 +253,7 @@ class IndexWorld:
             slow_flush_bytes_per_s=4 * MIB,
             durable_bytes=lambda: self.durable_bytes,
             loses_states=loses_states,
+            clock_s=lambda: self.watched.now_s,
         )
 
 
@@ -284,6 +285,22 @@ def test_a_slow_flush_is_told_of_and_refuses_nothing() -> None:
         world.disk.look()
         assert bool(world.watched.watch.health.slow) is is_slow
     assert world.index.refused == []
+
+
+def test_a_flush_that_does_not_end_is_told_of() -> None:
+    world = IndexWorld()
+    world.flusher.is_busy = True
+    world.disk.look()
+    world.watched.now_s += FLUSH_HANGS_S + 1
+    world.disk.look()
+    assert "under way" in world.watched.watch.health.slow
+    world.flusher.is_busy = False
+    world.flusher.flushes += 1
+    world.disk.look()
+    assert world.watched.watch.health.slow == ""
+    world.watched.now_s += 10 * FLUSH_HANGS_S
+    world.disk.look()
+    assert world.watched.watch.health.slow == "", "nothing is flushed"
 
 
 def test_lost_states_refuse_adds_for_good() -> None:
