@@ -116,7 +116,8 @@ class Compactor:
         now_s = self.clock_s()
         self._next_s = {
             MINOR: now_s + self.settings.minor_interval_s,
-            MAJOR: now_s + self.settings.major_interval_s,
+            # Not a whole interval after every start: a bookie that is started daily would never come to it.
+            MAJOR: now_s + min(self.settings.major_interval_s, 2 * self.settings.minor_interval_s),
             URGENT: now_s,
         }
 

@@ -58,14 +58,18 @@ class Control:
     Attributes:
         suspended: kinds that do not begin by themselves.
         asked: runs that were asked for and not begun yet.
-        doing: what is under way, for `status`.
+        kind: what is under way, as one of KINDS; empty when nothing that a suspension cuts off is.
+        doing: the same for people.
+        status: how things stand; told in pauses, too.
     """
 
     line: Line
     on_suspended: Callable[[set[str]], None] = lambda what: None
     suspended: set[str] = field(default_factory=set)
     asked: list[RunAsked] = field(default_factory=list)
+    kind: str = ""
     doing: str = ""
+    status: Callable[[], dict[str, Any]] | None = None
     _told: dict[str, Any] = field(default_factory=dict)
     _told_s: float = 0.0
 
@@ -78,14 +82,16 @@ class Control:
     def pause(self, timeout_s: float) -> None:
         """Wait so long, whatever comes. Raises Draining, and Suspended in the midst of what has just been suspended."""
         end_s = time.monotonic() + timeout_s
+        if self.status is not None:
+            self.tell(self.status())
         while (left_s := end_s - time.monotonic()) > 0:
             self.wait(left_s)
             self.look()
 
     def look(self) -> None:
         """Raise Suspended if what is under way has been suspended."""
-        if self.doing in self.suspended:
-            raise Suspended(f"{self.doing} is suspended")
+        if self.kind in self.suspended:
+            raise Suspended(f"{self.kind} is suspended")
 
     def tell(self, status: dict[str, Any], *, now: bool = False) -> None:
         """Send how things stand, if that is new and it is time (`now`: it is)."""

@@ -68,6 +68,7 @@ class Work:
     """Whose compactions are still under way."""
 
     def __post_init__(self) -> None:
+        self.control.status = self.status
         now_s = self.clock_s()
         self._next_cycle_s = self._next_copies_s = self._next_round_s = now_s + self.interval_s
 
@@ -82,8 +83,7 @@ class Work:
                 self._look_for_copies(LEDGERS)
         except Suspended:
             logs.info("gc.cut_off", what=self.control.doing)
-        finally:
-            self.control.doing = ""
+        self.control.kind = self.control.doing = ""
         self._step_compactors()
         self._look_at_usage()
         self.control.tell(self.status())
@@ -101,8 +101,8 @@ class Work:
 
     # ---- ledgers
 
-    def _look_for_dead(self, doing: str, *, force: bool = False) -> None:
-        self.control.doing = doing
+    def _look_for_dead(self, kind: str, *, force: bool = False) -> None:
+        self.control.kind, self.control.doing = kind, "listing the ledgers in metadata"
         began_s = self.clock_s()
         # Also when it is cut off: nobody is asked the same at once again.
         self._next_cycle_s = began_s + self.interval_s
@@ -115,9 +115,9 @@ class Work:
         if not cycle.stopped or cycle.refused:
             self.report.limbo(self.limbo.look())
 
-    def _look_for_copies(self, doing: str, *, force: bool = False) -> None:
+    def _look_for_copies(self, kind: str, *, force: bool = False) -> None:
         """Go on with the round that is under way; between rounds only look at candidates that are due."""
-        self.control.doing = doing
+        self.control.kind, self.control.doing = kind, "reading the metadata of ledgers here"
         now_s = self.clock_s()
         self._next_copies_s = now_s + self.interval_s
         if now_s < self._next_round_s:

@@ -162,6 +162,7 @@ def test_ledgers_are_looked_for_at_intervals_and_copies_in_rounds(rig: Rig) -> N
     rig.live(70)
     assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
     assert rig.bookie.dropped == []
+    assert {"", "listing the ledgers in metadata"} <= {each["doing"] for each in rig.line.told}
     rig.live(300)
     assert sorted(rig.bookie.dropped) == [2, 4, 6, 8]
 
