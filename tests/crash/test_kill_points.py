@@ -17,6 +17,7 @@ import fastbk
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until_async
 from tests.rigs import kill_points
+from tests.rigs import points as points_rig
 from tests.rigs.kill_points import (
     HAPPENS_S,
     ONCE,
@@ -153,13 +154,13 @@ def test_there_are_points_in_every_process() -> None:
 
 
 def test_the_rig_resumes_and_sums_up(tmp_path: Path) -> None:
-    case = kill_points.cases()[0]
+    case = points_rig.cases()[0]
     plan = Plan(1, 1, 0.0, tmp_path, is_resumed=True)
-    kill_points.write_done(plan, case, kill_points.REACHED)
-    kill_points.write_done(plan, ("index.after_take", 9), "unreached")
-    report = kill_points.run(plan)
+    points_rig.write_done(plan, case, points_rig.REACHED)
+    points_rig.write_done(plan, ("index.after_take", 9), "unreached")
+    report = points_rig.run(plan)
     assert report.cases == 0, "no time was given"
     assert "reached 1," in report.notes[0]
     assert report.notes[1] == "not reached: index.after_take:9"
-    assert json.loads((tmp_path / kill_points.DONE_NAME).read_text().splitlines()[0])["point"] == case[0]
-    assert len(kill_points.cases()) > 400
+    assert json.loads((tmp_path / points_rig.DONE_NAME).read_text().splitlines()[0])["point"] == case[0]
+    assert len(points_rig.cases()) > 400

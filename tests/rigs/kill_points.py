@@ -1,25 +1,20 @@
-"""Rig `points`: a process dies at a named point under load; what was acknowledged is there, and fences stay fences.
+"""A process dies at a named point under load; what was acknowledged is there, and fences stay fences.
 
 The points are those in the source (`FBK_KILL_POINT` in C, `kill_point` in Python), so a new one is tested by itself.
-Small files and caches make rolls, recycling, flushes, merges and deletions happen within a second. A case is a point
-and the number of the pass at which its process dies: load, kill -9 of the whole bookie, start it armed (so replay has
-something to do), load until the point's file says that it happened, load until everybody is served again, kill -9 once
-more, and read everything back. What is done is noted in a file of the rig's folder, so that a long run can be resumed.
+Small files and caches make rolls, recycling, flushes, merges and deletions happen within a second. A run is for a
+point and the number of the pass at which its process dies: load, kill -9 of the whole bookie, start it armed (so replay
+has something to do), load until the point's file says that it happened, load until everybody is served again, kill -9
+once more, and read everything back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
-import shutil
-import tempfile
 import time
 import zlib
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +27,6 @@ from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
-from tests.rigs.report import Plan, Report
 
 if TYPE_CHECKING:
     from fastbk.client.client import Client
@@ -62,13 +56,7 @@ SETTINGS = {
 ENTRY_BYTES_MAX = 8000
 READ_ENTRIES = 1000
 HAPPENS_S = 40.0
-PATIENCE_S = 15.0
-"""The rig's own: a pass that takes longer is said to be out of reach."""
 SERVED_S = 40.0
-PASSES = 10
-CASES_A_CLUSTER = 10
-DONE_NAME = "kill-points.jsonl"
-REACHED = "reached"
 PROCESSES = ("worker", "journal", "index", "gc", "supervisor")
 # Passed once a boot: only the first pass can be asked for. Replay is sure of a few batches only.
 ONCE = re.compile(
@@ -273,7 +261,8 @@ async def run_point(
         spawn_armed(cluster, point, number, died)
         if point in NEEDS_A_DEATH:
             await cluster.wait_ready_async(0)
-            await cluster.kill_async(0, rng.choice(("worker.0", "journal", "index", "gc")))
+            names = [name for name in cluster.bookies[0].pids if name != "supervisor"]
+            await cluster.kill_async(0, rng.choice(names))
         try:
             await wait_until_async(lambda: is_written(died), "passed", happens_s)
         except AssertionError:
@@ -291,105 +280,3 @@ async def run_point(
     await cluster.start_bookie_async(0)
     assert world.fenced
     await check(world, cluster)
-
-
-# ---- the rig
-
-
-def cases() -> list[tuple[str, int]]:
-    """All points, each with its first ten passes; with one where a process passes it only once."""
-    return [
-        (point, number)
-        for point in points()
-        for number in range(1, 2 if ONCE.match(point) else PASSES + 1)
-    ]
-
-
-def run(plan: Plan) -> Report:
-    """Do cases in any order; with `plan.is_resumed` only those that the file in the folder does not name."""
-    report = Report("points")
-    began_s = time.monotonic()
-    done = read_done(plan)
-    left = [case for case in cases()[plan.job :: plan.jobs] if case not in done]
-    random.Random(plan.seed).shuffle(left)
-    asyncio.run(_run_all(plan, report, left, done))
-    report.seconds = time.monotonic() - began_s
-    report.notes = _summary(done)
-    return report
-
-
-async def _run_all(
-    plan: Plan, report: Report, left: list[tuple[str, int]], done: dict[tuple[str, int], str]
-) -> None:
-    while left and plan.goes_on(report.cases):
-        folder = Path(tempfile.mkdtemp(prefix="fastbk-points-", dir=plan.folder))
-        is_good = True
-        async with LocalCluster(1, data=folder, settings=SETTINGS) as cluster:
-            for _ in range(CASES_A_CLUSTER):
-                if not (left and is_good and plan.goes_on(report.cases)):
-                    break
-                case = left.pop()
-                done[case] = await _run_case(cluster, case, plan, report, folder)
-                write_done(plan, case, done[case])
-                is_good = done[case] == REACHED
-        if not report.losses_count:
-            shutil.rmtree(folder)
-
-
-async def _run_case(
-    cluster: LocalCluster, case: tuple[str, int], plan: Plan, report: Report, folder: Path
-) -> str:
-    point, number = case
-    rng = random.Random(f"{plan.seed} {point} {number}")
-    errors: list[BaseException] = []
-    try:
-        await run_point(cluster, point, number, rng, PATIENCE_S)
-    except* (NotReached, AssertionError, OSError, Error) as group:
-        errors = list(leaves(group))
-    if any(isinstance(error, NotReached) for error in errors):
-        report.counts["unreached"] += 1
-        return "unreached"
-    report.cases += 1
-    what = [f"{type(error).__name__}: {error}" for error in errors]
-    report.lose(what, f"{point}:{number}, see {folder}")
-    return "lost" if what else REACHED
-
-
-def leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The exceptions in a group, however deep."""
-    for error in errors.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from leaves(error)
-        else:
-            yield error
-
-
-def read_done(plan: Plan) -> dict[tuple[str, int], str]:
-    """What an earlier run in this folder did, when it is to be resumed."""
-    path = plan.folder / DONE_NAME
-    if not plan.is_resumed or not path.exists():
-        return {}
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {(line["point"], line["number"]): line["result"] for line in lines}
-
-
-def write_done(plan: Plan, case: tuple[str, int], result: str) -> None:
-    """Note a case; several processes may do so."""
-    if plan.is_resumed:
-        with open(plan.folder / DONE_NAME, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"point": case[0], "number": case[1], "result": result}) + "\n")
-
-
-def _summary(done: dict[tuple[str, int], str]) -> list[str]:
-    """How many passes of how many points, and what could not be reached."""
-    wanted = Counter(point for point, _ in cases())
-    reached = Counter(point for (point, _), result in done.items() if result == REACHED)
-    whole = sum(reached[point] == wanted[point] for point in wanted)
-    lines = [
-        f"{len(wanted)} points with {wanted.total()} passes; reached {reached.total()},"
-        f" of {whole} points all, of {len(wanted) - len(reached)} none yet"
-    ]
-    missed = sorted(case for case, result in done.items() if result == "unreached")
-    if missed:
-        lines.append("not reached: " + " ".join(f"{point}:{number}" for point, number in missed))
-    return lines

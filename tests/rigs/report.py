@@ -21,6 +21,7 @@ class Plan:
         seconds: begin nothing new after that.
         folder: for files; emptied by nobody.
         is_resumed: what an earlier run in that folder did is not done again, where the rig keeps a list.
+        only: a regular expression: what of the rig is meant, where it can choose. Empty: everything.
         job, jobs: which part of the work this is, of how many.
     """
 
@@ -29,6 +30,7 @@ class Plan:
     seconds: float
     folder: Path
     is_resumed: bool = False
+    only: str = ""
     job: int = 0
     jobs: int = 1
     began_s: float = field(default_factory=time.monotonic)

@@ -5,6 +5,7 @@
     CASES=100000     stop there instead of at a time; with RIG=
     ROUNDS=500       rounds of the rig `live`, and nothing else
     SEED=n           the same choices again (not the timing of real processes)
+    ONLY=regex       of the kill points those whose names match
     JOBS=2           processes at once, for the rigs that can use them
     DATA=folder      where files go; what is kept after a loss lies there; kill points done there are not done again
 """
@@ -26,8 +27,8 @@ from tests.rigs import (
     flips,
     full,
     gc_model,
-    kill_points,
     live,
+    points,
     power_cut,
     shutdown,
 )
@@ -59,7 +60,7 @@ class Rig:
 RIGS = {
     "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 6.0, splits=True),
     "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 5.0, splits=True),
-    "points": Rig(kill_points.run, "a process of a bookie dies at a named point", 4.0, splits=True),
+    "points": Rig(points.run, "a process of a bookie dies at a named point", 4.0, splits=True),
     "shutdown": Rig(shutdown.run, "three bookies whose file systems are shut down at once", 2.0),
     "full": Rig(full.run, "a bookie's disk is filled to 100 % under load and emptied again", 3.0),
     "gc": Rig(gc_model.run, "deletions, compactions and crashes against a model", 3.0, splits=True),
@@ -99,11 +100,12 @@ def main() -> int:
 
 def plan_of(rig: Rig, seed: int, times: float, cases: int, folder: Path) -> Plan:
     """How much of a rig is run: so many cases when they are named, else its share of the time."""
-    is_resumed = "DATA" in os.environ
-    if cases:
-        return Plan(seed, cases, float("inf"), folder, is_resumed)
-    cases = max(1, round(rig.cases * times)) if rig.cases else 0
-    return Plan(seed, cases, rig.seconds * times, folder, is_resumed)
+    seconds = float("inf") if cases else rig.seconds * times
+    if rig.cases and not cases:
+        cases = max(1, round(rig.cases * times))
+    return Plan(
+        seed, cases, seconds, folder, is_resumed="DATA" in os.environ, only=os.environ.get("ONLY", "")
+    )
 
 
 def run_one(name: str, rig: Rig, plan: Plan) -> Report:
