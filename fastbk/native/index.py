@@ -313,14 +313,13 @@ class Index:
         count = lib.fbk_index_limbo_over(self.handle, ids, len(ids), int(fenced), taken)
         return int(count), int(taken[0])
 
-    def deleted_ledgers(self) -> list[int]:
-        """Return the ids of all deleted ledgers that are still known, ascending."""
+    def deleted_ledgers(self) -> array[int]:
+        """Return the ids of all deleted ledgers that are still known, ascending: eight bytes each."""
         none = ffi.new("int64_t[]", 1)
         count = lib.fbk_index_list_deleted(self.handle, none, 0)
         ids = ffi.new("int64_t[]", max(count, 1))
         lib.fbk_index_list_deleted(self.handle, ids, count)
-        found: list[int] = ffi.unpack(ids, count) if count else []
-        return found
+        return array("q", ffi.buffer(ids, count * 8)[:])
 
     def set_reads_only(self, refused: int) -> None:
         """Make workers and journal refuse nothing (0), normal adds (1) or whatever would have to be written (2)."""

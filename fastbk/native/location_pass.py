@@ -71,12 +71,15 @@ class Scope:
         Args:
             file_ids: of locations files, prepared or added; ascending generations.
             log_ids: of entry logs; None: any.
-            deleted: ids of ledgers whose locations are passed over.
+            deleted: ids of ledgers whose locations are passed over; an array("q") is taken as it is: ascending,
+                each once, and not changed any more.
         """
-        # A zero more in each: an address that may be given even for no ids.
+        # A zero more in each: an address that may be given even for no ids. `deleted` may be millions: no copy.
         self._files = array("Q", [*file_ids, 0])
         self._logs = array("Q", [*sorted(log_ids), 0]) if log_ids is not None else None
-        self._deleted = array("q", [*sorted(set(deleted)), 0])
+        if not isinstance(deleted, array) or deleted.typecode != "q":
+            deleted = array("q", sorted(set(deleted)))
+        self._deleted = deleted
         self._native: CData = ffi.new("struct fbk_location_scope *")
         self._native.file_ids = ffi.from_buffer("uint64_t[]", self._files)
         self._native.file_count = len(self._files) - 1
@@ -84,7 +87,7 @@ class Scope:
             self._native.log_ids = ffi.from_buffer("uint64_t[]", self._logs)
             self._native.log_count = len(self._logs) - 1
         self._native.deleted = ffi.from_buffer("int64_t[]", self._deleted)
-        self._native.deleted_count = len(self._deleted) - 1
+        self._native.deleted_count = len(deleted)
 
     @property
     def handle(self) -> CData:

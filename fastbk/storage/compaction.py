@@ -106,7 +106,7 @@ class Compaction:
         self.generations: list[int] = []
         """Of its locations files: no merge may reach over them until the commit."""
         self._commits = commits
-        self._deleted = tuple(deleted)
+        self._deleted = deleted
         self._settings = settings
         self._deadline_s = deadline_s
         self._clock_s = clock_s

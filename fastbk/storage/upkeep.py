@@ -110,7 +110,7 @@ class Upkeep:
                 chosen,
                 manifest,
                 self.commits.files.attempt(0),
-                {*deleted, *dropped},
+                {*deleted, *dropped} if dropped else deleted,
                 created_s=self._clock_s(),
                 forget_deleted_before_s=forget_deleted_before_s,
                 drops=bool(dropped),

@@ -48,9 +48,9 @@ SETTINGS = {
         "interval": "100ms",
         "delete_ratio_max": 1.0,
         "minor_interval": "300ms",
-        "minor_ratio_max": 0.7,
+        "minor_ratio_max": 0.99,
         "major_interval": "1s",
-        "major_ratio_max": 0.9,
+        "major_ratio_max": 0.99,
     },
 }
 ENTRY_BYTES_MAX = 8000

@@ -23,7 +23,7 @@ from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
@@ -166,7 +166,7 @@ class Flusher:
         # Deletions: marked in states that are not sealed yet; not in the audit log yet; in the flush that is under way.
         self._marked: list[dict[str, object]] = []
         self._unaudited: list[dict[str, object]] = []
-        self._deleted: list[int] | None = None
+        self._deleted: Collection[int] | None = None
         self.upkeep = Upkeeper(
             index,
             store,

@@ -22,7 +22,7 @@ from fastbk.storage.merging import Merging
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from fastbk.native.index import Index
     from fastbk.native.store import Store
@@ -62,7 +62,7 @@ class Upkeeper:
         merge_bytes_per_s: int = MERGE_BYTES_PER_S,
     ) -> None:
         """Begin with nothing to do."""
-        self.deleted: list[int] = []
+        self.deleted: Collection[int] = ()
         """Ledgers whose deletion is flushed, and in the audit log: their locations may go."""
         self.compaction = CompactionStatus()
         self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
@@ -76,6 +76,7 @@ class Upkeeper:
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
         self._merge_bucket = TokenBucket(merge_bytes_per_s)
+        self._recount_bucket = TokenBucket(merge_bytes_per_s)
         self._compaction_task: Task | None = None
         self._unreadable: set[int] = set()
         """Logs that a compaction could not read: left alone until a restart."""
@@ -178,7 +179,7 @@ class Upkeeper:
             self._wants_recount = False
             self._recount_began_s = now_s
             recount = RecountPlan(self._checkpoint, self.deleted, self._forget_before_s(now_s))
-            self._background.submit(Task("recount", RECOUNT, recount, self._merge_bucket))
+            self._background.submit(Task("recount", RECOUNT, recount, self._recount_bucket))
 
     def _begin_merges(self) -> None:
         while (merging := self._checkpoint.plan_merge(self.deleted)) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.storage.recount import Recount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from fastbk.native.store import Store
     from fastbk.storage.checkpoint import Change, Checkpoint
@@ -52,7 +52,7 @@ class RecountPlan:
     """A recount, and now and then a look at how many states could be forgotten: one slice."""
 
     def __init__(
-        self, checkpoint: Checkpoint, deleted: Sequence[int], forget_before_s: int
+        self, checkpoint: Checkpoint, deleted: Collection[int], forget_before_s: int
     ) -> None:
         self.recount = Recount(checkpoint.commits, deleted)
         self.forget_before_s = forget_before_s

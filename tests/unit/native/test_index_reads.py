@@ -217,7 +217,7 @@ def test_deleted_ledgers_are_gone(life: Life) -> None:
     for ask in (rig.read_lac, lambda n: rig.read_batch(n, 0), rig.list_entries, lambda n: rig.write_lac(n, 0)):
         assert life.ask(ask(1)).status == NO_LEDGER
     assert life.ask(life.rig.read(2, 0)).status == OK
-    assert life.index.deleted_ledgers() == [1]
+    assert list(life.index.deleted_ledgers()) == [1]
     ids, cursor = life.index.list_ledgers(0)
     assert ids == [2]
     assert life.index.list_ledgers(cursor) == ([], cursor)

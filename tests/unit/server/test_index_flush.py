@@ -120,7 +120,7 @@ def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) 
     assert life.flusher.wants_flush
     life.flush()
     assert life.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2
-    assert life.flusher.upkeep.deleted == [1]
+    assert list(life.flusher.upkeep.deleted) == [1]
     disk = fake.disk()
     events = AuditLog(disk, LEDGERS).read()
     assert {"ledgers": [1, 77], "reason": "gone from metadata"}.items() <= events[0].items()
@@ -140,13 +140,13 @@ def test_nothing_goes_without_its_line_in_the_audit_log(fake: FakeDisk, life: Li
     fake.fault("fail", "create", errno=errno.ENOSPC)  # the audit log's file
     delete(life, 1)
     assert AuditLog(fake.disk(), LEDGERS).read() == []
-    assert life.flusher.upkeep.deleted == []
+    assert not life.flusher.upkeep.deleted
     assert life.checkpoint.manifest.logs[0].live_bytes
     life.add(2, 0, bytes(300))
     life.settle()
     life.flush()
     assert AuditLog(fake.disk(), LEDGERS).read()[0]["ledgers"] == [1]
-    assert life.flusher.upkeep.deleted == [1]
+    assert list(life.flusher.upkeep.deleted) == [1]
 
 
 def test_a_deletion_that_a_stop_cut_off_is_gone_on_with(fake: FakeDisk, life: Life) -> None:
