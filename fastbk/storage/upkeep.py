@@ -93,14 +93,16 @@ class Upkeep:
                 `everything`. A compaction that is under way ends without effect.
         """
         with self.commits.reserving:
+            # Before the manifest: what the flush thread commits in between is in one of them, or in both.
+            merges, compaction = tuple(self._merges), self._compaction
+            newest = [merging.last_generation for merging in merges]
+            if compaction is not None:
+                newest += compaction.generations
             manifest = self.manifest
-            newest = [merging.last_generation for merging in self._merges]
-            if self._compaction is not None:
-                newest += self._compaction.generations
             chosen = manifest.locations
             if not everything:
                 chosen = locations_files.choose_merge(chosen, self.damaged, max(newest, default=-1))
-            elif self._merges or self.damaged or (self._compaction is not None and not dropped):
+            elif merges or self.damaged or (compaction is not None and not dropped):
                 return None
             if not chosen:
                 return None
@@ -314,7 +316,9 @@ class Upkeep:
                 store, manifest, attempt, remove=remove, dead_logs=dead_logs, reason=reason
             )
         except FAILURES as error:
-            self._merges = [merging for merging in self._merges if merging.attempt is not attempt]
+            for merging in tuple(self._merges):  # in place: the main loop adds to it
+                if merging.attempt is attempt:
+                    self._merges.remove(merging)
             if self._compaction is not None and self._compaction.attempt is attempt:
                 self._compaction = None
             raise CheckpointFailed(f"could not commit a manifest: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -291,6 +291,47 @@ def test_a_merge_goes_on_beside_flushes_and_other_merges(world: World, life: Lif
     world.check_files()
     world.restart()
     world.check()
+
+
+class CommittedBetween(list[object]):
+    """The flush thread commits what is in the list just when the main loop looks into it."""
+
+    def __init__(self, plans: list[object], commit: Callable[[], object]) -> None:
+        super().__init__(plans)
+        self.commit: Callable[[], object] | None = commit
+
+    def __iter__(self) -> Iterator[object]:
+        commit, self.commit = self.commit, None
+        if commit is not None:
+            commit()
+        return super().__iter__()
+
+
+def test_what_is_committed_while_the_next_merge_is_planned_is_not_merged_twice(
+    world: World, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(MERGE_FILES_MIN):
+        world.flush([(1, i)])
+    first = life.checkpoint.plan_merge()
+    assert first is not None
+    while first.step(life.store):
+        pass
+    for i in range(MERGE_FILES_MIN):
+        world.flush([(2, i)])
+    between = CommittedBetween(
+        life.checkpoint._merges,
+        lambda: world.take(life.checkpoint.commit_merge(life.store, first)),
+    )
+    monkeypatch.setattr(life.checkpoint, "_merges", between)
+    second = life.checkpoint.plan_merge()
+    assert between.commit is None
+    assert second is not None
+    assert not set(first.chosen) & set(second.chosen)
+    while second.step(life.store):
+        pass
+    world.take(life.checkpoint.commit_merge(life.store, second))
+    world.check()
+    world.check_files()
 
 
 def test_a_merge_that_is_given_up_leaves_nothing(world: World, life: Life) -> None:
