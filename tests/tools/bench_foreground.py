@@ -2,9 +2,9 @@
 
 An open loop of adds at 30 % of the peak, every 16th entry read as soon as it is acknowledged. First on a bookie that
 has nothing else to do (its caches take all that is written meanwhile); then on one whose caches are of the usual size,
-so that it flushes and merges all the time; then with catch-up reads on top: two connections read ledgers that are in no
-memory, as fast as they get them, from a process that leaves the processors to everybody else (in reality a client of
-history is somewhere else).
+so that it flushes and merges all the time; then with a scrub that never rests; then with catch-up reads: two
+connections read ledgers that are in no memory, as fast as they get them, from a process that leaves the processors to
+everybody else (in reality a client of history is somewhere else).
 
 Printed are p50 and p99 of both, and their ratio to the first. The phases take turns, ROUNDS times, and each figure is
 the median: these machines are noisy.
@@ -40,6 +40,8 @@ QUIET: dict[str, dict[str, object]] = {
     "ledgers": {"write_cache_size": "1536MiB", "flush_interval": "3600s"},
 }
 """A bookie that neither flushes nor makes a journal file while it is measured."""
+SCRUBBED: dict[str, dict[str, object]] = {"scrub": {"cycle": "1s", "rate": "16MiB"}}
+"""A bookie whose scrub never rests: always at its default rate."""
 SETTLE_S = 2.0
 """After its start: the next journal file is made ahead."""
 _HISTORY = """
@@ -126,10 +128,15 @@ def figures_of(result: LoadResult) -> dict[str, float]:
 def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[str, object]:
     """Run all phases and return the figures."""
     found: dict[str, list[dict[str, float]]] = {}
-    with one_bookie(folder / "quiet", QUIET) as quiet, one_bookie(folder / "busy") as busy:
+    with (
+        one_bookie(folder / "quiet", QUIET) as quiet,
+        one_bookie(folder / "scrubbed", SCRUBBED) as scrubbed,
+        one_bookie(folder / "busy") as busy,
+    ):
         count = size_mib * MIB // 2 // ENTRY_BYTES
         history = [busy.create_ledger() for _ in range(2)]
         count = min(busy.write(ledger_id, count) for ledger_id in history)
+        scrubbed.write(scrubbed.create_ledger(), count)
         rate = int(SHARE_OF_PEAK * peak_per_s(busy, 2.0))
         print(f"30 % of the peak: {rate:,} adds of 1 KiB a second", flush=True)
 
@@ -152,6 +159,7 @@ def measure(folder: Path, rounds: int, seconds: float, size_mib: int) -> dict[st
             time.sleep(SETTLE_S)
             during("nothing else", quiet, nullcontext())
             during("flushes and merges", busy, nullcontext())
+            during("and a scrub", scrubbed, nullcontext())
             during("and catch-up reads", busy, catch_up(busy, history, count))
     return {"rate_per_s": rate, "phases": found}
 
