@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fastbk.native.store import Store
 
 RUNS_A_CALL = 1024
+LOST_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,24 @@ class RunTable:
     def __len__(self) -> int:
         return self._count
 
+    def _make_room(self, count: int) -> None:
+        if self._room - self._count >= count:
+            return
+        self._room = max(2 * self._room, self._count + 4 * count)
+        larger = ffi.new("struct fbk_scanned_run[]", self._room)
+        if self._count:
+            ffi.memmove(larger, self._runs, self._count * ffi.sizeof("struct fbk_scanned_run"))
+        self._runs = larger
+
+    def append(self, run: Run) -> None:
+        """Take one run more; one of log 0 stands for damage."""
+        self._make_room(1)
+        fill_run(self._runs[self._count], run)
+        self._count += 1
+
     def append_from(self, scan: LogScan) -> bool:
         """Take the next runs of a scan; return whether there may be more."""
-        if self._room - self._count < RUNS_A_CALL:
-            self._room = max(2 * self._room, 4 * RUNS_A_CALL)
-            larger = ffi.new("struct fbk_scanned_run[]", self._room)
-            if self._count:
-                ffi.memmove(larger, self._runs, self._count * ffi.sizeof("struct fbk_scanned_run"))
-            self._runs = larger
+        self._make_room(RUNS_A_CALL)
         found = scan.next_into(self._runs + self._count, RUNS_A_CALL)
         self._count += found
         return found > 0
@@ -165,8 +176,7 @@ class LogScan:
         """Check runs that locations name, by rising offsets; return those that are not whole, with `damaged` set."""
         native = ffi.new("struct fbk_scanned_run[]", len(runs) + 1)
         for n, run in enumerate(runs):
-            for name in RUN_FIELDS:
-                setattr(native[n], name, getattr(run, name))
+            fill_run(native[n], run)
         bad = lib.fbk_log_scan_verify(self.handle, native, len(runs))
         if check(bad, "verify", self._path) == 0:
             return []
@@ -199,6 +209,12 @@ class LogScan:
         self.close()
 
 
+def fill_run(raw: CData, run: Run) -> None:
+    """Put a run into a `struct fbk_scanned_run`."""
+    for name in RUN_FIELDS:
+        setattr(raw, name, getattr(run, name))
+
+
 def run_of(raw: CData) -> Run:
     """Return a `struct fbk_scanned_run` as an object."""
     return Run(**{name: int(getattr(raw, name)) for name in RUN_FIELDS})
@@ -206,7 +222,10 @@ def run_of(raw: CData) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class LocationsFound:
-    """What a locations file is like; see `struct fbk_locations_found`. `states`: those that are whole."""
+    """What a locations file is like; see `struct fbk_locations_found`.
+
+    `states`: those that are whole. `lost`: ids that a compaction found damaged (the first 10,000 ranges).
+    """
 
     size_bytes: int
     blocks: int
@@ -216,6 +235,7 @@ class LocationsFound:
     last_generation: int
     header_damaged: bool
     states: tuple[LedgerState, ...] = ()
+    lost: tuple[Run, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -230,8 +250,11 @@ def check_locations(
     raw = ffi.new("struct fbk_locations_found *")
     name = os.fsencode(path)
     memory, room = ffi.NULL, 0
+    lost = ffi.new("struct fbk_scanned_run[]", LOST_MAX)
     while True:
-        status = lib.fbk_locations_check(disk.handle, name, file_id, incarnation, raw, memory, room)
+        status = lib.fbk_locations_check(
+            disk.handle, name, file_id, incarnation, raw, memory, room, lost, LOST_MAX
+        )
         check(status, "check", path)
         if not with_states or raw.state_count <= room:
             break
@@ -249,6 +272,7 @@ def check_locations(
         tuple(
             unpack_state(packed[at : at + STATE.size]) for at in range(0, len(packed), STATE.size)
         ),
+        tuple(run_of(lost[n]) for n in range(min(int(raw.lost_count), LOST_MAX))),
     )
 
 

@@ -107,6 +107,8 @@ class DirectoryCheck:
         self._incarnation = incarnation
         self._pair = pair
         self._deleted: set[int] = set()
+        self._lost: list[tuple[str, Run]] = []
+        """What locations themselves call damaged, by file."""
         self._on_progress = on_progress
         self._pause = pause
 
@@ -160,6 +162,7 @@ class DirectoryCheck:
             for state in found.states:  # files come oldest first: the newest wins
                 gone = bool(state.flags & DELETED)
                 (self._deleted.add if gone else self._deleted.discard)(state.ledger_id)
+            self._lost += [(path, run) for run in found.lost]
             if found.is_whole:
                 whole.append(entry.file_id)
             elif found.header_damaged:
@@ -206,6 +209,7 @@ class DirectoryCheck:
                     break
                 place = runs.next_place
             self._check_headers(manifest)
+            self._check_lost(store)
         finally:
             store.destroy()
         checked.logs += len(manifest.logs)
@@ -252,13 +256,19 @@ class DirectoryCheck:
                 checked.add("note", path, f"{where}: whole copies of its entries lie elsewhere")
                 continue
             checked.damaged_entries += bad.entry_count if bad.damaged < 0 else bad.damaged
-            ids = ", ".join(
-                f"{first}" if first == last else f"{first}-{last}" for first, last in ranges
-            )
-            checked.add("damage", path, f"{where}: entries {ids} can't be read")
+            checked.add("damage", path, f"{where}: entries {_ids(ranges)} can't be read")
         checked.runs += len(runs)
         checked.entries += sum(run.entry_count for run in runs)
         self._progress(sum(run.size_bytes for run in runs))
+
+    def _check_lost(self, store: Store) -> None:
+        """What a compaction found damaged, and nobody has repaired since."""
+        for path, run in self._lost:
+            if run.ledger_id in self._deleted or not (ranges := unreadable(store, run)):
+                continue
+            self.checked.damaged_entries += sum(1 + last - first for first, last in ranges)
+            where = f"entries of ledger {run.ledger_id} that a compaction found damaged"
+            self.checked.add("damage", path, f"{where}: {_ids(ranges)}")
 
     def _check_headers(self, manifest: Manifest) -> None:
         for log in manifest.logs:
@@ -362,3 +372,7 @@ def run_list(runs: Runs, at: int, count_max: int) -> list[Run]:
 def worst(findings: Iterable[Finding], count: int) -> list[Finding]:
     """Return the first findings, damage before notes."""
     return sorted(findings, key=lambda one: one.severity)[:count]
+
+
+def _ids(ranges: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)

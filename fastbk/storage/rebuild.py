@@ -116,6 +116,9 @@ class Rebuild:
             self._old.files[file_id] = found
             if found is None or found.header_damaged or found.damaged_state_blocks:
                 doubts.append(f"ledger states in locations file {file_id} are lost")
+            elif found.damaged_blocks:
+                # What a compaction could not move is told by locations alone.
+                doubts.append(f"locations in file {file_id} are lost, and what they called damaged")
         return doubts
 
     def run(self, mark: int, named: Callable[[], Iterable[int]]) -> Rebuilt:
@@ -205,6 +208,9 @@ class Rebuild:
             self._scan(log, table)
             if len(table) >= RUNS_A_FILE:
                 put()
+        for found in self._old.files.values():
+            for run in found.lost if found is not None else ():
+                table.append(run)
         put(self._states())
         self.report.files = len(made)
         return msgspec.structs.replace(

@@ -116,7 +116,7 @@ class ScrubCycle:
 
     def _all(self, store: Store) -> Iterator[int]:
         if not self._is_resumed:
-            yield from self._locations()
+            yield from self._locations(store)
         yield from self._logs(store)
         yield from self._journal()
 
@@ -126,7 +126,7 @@ class ScrubCycle:
 
     # ---- locations
 
-    def _locations(self) -> Iterator[int]:
+    def _locations(self, store: Store) -> Iterator[int]:
         for entry in self._manifest().locations:
             path = locations_path(self._directory, entry.file_id)
             if entry.file_id in self._damaged_files:
@@ -134,6 +134,9 @@ class ScrubCycle:
             try:
                 found = check_locations(self._disk, path, entry.file_id, self._incarnation)
                 reason = "" if found.is_whole else "a part of it is damaged"
+                for run in found.lost:
+                    if run.ledger_id not in self._deleted:
+                        self._note(store, path, run, "a compaction found it damaged")
             except OSError as error:
                 reason = f"can't be read: {error.strerror}"
             if reason and entry in self._manifest().locations:
@@ -186,18 +189,18 @@ class ScrubCycle:
                 self._add(Damaged(path, f"can't be read: {error.strerror}"))
             return 0
         for run in bad if self._is_listed(log) else ():
-            self._note(store, path, run)
+            reason = f"a run at offset {run.offset_bytes} of {path} is damaged"
+            self._note(store, path, run, reason)
         self.runs += len(runs)
         return sum(run.size_bytes for run in runs)
 
-    def _note(self, store: Store, path: str, run: Run) -> None:
+    def _note(self, store: Store, path: str, run: Run, reason: str) -> None:
         try:
             ranges = unreadable(store, run)
         except NativeFullError:
             ranges = [(run.first_entry_id, run.last_entry_id)]  # looked at again soon
         self.damaged_runs += bool(ranges)
         for first, last in ranges:
-            reason = f"a run at offset {run.offset_bytes} of {path} is damaged"
             self._add(Damaged(path, reason, run.ledger_id, first, last))
 
     def _is_listed(self, log: LogEntry) -> bool:

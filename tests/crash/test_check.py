@@ -10,6 +10,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.check import Checked, DirectoryCheck
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import SLOTS
+from fastbk.storage.rebuild import Rebuild
 from tests.fixtures.index_rig import CANNOT_TELL, OK
 from tests.fixtures.storage_rig import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
@@ -137,3 +138,31 @@ def test_what_no_manifest_names(lived: tuple[FakeDisk, Book]) -> None:
     assert checked.is_whole
     assert checked.orphan_bytes == 5000
     assert "no manifest names it" in texts(checked, "note")
+
+
+def test_what_a_compaction_found_damaged_stays_named(lived: tuple[FakeDisk, Book]) -> None:
+    """The damaged bytes are gone with their log; the locations say it, over a rebuild, until it is repaired."""
+    fake, book = lived
+    path = log_path(LEDGERS, 1)
+    fake.corrupt(path, fake.disk().read_file(path).index(book.acked[2, 4]) + 100)
+    life = Life(fake, book)
+    assert life.flusher.upkeep.compact([1], 1 << 30, 0)
+    for _ in range(6):
+        life.flusher.look()
+    assert 1 not in [log.log_id for log in life.checkpoint.manifest.logs]
+    assert life.ask(life.rig.read(2, 4)).status == CANNOT_TELL
+    life.close()
+    assert "entries of ledger 2 that a compaction found damaged: 4" in texts(check(fake))
+    run = Rebuild(fake.disk(), LEDGERS, INCARNATION)
+    assert not run.look()
+    run.run(0, lambda: ())
+    assert "a compaction found damaged: 4" in texts(check(fake))
+    life = Life(fake, book)
+    assert life.ask(life.rig.read(2, 4)).status == CANNOT_TELL
+    life.recovery_add(2, 4, bytes([4, 2]) * 700)
+    life.settle()
+    life.flush()
+    assert life.ask(life.rig.read(2, 4)).entry == book.acked[2, 4]
+    life.close()
+    checked = check(fake)
+    assert checked.is_whole, texts(checked)

@@ -89,7 +89,7 @@ def nothing(_: FakeDisk) -> None:
 HARMS: dict[str, tuple[Callable[[FakeDisk], None], bool]] = {
     "lose_all": (lose_all, True),
     "lose_the_newest": (lose_the_newest, True),
-    "damage_location_blocks": (damage_location_blocks, False),
+    "damage_location_blocks": (damage_location_blocks, True),
     "damage_state_blocks": (damage_state_blocks, True),
     "lose_manifest_too": (lose_manifest_too, True),
     "nothing": (nothing, False),

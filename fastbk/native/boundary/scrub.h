@@ -51,14 +51,16 @@ struct fbk_locations_found {
     uint64_t state_count;         /* whole states found, though not more than states_max were copied */
     uint64_t first_generation;
     uint64_t last_generation;
+    uint64_t lost_count;          /* locations that stand for damage; no more than lost_max were copied */
     uint32_t header_damaged;
     uint32_t reserved;
 };
 
-/* Reads a locations file through and copies the states that are whole (72 bytes each; NULL: only counts them).  0, -errno,
- * FBK_E_TOO_NEW. */
+/* Reads a locations file through and copies the states that are whole (72 bytes each; NULL: only counts them), and the ids
+ * that its locations call damaged (what a compaction could not move).  0, -errno, FBK_E_TOO_NEW. */
 int32_t fbk_locations_check(struct fbk_io *io, const char *path, uint64_t file_id, uint64_t incarnation,
-                            struct fbk_locations_found *found, uint8_t *states, uint64_t states_max);
+                            struct fbk_locations_found *found, uint8_t *states, uint64_t states_max,
+                            struct fbk_scanned_run *lost, uint64_t lost_max);
 
 struct fbk_rebuild_options {
     uint64_t file_id;
@@ -66,7 +68,7 @@ struct fbk_rebuild_options {
     uint64_t created_s;
 };
 
-/* Sorts the runs and writes a locations file of them and of the states (72 bytes each, by rising ledger): synced, with its
+/* Sorts the runs (those of log 0 stand for damage) and writes a locations file of them and of the states (72 bytes each, by rising ledger): synced, with its
  * directory. 0 or < 0. */
 int32_t fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_options *options, struct fbk_scanned_run *runs,
                               uint64_t count, const uint8_t *states, uint64_t state_count, uint64_t *size_bytes);

@@ -13,6 +13,8 @@ struct checking {
     struct fbk_locations_found *found;
     uint8_t *states;
     uint64_t states_max;
+    struct fbk_scanned_run *lost;
+    uint64_t lost_max;
     uint64_t location_blocks; /* of them the first so many hold locations; where the header is lost: unknown */
 };
 
@@ -39,6 +41,30 @@ take_states(struct checking *checking, const uint8_t *bytes)
 }
 
 static void
+take_lost(struct checking *checking, const uint8_t *bytes)
+{
+    struct fbk_locations_found *found = checking->found;
+    for (uint32_t i = 0; i < FBK_LOCATIONS_PER_BLOCK; i++) {
+        struct fbk_location location;
+        memcpy(&location, bytes + i * sizeof location, sizeof location);
+        if (!(location.flags & FBK_LOCATION_DAMAGED))
+            continue; /* zeros behind the last one, too */
+        if (found->lost_count < checking->lost_max)
+            checking->lost[found->lost_count] = (struct fbk_scanned_run){
+                .ledger_id = location.ledger_id,
+                .first_entry_id = location.first_entry_id,
+                .last_entry_id = location.last_entry_id,
+                .lac = -1,
+                .offset_bytes = location.offset_bytes,
+                .size_bytes = location.size_bytes,
+                .entry_count = location.entry_count,
+                .damaged = FBK_E_CORRUPT,
+            };
+        found->lost_count++;
+    }
+}
+
+static void
 check_block(struct checking *checking, uint64_t block, const uint8_t *bytes)
 {
     struct fbk_locations_found *found = checking->found;
@@ -52,6 +78,8 @@ check_block(struct checking *checking, uint64_t block, const uint8_t *bytes)
     }
     if (is_states || found->header_damaged)
         take_states(checking, bytes);
+    else
+        take_lost(checking, bytes);
 }
 
 static int32_t
@@ -121,9 +149,15 @@ check_header(struct checking *checking, uint64_t file_id, uint64_t incarnation)
 
 int32_t
 fbk_locations_check(struct fbk_io *io, const char *path, uint64_t file_id, uint64_t incarnation,
-                    struct fbk_locations_found *found, uint8_t *states, uint64_t states_max)
+                    struct fbk_locations_found *found, uint8_t *states, uint64_t states_max,
+                    struct fbk_scanned_run *lost, uint64_t lost_max)
 {
-    struct checking checking = {.io = io, .found = found, .states = states, .states_max = states ? states_max : 0};
+    struct checking checking = {.io = io,
+                                .found = found,
+                                .states = states,
+                                .states_max = states ? states_max : 0,
+                                .lost = lost,
+                                .lost_max = lost_max};
     memset(found, 0, sizeof *found);
     /* Our blocks may be smaller than the device's. */
     uint32_t direct = io->block_size_bytes <= FBK_LOCATIONS_BLOCK_BYTES ? FBK_IO_DIRECT : 0;
@@ -176,6 +210,7 @@ fbk_locations_rebuild(struct fbk_store *store, const struct fbk_rebuild_options 
             .offset_bytes = runs[i].offset_bytes,
             .size_bytes = runs[i].size_bytes,
             .entry_count = runs[i].entry_count,
+            .flags = runs[i].log_id == 0 ? FBK_LOCATION_DAMAGED : 0,
         };
         fbk_locations_write_location(&to, &location);
     }
