@@ -22,7 +22,7 @@ from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
 from fastbk.storage.check import run_list
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
-from fastbk.units import KIB, MIB
+from fastbk.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -271,7 +271,7 @@ class Recheck:
                 self.readable.append((ledger_id, first, last))
         except NativeFullError:
             pass
-        return MIB
+        return STEP_BYTES // 8
 
     def abandon(self) -> None:
         """Do nothing."""

@@ -8,7 +8,6 @@ compaction. A slice is some milliseconds of work, or some ten, nearly all of it 
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 MERGE, RECOUNT, COMPACTION, SCRUB = range(4)
 """Priorities."""
 WAIT_MAX_S = 1.0
-"""A task that has to wait longer is looked at again by then: rates change."""
+"""A task that has to wait longer is looked at by then: it may be stopped, or be in a hurry now."""
 
 
 class Plan(Protocol):
@@ -49,18 +48,22 @@ class Task:
     """Whether it must not be held back now."""
     is_stopped: bool = False
     """Set by anyone: it ends with `TaskStopped` at the next slice."""
-    not_before_s: float = field(default=0.0, compare=False)
+    turn: int = field(default=0, compare=False)
+    """When it was given its last slice, by the count of all slices."""
 
-    def slice(self, store: Store, now_s: float) -> bool:
+    def slice(self, store: Store) -> bool:
         """Do a slice; return whether it is done. Raises what the plan does."""
         if self.is_stopped:
             raise TaskStopped(self.name)
         size_bytes = self.plan.step(store)
         if not size_bytes:
             return True
-        wait_s = self.bucket.take(size_bytes)
-        self.not_before_s = now_s + (0.0 if self.is_unpaced() else min(wait_s, WAIT_MAX_S))
+        self.bucket.take(size_bytes)
         return False
+
+    def wait_s(self) -> float:
+        """Return how long it has to wait for its next slice."""
+        return 0.0 if self.is_stopped or self.is_unpaced() else self.bucket.wait_s()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class TaskStopped(Exception):
 def run_to_its_end(task: Task, store: Store) -> object:
     """Do all slices at once, in this thread; return the task or TaskFailed."""
     try:
-        while not task.slice(store, 0.0):
+        while not task.slice(store):
             pass
     except Exception as error:  # noqa: BLE001 - handed to the main loop, which decides
         task.plan.abandon()
@@ -116,6 +119,7 @@ class Background:
         self._tasks: list[Task] = []
         self._change = threading.Condition()
         self._is_stopping = False
+        self._turns = 0
         self._thread = threading.Thread(target=self._run, name="background", daemon=True)
         self._thread.start()
 
@@ -138,14 +142,16 @@ class Background:
         """Wait for a task that may go on; None to stop."""
         with self._change:
             while not self._is_stopping:
-                now_s = time.monotonic()
-                ready = [
-                    task for task in self._tasks if task.not_before_s <= now_s or task.is_stopped
-                ]
+                waits = [(task.wait_s(), task) for task in self._tasks]
+                ready = [task for wait_s, task in waits if wait_s <= 0]
                 if ready:
-                    return min(ready, key=lambda task: task.priority)
-                waits = [task.not_before_s - now_s for task in self._tasks]
-                self._change.wait(min(waits, default=None))
+                    # Of equals the one that has waited longest: they may share a bucket.
+                    chosen = min(ready, key=lambda task: (task.priority, task.turn))
+                    self._turns += 1
+                    chosen.turn = self._turns
+                    return chosen
+                least_s = min((wait_s for wait_s, _ in waits), default=None)
+                self._change.wait(None if least_s is None else min(least_s, WAIT_MAX_S))
             return None
 
     def _run(self) -> None:
@@ -153,7 +159,7 @@ class Background:
         while (task := self._next()) is not None:
             result: object = task
             try:
-                if not task.slice(self._store, time.monotonic()):
+                if not task.slice(self._store):
                     continue
             except Exception as error:  # noqa: BLE001 - handed to the main loop, which decides
                 task.plan.abandon()

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 BURST_S = 0.1
 """What was not used for so long may be used at once."""
+DEBT_MAX_S = 60.0
+"""Nothing costs more: a pass over all locations may read far more than what it is for."""
 
 
 class TokenBucket:
@@ -32,5 +34,10 @@ class TokenBucket:
         """Note that so many bytes were read or written; return the seconds to wait before more are."""
         now_s = self._monotonic_s()
         begin_s = max(self._paid_until_s, now_s - BURST_S)
-        self._paid_until_s = begin_s + size_bytes / self._bytes_per_s
-        return max(0.0, self._paid_until_s - now_s)
+        paid_until_s = begin_s + size_bytes / self._bytes_per_s
+        self._paid_until_s = min(paid_until_s, now_s + DEBT_MAX_S)
+        return self.wait_s()
+
+    def wait_s(self) -> float:
+        """Return the seconds to wait from now on."""
+        return max(0.0, self._paid_until_s - self._monotonic_s())

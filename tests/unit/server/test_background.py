@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -123,6 +124,28 @@ def test_what_waits_for_its_rate_lets_others_go_first(
     assert isinstance(failed.error, TaskStopped)
     assert failed.task is slow
     assert slow.plan.abandoned  # type: ignore[attr-defined]
+
+
+def test_a_rate_is_kept_however_long_a_slice_has_to_be_paid_for(
+    background: Background, posted: Posted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks in between are for what may have changed; they give no slice away."""
+    monkeypatch.setattr("fastbk.server.index.background.WAIT_MAX_S", 0.01)
+    began_s = time.monotonic()
+    background.submit(task(Work("slow", 4, []), bytes_per_s=5000.0))  # 0.2 s a slice
+    posted.wait(1)
+    assert time.monotonic() - began_s >= 0.8 - BURST_S
+
+
+def test_tasks_with_one_bucket_take_turns(background: Background, posted: Posted) -> None:
+    order: list[str] = []
+    gate = threading.Event()
+    bucket = TokenBucket(100_000.0)  # 10 ms a slice: only one is ready at a time
+    for name in ("a", "b"):
+        background.submit(Task(name, MERGE, Work(name, 4, order, gate), bucket))
+    gate.set()
+    posted.wait(2)
+    assert sorted(order[2:4]) == ["a", "b"], order
 
 
 def test_a_failure_is_a_result_and_ends_only_its_task(

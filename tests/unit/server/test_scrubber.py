@@ -34,7 +34,7 @@ class Waiting:
 
     def work(self, slices: int) -> None:
         for _ in range(slices):
-            if self.tasks and self.tasks[0].slice(self._store, 0.0):
+            if self.tasks and self.tasks[0].slice(self._store):
                 self.tasks.pop(0)
 
 
@@ -171,7 +171,7 @@ def test_a_cycle_goes_on_where_a_restart_cut_it_off(rig: Rig) -> None:
     scrubber.look()
     for task in list(rig.waiting.tasks):
         if task.name == "scrub_save":
-            while not task.slice(rig.life.store, 0.0):
+            while not task.slice(rig.life.store):
                 pass
     scrubber = rig.scrubber()
     assert (scrubber.state.log_id, scrubber.state.offset_bytes) == place

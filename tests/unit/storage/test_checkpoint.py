@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -296,7 +296,7 @@ def test_a_merge_goes_on_beside_flushes_and_other_merges(world: World, life: Lif
 class CommittedBetween(list[object]):
     """The flush thread commits what is in the list just when the main loop looks into it."""
 
-    def __init__(self, plans: list[object], commit: Callable[[], object]) -> None:
+    def __init__(self, plans: Sequence[object], commit: Callable[[], object]) -> None:
         super().__init__(plans)
         self.commit: Callable[[], object] | None = commit
 
