@@ -57,14 +57,20 @@ class Compact:
             raise error_of(error[0], "begin a compaction")
         self._compact: CData | None = compact
 
-    def step(self, runs: Runs, at: int) -> int:
-        """Move runs from number `at` on, as many as a window holds; return how many. 0: their log can't be read now.
+    def step(self, runs: Runs, at: int) -> int | None:
+        """Read some of the runs from number `at` on, or write some of what was read: about 2 MiB.
 
-        Raises OSError, CorruptDataError when too many are damaged: the compaction is over then.
+        Returns how many were read, None when their log can't be read now: it is to be left out. Raises OSError,
+        CorruptDataError when too many are damaged: the compaction is over then.
         """
-        return check(
-            lib.fbk_compact_step(self._alive(), runs.handle_from(at), len(runs) - at), "move runs"
-        )
+        taken = ffi.new("uint64_t *")
+        status = lib.fbk_compact_step(self._alive(), runs.handle_from(at), len(runs) - at, taken)
+        return int(taken[0]) if check(status, "move runs") else None
+
+    def write_rest(self) -> bool:
+        """Write some of what was read; return whether there may be more. Raises OSError."""
+        taken = ffi.new("uint64_t *")
+        return check(lib.fbk_compact_step(self._alive(), ffi.NULL, 0, taken), "move runs") > 0
 
     def end_log(self) -> int:
         """Write, pad and sync the log and its folder; return its length. Raises OSError."""

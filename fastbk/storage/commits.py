@@ -148,7 +148,12 @@ class Commits:
             complaints.append(f"audit log: {error}")
         for log in change.dead_logs:
             store.forget_log(log.log_id)
-        return [*complaints, *self.files.unlink(paths)]
+        complaints += self.files.unlink(paths)
+        for (
+            log
+        ) in change.dead_logs:  # a reader may have opened it just before: it would hold the room
+            store.forget_log(log.log_id)
+        return complaints
 
     def sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
         """Return `logs` with all sealed but the one that is appended to."""

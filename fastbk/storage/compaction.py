@@ -18,7 +18,6 @@ import msgspec
 
 from fastbk.native.compact import Compact, CompactOptions
 from fastbk.native.ffi import CorruptDataError
-from fastbk.native.kill_points import kill_point
 from fastbk.native.store import Scope
 from fastbk.storage.manifest import COMPACTION, LocationsEntry, LogEntry
 from fastbk.units import GIB, MIB
@@ -144,14 +143,14 @@ class Compaction:
             while at < len(runs) and next_log < 0:
                 before = runs[at].log_id
                 taken, size_bytes = self._move(store, runs, at)
-                if not taken:
+                if taken is None:
                     self.unreadable.append(before)
                     place, at = (before + 1, 0), -1
                     break
                 at += taken
                 yield size_bytes
                 if self._is_full():
-                    yield self._end_output(store)
+                    yield from self._end_output(store)
                 if self._monotonic_s() >= self._deadline_s and at < len(runs):
                     next_log = runs[at].log_id if runs[at].log_id != before else -1
             if at < 0:
@@ -160,11 +159,9 @@ class Compaction:
                 break
             place = runs.next_place
         if self._output is not None:
-            yield self._end_output(store)
+            yield from self._end_output(store)
         self.done = tuple(
-            i
-            for i in self.log_ids
-            if i not in self.unreadable and (next_log < 0 or i < next_log)
+            i for i in self.log_ids if i not in self.unreadable and (next_log < 0 or i < next_log)
         )
         if not self.done:
             raise OSError("none of these entry logs can be read")
@@ -184,7 +181,7 @@ class Compaction:
             return runs, 1 + sum(entry.size_bytes for entry in manifest.locations)
         raise OSError("locations files are replaced faster than they can be read")
 
-    def _move(self, store: Store, runs: Runs, at: int) -> tuple[int, int]:
+    def _move(self, store: Store, runs: Runs, at: int) -> tuple[int | None, int]:
         if self._output is None:
             self._log = self._commits.files.new_log(
                 self.attempt, self._new_salt(), self._clock_s(), COMPACTION
@@ -200,7 +197,6 @@ class Compaction:
             )
         before = self._output.counts
         taken = self._output.step(runs, at)
-        kill_point("index.compact_after_window")
         after = self._output.counts
         moved = after.moved_bytes - before.moved_bytes
         return taken, 1 + after.read_bytes - before.read_bytes + moved
@@ -214,11 +210,15 @@ class Compaction:
             or counts.locations >= self._settings.runs_max
         )
 
-    def _end_output(self, store: Store) -> int:
-        """Sync the new log, then write its locations, and look into them."""
+    def _end_output(self, store: Store) -> Iterator[int]:
+        """Write what is left, sync the new log, then write its locations, and look into them."""
         output, log = self._output, self._log
         assert output is not None
         assert log is not None
+        moved_bytes = output.counts.moved_bytes
+        while output.write_rest():
+            yield 1 + output.counts.moved_bytes - moved_bytes
+            moved_bytes = output.counts.moved_bytes
         counts, damaged = output.counts, output.damaged()
         end_bytes = output.end_log()
         if counts.locations:
@@ -254,4 +254,4 @@ class Compaction:
         total.bad_ranges = (total.bad_ranges + damaged)[:BAD_RANGES_MAX]
         output.free()
         self._output = None
-        return MIB
+        yield MIB

@@ -1,6 +1,6 @@
 """Small files of a directory as one JSON object with a format and a checksum: written by rename, refused when damaged.
 
-    {"crc": CRC32C of the canonical JSON without it, "format": 1, ...}
+{"crc": CRC32C of the canonical JSON without it, "format": 1, ...}
 """
 
 from __future__ import annotations

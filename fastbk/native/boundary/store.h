@@ -172,7 +172,7 @@ void fbk_store_set_background(struct fbk_store *store, struct fbk_io *io);
 void fbk_store_forget_ledgers(struct fbk_store *store, const int64_t *ledger_ids, uint64_t count);
 uint64_t fbk_store_old_sets(struct fbk_store *store);
 struct fbk_compact *fbk_compact_begin(struct fbk_store *store, const struct fbk_compact_options *options, int32_t *error);
-int64_t fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count);
+int32_t fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count, uint64_t *taken);
 int32_t fbk_compact_end_log(struct fbk_compact *compact, uint64_t *log_end_bytes);
 int32_t fbk_compact_write_locations(struct fbk_compact *compact, uint64_t file_id, uint64_t generation,
                                     uint64_t *file_size_bytes);

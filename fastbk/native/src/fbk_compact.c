@@ -101,18 +101,30 @@ without_copies(struct fbk_flush_item *items, uint64_t count)
     return kept;
 }
 
-static int32_t
-write_items(struct fbk_compact *compact)
+/* Sorts what the window holds; from now on it is written. */
+static void
+close_window(struct fbk_compact *compact)
 {
     struct fbk_flush_item *items = (struct fbk_flush_item *)(void *)compact->items.bytes;
-    qsort(items, compact->item_count, sizeof *items, compare_items);
-    uint64_t count = without_copies(items, compact->item_count);
-    for (uint64_t next = 0; next < count;) {
+    if (compact->item_count > 1)
+        qsort(items, compact->item_count, sizeof *items, compare_items);
+    compact->item_count = without_copies(items, compact->item_count);
+    compact->item_next = 0;
+    compact->is_writing = true;
+}
+
+static int32_t
+write_some(struct fbk_compact *compact)
+{
+    const struct fbk_flush_item *items = (const struct fbk_flush_item *)(const void *)compact->items.bytes;
+    uint64_t stop_at = compact->counts.moved_bytes + FBK_COMPACT_SLICE_BYTES;
+    while (compact->item_next < compact->item_count && compact->counts.moved_bytes < stop_at) {
         struct fbk_location *location = fbk_compact_new_location(compact);
         if (!location)
             return -ENOMEM;
-        int32_t taken = fbk_run_put(&compact->writer, items + next, count - next, compact->options.log_id,
-                                    compact->options.log_salt, location);
+        int32_t taken =
+            fbk_run_put(&compact->writer, items + compact->item_next, compact->item_count - compact->item_next,
+                        compact->options.log_id, compact->options.log_salt, location);
         if (taken < 0)
             return taken;
         if (compact->writer.error < 0)
@@ -121,27 +133,34 @@ write_items(struct fbk_compact *compact)
         compact->counts.runs_written++;
         compact->counts.moved_bytes += location->size_bytes;
         compact->counts.entries_moved += (uint32_t)taken;
-        next += (uint32_t)taken;
+        compact->item_next += (uint32_t)taken;
     }
-    compact->item_count = 0;
+    if (compact->item_next == compact->item_count) {
+        compact->is_writing = false;
+        compact->item_count = compact->window_used = 0;
+        FBK_KILL_POINT("index.compact_after_window");
+    }
     return 0;
 }
 
-int64_t
-fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count)
+int32_t
+fbk_compact_step(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count, uint64_t *taken)
 {
-    if (compact->log < 0 || run_count == 0)
-        return -EINVAL;
-    int64_t taken = compact->error < 0 ? compact->error : fbk_compact_read(compact, runs, run_count);
-    if (taken > 0) {
-        int32_t result = write_items(compact);
-        if (result < 0)
-            taken = result;
+    int32_t result = compact->log < 0 ? -EINVAL : compact->error;
+    *taken = 0;
+    if (result >= 0 && !compact->is_writing && compact->window_used > 0 && !fbk_compact_has_room(compact, runs, run_count))
+        close_window(compact);
+    if (result >= 0 && compact->is_writing) {
+        result = write_some(compact);
+        fbk_file_writer_settle(&compact->writer);
+        if (result >= 0)
+            return 1;
     }
-    fbk_file_writer_settle(&compact->writer);
-    if (taken < 0)
-        compact->error = (int32_t)taken;
-    return taken;
+    if (result >= 0)
+        result = run_count > 0 ? fbk_compact_read(compact, runs, run_count, taken) : 0;
+    if (result < 0)
+        compact->error = result;
+    return result;
 }
 
 /* ---------------------------------------------------------------- the end */

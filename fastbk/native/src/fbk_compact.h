@@ -5,6 +5,9 @@
 
 #include "fbk_store_parts.h"
 
+/* Read or written by one step: what others wait for. */
+#define FBK_COMPACT_SLICE_BYTES (2u << 20)
+
 struct fbk_growing { /* mapped memory, zero at first */
     uint8_t *bytes;
     uint64_t room_bytes;
@@ -25,9 +28,12 @@ struct fbk_compact {
     struct fbk_locations_writer to;
     struct fbk_compact_counts counts;
     struct fbk_compact_source source;
-    struct fbk_growing window;
-    struct fbk_growing items; /* struct fbk_flush_item */
+    struct fbk_growing window; /* of the source's log alone */
+    uint64_t window_used;
+    struct fbk_growing items; /* struct fbk_flush_item; they point into the window */
     uint64_t item_count;
+    uint64_t item_next; /* to be written */
+    bool is_writing;    /* the window is closed: sorted, and written bit by bit */
     struct fbk_growing locations; /* struct fbk_location */
     uint64_t location_count;
     int32_t log; /* -1 = closed */
@@ -47,9 +53,11 @@ fbk_compact_new_location(struct fbk_compact *compact)
 }
 
 /* ---- fbk_compact_read.c */
-/* Reads the first of `runs`, as many as a window holds, all of one log; good entries become items, damaged ones locations.
- * How many runs; 0 = their log can't be read: it is to be left out; < 0. */
-int64_t fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count);
+/* Whether the window takes the first of `runs`, too. */
+bool fbk_compact_has_room(const struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count);
+/* Reads the first of `runs`, one stretch of them, into the window: good entries become items, damaged ones locations.
+ * *taken: how many runs.  1, 0 = their log can't be read: it is to be left out, with what the window holds of it; < 0. */
+int32_t fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count, uint64_t *taken);
 void fbk_compact_close_source(struct fbk_compact *compact);
 
 #endif

@@ -8,7 +8,6 @@
 #include "fbk_segment.h"
 
 #define GAP_BYTES (64u * 1024u)         /* dead bytes that are read along rather than read twice */
-#define SEGMENT_BYTES_MAX (8u << 20)    /* one read */
 #define BAD_RUNS_FREE 64u               /* bad runs that are taken for the disk's small damage; and one in so many: */
 #define BAD_RUNS_SHARE 16u
 
@@ -149,7 +148,7 @@ plan_segment(const struct fbk_compact *compact, const struct fbk_location *runs,
         uint64_t end = fbk_round_up(runs[count].offset_bytes + runs[count].size_bytes, block);
         if (count == 0)
             *from = begin;
-        else if (begin > *to + GAP_BYTES || end - *from > SEGMENT_BYTES_MAX)
+        else if (begin > *to + GAP_BYTES || end - *from > FBK_COMPACT_SLICE_BYTES)
             break;
         *to = count == 0 || end > *to ? end : *to;
         count++;
@@ -164,31 +163,39 @@ is_ours(int32_t error)
     return error == FBK_E_CORRUPT || error == FBK_E_TOO_NEW || error == -ENOMEM || error == -EMFILE || error == -ENFILE;
 }
 
-int64_t
-fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count)
+bool
+fbk_compact_has_room(const struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count)
+{
+    uint64_t from, to;
+    if (run_count == 0 || runs[0].log_id != compact->source.log_id)
+        return false;
+    (void)plan_segment(compact, runs, run_count, &from, &to);
+    return compact->window_used + (to - from) <= compact->options.window_bytes;
+}
+
+int32_t
+fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t run_count, uint64_t *taken)
 {
     struct fbk_io *io = compact->store->reader_io;
     int32_t result = open_source(compact, runs[0].log_id);
-    uint64_t taken = 0, used = 0;
-    while (result >= 0 && taken < run_count && runs[taken].log_id == runs[0].log_id) {
+    if (result >= 0) {
         uint64_t from, to;
-        uint64_t count = plan_segment(compact, runs + taken, run_count - taken, &from, &to);
-        if (taken > 0 && used + (to - from) > compact->options.window_bytes)
-            break;
+        uint64_t count = plan_segment(compact, runs, run_count, &from, &to);
         /* Items point into the window: it grows only while it is empty, for a run that is larger. */
-        uint64_t wanted = used + (to - from);
+        uint64_t wanted = compact->window_used + (to - from);
         if (!fbk_growing_reserve(&compact->window, wanted > compact->options.window_bytes ? wanted : compact->options.window_bytes))
             return -ENOMEM;
-        uint8_t *memory = compact->window.bytes + used;
+        uint8_t *memory = compact->window.bytes + compact->window_used;
         int32_t read = fbk_store_read_all(io, compact->source.handle, memory, to - from, from);
         compact->counts.read_bytes += to - from;
         for (uint64_t i = 0; i < count && result >= 0; i++)
-            result = take_run(compact, &runs[taken + i], memory + (runs[taken + i].offset_bytes - from), read);
-        used += to - from;
-        taken += count;
+            result = take_run(compact, &runs[i], memory + (runs[i].offset_bytes - from), read);
+        compact->window_used = wanted;
+        *taken = count;
     }
     if (result >= 0)
-        return (int64_t)taken;
-    compact->item_count = 0; /* of this window; what was moved before is there twice, and does no harm */
+        return 1;
+    *taken = 0;
+    compact->item_count = compact->window_used = 0; /* what was moved before is there twice, and does no harm */
     return is_ours(result) ? result : 0;
 }

@@ -58,11 +58,13 @@
  * fbk_store_log_runs: the first runs_max runs at or behind (from_log_id, from_offset_bytes) in the order of (log, offset);
  *   fewer than runs_max: there are no more.  One pass over all locations, in the memory of `runs` alone.
  * fbk_store_count_states: states in these files, and how many of them are of ledgers deleted before that time.
- * fbk_compact_begin: makes a log.  _step moves the first of `runs` (as log_runs gives them, of one log at a time) into it and
- *   returns how many it was done with; damaged ones are not moved and stop nothing, unless there are very many.  0: their
- *   log can't be read now, leave it out.  < 0: only free.  _end_log pads, syncs the log and its folder.  _write_locations, behind it: one locations file for all that was
- *   moved or found damaged.  _damaged: (ledger, first, last) of what was found damaged, at most ranges_max; returns how
- *   many there are, until the locations are written.  Always ended by _free.
+ * fbk_compact_begin: makes a log.  _step reads the first of `runs` (as log_runs gives them) into a window, about 2 MiB of
+ *   them, or writes as much of a window that is full or whose log is done, sorted and joined; *taken: how many it was done
+ *   with reading.  1 = go on; 0 = their log can't be read now, leave it out, or without runs: all is written; < 0: only
+ *   free.  Damaged ones are not moved and stop nothing, unless there are very many.  _end_log, when all is written: pads,
+ *   syncs the log and its folder.  _write_locations, behind it: one locations file for all that was moved or found damaged.
+ *   _damaged: (ledger, first, last) of what was found damaged, at most ranges_max; returns how many there are, until the
+ *   locations are written.  Always ended by _free.
  * fbk_store_ledger_bytes: like _log_bytes, of one ledger, in the searched set. */
 #ifndef FBK_STORE_H
 #define FBK_STORE_H
