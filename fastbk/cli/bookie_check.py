@@ -89,6 +89,7 @@ def check(options: argparse.Namespace) -> int:
         for pair in pairs:
             for directory, problem in pair.problems:
                 checked.add("damage", directory, problem)
+            _note_small_files(checked, pair)
             DirectoryCheck(
                 pair.disk,
                 pair.directory,
@@ -103,6 +104,27 @@ def check(options: argparse.Namespace) -> int:
     line.end()
     _say_checked(options, checked)
     return 0 if checked.is_whole else 1
+
+
+def _note_small_files(checked: Checked, pair: Pair) -> None:
+    """Say what the bookie itself remembers of its last stop, and of damage."""
+    from fastbk.storage.limbo import read_limbo
+    from fastbk.storage.scrub_state import read_scrub_state
+    from fastbk.storage.unclean import read_unclean
+
+    unclean = read_unclean(pair.disk, pair.directory)
+    if unclean is not None:
+        after = "; its ledgers will be in limbo" if unclean.has_lost else "; replay will have it all"
+        checked.add("note", pair.directory, f"the last stop was no clean one{after}")
+    try:
+        if waiting := len(read_limbo(pair.disk, pair.directory, pair.incarnation)):
+            checked.add("note", pair.directory, f"the next start puts {waiting} ledgers in limbo")
+    except Error as error:
+        checked.add("damage", pair.directory, str(error))
+    state = read_scrub_state(pair.disk, pair.directory, pair.incarnation)
+    if state.quarantined:
+        found = f"its scrub has {len(state.quarantined)} ranges of entries in quarantine"
+        checked.add("note", pair.directory, found)
 
 
 def _say_checked(options: argparse.Namespace, checked: Checked) -> None:

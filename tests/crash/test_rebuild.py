@@ -10,6 +10,7 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.native.fake_disk import FakeDisk
+from fastbk.storage import rebuild as rebuild_module
 from fastbk.storage.directories import locations_path
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import SLOTS, ManifestSlots
@@ -195,3 +196,29 @@ def test_damaged_entries_stay_unsaid_and_do_not_stop_it() -> None:
             told += answer.status == OK
         assert 0 < told < len(book.acked)
         life.close()
+
+
+@pytest.mark.parametrize(
+    "point", ["rebuild.after_limbo", "rebuild.before_manifest", "rebuild.after_manifest"]
+)
+def test_killed_at_its_points_it_is_done_again(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeDisk(seed=8) as fake:
+        book = lived(fake, 8)
+        lose_all(fake)
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=point):
+            patch.setattr(rebuild_module, "kill_point", killed_at(point))
+            rebuild(fake)
+        rebuild(fake)
+        life = Life(fake, book, limbo=read_limbo(fake.disk(), LEDGERS, INCARNATION))
+        for key, raw in book.acked.items():
+            answer = life.ask(life.rig.read(*key))
+            assert (answer.status, answer.entry) == (OK, raw), key
+        life.close()
+
+
+def killed_at(wanted: str) -> Callable[[str], None]:
+    def point(name: str) -> None:
+        if name == wanted:
+            raise OSError(name)
+
+    return point

@@ -186,3 +186,19 @@ def test_an_unsynced_boot_s_children_may_die_without_that(world: World) -> None:
         is_first_boot=False,
     )
     assert (count, world.limbo()) == (0, [])
+
+
+@pytest.mark.parametrize("point", ["unclean.after_limbo", "unclean.after_mark"])
+def test_killed_at_its_points_nothing_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def killed(name: str) -> None:
+        if name == point:
+            raise OSError(name)
+
+    world.begin("never")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=point):
+        patch.setattr(server_unclean, "kill_point", killed)
+        world.begin("always")
+    world.begin("always")
+    assert world.limbo() == [1, 3]
