@@ -17,6 +17,7 @@ from fastbk.testing import LocalCluster
 from fastbk.units import MIB
 from tests.fixtures.wait import wait_until_async
 from tests.rigs import mounts
+from tests.rigs.churn import used_bytes
 from tests.rigs.kill_points import SETTINGS
 from tests.rigs.load import Load
 from tests.rigs.recording import work_folder
@@ -37,7 +38,8 @@ FULL_SETTINGS = {
         "warn_ratio": 1.0, "full_ratio": 1.0, "low_water_ratio": 1.0,
     },
 }  # fmt: skip
-SLACK_BYTES = 48 * MIB
+LEFT_BYTES_MAX = 16 * MIB
+"""In the ledger directory, when all ledgers are deleted: the logs under way."""
 
 
 def fill(filler: Path) -> None:
@@ -52,12 +54,6 @@ def fill(filler: Path) -> None:
                     size += piece
     finally:
         os.close(file)
-
-
-def used_bytes(folder: Path) -> int:
-    """What is used on a file system."""
-    disk = os.statvfs(folder)
-    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
 
 async def one_round(cluster: LocalCluster, load: Load, place: Path, rng: random.Random, report: Report) -> None:
@@ -103,7 +99,6 @@ async def run_cluster(plan: Plan, report: Report, folder: Path, kind: str, seed:
     with mounts.mounted(folder / "image", place, kind):
         async with LocalCluster(1, data=folder / "cluster", settings=FULL_SETTINGS) as cluster:
             load = Load(cluster.metadata_uri)
-            at_start = used_bytes(place)
             for _ in range(ROUNDS_A_CLUSTER):
                 if report.cases and not plan.goes_on(report.cases):
                     break
@@ -111,12 +106,11 @@ async def run_cluster(plan: Plan, report: Report, folder: Path, kind: str, seed:
                 report.cases += 1
                 report.counts[kind] += 1
             report.counts["refused"] += load.refused
-            allowed = at_start + SLACK_BYTES
             with contextlib.suppress(AssertionError):
-                await wait_until_async(lambda: used_bytes(place) <= allowed, "space", RECOVERS_S)
-            used = used_bytes(place)
-            if used > allowed:
-                report.lose([f"{used} bytes used after all was deleted, allowed {allowed}"], f"{kind} space")
+                await wait_until_async(lambda: used_bytes(place / "ledgers") <= LEFT_BYTES_MAX, "space", RECOVERS_S)
+            used = used_bytes(place / "ledgers")
+            if used > LEFT_BYTES_MAX:
+                report.lose([f"{used} bytes left after all was deleted, allowed {LEFT_BYTES_MAX}"], f"{kind} space")
 
 
 def run(plan: Plan) -> Report:

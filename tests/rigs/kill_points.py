@@ -10,6 +10,7 @@ once more, and read everything back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import re
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastbk
+from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import is_alive
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
@@ -135,11 +137,11 @@ async def write_endlessly(world: World, client: Client, window: int, most: int) 
             await append(world, writer, window, most)
 
 
-async def write_and_delete(world: World, client: Client) -> None:
+async def write_and_delete(world: World, client: Client, window: int, most: int) -> None:
     """Ledgers that live a moment, for gc."""
     while not world.stop.is_set():
         async with await create(client) as writer:
-            await append(world, writer, 8, 40)
+            await append(world, writer, window, most)
         del world.acknowledged[writer.ledger_id]
         await client.delete_ledger(writer.ledger_id)
 
@@ -191,6 +193,17 @@ async def fence_some(world: World, cluster: LocalCluster, client: Client) -> Non
         finally:
             bookie.close()
         await asyncio.sleep(0.02)
+
+
+async def compact_often(world: World, cluster: LocalCluster) -> None:
+    """Ask for compactions again and again, instead of waiting for one to be due."""
+    while not world.stop.is_set():
+        port = cluster.bookies[0].http_port
+        with contextlib.suppress(Error):  # the bookie is away, or has no gc process just now
+            if port:
+                page = AdminClient("127.0.0.1", port, timeout_s=2.0)
+                await asyncio.to_thread(page.post, "/gc/run", {"what": ["major"]})
+        await asyncio.sleep(0.3)
 
 
 async def check(world: World, cluster: LocalCluster) -> None:
@@ -253,7 +266,10 @@ async def run_point(
     ):
         group.create_task(write_endlessly(world, client, 64, 20_000))
         group.create_task(write_endlessly(world, client, 4, 500))
-        group.create_task(write_and_delete(world, client))
+        group.create_task(write_and_delete(world, client, 8, 40))
+        # Enough of them that entry logs are worth a compaction.
+        group.create_task(write_and_delete(world, client, 64, 1000))
+        group.create_task(compact_often(world, cluster))
         group.create_task(read_back(world, client, rng))
         group.create_task(fence_some(world, cluster, client))
         await wait_until_async(lambda: sum(world.acknowledged.values()) > 300, "first acks")

@@ -22,7 +22,7 @@ from tests.fixtures.pairs import pair_settings
 from tests.rigs.kill_points import ONCE, SETTINGS, NotReached, points, run_point
 from tests.rigs.report import Plan, Report
 
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 """A pass that takes longer is said to be out of reach."""
 PASSES = 10
 CASES_A_CLUSTER = 10
