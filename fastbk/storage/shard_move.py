@@ -8,14 +8,13 @@ shards change their pair, for all directories at once.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.native.checksum import crc32c
-from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.ffi import CorruptDataError
 from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT
+from fastbk.storage import sealed_json
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -45,28 +44,12 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(move: Move) -> bytes:
     """Return the bytes of the record."""
-    fields = msgspec.to_builtins(move)
-    fields["crc"] = crc32c(_canonical(fields))
-    return json.dumps(fields, sort_keys=True, indent=1).encode() + b"\n"
+    return sealed_json.encode(move)
 
 
 def decode(raw: bytes, name: str = NAME) -> Move:
     """Return the record in a file's bytes. Raises CorruptDataError, FormatTooNewError."""
-    try:
-        fields = json.loads(raw)
-        stored, version = fields.pop("crc"), fields["format"]
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise CorruptDataError(f"{name}: not a record of moved shards, or damaged") from None
-    if isinstance(version, int) and version > FORMAT:
-        raise FormatTooNewError(
-            f"{name} has format {version}, this fastbk knows {FORMAT}: start the version that wrote it"
-        )
-    if stored != crc32c(_canonical(fields)):
-        raise CorruptDataError(f"{name}: its checksum is wrong: damaged or edited by hand")
-    try:
-        move = msgspec.convert(fields, Move)
-    except msgspec.ValidationError as error:
-        raise CorruptDataError(f"{name}: {error}") from None
+    move = sealed_json.decode(raw, Move, FORMAT, name)
     pairs_are_right = move.source != move.target and all(
         0 <= pair < PAIRS_MAX for pair in (move.source, move.target)
     )
@@ -94,7 +77,3 @@ def remove_move(disk: Disk, directory: str) -> None:
     """Remove the record, durably: the move has ended."""
     disk.unlink(f"{directory}/{NAME}")
     disk.sync_directory(directory)
-
-
-def _canonical(fields: object) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

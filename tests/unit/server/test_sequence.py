@@ -184,20 +184,22 @@ async def test_pairs_start_side_by_side_and_workers_after_all_of_them() -> None:
     assert (served.pair_count, served.shards) == (3, last.shards)
 
 
-async def test_a_boot_that_serves_reads_only_has_no_journal_and_no_gc() -> None:
-    """A13: the index starts once it has replayed, and workers know that nothing can be written."""
-    world = World(is_reads_only=True)
+@pytest.mark.parametrize("pairs", [1, 3])
+async def test_a_boot_that_serves_reads_only_has_no_journal_and_no_gc(pairs: int) -> None:
+    """A13: an index starts once it has replayed, and workers know that nothing can be written."""
+    world = World(pairs=pairs, is_reads_only=True)
+    indexes = [index(pair) for pair in range(pairs)]
     assert not {JOURNAL, GC} & world.children.keys()
     world.greet()
     sequence = world.sequence()
     await sequence.start()
-    assert world.order("configure") == [INDEX, worker(0), worker(1)]
-    assert world.order("start") == [INDEX]
+    assert world.order("configure") == [*indexes, worker(0), worker(1)]
+    assert world.order("start") == indexes
     for n in range(2):
         config = msgspec.convert(world.config(worker(n)), WorkerConfig)
         assert config.reads_only_reason == "the journal dies"
     assert await sequence.drain()
-    assert world.order("drain") == [worker(0), worker(1), INDEX]
+    assert world.order("drain") == [worker(0), worker(1), *indexes]
 
 
 async def test_hellos_in_any_order_make_the_same_start() -> None:
