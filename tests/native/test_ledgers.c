@@ -66,6 +66,25 @@ test_found_while_it_grows(void)
 }
 
 static void
+test_reserve(void)
+{
+    struct fbk_ledgers ledgers;
+    CHECK_EQUAL(fbk_ledgers_init(&ledgers, LEDGERS), 0);
+    for (int64_t id = 0; id < 3000; id++)
+        CHECK(fbk_ledgers_add(&ledgers, id) != NULL);
+    CHECK(fbk_ledgers_reserve(&ledgers, 2 * (uint64_t)LEDGERS)); /* more than there may be: as many as there may be */
+    uint64_t slot_count = ledgers.index.slot_count;
+    CHECK(slot_count >= LEDGERS && slot_count < 4 * LEDGERS && ledgers.old.slots == NULL);
+    for (int64_t id = 0; id < (int64_t)LEDGERS; id++)
+        CHECK(fbk_ledgers_add(&ledgers, id) != NULL);
+    CHECK(fbk_ledgers_add(&ledgers, LEDGERS) == NULL);
+    CHECK(fbk_ledgers_reserve(&ledgers, 5) && ledgers.index.slot_count == slot_count);
+    for (int64_t id = 0; id < (int64_t)LEDGERS; id++)
+        CHECK(fbk_ledgers_find(&ledgers, id)->ledger_id == id);
+    fbk_ledgers_free(&ledgers);
+}
+
+static void
 test_limit(void)
 {
     struct fbk_ledgers ledgers;
@@ -103,6 +122,7 @@ main(void)
 {
     test_against_an_array();
     test_found_while_it_grows();
+    test_reserve();
     test_limit();
     test_master_keys();
     return 0;

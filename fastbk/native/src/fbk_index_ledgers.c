@@ -36,6 +36,9 @@ int32_t
 fbk_index_load_states(struct fbk_index *index, uint64_t locations_file_id)
 {
     struct loading loading = {index, 0};
+    uint64_t most = fbk_store_state_count(index->store, locations_file_id);
+    if (most > index->ledgers.count) /* without it they are added all the same, moved several times */
+        (void)fbk_ledgers_reserve(&index->ledgers, most);
     int64_t rc = fbk_store_load_states(index->store, locations_file_id, take_state, &loading);
     return rc < 0 ? (int32_t)rc : loading.error;
 }

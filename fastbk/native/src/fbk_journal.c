@@ -129,6 +129,7 @@ int32_t
 fbk_journal_load_states(struct fbk_journal *journal, int32_t states_fd, uint64_t count)
 {
     struct fbk_ledger_state states[64];
+    (void)fbk_ledgers_reserve(&journal->ledgers, count); /* without it they are added all the same, moved several times */
     for (uint64_t done = 0; done < count;) {
         uint64_t some = count - done < 64 ? count - done : 64;
         size_t size = some * sizeof states[0];

@@ -7,7 +7,7 @@
 
 #define NO_LEDGER (-1)
 #define SLOTS_AT_START 1024u
-#define CHUNK_STATES 1024u
+#define CHUNK_STATES 4096u
 #define MOVED_AN_ADD 8u
 #define LEDGERS_MAX (1ull << 31) /* a number and a bit of hash fit into a slot */
 
@@ -138,19 +138,49 @@ move_some(struct fbk_ledgers *ledgers, uint64_t slots_max)
         give_slots(&ledgers->old);
 }
 
+/* Begins to leave the index for a larger one. */
+static bool
+grow(struct fbk_ledgers *ledgers, uint64_t slot_count)
+{
+    struct fbk_ledger_slots larger;
+    move_some(ledgers, UINT64_MAX); /* one index is left at a time */
+    if (!take_slots(&larger, slot_count))
+        return false;
+    ledgers->old = ledgers->index;
+    ledgers->index = larger;
+    ledgers->moved = 0;
+    return true;
+}
+
+static bool
+is_room_for(uint64_t count, uint64_t slot_count)
+{
+    return count * 8 <= slot_count * 7;
+}
+
+bool
+fbk_ledgers_reserve(struct fbk_ledgers *ledgers, uint64_t count)
+{
+    uint64_t slot_count = ledgers->index.slot_count;
+    if (count > ledgers->ledgers_max)
+        count = ledgers->ledgers_max;
+    while (!is_room_for(count, slot_count))
+        slot_count *= 2;
+    if (slot_count == ledgers->index.slot_count)
+        return true;
+    if (!grow(ledgers, slot_count))
+        return false;
+    move_some(ledgers, UINT64_MAX);
+    return true;
+}
+
 static bool
 make_room(struct fbk_ledgers *ledgers)
 {
-    struct fbk_ledger_slots larger;
     move_some(ledgers, MOVED_AN_ADD);
-    if ((ledgers->count + 1) * 8 > ledgers->index.slot_count * 7) {
-        move_some(ledgers, UINT64_MAX);
-        if (!take_slots(&larger, ledgers->index.slot_count * 2))
-            return false;
-        ledgers->old = ledgers->index;
-        ledgers->index = larger;
-        ledgers->moved = 0;
-    }
+    if (!is_room_for(ledgers->count + 1, ledgers->index.slot_count) &&
+        !grow(ledgers, ledgers->index.slot_count * 2))
+        return false;
     struct fbk_ledger_state **chunk = &ledgers->chunks[ledgers->count / CHUNK_STATES];
     if (ledgers->count % CHUNK_STATES == 0)
         *chunk = fbk_memory_take(CHUNK_STATES * sizeof **chunk);

@@ -32,6 +32,8 @@ void fbk_ledgers_free(struct fbk_ledgers *ledgers);
 struct fbk_ledger_state *fbk_ledgers_find(const struct fbk_ledgers *ledgers, int64_t ledger_id);
 /* Finds or makes (highest and lac -1, no flags); NULL when ledgers_max is reached or memory ran out. */
 struct fbk_ledger_state *fbk_ledgers_add(struct fbk_ledgers *ledgers, int64_t ledger_id);
+/* Makes the index large enough for that many ledgers, at once: before many are added.  False: no memory, nothing is lost. */
+bool fbk_ledgers_reserve(struct fbk_ledgers *ledgers, uint64_t count);
 /* Walks all in the order they were added; *cursor starts at 0; NULL at the end. */
 struct fbk_ledger_state *fbk_ledgers_next(const struct fbk_ledgers *ledgers, uint64_t *cursor);
 /* Bytes of memory that are in use for it. */

@@ -137,6 +137,16 @@ fbk_store_forget_ledgers(struct fbk_store *store, const int64_t *ledger_ids, uin
 
 /* ---------------------------------------------------------------- states */
 
+uint64_t
+fbk_store_state_count(struct fbk_store *store, uint64_t file_id)
+{
+    struct fbk_locations_file *file = fbk_locations_take(store, file_id);
+    uint64_t count = file ? file->header.state_count : 0;
+    if (file)
+        fbk_locations_unref(store, file);
+    return count;
+}
+
 int64_t
 fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
                       void (*take)(void *context, const struct fbk_ledger_state *state), void *context)

@@ -96,6 +96,9 @@ fbk_run_items(const struct fbk_run *run)
 /* What the read cache may hold. */
 uint64_t fbk_store_cache_bytes(const struct fbk_store *store);
 
+/* How many states a prepared or added file holds; 0 for any other. */
+uint64_t fbk_store_state_count(struct fbk_store *store, uint64_t file_id);
+
 /* Walks the states of a prepared or added file; returns their count or FBK_E_CORRUPT (after giving all that are
  * whole). */
 int64_t fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
