@@ -97,6 +97,7 @@ PROGRAMS = [
         (*STORE_SOURCES, *STORE_NEEDS),
         ("debug", "asan", "tsan"),
     ),
+    Program("test_compact.c", (*STORE_SOURCES, *STORE_NEEDS)),
     Program("test_journal.c", JOURNAL_SOURCES),
     Program("test_journal_verdicts.c", JOURNAL_SOURCES),
     Program("test_journal_scan.c", JOURNAL_SOURCES),
