@@ -100,7 +100,7 @@ async def churn(plan: Plan, report: Report, folder: Path) -> None:
                 if times >= TIMES or (made > 2 * LIVING and not plan.goes_on(0)):
                     break
                 due_s = began_s + load.acked_bytes / BYTES_PER_S
-                await asyncio.sleep(max(due_s - time.monotonic(), 0.0))
+                await wait_until_async(lambda due_s=due_s: time.monotonic() >= due_s, "its time")  # type: ignore[misc]
         report.lose(await space.settle(), "space at the end")
         report.lose(await load.compare(load.ledgers()), "what lives at the end")
         report.cases += 1
