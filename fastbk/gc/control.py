@@ -93,13 +93,16 @@ class Control:
         if self.kind in self.suspended:
             raise Suspended(f"{self.kind} is suspended")
 
-    def tell(self, status: dict[str, Any], *, now: bool = False) -> None:
-        """Send how things stand, if that is new and it is time (`now`: it is)."""
+    def tell(self, status: dict[str, Any], *, now: bool = False) -> bool:
+        """Send how things stand, if that is new and it is time (`now`: it is); return whether it is known now."""
+        if status == self._told:
+            return True
         now_s = time.monotonic()
-        if status == self._told or (not now and now_s - self._told_s < STATUS_INTERVAL_S):
-            return
+        if not now and now_s - self._told_s < STATUS_INTERVAL_S:
+            return False
         self._told, self._told_s = status, now_s
         self.line.send({"type": "gc_status", "status": status})
+        return True
 
     def _take(self, message: dict[str, Any]) -> None:
         kind = message.get("type")

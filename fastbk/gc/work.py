@@ -10,7 +10,7 @@ import msgspec
 
 from fastbk.errors import Error
 from fastbk.gc.compaction import Compactor
-from fastbk.gc.control import RunAsked, Suspended
+from fastbk.gc.control import STATUS_INTERVAL_S, RunAsked, Suspended
 from fastbk.gc.live_set import Cycle
 from fastbk.gc.over_replicated import CopiesLook
 from fastbk.observe import logs
@@ -74,6 +74,7 @@ class Work:
 
     def step(self) -> float:
         """Do what is due; return how long to rest, in seconds. Raises Draining."""
+        done = self.run_done
         self._take_asked()
         suspended = LEDGERS in self.control.suspended
         try:
@@ -86,8 +87,9 @@ class Work:
         self.control.kind = self.control.doing = ""
         self._step_compactors()
         self._look_at_usage()
-        self.control.tell(self.status())
-        return self._rest_s()
+        # Somebody waits for the end of a run.
+        is_told = self.control.tell(self.status(), now=self.run_done != done)
+        return self._rest_s() if is_told else min(self._rest_s(), STATUS_INTERVAL_S)
 
     def _rest_s(self) -> float:
         if self.control.asked:

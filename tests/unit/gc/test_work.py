@@ -202,6 +202,19 @@ def test_an_operator_s_run_happens_at_once_even_if_suspended(rig: Rig) -> None:
     assert rig.line.told[-1]["cycle"]["deleted"] == 5
 
 
+def test_the_end_of_a_run_is_told_at_once(rig: Rig) -> None:
+    """Somebody waits for it; and nothing that is new stays untold while gc rests."""
+    for number in (1, 2, 3):
+        rig.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
+        rig.control.wait(0.0)
+        rig.work.step()
+        assert rig.line.told[-1]["run_done"] == number
+    rig.control.suspended.add(MINOR)
+    assert rig.work.step() <= 0.5
+    rig.live(1)
+    assert rig.line.told[-1]["suspended"] == [MINOR]
+
+
 def test_a_compaction_that_was_asked_for_is_done_when_it_is(rig: Rig) -> None:
     rig.report.usage = lambda logs_now: None  # type: ignore[method-assign]
     rig.disk.logs = {1: (50, 1000)}
