@@ -2,8 +2,8 @@
  *
  * A window of runs at a time: what lies close together is read at once, past the page cache, which is for readers.  Every
  * entry is checked against its own checksum.  What is damaged is not moved and stops nothing: its ids get a location that
- * stands for damage.  So many bad runs that the disk rather than some of its sectors must be at fault end the compaction:
- * the logs stay as they are.  Background thread. */
+ * stands for damage.  A log with so many bad runs that the disk rather than some of its sectors must be at fault stays as
+ * it is.  Background thread. */
 #include "fbk_compact.h"
 
 #include "fbk_entry_log.h"

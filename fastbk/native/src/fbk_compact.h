@@ -19,6 +19,7 @@ struct fbk_compact_source {
     int32_t handle; /* -1 = none is open */
     bool has_salt;
     uint64_t salt;
+    uint64_t bad_runs;
 };
 
 struct fbk_compact {
@@ -28,6 +29,7 @@ struct fbk_compact {
     struct fbk_locations_writer to;
     struct fbk_compact_counts counts;
     struct fbk_compact_source source;
+    uint64_t bad_runs_before; /* in logs that were read to their end before this one */
     struct fbk_growing window; /* of the source's log alone */
     uint64_t window_used;
     struct fbk_growing items; /* struct fbk_flush_item; they point into the window */

@@ -1,7 +1,8 @@
 /* Filling a window of compaction: what lies close together in a log is read at once, then checked run by run.
  *
  * Bytes that come back wrong, by two ways of reading, are damage.  Bytes that do not come back are not: the disk may have
- * a bad moment, and what it holds must not be written off for that.  A log that can't be read is left out. */
+ * a bad moment, and what it holds must not be written off for that.  A log that can't be read is left out, and so is one
+ * with so much damage that the disk rather than some of its sectors must be at fault. */
 #include "fbk_compact.h"
 
 #include "fbk_entry_log.h"
@@ -29,6 +30,8 @@ open_source(struct fbk_compact *compact, uint64_t log_id)
     if (compact->source.handle >= 0 && compact->source.log_id == log_id)
         return 0;
     fbk_compact_close_source(compact);
+    compact->bad_runs_before += compact->source.bad_runs;
+    compact->source.bad_runs = 0;
     int32_t result = fbk_store_path(compact->store, path, "logs", log_id, "log");
     int32_t handle = result < 0 ? result : io->operations->open(io, path, FBK_IO_READ_ONLY | FBK_IO_DIRECT);
     if (handle < 0)
@@ -124,9 +127,11 @@ take_run(struct fbk_compact *compact, const struct fbk_location *run, uint8_t *b
     if (damaged != 0)
         damaged = read_again(compact, run, bytes);
     compact->counts.runs_read++;
-    compact->counts.bad_runs += damaged > 0 || damaged == FBK_E_CORRUPT;
-    if (compact->counts.bad_runs > BAD_RUNS_FREE + compact->counts.runs_read / BAD_RUNS_SHARE)
-        return FBK_E_CORRUPT;
+    bool is_bad = damaged > 0 || damaged == FBK_E_CORRUPT;
+    compact->counts.bad_runs += is_bad;
+    compact->source.bad_runs += is_bad;
+    if (compact->bad_runs_before + compact->source.bad_runs > BAD_RUNS_FREE + compact->counts.runs_read / BAD_RUNS_SHARE)
+        return -EIO;
     if (damaged >= 0)
         return take_entries(compact, run, bytes);
     if (damaged != FBK_E_CORRUPT)
@@ -197,5 +202,6 @@ fbk_compact_read(struct fbk_compact *compact, const struct fbk_location *runs, u
         return 1;
     *taken = 0;
     compact->item_count = compact->window_used = 0; /* what was moved before is there twice, and does no harm */
+    compact->source.bad_runs = 0; /* nothing of a log that stays is written off */
     return is_ours(result) ? result : 0;
 }

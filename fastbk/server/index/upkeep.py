@@ -132,10 +132,14 @@ class Upkeeper:
             bytes_per_s: read and written, at most.
             time_max_s: no further log is begun after so long.
         """
-        if self._drops or self._drop is not None:
+        if self._drops or self._drop is not None or self._compaction_task is not None:
             return False
-        deadline_s = time.monotonic() + time_max_s if time_max_s else float("inf")
         wanted = [log_id for log_id in log_ids if log_id not in self._unreadable]
+        if log_ids and not wanted:
+            # Begun and over: "busy" would have it asked for again and again, and nothing else.
+            self.compaction = CompactionStatus(error="could not be read: left alone until a restart")
+            return True
+        deadline_s = time.monotonic() + time_max_s if time_max_s else float("inf")
         plan = self._checkpoint.plan_compaction(wanted, self.deleted, deadline_s=deadline_s)
         if plan is None:
             return False
@@ -314,9 +318,7 @@ class Upkeeper:
         if isinstance(plan, Compaction):
             counts = plan.counts
             status.moved_bytes = counts.moved_bytes
-            if plan.unreadable:
-                self._unreadable.update(plan.unreadable)
-                self._log("compaction.unreadable", log_ids=plan.unreadable)
+            self._note_unreadable(plan)
             status.bad_runs, status.bad_entries = counts.bad_runs, counts.bad_entries
             if change is not None:
                 written = sum(log.durable_bytes for log in plan.logs if log.live_bytes)
@@ -330,6 +332,11 @@ class Upkeeper:
         if change is not None:
             kill_point("index.compact_before_install")
         return change
+
+    def _note_unreadable(self, plan: Compaction) -> None:
+        if plan.unreadable:
+            self._unreadable.update(plan.unreadable)
+            self._log("compaction.unreadable", log_ids=plan.unreadable)
 
     def _failed(self, failed: TaskFailed) -> None:
         """What was written is unlinked by the flush thread, which unlinks everything."""
@@ -345,6 +352,7 @@ class Upkeeper:
             reason = "stopped" if isinstance(error, TaskStopped) else str(error)
             self.compaction = CompactionStatus(error=reason)
             self._log("compaction.ended", reason=reason)
+            self._note_unreadable(plan)
         else:
             self._log("recount.failed", reason=str(error))
             self._recounted()

@@ -19,6 +19,7 @@ from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
+from fastbk.storage.directories import log_path
 from tests.fixtures.index_rig import NO_LEDGER, OK
 from tests.fixtures.storage_rig import LEDGERS, Book, Life, format_disk
 
@@ -193,6 +194,31 @@ def test_a_compaction_on_request(fake: FakeDisk, life: Life) -> None:
         assert life.ask(life.rig.read(ledger_id, 0)).status == OK
     events = AuditLog(fake.disk(), LEDGERS).read()
     assert "compacted into" in str(events[-1]["reason"])
+    life.close()
+
+
+def test_a_log_that_could_not_be_read_is_refused_at_once_and_keeps_nobody_busy(
+    fake: FakeDisk, life: Life
+) -> None:
+    life.add(1, 0, bytes(300))
+    life.settle()
+    life.flush()
+    life.close()
+    life = Life(fake, Book())  # the log of the life before is sealed
+    life.add(2, 0, bytes(300))
+    life.settle()
+    life.flush()
+    upkeep = life.flusher.upkeep
+    first = life.checkpoint.manifest.logs[0].log_id
+    fake.disk().unlink(log_path(LEDGERS, first))
+    assert upkeep.compact([first], 1 << 40, 60.0)
+    life.flush()
+    assert "none of these" in upkeep.compaction.error
+    reads = fake.operations()
+    assert upkeep.compact([first], 1 << 40, 60.0), "or it would be asked for again and again"
+    assert not upkeep.compaction.running
+    assert "left alone" in upkeep.compaction.error
+    assert fake.operations() == reads
     life.close()
 
 

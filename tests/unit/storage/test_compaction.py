@@ -220,9 +220,34 @@ def test_a_disk_that_gives_wrong_bytes_everywhere_is_not_believed() -> None:
         for ledger_id in range(100):
             corrupt(world, one, ledger_id, 0)
         before = one.checkpoint.manifest
-        with pytest.raises(CheckpointFailed, match="damaged"):
+        with pytest.raises(CheckpointFailed, match="can be read"):
             one.checkpoint.compact(one.store, [1])
         assert one.checkpoint.manifest is before
+        world.end()
+
+
+def test_a_log_full_of_damage_keeps_no_other_from_being_compacted() -> None:
+    with FakeDisk() as fake:
+        world = World(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1))
+        world.birth()
+        one = world.start()
+        for part in range(3):
+            world.flush([(100 * part + ledger_id, 0) for ledger_id in range(100)])
+        world.flush([(500, 0)])
+        for ledger_id in range(100, 200):
+            corrupt(world, one, ledger_id, 0)
+        corrupt(world, one, 250, 0)
+        plan = one.checkpoint.plan_compaction([1, 2, 3])
+        assert plan is not None
+        while plan.step(one.store):
+            pass
+        world.take(one.checkpoint.commit_compaction(one.store, plan))
+        assert plan.unreadable == [2]
+        assert logs_of(one) == [2, 4, 5]
+        assert one.store.read(50, 0, 0).status == OK
+        assert one.store.read(150, 0, 0).status == CANNOT_TELL
+        assert one.store.read(250, 0, 0).status == CANNOT_TELL, "little damage is written off"
+        assert one.store.read(251, 0, 0).status == OK
         world.end()
 
 
