@@ -85,7 +85,7 @@ def check(options: argparse.Namespace) -> int:
     rate = rate_of(options.rate)
     line = ProgressLine()
     checked = Checked()
-    with _locked(options.config) as (_, pairs):
+    with _locked(options.config, only_reads=True) as (_, pairs):
         for pair in pairs:
             for directory, problem in pair.problems:
                 checked.add("damage", directory, problem)
@@ -177,7 +177,7 @@ def rebuild(options: argparse.Namespace) -> int:
 
     reports = []
     line = ProgressLine()
-    with _locked(options.config) as (config, pairs):
+    with _locked(options.config, only_reads=options.dry_run) as (config, pairs):
         for pair in pairs:
             run = Rebuild(
                 pair.disk,
@@ -248,7 +248,7 @@ def _mark(pair: Pair) -> int:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[tuple[BookieConfig, list[Pair]]]:
+def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, list[Pair]]]:
     """Read the configuration, lock the directories, open disks. Raises ConfigError, StorageError."""
     from fastbk import config as config_module
     from fastbk.native.disk import Disk
@@ -268,7 +268,7 @@ def _locked(path: Path) -> Iterator[tuple[BookieConfig, list[Pair]]]:
             stack.callback(lock.close)
         pairs = []
         for number, (journal, ledgers) in enumerate(folders):
-            disks = [Disk(ledgers, "plain"), Disk(journal, "plain")]
+            disks = [Disk(one, "plain", only_reads=only_reads) for one in (ledgers, journal)]
             for disk in disks:
                 stack.callback(disk.destroy)
             pair = Pair(number, ledgers, journal, disks[0], disks[1], {}, [])

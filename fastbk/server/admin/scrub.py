@@ -30,7 +30,7 @@ class ScrubPage:
         quarantined: list[dict[str, Any]] = []
         is_cut = False
         for number, directory in enumerate(self._directories):
-            disk = Disk(directory, "plain")
+            disk = Disk(directory, "plain", only_reads=True)
             try:
                 identity = read_identity(disk, directory)
                 if identity is None:
