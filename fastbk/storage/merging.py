@@ -57,6 +57,8 @@ class Merging:
         self.merged: LocationsEntry | None = None
         """Once it is written."""
         self.result: MergeResult | None = None
+        self.damaged: tuple[int, ...] = ()
+        """Ids of inputs that turned out not to be readable, when it failed for that."""
         self.size_bytes = sum(entry.size_bytes for entry in chosen)
         self._options = MergeOptions(attempt.file_id, created_s, forget_deleted_before_s)
         self._scope = Scope(
@@ -78,7 +80,12 @@ class Merging:
             return 0
         if self._merge is None:
             self._merge = store.begin_merge(self._options, self._scope)
-        if not self._merge.step(SLICE_BLOCKS):
+        try:
+            goes_on = self._merge.step(SLICE_BLOCKS)
+        except (OSError, CorruptDataError):
+            self._look_for_damage(store)
+            raise
+        if not goes_on:
             self.result = result = self._merge.end()
             self.attempt.prepared.append(self.attempt.file_id)
             kill_point("index.merge_written")
@@ -92,8 +99,23 @@ class Merging:
             )
         return SLICE_BLOCKS * BLOCK_BYTES
 
+    def _look_for_damage(self, store: Store) -> None:
+        """A rotten file keeps no others from being merged for ever; if none is whole it is the disk's moment."""
+        bad = tuple(entry.file_id for entry in self.chosen if not _is_readable(store, entry))
+        if len(bad) < len(self.chosen):
+            self.damaged = bad
+
     def abandon(self) -> None:
         """Let the disk go; what was written is unlinked by `Checkpoint.abandon`. Harmless when it ended already."""
         if self._merge is not None:
             self._merge.abandon()
             self._merge = None
+
+
+def _is_readable(store: Store, entry: LocationsEntry) -> bool:
+    try:
+        store.log_bytes(Scope([entry.file_id], None))
+        store.count_states([entry.file_id], 0)
+    except (OSError, CorruptDataError):
+        return False
+    return True

@@ -155,6 +155,10 @@ class Upkeep:
         """Whether a merge is under way that drops ledgers which may come again."""
         return any(merging.drops for merging in self._merges)
 
+    def note_damage(self, merging: Merging) -> None:
+        """Leave out of further merges what this one could not read."""
+        self.damaged = {*self.damaged, *merging.damaged}
+
     # ---- the flush thread's part
 
     def commit_merge(self, store: Store, merging: Merging) -> Change:
@@ -292,6 +296,8 @@ class Upkeep:
             return self.commit_compaction(store, plan)
         except FAILURES as error:
             self.abandon(store, plan)
+            if isinstance(plan, Merging):
+                self.note_damage(plan)
             if isinstance(error, CheckpointFailed):
                 raise
             raise CheckpointFailed(f"could not rewrite files: {error}") from error

@@ -345,6 +345,9 @@ class Upkeeper:
             raise error
         if isinstance(plan, Merging):
             self._merges -= 1
+            if plan.damaged:
+                self._checkpoint.note_damage(plan)
+                self._log("index.locations_damaged", file_ids=plan.damaged)
             drop, self._drop = (self._drop, None) if plan.drops else (None, self._drop)
             self._merge_failed(str(error), drop)
         elif isinstance(plan, Compaction):

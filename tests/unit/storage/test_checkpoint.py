@@ -11,6 +11,7 @@ from fastbk.native.fake_disk import FOREVER, FakeDisk
 from fastbk.native.store import DELETED, FlushItems, LedgerState, Scope
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
+from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.recount import Recount
@@ -290,6 +291,38 @@ def test_a_merge_goes_on_beside_flushes_and_other_merges(world: World, life: Lif
     world.check()
     world.check_files()
     world.restart()
+    world.check()
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_file_that_rots_in_service_keeps_the_others_from_nothing(
+    world: World, life: Life, part: int
+) -> None:
+    """A block of its locations, or of its states."""
+    for i in range(MERGE_FILES_MIN // 2):
+        world.flush([(1, i)])
+    rotten = life.checkpoint.manifest.locations[1].file_id
+    world.fake.corrupt(locations_path(DIRECTORY, rotten), part * 4096 + 10)
+    for i in range(2 * MERGE_FILES_MIN):
+        world.flush([(2, i)])
+        world.merge()
+    assert life.checkpoint.damaged == {rotten}
+    assert len(life.checkpoint.manifest.locations) < MERGE_FILES_MIN + 2
+    for i in range(2 * MERGE_FILES_MIN):
+        assert life.store.read(2, i, i).status == OK
+    assert life.store.read(1, 0, 0).status == OK
+
+
+def test_a_disk_that_reads_nothing_is_no_file_s_fault(world: World, life: Life) -> None:
+    for i in range(MERGE_FILES_MIN):
+        world.flush([(1, i)])
+    world.fake.fault("fail", "read", times=FOREVER, errno=errno.EIO)
+    with pytest.raises(CheckpointFailed):
+        life.checkpoint.merge_if_due(life.store)
+    world.fake.clear_faults()
+    assert life.checkpoint.damaged == set()
+    world.merge()
+    assert len(life.checkpoint.manifest.locations) == 1
     world.check()
 
 
