@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HURRY_POLL_S = 0.001
 SPARE_FILES_MAX = 1
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-ROOM_RETRY_S = 1.0
+RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class JournalPool:
         limit_bytes: int,
         old_files: Sequence[OldFile] = (),
         in_background: bool = True,
+        retry_s: float = RETRY_S,
     ) -> None:
         """Begin with the files of earlier starts; nothing is touched before `update`.
 
@@ -67,6 +68,7 @@ class JournalPool:
             limit_bytes: journal behind the mark; free files beyond it are removed.
             old_files: of earlier starts, by rising id.
             in_background: make files in a thread; False waits (the fake disk of tests).
+            retry_s: before the next try to make a file that could not be made.
         """
         self.disk = disk
         self.directory = directory
@@ -86,6 +88,7 @@ class JournalPool:
         self._no_file_errno = 0
         self._said = ""
         self._in_background = in_background
+        self._retry_s = retry_s
 
     @property
     def behind_bytes(self) -> int:
@@ -141,9 +144,15 @@ class JournalPool:
         elif not self._reuse():
             self._make(self._wanted_bytes)
 
-    def take(self) -> ReadyFile | None:
-        """Return the next file to write to; waits for it if it is not ready. `used` follows when its header is
-        durable. None: it could not be made. Raises OSError.
+    @property
+    def is_making(self) -> bool:
+        """Whether the next file is being made."""
+        return self._prewrite is not None
+
+    def take(self, *, wait: bool = True) -> ReadyFile | None:
+        """Return the next file to write to; `used` follows when its header is durable. Raises OSError.
+
+        None: it could not be made, or, unless it is waited for, is still being made.
         """
         if not self._ready and self._prewrite is None and not self._reuse():
             self._make(self._wanted_bytes)
@@ -153,6 +162,8 @@ class JournalPool:
             self._prewrite.hurry()
             self._finish_prewrite()
             if not self._ready and self._prewrite is not None:
+                if not wait:
+                    return None
                 time.sleep(HURRY_POLL_S)
         return self._ready.pop(0)
 
@@ -279,7 +290,7 @@ class JournalPool:
         room = "has no room" if error.errno in NO_ROOM else "cannot be made"
         self._said = f"the next journal file ({size_mib} MiB) {room}: {error.strerror}"
         self._no_file_errno = error.errno or 0
-        self._no_file_until_s = time.monotonic() + ROOM_RETRY_S
+        self._no_file_until_s = time.monotonic() + self._retry_s
 
     def _open(self, file_id: int, size_bytes: int) -> None:
         path = self._path(file_id)

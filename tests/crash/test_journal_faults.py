@@ -79,6 +79,7 @@ def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
         limit_bytes=16 * FILE_BYTES,
         old_files=replayed.old_files if replayed is not None else (),
         in_background=False,
+        retry_s=0.0,
     )
     return Life(rig, pool, JournalLoop(rig.journal, pool, 16 * FILE_BYTES))
 

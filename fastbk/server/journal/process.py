@@ -136,6 +136,7 @@ class JournalLoop:
         """What is refused now."""
         self._disk = disk
         self._files_limit = LIMIT_OPEN
+        self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
 
@@ -168,7 +169,11 @@ class JournalLoop:
         if behind_bytes > self.limit_bytes + self.pool.file_size_bytes:
             self._set_limit(LIMIT_NO_WRITES)
             return
-        file = self.pool.take()
+        # The first one is waited for; later a disk that hangs must not keep this loop from what else it is asked.
+        file = self.pool.take(wait=self._is_first)
+        if file is None and self.pool.is_making:
+            time.sleep(LAG_PAUSE_S)  # the next step asks again
+            return
         if file is None:
             self._set_limit(
                 LIMIT_NO_WRITES
@@ -185,7 +190,7 @@ class JournalLoop:
             return
         kill_point("journal.roll_after_switch")
         self.pool.used(file, closed_sequence)
-        self._is_nearly_full = False
+        self._is_first = self._is_nearly_full = False
         self._set_limit(LIMIT_NO_ADDS if behind_bytes > self.limit_bytes else LIMIT_OPEN)
         self.look_at_files()
 

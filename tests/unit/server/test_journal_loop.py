@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from fastbk.native.disk import Disk
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN
 from fastbk.native.journal_scan import JournalScan
@@ -128,7 +130,7 @@ def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(servic
     assert service.pool.no_room == ""
 
 
-class Disk:
+class SaidDisk:
     """A journal directory's disk, as it is said to be."""
 
     def __init__(self) -> None:
@@ -146,7 +148,7 @@ def test_what_the_disk_takes_is_taken_and_nothing_is_made_where_it_is_gone(
     service: Service,
 ) -> None:
     """INV-D2."""
-    disk = Disk()
+    disk = SaidDisk()
     loop = service.loop = JournalLoop(service.loop.journal, service.pool, LIMIT_BYTES, disk)  # type: ignore[arg-type]
     assert service.add() == 0
     for takes, adds, recovers in (
@@ -170,6 +172,43 @@ def test_what_the_disk_takes_is_taken_and_nothing_is_made_where_it_is_gone(
     loop.roll()
     loop.look_at_files()
     assert service.add() == 0
+
+
+def test_a_file_that_is_still_being_made_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that hangs the loop goes on hearing what it is asked; nothing is refused meanwhile."""
+    with Disk(tmp_path, "plain") as disk:
+        rig = JournalRig(
+            disk, ring_bytes=256 * KIB, batch_bytes=32 * KIB, record_bytes_max=40 * KIB
+        )
+        assert rig.journal is not None
+        pool = JournalPool(
+            disk,
+            str(tmp_path),
+            next_file_id=1,
+            file_size_bytes=FILE_BYTES,
+            first_file_size_bytes=FILE_BYTES,
+            limit_bytes=LIMIT_BYTES,
+        )
+        loop = JournalLoop(rig.journal, pool, LIMIT_BYTES)
+        loop.roll()
+        first = rig.journal.status.file_id
+        finish = pool._finish_prewrite
+        monkeypatch.setattr(pool, "_finish_prewrite", lambda: None)
+        pool._ready.clear()
+        loop.roll()
+        assert pool.is_making
+        assert (rig.journal.status.file_id, loop.limit) == (first, LIMIT_OPEN)
+        monkeypatch.setattr(pool, "_finish_prewrite", finish)
+
+        def has_rolled() -> bool:
+            loop.roll()
+            return rig.journal is not None and rig.journal.status.file_id > first
+
+        wait_until(has_rolled, "the next file")
+        rig.close()
+        pool.close()
 
 
 def test_draining_takes_what_waits_and_closes(service: Service) -> None:
