@@ -218,7 +218,10 @@ class Flusher:
         self.wait()
 
     def wait(self) -> None:
-        """Wait for the flush that is under way, if one is. Raises CheckpointFailed."""
+        """Wait for the flush that is under way, or failed and is tried again now. Raises CheckpointFailed."""
+        if self._is_flushing and self.failure:
+            self.failure = ""
+            self._submit_flush()
         while self._is_flushing:
             self._wait_readable()
             self._take_results()

@@ -235,6 +235,7 @@ class Upkeeper:
         self._dropped = None
         self._store.forget_ledgers(drop.ledger_ids)
         self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=True)
+        self._wants_recount = True
 
     # ---- results
 

@@ -106,6 +106,27 @@ def test_a_failed_flush_keeps_everything_and_is_tried_again(fake: FakeDisk, life
     assert life.rig.mark > mark
 
 
+def test_whoever_waits_for_a_failed_flush_has_it_tried_at_once(fake: FakeDisk, life: Life) -> None:
+    """A drain does not look again in a while: it would wait for a result that nobody is at work for."""
+    jobs = FlushThread()
+    flusher = Flusher(life.index, life.store, life.checkpoint, jobs, life.disks[0], LEDGERS)
+    life.add(1, 0, bytes(300))
+    life.settle()
+    fake.fault("fail", "sync", times=1 << 40, errno=errno.EIO)
+    flusher.begin()
+    while not flusher.failure:
+        wait_readable(jobs.fd)
+        flusher._take_results()
+    fake.clear_faults()
+    done = threading.Thread(target=flusher.flush_now, daemon=True)
+    done.start()
+    done.join(10)
+    assert not done.is_alive()
+    assert not flusher.is_busy
+    assert flusher.flushes == 2
+    jobs.stop()
+
+
 def delete(life: Life, *ledger_ids: int) -> None:
     life.flusher.delete_ledgers(ledger_ids, "gone from metadata")
     life.flush()
@@ -227,11 +248,13 @@ def test_copies_are_dropped_once_nothing_can_bring_them_back(life: Life) -> None
         life.add(ledger_id, 0, bytes(300))
     life.settle()
     life.flush()
+    live_bytes = life.checkpoint.manifest.logs[0].live_bytes
     ids, changed, _ = life.index.list_settled(0)
     marks = dict(zip(ids, changed, strict=True))
     assert life.flusher.drop_ledgers([1], [marks[1]], "not ours any more") == 1
     life.flush()
     life.flush()
+    assert life.checkpoint.manifest.logs[0].live_bytes == live_bytes // 2, "the room can be won back"
     assert life.store.ledger_bytes(1) == {}
     assert life.store.cached(1, 0) is None
     assert life.index.list_settled(0)[0] == [2]
