@@ -19,9 +19,10 @@ from fastbk.native.store import Store, StoreOptions
 from fastbk.storage import limbo
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
+from fastbk.storage.directories import free_bytes
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.manifest import ManifestSlots
-from fastbk.units import MIB
+from fastbk.units import MIB, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ FLUSH_BYTES = 64 * MIB
 FLUSH_ENTRIES = 100_000
 """Entries are held in memory up to here, then flushed."""
 FLUSH_STATES = 100_000
+KEPT_FREE_BYTES = 128 * MIB
+"""Room on the target's disk that no copy may take."""
 AUDIT_IDS = 4096
 """Ledgers in one line of the audit log."""
 FORGOTTEN_S = 1
@@ -150,6 +153,7 @@ class StoppedPair:
         kill_point("move.after_announcement")
         count = 0
         for part in _parts(entries):
+            self._check_room(sum(len(data) for _, _, data in part))
             self._put(FlushItems.from_entries(part))
             kill_point("move.after_entries")
             count += len(part)
@@ -174,6 +178,15 @@ class StoppedPair:
             [replace(one, flags=one.flags | DELETED, deleted_s=FORGOTTEN_S) for one in states]
         )
         return len(states)
+
+    def _check_room(self, size_bytes: int) -> None:
+        """A disk that is filled to the end would leave no room for undoing the move."""
+        free = free_bytes(self.directory)
+        if free < size_bytes + KEPT_FREE_BYTES:
+            raise StorageError(
+                f"{self.directory} has {format_size(free)} left, too little for the copies and the"
+                f" {format_size(KEPT_FREE_BYTES)} that are kept. Nothing was moved. Make room there, or move fewer shards"
+            )
 
     def _put_states(self, states: Sequence[LedgerState]) -> None:
         for at in range(0, len(states), FLUSH_STATES):

@@ -21,7 +21,7 @@ from fastbk.native.shard import shard_of
 from fastbk.server.expansion import expand
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.shard_moves import end_move, move_evenly, move_shards
-from fastbk.storage import shard_move
+from fastbk.storage import shard_move, stopped_pair
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.shard_move import COPYING, MOVED, Move
@@ -121,6 +121,20 @@ def test_what_cannot_be_read_stops_the_move_and_undoes_it(bookie: StoppedBookie)
         log.write_bytes(whole)
     assert read_shards(bookie.config) == even_shards(2)
     assert not (bookie.folder / "ledgers.0" / shard_move.NAME).exists()
+    assert same(bookie.content(), before)
+    assert not bookie.leftovers()
+
+
+def test_a_target_without_room_gets_nothing(
+    bookie: StoppedBookie, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The move ends before the disk is full, so that it can be undone there."""
+    before = bookie.fill()
+    monkeypatch.setattr(stopped_pair, "free_bytes", lambda _: stopped_pair.KEPT_FREE_BYTES)
+    with pytest.raises(StorageError, match="too little for the copies"):
+        move_shards(bookie.config, SHARDS, 1, quietly)
+    assert read_shards(bookie.config) == even_shards(2)
+    assert not end_move(bookie.config), "it was undone at once"
     assert same(bookie.content(), before)
     assert not bookie.leftovers()
 
