@@ -15,12 +15,12 @@ from tests.rigs.report import Plan, Report
 
 pytestmark = pytest.mark.fast
 
-CASES = 1500
-CASES_OF_A_FAULT = 600
+CASES = 800
+CASES_OF_A_FAULT = 400
 
 
 def run(seed: int, cases: int) -> Report:
-    return fake_disk.run(Plan(seed % (1 << 30), cases, 60.0, Path()))
+    return fake_disk.run(Plan(seed % (1 << 30), cases, 600.0, Path()))
 
 
 def test_crashes_at_every_moment_lose_nothing(seed: int) -> None:

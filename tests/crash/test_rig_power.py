@@ -11,7 +11,7 @@ from tests.rigs import mounts, power_cut
 from tests.rigs.block_log import FLUSH, MODELS, WRITE, BlockLog, Images, header
 from tests.rigs.report import Plan, Report
 
-IMAGES = 20
+IMAGES = 12
 IMAGES_OF_A_LIAR = 10
 
 
@@ -23,7 +23,7 @@ def _needs_fuse() -> None:
 
 
 def run(seed: int, tmp_path: Path, cases: int = IMAGES, **how: bool) -> Report:
-    return power_cut.run(Plan(seed, cases, 100.0, tmp_path), **how)
+    return power_cut.run(Plan(seed, cases, 600.0, tmp_path), **how)
 
 
 @pytest.mark.usefixtures("_needs_fuse")
