@@ -185,7 +185,8 @@ class StoppedPair:
         if free < size_bytes + KEPT_FREE_BYTES:
             raise StorageError(
                 f"{self.directory} has {format_size(free)} left, too little for the copies and the"
-                f" {format_size(KEPT_FREE_BYTES)} that are kept. Nothing was moved. Make room there, or move fewer shards"
+                f" {format_size(KEPT_FREE_BYTES)} that are kept. Nothing was moved. Make room there, or move fewer"
+                " shards"
             )
 
     def _put_states(self, states: Sequence[LedgerState]) -> None:
