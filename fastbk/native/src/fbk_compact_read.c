@@ -108,7 +108,9 @@ take_entries(struct fbk_compact *compact, const struct fbk_location *run, const 
             continue;
         }
         uint32_t last = i;
-        while (last + 1 < run->entry_count && from[last + 1].size_bytes == 0)
+        /* Ids between them may be nobody's: only what was here stands for damage, or no repair would end it. */
+        while (last + 1 < run->entry_count && from[last + 1].size_bytes == 0 &&
+               from[last + 1].entry_id == from[last].entry_id + 1)
             last++;
         compact->counts.bad_entries += last - i + 1;
         int32_t result = note_damage(compact, run->ledger_id, from[i].entry_id, from[last].entry_id, last - i + 1);

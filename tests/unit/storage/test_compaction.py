@@ -168,6 +168,22 @@ def test_a_damaged_entry_stops_nothing_and_stays_cannot_tell(world: World, life:
     world.check()
 
 
+def test_a_striped_ledger_s_damage_is_over_once_it_is_repaired(world: World, life: Life) -> None:
+    """Ids that were never here are not taken for damaged ones."""
+    mine = [(9, i) for i in range(0, 20, 2)]
+    world.flush(mine)
+    world.flush([(3, 1)])
+    for entry_id in (6, 8):
+        corrupt(world, life, 9, entry_id)
+    world.compact()
+    assert [life.store.read(9, i, i).status for i in (6, 7, 8)] == [CANNOT_TELL, NO_ENTRY, CANNOT_TELL]
+    world.pending = [(9, 6), (9, 8)]
+    world.flush([])
+    assert life.store.list(9).ranges == tuple((i, i) for i in range(0, 20, 2))
+    assert life.store.read(9, 7, LAST).entry_id == 8
+    world.check(never=[(9, i) for i in range(1, 20, 2)])
+
+
 def test_a_run_whose_table_is_damaged_is_cannot_tell_as_a_whole(world: World, life: Life) -> None:
     run = next(run for run in life.store.log_runs(Scope([2], [2])) if run.ledger_id == 2)
     world.fake.corrupt(log_path(DIRECTORY, 2), run.offset_bytes + 8)
