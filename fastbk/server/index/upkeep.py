@@ -42,6 +42,8 @@ RETRY_S = 5.0
 """After a failure."""
 DROPS_MAX = 100_000
 """Ledgers that wait to be dropped."""
+DROPS_A_MERGE = 10_000
+"""And those of one request: so many are looked up at once."""
 MERGE_BYTES_PER_S = 64 * MIB
 
 
@@ -213,7 +215,7 @@ class Upkeeper:
         self.stop_compaction()
         if self._merges or self._checkpoint.has_compaction:
             return
-        wanted = self._drops.pop(0)
+        wanted = self._next_drop()
         drop = Drop(*self._index.begin_drop(wanted.ledger_ids, wanted.changed))
         if not drop.ledger_ids:
             return
@@ -226,6 +228,15 @@ class Upkeeper:
             return
         self._drop = drop
         self._submit_merge(merging)
+
+    def _next_drop(self) -> Drop:
+        """Return what waits, together: they come in pages, and each merge is one of everything."""
+        wanted = self._drops.pop(0)
+        while self._drops and len(wanted.ledger_ids) < DROPS_A_MERGE:
+            more = self._drops.pop(0)
+            wanted.ledger_ids.extend(more.ledger_ids)
+            wanted.changed.extend(more.changed)
+        return wanted
 
     def _end_drop(self) -> None:
         """INV-G2: only when nothing can bring a dropped run back is it said that it is gone."""

@@ -261,6 +261,24 @@ def test_copies_are_dropped_once_nothing_can_bring_them_back(life: Life) -> None
     assert life.ask(life.rig.read(2, 0)).status == OK
 
 
+def test_what_is_dropped_in_pages_costs_one_merge(life: Life) -> None:
+    ledger_ids = range(1, 9)
+    for ledger_id in ledger_ids:
+        life.add(ledger_id, 0, bytes(300))
+    life.settle()
+    life.flush()
+    ids, changed, _ = life.index.list_settled(0)
+    upkeep = life.flusher.upkeep
+    for one, mark in zip(ids, changed, strict=True):
+        assert upkeep.drop([one], [mark]) == 1
+    merges = life.checkpoint.drops
+    for _ in range(4):
+        life.flush()
+    assert life.checkpoint.drops == merges + 1
+    assert life.index.list_settled(0)[0] == []
+    assert all(life.store.ledger_bytes(ledger_id) == {} for ledger_id in ledger_ids)
+
+
 def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not life.flusher.is_busy
     monkeypatch.setattr(upkeep, "LAG_FILES_MAX", 0)
