@@ -72,10 +72,13 @@ def test_readiness_says_why_not(tmp_path: Path) -> None:
     with LocalCluster(1, data=tmp_path / "data") as cluster:
         bookie = cluster.bookies[0]
         status, text = page(bookie.http_port, "/readyz")
-        assert (status, json.loads(text)) == (
-            200,
-            {"ready": True, "state": "writable", "reasons": []},
-        )
+        said = json.loads(text)
+        disks = said.pop("disks")
+        assert (status, said) == (200, {"ready": True, "state": "writable", "reasons": []})
+        assert [(one["role"], one["state"]) for one in disks] == [
+            ("journal", "ok"),
+            ("ledger", "ok"),
+        ]
         assert page(bookie.http_port, "/livez")[0] == 200
         cluster.kill(0, "journal")
         seen: list[str] = []
@@ -99,7 +102,7 @@ async def test_a_disk_without_room_makes_the_bookie_read_only_and_says_so(tmp_pa
         port = cluster.bookies[0].http_port
         wait_until(lambda: page(port, "/readyz")[0] == 503, "the bookie to be read-only")
         (reason,) = json.loads(page(port, "/readyz")[1])["reasons"]
-        assert reason.startswith("read_only for ")
+        assert "too little space" in reason
         assert values(port)["bookie_SERVER_STATUS"] == 0
         assert page(port, "/livez")[0] == 200
         async with fastbk.connect(cluster.metadata_uri) as client:
