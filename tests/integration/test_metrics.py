@@ -103,7 +103,7 @@ async def test_a_disk_without_room_makes_the_bookie_read_only_and_says_so(tmp_pa
         wait_until(lambda: page(port, "/readyz")[0] == 503, "the bookie to be read-only")
         (reason,) = json.loads(page(port, "/readyz")[1])["reasons"]
         assert "too little space" in reason
-        assert values(port)["bookie_SERVER_STATUS"] == 0
+        wait_until(lambda: values(port)["bookie_SERVER_STATUS"] == 0, "the metric to follow")
         assert page(port, "/livez")[0] == 200
         async with fastbk.connect(cluster.metadata_uri) as client:
             await wait_until_async(
