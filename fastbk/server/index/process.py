@@ -212,6 +212,7 @@ class IndexLoop:
         )
         self.is_draining = False
         self._next_look_s = 0.0
+        parts.flusher.upkeep.room_bytes = self.room_bytes
 
     def step(self, timeout_ms: int) -> int:
         """One step and what follows from it. Returns the step's reasons."""
@@ -242,6 +243,10 @@ class IndexLoop:
             floor_bytes=self.disk.watch.health.thresholds.reserve_bytes,
             is_full=self.disk.watch.takes is not Takes.ALL,
         )
+
+    def room_bytes(self) -> int:
+        """Return how much merges may take."""
+        return self.disk.watch.health.look.free_bytes - self.disk.watch.health.thresholds.reserve_bytes
 
     def receive(self) -> None:
         """Take the supervisor's messages. Raises SupervisorGone."""

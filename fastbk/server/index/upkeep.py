@@ -7,6 +7,7 @@ no file in common.
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,8 @@ class Upkeeper:
         self.compaction = CompactionStatus()
         self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
         """Told (ledger, first id, last id) of what a compaction found damaged, once it counts."""
+        self.room_bytes: Callable[[], int] = lambda: sys.maxsize
+        """How much of the disk merges may take: what is above the floor (A13)."""
         self._index = index
         self._store = store
         self._checkpoint = checkpoint
@@ -189,7 +192,16 @@ class Upkeeper:
 
     def _begin_merges(self) -> None:
         while (merging := self._checkpoint.plan_merge(self.deleted)) is not None:
+            # With so many files that no flush begins, the floor is no reason to wait any more.
+            if merging.size_bytes > self.room_bytes() and not self.lags:
+                self._give_up(merging)
+                self._merge_not_before_s = self._monotonic_s() + RETRY_S
+                return
             self._submit_merge(merging)
+
+    def _give_up(self, plan: Merging | Compaction) -> None:
+        """What was written is unlinked by the flush thread, which unlinks everything."""
+        self._jobs.submit("abandon", lambda: self._checkpoint.abandon(self._store, plan))
 
     def _submit_merge(self, merging: Merging) -> None:
         self._merges += 1
@@ -222,9 +234,11 @@ class Upkeeper:
         merging = self._checkpoint.plan_merge(
             self.deleted, everything=True, dropped=drop.ledger_ids
         )
-        if merging is None:
+        if merging is None or merging.size_bytes > self.room_bytes():
             self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
-            self._log("drop.impossible", reason="a locations file is damaged, or there is none")
+            self._log("drop.impossible", reason="a locations file is damaged, or there is no room")
+            if merging is not None:
+                self._give_up(merging)
             return
         self._drop = drop
         self._submit_merge(merging)
@@ -351,7 +365,6 @@ class Upkeeper:
             self._log("compaction.unreadable", log_ids=plan.unreadable)
 
     def _failed(self, failed: TaskFailed) -> None:
-        """What was written is unlinked by the flush thread, which unlinks everything."""
         plan, error = failed.task.plan, failed.error
         if not isinstance(error, OSError | Error | TaskStopped):
             raise error
@@ -374,14 +387,16 @@ class Upkeeper:
             self._recount_not_before_s += RETRY_S
             self._wants_recount = True
         if isinstance(plan, Merging | Compaction):
-            self._jobs.submit("abandon", lambda: self._checkpoint.abandon(self._store, plan))
+            self._give_up(plan)
 
     def _forget(self, before_s: int) -> None:
         """Everything is merged, since only then no older file can bring a forgotten state back."""
         merging = self._checkpoint.plan_merge(
             self.deleted, everything=True, forget_deleted_before_s=before_s
         )
-        if merging is None:
-            self._forget_at_s = 0.0  # not now: with the next recount
-        else:
+        if merging is not None and merging.size_bytes <= self.room_bytes():
             self._submit_merge(merging)
+            return
+        self._forget_at_s = 0.0  # not now: with the next recount
+        if merging is not None:
+            self._give_up(merging)

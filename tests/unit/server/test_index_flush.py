@@ -20,6 +20,7 @@ from fastbk.server.index.held import HeldCheck
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import log_path
+from fastbk.storage.locations_files import MERGE_FILES_MIN, locations_name
 from tests.fixtures.index_rig import NO_LEDGER, OK
 from tests.fixtures.storage_rig import LEDGERS, Book, Life, format_disk
 
@@ -277,6 +278,31 @@ def test_what_is_dropped_in_pages_costs_one_merge(life: Life) -> None:
     assert life.checkpoint.drops == merges + 1
     assert life.index.list_settled(0)[0] == []
     assert all(life.store.ledger_bytes(ledger_id) == {} for ledger_id in ledger_ids)
+
+
+def test_no_merge_takes_what_lies_below_the_floor(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A13: that is for what was acknowledged. When no flush could begin any more, merges have to."""
+    life.flusher.upkeep.room_bytes = lambda: 1 << 10
+    for entry_id in range(2 * MERGE_FILES_MIN):
+        life.add(1, entry_id, bytes(300))
+        life.settle()
+        life.flush()
+    assert len(life.checkpoint.manifest.locations) == 2 * MERGE_FILES_MIN
+    assert sorted(life.disks[0].list(f"{LEDGERS}/locations")) == [
+        locations_name(entry.file_id) for entry in life.checkpoint.manifest.locations
+    ]
+    monkeypatch.setattr(upkeep, "LAG_FILES_MAX", MERGE_FILES_MIN)
+    life.flusher.look()
+    life.flusher.look()
+    assert len(life.checkpoint.manifest.locations) == 1
+    life.flusher.upkeep.room_bytes = lambda: 1 << 30
+    for entry_id in range(100, 100 + 2 * MERGE_FILES_MIN):
+        life.add(1, entry_id, bytes(300))
+        life.settle()
+        life.flush()
+    assert len(life.checkpoint.manifest.locations) < MERGE_FILES_MIN
 
 
 def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
