@@ -37,6 +37,9 @@ __all__ = ["Change", "Checkpoint", "CheckpointFailed", "CheckpointSettings"]
 def _no_pause(_: int) -> None:
     return None
 
+READ_ATTEMPTS_MAX = 3
+"""Reads of a locations file at start before it is taken for damaged."""
+
 
 class Checkpoint(Upkeep):
     """The durable state of one ledger directory, and the only way to change it. One thread but for `install`."""
@@ -78,10 +81,18 @@ class Checkpoint(Upkeep):
     # ---- the main loop's part
 
     def load(self, store: Store) -> set[int]:
-        """Put all files of the manifest into the set, at start; return the ids of damaged ones."""
+        """Put all files of the manifest into the set, at start; return the ids of damaged ones.
+
+        A disk that fails to read gets more than one chance: lost states are remembered for good.
+        """
         for entry in self.manifest.locations:
-            if store.add(entry.file_id):
-                self.damaged.add(entry.file_id)
+            for attempt in range(READ_ATTEMPTS_MAX):
+                if not store.add(entry.file_id):
+                    break
+                if attempt == READ_ATTEMPTS_MAX - 1:
+                    self.damaged.add(entry.file_id)
+                else:
+                    store.remove(entry.file_id)
         store.set_logs(log.log_id for log in self.manifest.logs)
         return self.damaged
 

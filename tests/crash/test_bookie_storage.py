@@ -262,6 +262,32 @@ def test_every_operation_of_a_replay(fault: str, mode: str) -> None:
                 check_restart(fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}")
 
 
+@pytest.mark.parametrize("fault", ["eio", "short"])
+def test_one_bad_read_at_a_start_is_not_taken_for_damage(fault: str) -> None:
+    """It would be remembered for good, and the bookie be in limbo for nothing."""
+    with formatted() as pristine:
+        known = Book()
+        life = Life(pristine, known)
+        mixed(life, random.Random(3))
+        life.stop()
+        with pristine.copy() as fake:
+            before = fake.operations("read")
+            Life(fake, copy.deepcopy(known)).close()
+            total = fake.operations("read") - before
+        assert total > 5
+        for nth in range(1, total + 1):
+            with pristine.copy() as fake:
+                fake.fault(nth=nth, kind="read", **FAULTS[fault])
+                try:
+                    life = Life(fake, copy.deepcopy(known))
+                except (OSError, Error):
+                    continue  # it may refuse to start, and starts the next time
+                note = f"{fault} at read {nth} of {total}"
+                assert not life.checkpoint.manifest.damage, note
+                assert not life.index.status.limbo, note
+                life.close()
+
+
 def test_crash_loop_in_replay() -> None:
     """Cut again and again, a little later each time."""
     with formatted() as fake:

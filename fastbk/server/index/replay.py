@@ -63,14 +63,25 @@ class Replayed:
         }
 
 
+def _load_file_states(index: Index, file_id: int) -> bool:
+    """Take one file's states in; return whether all of them can be read. As for the journal, a read that fails once
+    is tried again before it is taken for damage. States that were taken in already are taken in again.
+    """
+    for _ in range(READ_ATTEMPTS_MAX):
+        try:
+            index.load_states(file_id)
+        except CorruptDataError:
+            continue
+        return True
+    return False
+
+
 def load_states(index: Index, manifest: Manifest) -> list[Damage]:
     """Take all ledger states of a manifest's files in, oldest first; return what is damaged."""
     damage = []
     now_s = int(time.time())
     for entry in manifest.locations:
-        try:
-            index.load_states(entry.file_id)
-        except CorruptDataError:
+        if not _load_file_states(index, entry.file_id):
             what = LOST_STATES.format(file_id=entry.file_id)
             damage.append(
                 Damage(what=what, file_id=0, first_sequence=0, last_sequence=0, found_s=now_s)
