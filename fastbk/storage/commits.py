@@ -8,6 +8,7 @@ place.
 
 from __future__ import annotations
 
+import errno
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 FAILURES = (OSError, Error)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CheckpointFailed(StorageError):
@@ -139,21 +141,28 @@ class Commits:
         complaints = []
         paths = list(change.unlink)
         self._obituaries += [self._obituary(log, change) for log in change.dead_logs]
+        dead = [str(line["deleted"]) for line in self._obituaries]
+        for log in change.dead_logs:
+            store.forget_log(log.log_id)
         try:
-            self._audit.append(*self._obituaries)
-            paths += [str(line["deleted"]) for line in self._obituaries]
-            self._obituaries.clear()
+            self._write_obituaries()
         except OSError as error:
             # Without its line in the audit log nothing is deleted: with the next change, or by the next start.
             complaints.append(f"audit log: {error}")
-        for log in change.dead_logs:
-            store.forget_log(log.log_id)
-        complaints += self.files.unlink(paths)
-        for (
-            log
-        ) in change.dead_logs:  # a reader may have opened it just before: it would hold the room
-            store.forget_log(log.log_id)
+            if error.errno not in NO_ROOM:
+                dead = []
+        complaints += self.files.unlink([*paths, *dead])
+        if dead and self._obituaries:
+            # Not even for the line was there room, and nothing but dead logs makes some: it is written behind them.
+            try:
+                self._write_obituaries()
+            except OSError as error:
+                complaints.append(f"audit log: {error}")
         return complaints
+
+    def _write_obituaries(self) -> None:
+        self._audit.append(*self._obituaries)
+        self._obituaries.clear()
 
     def sealed(self, logs: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
         """Return `logs` with all sealed but the one that is appended to."""

@@ -199,13 +199,28 @@ def test_nothing_is_deleted_without_its_line(world: World) -> None:
     change = life.checkpoint.recount(life.store, [1])
     assert change is not None
     Checkpoint.install(life.store, change)
-    world.fake.fault("fail", "create", errno=errno.ENOSPC)
+    world.fake.fault("fail", "create", errno=errno.EIO)
     assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == ["0000000000000001.log"]
     world.maybe_deleted = {1}
     world.restart()
     world.flush([(3, 0)])
     world.check_files()
+
+
+def test_a_full_disk_has_room_made_before_the_line(world: World) -> None:
+    """Where not even a line fits in, only dead logs can make room for it."""
+    world.settings = CheckpointSettings(entry_log_size_bytes=1)
+    life = world.start()
+    world.flush([(1, 0)])
+    change = life.checkpoint.recount(life.store, [1])
+    assert change is not None
+    Checkpoint.install(life.store, change)
+    world.fake.fault("fail", "create", errno=errno.ENOSPC)
+    assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
+    assert life.disk.list(f"{DIRECTORY}/logs") == []
+    (line,) = AuditLog(life.disk, DIRECTORY).read()
+    assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000001.log"
 
 
 def test_a_recount_that_changes_nothing_commits_nothing(world: World, life: Life) -> None:
