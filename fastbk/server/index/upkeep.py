@@ -15,7 +15,13 @@ from fastbk.errors import Error
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import COMPACTION, MERGE, RECOUNT, Task, TaskFailed, TaskStopped
 from fastbk.server.index.pacing import TokenBucket
-from fastbk.server.index.upkeep_plans import Committed, CompactionStatus, Drop, RecountPlan
+from fastbk.server.index.upkeep_plans import (
+    Committed,
+    CompactionStatus,
+    Drop,
+    RecountPlan,
+    take_together,
+)
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.compaction import Compaction
@@ -44,7 +50,7 @@ RETRY_S = 5.0
 DROPS_MAX = 100_000
 """Ledgers that wait to be dropped."""
 DROPS_A_MERGE = 10_000
-"""And those of one request: so many are looked up at once."""
+"""So many are looked up at once, or those of one request."""
 MERGE_BYTES_PER_S = 64 * MIB
 
 
@@ -141,7 +147,7 @@ class Upkeeper:
             return False
         wanted = [log_id for log_id in log_ids if log_id not in self._unreadable]
         if log_ids and not wanted:
-            # Begun and over: "busy" would have it asked for again and again, and nothing else.
+            # Not "busy": it would be asked for again and again.
             self.compaction = CompactionStatus(error="could not be read: left alone until a restart")
             return True
         deadline_s = time.monotonic() + time_max_s if time_max_s else float("inf")
@@ -198,9 +204,10 @@ class Upkeeper:
                 self._merge_not_before_s = self._monotonic_s() + RETRY_S
                 return
             self._submit_merge(merging)
+        if not self._merges and len(self._checkpoint.manifest.locations) >= LAG_FILES_MAX // 2:
+            self.stop_compaction()  # a slow one: what was flushed before its newest file can't be merged until its end
 
     def _give_up(self, plan: Merging | Compaction) -> None:
-        """What was written is unlinked by the flush thread, which unlinks everything."""
         self._jobs.submit("abandon", lambda: self._checkpoint.abandon(self._store, plan))
 
     def _submit_merge(self, merging: Merging) -> None:
@@ -227,13 +234,12 @@ class Upkeeper:
         self.stop_compaction()
         if self._merges or self._checkpoint.has_compaction:
             return
-        wanted = self._next_drop()
+        wanted = take_together(self._drops, DROPS_A_MERGE)
         drop = Drop(*self._index.begin_drop(wanted.ledger_ids, wanted.changed))
         if not drop.ledger_ids:
             return
-        merging = self._checkpoint.plan_merge(
-            self.deleted, everything=True, dropped=drop.ledger_ids
-        )
+        ids = drop.ledger_ids
+        merging = self._checkpoint.plan_merge(self.deleted, everything=True, dropped=ids)
         if merging is None or merging.size_bytes > self.room_bytes():
             self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
             self._log("drop.impossible", reason="a locations file is damaged, or there is no room")
@@ -242,15 +248,6 @@ class Upkeeper:
             return
         self._drop = drop
         self._submit_merge(merging)
-
-    def _next_drop(self) -> Drop:
-        """Return what waits, together: they come in pages, and each merge is one of everything."""
-        wanted = self._drops.pop(0)
-        while self._drops and len(wanted.ledger_ids) < DROPS_A_MERGE:
-            more = self._drops.pop(0)
-            wanted.ledger_ids.extend(more.ledger_ids)
-            wanted.changed.extend(more.changed)
-        return wanted
 
     def _end_drop(self) -> None:
         """INV-G2: only when nothing can bring a dropped run back is it said that it is gone."""

@@ -48,6 +48,16 @@ class Drop:
     changed: list[int]
 
 
+def take_together(waiting: list[Drop], ledgers_max: int) -> Drop:
+    """Take the first of those that wait, and more until there are so many: each merge is one of everything."""
+    drop = waiting.pop(0)
+    while waiting and len(drop.ledger_ids) < ledgers_max:
+        more = waiting.pop(0)
+        drop.ledger_ids.extend(more.ledger_ids)
+        drop.changed.extend(more.changed)
+    return drop
+
+
 class RecountPlan:
     """A recount, and now and then a look at how many states could be forgotten: one slice."""
 

@@ -14,6 +14,7 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Space
 from fastbk.server.index import upkeep
+from fastbk.server.index.background import Task
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
@@ -303,6 +304,28 @@ def test_no_merge_takes_what_lies_below_the_floor(
         life.settle()
         life.flush()
     assert len(life.checkpoint.manifest.locations) < MERGE_FILES_MIN
+
+
+def test_a_compaction_that_keeps_too_many_files_from_being_merged_is_stopped(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry_id in range(2):  # the log of the first is sealed
+        life.add(1, entry_id, bytes(300))
+        life.settle()
+        life.flush()
+        life.checkpoint.commits.current_log = None
+    held: list[Task] = []
+    monkeypatch.setattr(life.flusher.upkeep._background, "submit", held.append)
+    assert life.flusher.upkeep.compact([1], 1 << 20, 60.0)
+    (compaction,) = held
+    monkeypatch.setattr(upkeep, "LAG_FILES_MAX", 2 * len(life.checkpoint.manifest.locations) + 2)
+    life.flusher.look()
+    assert not compaction.is_stopped
+    life.add(2, 0, bytes(300))
+    life.settle()
+    life.flush()
+    assert compaction.is_stopped
+    life.checkpoint.abandon(life.store, compaction.plan)  # type: ignore[arg-type]
 
 
 def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
