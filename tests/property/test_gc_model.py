@@ -62,8 +62,8 @@ class GcModel:
         """Ledger -> ids that a committed flush holds."""
         self.cache: dict[int, set[int]] = {}
         """Not flushed for sure: the journal gives it back after a crash."""
-        self.flushing: tuple[int, dict[int, set[int]], set[int]] | None = None
-        """A flush whose outcome is unknown: mark, entries, tombstones."""
+        self.in_doubt: dict[int, tuple[dict[int, set[int]], set[int]]] = {}
+        """Flushes that failed since the last one that did not: mark -> entries, tombstones. One may count after all."""
         self.tombstones: set[int] = set()
         """Deleted, durable."""
         self.dying: set[int] = set()
@@ -71,6 +71,7 @@ class GcModel:
         self.forgotten: set[int] = set()
         self.next_ledger = 1
         self.mark = 0
+        self.next_mark = 1
         self.plans: list[Merging | Compaction] = []
         self.start()
 
@@ -85,10 +86,11 @@ class GcModel:
         """Open what is on the disk, and learn from it what counts."""
         self.world.start()
         checkpoint, store = self.life.checkpoint, self.life.store
-        if self.flushing is not None and checkpoint.manifest.mark >= self.flushing[0]:
-            self.flushed(*self.flushing)
-        self.flushing = None
-        assert checkpoint.manifest.mark == self.mark, "a finished flush counts, another does not"
+        mark = checkpoint.manifest.mark
+        if mark in self.in_doubt:
+            self.flushed(mark)
+        assert mark == self.mark, "the last finished flush counts, or one that was in doubt"
+        self.in_doubt.clear()
         newest: dict[int, LedgerState] = {}
         for entry in checkpoint.manifest.locations:
             newest |= {state.ledger_id: state for state in store.states(entry.file_id)}
@@ -150,19 +152,23 @@ class GcModel:
         """The cache, and the tombstones."""
         checkpoint = self.life.checkpoint
         entries = {ledger: set(ids) for ledger, ids in self.cache.items()}
-        self.flushing = (self.mark + 1, entries, set(self.dying))
+        # What failed before may count all the same, with less in it: no mark is used twice.
+        mark = self.next_mark
+        self.next_mark += 1
+        self.in_doubt[mark] = (entries, set(self.dying))
         items = FlushItems.from_entries(
             [(led, i, entry_bytes(led, i)) for led, ids in entries.items() for i in ids],
             [LedgerState(led, max(ids)) for led, ids in entries.items()]
             + [LedgerState(led, flags=DELETED, deleted_s=1) for led in self.dying],
         )
-        change = checkpoint.run(self.life.store, items, self.mark + 1)
-        self.flushed(*self.flushing)
-        self.flushing = None
+        change = checkpoint.run(self.life.store, items, mark)
+        self.flushed(mark)
         self.install(change)
 
-    def flushed(self, mark: int, entries: dict[int, set[int]], deleted: set[int]) -> None:
-        """A flush counts."""
+    def flushed(self, mark: int) -> None:
+        """A flush counts; those before it do not."""
+        entries, deleted = self.in_doubt.pop(mark)
+        self.in_doubt.clear()
         self.mark = mark
         for ledger_id, ids in entries.items():
             self.alive.setdefault(ledger_id, set()).update(ids)
