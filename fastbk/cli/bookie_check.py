@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,9 @@ class Pair:
     journal_disk: Disk
     identities: dict[str, Identity | None]
     problems: list[tuple[str, str]]
-    """Directory and what is wrong with its identity."""
+    """Directory and what is wrong with its identity or cookie."""
+    strange: list[tuple[str, str]] = field(default_factory=list)
+    """The same, where it says that this is not the directory that was configured."""
 
     @property
     def incarnation(self) -> int:
@@ -85,10 +87,12 @@ def check(options: argparse.Namespace) -> int:
     rate = rate_of(options.rate)
     line = ProgressLine()
     checked = Checked()
+    is_strange = False
     with _locked(options.config, only_reads=True) as (_, pairs):
         for pair in pairs:
             for directory, problem in pair.problems:
                 checked.add("damage", directory, problem)
+            is_strange = is_strange or bool(pair.problems)
             _note_small_files(checked, pair)
             DirectoryCheck(
                 pair.disk,
@@ -103,6 +107,16 @@ def check(options: argparse.Namespace) -> int:
             ).run()
     line.end()
     _say_checked(options, checked)
+    if is_strange:
+        note(
+            "identities or cookies are not as they should be: before anything else, see what"
+            f" `fastbk doctor --config {options.config}` says of them"
+        )
+    elif not checked.is_whole:
+        note(
+            "start the bookie and run `fastbk bookie repair ID`: it copies what is damaged from other bookies"
+            " (damaged locations and manifests first need `fastbk bookie rebuild-locations`)"
+        )
     return 0 if checked.is_whole else 1
 
 
@@ -114,7 +128,9 @@ def _note_small_files(checked: Checked, pair: Pair) -> None:
 
     unclean = read_unclean(pair.disk, pair.directory)
     if unclean is not None:
-        after = "; its ledgers will be in limbo" if unclean.has_lost else "; replay will have it all"
+        after = (
+            "; its ledgers will be in limbo" if unclean.has_lost else "; replay will have it all"
+        )
         checked.add("note", pair.directory, f"the last stop was no clean one{after}")
     try:
         if waiting := len(read_limbo(pair.disk, pair.directory, pair.incarnation)):
@@ -155,11 +171,6 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
         f"live {format_size(checked.live_bytes)}, dead {format_size(checked.dead_bytes)}, of no manifest"
         f" {format_size(checked.orphan_bytes)}"
     )
-    if not checked.is_whole:
-        note(
-            "start the bookie and run `fastbk bookie repair ID`: it copies what is damaged from other bookies"
-            " (damaged locations first need `fastbk bookie rebuild-locations`)"
-        )
 
 
 def _text(checked: Checked) -> str:
@@ -178,6 +189,7 @@ def rebuild(options: argparse.Namespace) -> int:
     reports = []
     line = ProgressLine()
     with _locked(options.config, only_reads=options.dry_run) as (config, pairs):
+        _need_own(options.config, pairs)
         for pair in pairs:
             run = Rebuild(
                 pair.disk,
@@ -200,6 +212,16 @@ def rebuild(options: argparse.Namespace) -> int:
         for report in reports:
             _say_rebuilt(report, dry_run=options.dry_run)
     return 0
+
+
+def _need_own(config: Path, pairs: list[Pair]) -> None:
+    """Nothing is changed in a directory of another bookie, life, role or place. Raises StorageError."""
+    for pair in pairs:
+        if pair.strange:
+            directory, why = pair.strange[0]
+            raise StorageError(
+                f"{directory}: {why}: nothing was changed; see what `fastbk doctor --config {config}` says"
+            )
 
 
 def _say_rebuilt(report: Rebuilt, *, dry_run: bool) -> None:
@@ -256,9 +278,7 @@ def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, lis
     from fastbk.server.directories import lock_all
 
     config = config_module.load(path, BookieConfig)
-    folders = list(
-        zip(config.journal.all_directories, config.ledgers.all_directories, strict=True)
-    )
+    folders = list(zip(config.journal.all_directories, config.ledgers.all_directories, strict=True))
     for folder in (folder for pair in folders for folder in pair):
         if not Path(folder).is_dir():
             raise ConfigError(f"{path}: {folder} is no directory")
@@ -272,13 +292,13 @@ def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, lis
             for disk in disks:
                 stack.callback(disk.destroy)
             pair = Pair(number, ledgers, journal, disks[0], disks[1], {}, [])
-            _identify(pair)
+            _identify(pair, config.bookie.id or config.bookie.listen)
             pairs.append(pair)
         yield config, pairs
 
 
-def _identify(pair: Pair) -> None:
-    """Read identities and cookies, and compare them with each other."""
+def _identify(pair: Pair, bookie_id: str) -> None:
+    """Read identities and cookies, and compare them with each other and with what is configured."""
     from fastbk.storage.cookie import CookieError, read_cookie
     from fastbk.storage.identity import read_identity
 
@@ -292,11 +312,19 @@ def _identify(pair: Pair) -> None:
             pair.identities[role] = identity
             if identity is None:
                 pair.problems.append((directory, "there is no identity.json"))
+            elif identity.bookie_id != bookie_id:
+                why = f"belongs to bookie {identity.bookie_id!r}, configured is {bookie_id!r}"
+                pair.strange.append((directory, why))
             elif identity.role != role:
-                pair.problems.append((directory, f"is a {identity.role} directory"))
+                pair.strange.append((directory, f"is a {identity.role} directory"))
+            elif identity.pair != pair.number:
+                why = f"is that of pair {identity.pair}, configured for pair {pair.number}"
+                pair.strange.append((directory, why))
             read_cookie(disk, directory)
         except (Error, CookieError) as error:
             pair.problems.append((directory, str(error)))
     known = [one for one in pair.identities.values() if one is not None]
     if len({(one.bookie_id, one.incarnation) for one in known}) > 1:
-        pair.problems.append((pair.directory, "its identity differs from the journal directory's"))
+        why = "its identity differs from the journal directory's"
+        pair.strange.append((pair.directory, why))
+    pair.problems += pair.strange

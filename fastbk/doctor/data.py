@@ -14,7 +14,7 @@ from fastbk.native.disk import Disk
 from fastbk.server.directories import LOCK_NAME
 from fastbk.server.identity import places
 from fastbk.storage import sealed_json
-from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.directories import data_in, locations_path, log_path
 from fastbk.storage.identity import read_identity
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.limbo import NAME as LIMBO_NAME
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fastbk.server.config import BookieConfig
     from fastbk.storage.manifest import Manifest
 
+_NO_MANIFEST_FIX = "restore one of the two files from a backup, or fastbk bookie rebuild-locations"
 CLOCK_SLACK_S = 120
 """Files may be this much newer than now, by another machine's clock, before somebody is told."""
 
@@ -189,12 +190,14 @@ def _manifest(directory: str) -> tuple[Manifest | None, Finding]:
         try:
             manifest = slots.load()
         except ManifestMissing:
+            if held := data_in(disk, directory):
+                why = f"none in {directory}, which holds {', '.join(held[:2])}: the bookie can't start"
+                return None, fail("manifest", why, _NO_MANIFEST_FIX)
             return None, ok(
                 "manifest", f"none in {directory}: never started, or wiped (see `identity`)"
             )
         except ManifestLost as error:
-            fix = "restore one of the two files from a backup, or fastbk bookie rebuild-locations"
-            return None, fail("manifest", str(error), fix)
+            return None, fail("manifest", str(error), _NO_MANIFEST_FIX)
     generation = f"generation {manifest.generation}"
     if slots.complaints:
         why = f"{generation}; {'; '.join(slots.complaints)}"

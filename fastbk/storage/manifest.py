@@ -180,7 +180,10 @@ class ManifestSlots:
             self._attempted = best.generation
             return best
         if not any(self._present):
-            raise ManifestMissing(f"{self._directory} holds no manifest")
+            raise ManifestMissing(
+                f"{self._directory} holds no manifest; if it ever did, put one of {' and '.join(SLOTS)} back, or run"
+                " `fastbk bookie rebuild-locations`"
+            )
         raise ManifestLost(
             f"no readable manifest in {self._directory} ({'; '.join(self.complaints)}): which files count is"
             " unknown, so nothing is served from here; restore one of the two files, or replace this bookie"

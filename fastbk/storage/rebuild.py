@@ -20,9 +20,16 @@ from fastbk.native.kill_points import kill_point
 from fastbk.native.scrub import LogScan, RunTable, check_locations
 from fastbk.native.store import DELETED, FENCED, LIMBO, LedgerState, Store, StoreOptions
 from fastbk.storage import entry_log_files, locations_files
-from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.directories import data_in, locations_path, log_path
 from fastbk.storage.limbo import read_limbo, write_limbo
-from fastbk.storage.manifest import LocationsEntry, LogEntry, Manifest, ManifestLost, ManifestSlots
+from fastbk.storage.manifest import (
+    LocationsEntry,
+    LogEntry,
+    Manifest,
+    ManifestLost,
+    ManifestMissing,
+    ManifestSlots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -104,11 +111,18 @@ class Rebuild:
         """Of the runs of the log scanned last."""
 
     def look(self) -> list[str]:
-        """Read manifest and locations; return why ledgers would be in doubt already. To be called first."""
+        """Read manifest and locations; return why ledgers would be in doubt already. To be called first.
+
+        Raises ManifestMissing where there is nothing that a manifest could have named.
+        """
         doubts = self.report.doubts
         try:
             self._old.manifest = self._slots.load()
         except ManifestLost as error:
+            doubts.append(str(error))
+        except ManifestMissing as error:
+            if not data_in(self._disk, self._directory):
+                raise
             doubts.append(str(error))
         manifest = self._old.manifest
         for file_id in self._file_ids(manifest):

@@ -83,6 +83,11 @@ def lose_manifest_too(fake: FakeDisk) -> None:
         fake.corrupt(f"{LEDGERS}/{name}", 100)
 
 
+def remove_manifest(fake: FakeDisk) -> None:
+    for name in SLOTS:
+        fake.disk().unlink(f"{LEDGERS}/{name}")
+
+
 def nothing(_: FakeDisk) -> None:
     return
 
@@ -93,6 +98,7 @@ HARMS: dict[str, tuple[Callable[[FakeDisk], None], bool]] = {
     "damage_location_blocks": (damage_location_blocks, True),
     "damage_state_blocks": (damage_state_blocks, True),
     "lose_manifest_too": (lose_manifest_too, True),
+    "remove_manifest": (remove_manifest, True),
     "nothing": (nothing, False),
 }
 

@@ -40,7 +40,7 @@ async def offline(*words: str) -> tuple[int, int]:
         command = [sys.executable, "-m", "fastbk.cli", "bookie", *words, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         answer = json.loads(done.stdout) if done.stdout else {}
-        return done.returncode, answer["damaged_entries"] if isinstance(answer, dict) else 0
+        return done.returncode, answer.get("damaged_entries", 0) if isinstance(answer, dict) else 0
 
     return await asyncio.to_thread(run)
 
@@ -115,6 +115,11 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
         await cluster.stop_bookie_async(2)
         for path in (sick.directory / "ledgers" / "locations").iterdir():
             path.unlink()
+        strange = sick.directory / "strange.toml"
+        other = (sick.directory / "bookie.toml").read_text().replace(f'"{sick.name}"', '"other"', 1)
+        strange.write_text(other)
+        assert (await offline("rebuild-locations", "--config", str(strange)))[0] == 1
+        assert not list(sick.directory.glob("ledgers/locations-before-*"))
         assert (await offline("rebuild-locations", *config))[0] == 0
         assert await offline("check", *config) == (0, 0)
         await cluster.start_bookie_async(2)

@@ -147,6 +147,18 @@ def test_a_lost_manifest(patient: Patient) -> None:
     assert worst(patient.examine(), "manifest").status is Status.FAIL
 
 
+def test_a_missing_manifest(patient: Patient) -> None:
+    patient.start()
+    for name in ("manifest.0", "manifest.1"):
+        (patient.ledgers / name).unlink()
+    log_file = Path(log_path(str(patient.ledgers), 1))
+    log_file.write_bytes(bytes(4096))
+    found = worst(patient.examine(), "manifest")
+    assert found.status is Status.FAIL
+    assert log_file.name in found.why
+    assert "rebuild-locations" in found.fix
+
+
 def test_one_slot_of_a_manifest(patient: Patient) -> None:
     patient.start()
     (patient.ledgers / "manifest.1").unlink()
