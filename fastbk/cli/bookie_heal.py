@@ -132,8 +132,8 @@ def _text(bookie_id: str, progress: HealingProgress) -> str:
     left_s = progress.left_s()
     left = "" if left_s is None else f", about {left_s:,.0f} s left"
     done = progress.ledgers_done + progress.failed_count
+    through = f", through ledger {progress.done_through}" if progress.done_through >= 0 else ""
     return (
         f"repairing {bookie_id}: {done:,} of {format_count(progress.ledgers, 'ledger')},"
-        f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied,"
-        f" through ledger {progress.done_through}{left}"
+        f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied{through}{left}"
     )

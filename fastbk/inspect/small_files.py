@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 SIZE_BYTES_MAX = 256 << 20
 LINE_BYTES_SHOWN = 200
+_ABSENT = {
+    AUDIT_NAME: "nothing was deleted or dropped there yet, or it is no ledger directory",
+    limbo.NAME: "no rebirth waits there for its first start",
+    unclean.NAME: "the last stop was a clean one, or it is no ledger directory",
+    scrub_state.NAME: "no scrub has begun there, or it is no ledger directory",
+}
+"""What it means that a directory has no such file."""
 
 
 def read_manifest(path: str) -> Iterator[Item]:
@@ -177,7 +184,12 @@ def _generation(slot: Item) -> int:
 
 
 def _inside(path: str, name: str) -> str:
-    return f"{path}/{name}" if os.path.isdir(path) else path
+    """Return the path of the file. Raises StorageError where a directory has none, and need not have one."""
+    if not os.path.isdir(path):
+        return path
+    if name in _ABSENT and not os.path.lexists(f"{path}/{name}"):
+        raise StorageError(f"{path} has no {name}: {_ABSENT[name]}")
+    return f"{path}/{name}"
 
 
 def _whole(path: str) -> bytes:

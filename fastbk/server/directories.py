@@ -89,7 +89,7 @@ def _lock(directory: Path, deadline_s: float) -> DirectoryLock:
                 if time.monotonic() >= deadline_s:
                     holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
                     raise StorageError(
-                        f"{directory} is in use by another bookie (process {holder or 'unknown'}):"
+                        f"{directory} is in use by a running bookie (process {holder or 'unknown'}):"
                         " stop that one, or give this one a directory of its own"
                     ) from None
                 time.sleep(_RETRY_S)

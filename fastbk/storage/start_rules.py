@@ -176,9 +176,14 @@ def _check_own(bookie_id: str, found: Found, identity: Identity) -> None:
         )
     place = Place(identity.role, identity.pair)
     if place != found.place:
+        advice = (
+            "Swap the directories of [journal] and [ledgers] back"
+            if place.role != found.place.role
+            else "The order of directories is for good: put them back into the one they had"
+        )
         raise IdentityError(
             f"{found.directory} is a {place}, but is configured as the {found.place}."
-            " Likely two settings were swapped. Swap the directories of [journal] and [ledgers] back"
+            f" Likely two settings were swapped. {advice}"
         )
     cookie = found.cookie
     listed = (

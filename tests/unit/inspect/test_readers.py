@@ -170,6 +170,8 @@ def test_the_small_files(image: Image) -> None:
     assert identity.facts["role"] == "journal"
     (cookie,) = small_files.read_cookie(str(image.ledgers))
     assert cookie.facts["ledgers"] == list(COOKIE.ledgers)
+    with pytest.raises(StorageError, match="nothing was deleted"):
+        list(small_files.read_audit(str(image.journal)))
     events = [item.facts["event"] for item in small_files.read_audit(str(image.ledgers))]
     assert events[:2] == [{"ledgers": [4], "reason": "test"}, {"deleted": 1}]
 

@@ -12,7 +12,7 @@ from tests.fixtures.wait import wait_until
 
 def test_a_locked_directory_is_refused_naming_its_process(tmp_path: Path) -> None:
     (lock,) = lock_all([str(tmp_path / "journal")])
-    with pytest.raises(StorageError, match=f"in use by another bookie \\(process {os.getpid()}\\)"):
+    with pytest.raises(StorageError, match=f"in use by a running bookie \\(process {os.getpid()}\\)"):
         lock_all([str(tmp_path / "journal")], wait_s=0.05)
     lock.close()
     (again,) = lock_all([str(tmp_path / "journal")], wait_s=0.05)

@@ -266,9 +266,10 @@ def test_two_pairs() -> None:
         Found("/j2", Place("journal", 1), JOURNAL),
         Found("/l2", Place("ledger", 1), LEDGER_2),
     ]
-    assert "/j is a journal directory of pair 1, but is configured as the journal directory" in (
-        refusal(swapped, KNOWN_2)
-    )
+    said = refusal(swapped, KNOWN_2)
+    assert "/j is a journal directory of pair 1, but is configured as the journal directory" in said
+    assert "order" in said
+    assert "[ledgers]" not in said, "that would be another mistake"
     assert "missing: journal directory of pair 1 c3" in refusal(found(), KNOWN_2)
 
 
