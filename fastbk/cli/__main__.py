@@ -16,7 +16,7 @@ import fastbk
 
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
-    "bookie": "run one bookie by its configuration file; recover or decommission a lost one",
+    "bookie": "run one bookie by its configuration file; look at, check, repair, extend or replace one",
     "ledger": "create, write, read, tail, list, show, delete ledgers",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",

@@ -27,7 +27,7 @@ VERBS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="about another bookie")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="about a bookie, running or stopped")
     recover = verbs.add_parser("recover", help="copy what a lost bookie held to others")
     recover.add_argument(
         "--even-if-alive", action="store_true", help="empty a bookie that is running"

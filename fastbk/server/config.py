@@ -272,9 +272,15 @@ def _too_small(config: BookieConfig) -> Iterator[str]:
     )
     for name, size_bytes, times in sizes:
         if size_bytes < times * frame_bytes:
-            yield f"{name} must hold {times} frames of [limits] frame_size_max"
+            yield (
+                f"{name} must hold {times} frames of [limits] frame_size_max,"
+                f" {format_size(times * frame_bytes)}, and has {format_size(size_bytes)}"
+            )
         if size_bytes < times * batch_bytes and not name.startswith("[network]"):
-            yield f"{name} must hold {times} batches of [journal] batch_size_max"
+            yield (
+                f"{name} must hold {times} batches of [journal] batch_size_max,"
+                f" {format_size(times * batch_bytes)}, and has {format_size(size_bytes)}"
+            )
     if config.network.reply_backlog_bytes_max >= GIB:
         yield "[network] reply_backlog_max must be below 1GiB"
     for name in ("hello_timeout_ms", "frame_timeout_ms"):
