@@ -198,12 +198,10 @@ def rebuild(options: argparse.Namespace) -> int:
                 pair=pair.number,
                 on_progress=lambda now: line.at(lambda: f"{now.logs} logs, {now.runs:,} runs"),
             )
-            doubts = run.look()
+            run.look()
             if options.dry_run:
                 reports.append(run.report)
                 continue
-            for doubt in doubts:
-                note(f"in doubt: {doubt}")
             reports.append(run.run(_mark(pair), lambda: _named(config)))
             line.end()
     if options.json:

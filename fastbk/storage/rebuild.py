@@ -120,10 +120,10 @@ class Rebuild:
             self._old.manifest = self._slots.load()
         except ManifestLost as error:
             doubts.append(str(error))
-        except ManifestMissing as error:
+        except ManifestMissing:
             if not data_in(self._disk, self._directory):
                 raise
-            doubts.append(str(error))
+            doubts.append(f"{self._directory} holds no manifest")
         manifest = self._old.manifest
         for file_id in self._file_ids(manifest):
             found = self._check(file_id)
