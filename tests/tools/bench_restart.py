@@ -28,7 +28,7 @@ from tests.tools.one_bookie import ENTRY_BYTES, OneBookie, one_bookie
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_TIMEOUT_S = 600.0
 UNDER_LOAD_S = 2.0
-REPLAYED = re.compile(r"journal\.replayed.*")
+REPLAYED = re.compile(r'^\{.*"event":"journal\.replayed".*\}$', re.MULTILINE)
 
 
 def kill_under_load(bookie: OneBookie) -> int:
@@ -64,9 +64,17 @@ def start_and_write(bookie: OneBookie) -> dict[str, float]:
 
 
 def replayed(bookie: OneBookie) -> str:
-    """Return what the index said about its last replay."""
+    """Return what the index said about its last replay, empty if nothing."""
     found = REPLAYED.findall(bookie.bookie.log_path.read_text("utf-8", "replace"))
-    return str(found[-1]) if found else ""
+    if not found:
+        return ""
+    said = json.loads(found[-1])
+    return f"replayed {said['records']:,} records, {said['size_kib'] / 1024:.1f} MiB, in {said['took_ms']:,} ms"
+
+
+def text(figures: dict[str, float]) -> str:
+    """Return one start's figures for people."""
+    return f"ready after {figures['ready_s']:.2f} s, first write after {figures['first_write_s']:.2f} s"
 
 
 def default(folder: Path, trials: int) -> list[dict[str, float]]:
@@ -78,7 +86,7 @@ def default(folder: Path, trials: int) -> list[dict[str, float]]:
             one = start_and_write(bookie)
             one["acknowledged_before"] = acknowledged
             figures.append(one)
-            print(one, replayed(bookie), flush=True)
+            print(f"{text(one)}; {replayed(bookie)}", flush=True)
     return figures
 
 
@@ -100,7 +108,7 @@ def much(folder: Path, gib: float) -> dict[str, object]:
                     del bookie.bookie.sections[section][key]
         one = start_and_write(bookie)
         said = replayed(bookie)
-    print(f"{count:,} entries of 1 KiB behind the mark: {one} {said}", flush=True)
+    print(f"{count:,} entries of 1 KiB behind the mark: {text(one)}; {said}", flush=True)
     return {**one, "entries": count, "replayed": said}
 
 
