@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
 
 AUDIT_NAME = "audit.log"
+AUDIT_OLD_NAME = "audit.1.log"
 JOURNAL_ENDING = ".journal"
 
 
