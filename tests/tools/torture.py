@@ -75,7 +75,10 @@ def main() -> int:
     name = os.environ.get("RIG") or ("live" if os.environ.get("ROUNDS") else "")
     if name and name not in RIGS:
         print("\n".join(f"{each:<10} {rig.about}" for each, rig in RIGS.items()))
-        return 0 if name == "help" else 2
+        if name == "help":
+            return 0
+        print(f"torture: there is no rig {name!r}: give one of those above", file=sys.stderr)
+        return 2
     seed = int(os.environ.get("SEED", str(secrets.randbelow(2**30))))
     times = float(os.environ.get("N", "1"))
     cases = int(os.environ.get("ROUNDS") or os.environ.get("CASES") or "0")

@@ -79,5 +79,6 @@ def test_help_and_wrong_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert torture.main() == 0
     monkeypatch.setenv("RIG", "nonsense")
     assert torture.main() == 2
-    out = capsys.readouterr().out
+    out, said = capsys.readouterr()
     assert all(name in out for name in torture.RIGS)
+    assert "no rig 'nonsense'" in said
