@@ -78,7 +78,6 @@ STORE_SOURCES = [
     "fbk_locations_check.c",
 ]
 
-
 INDEX_SOURCES = [
     "fbk_index.c",
     "fbk_index_publish.c",
@@ -96,6 +95,7 @@ INDEX_SOURCES = [
     "fbk_index_wait.c",
     "fbk_index_ledgers.c",
     "fbk_index_drop.c",
+    "fbk_index_forget.c",
     "fbk_index_replay.c",
     "fbk_index_step.c",
     "fbk_write_cache.c",

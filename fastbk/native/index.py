@@ -109,6 +109,19 @@ def _unpacked(numbers: CData, count: int) -> list[int]:
     return found
 
 
+def ids_without(ledger_ids: array[int], gone: array[int]) -> array[int]:
+    """Return the ids that are not in `gone`; all ascending. What is given stays as it is: others look at it."""
+    left = array("q", ledger_ids)
+    if not left or not gone:
+        return left
+    # Given back at once, or it could not be shortened.
+    with ffi.from_buffer("int64_t[]", left) as raw:
+        raw_gone = ffi.from_buffer("int64_t[]", gone)
+        count = int(lib.fbk_index_ids_without(raw, len(left), raw_gone, len(gone)))
+    del left[count:]
+    return left
+
+
 class Index:
     """Takes batches in and answers everything about stored entries."""
 
@@ -319,6 +332,38 @@ class Index:
         count = lib.fbk_index_list_deleted(self.handle, none, 0)
         ids = ffi.new("int64_t[]", max(count, 1))
         lib.fbk_index_list_deleted(self.handle, ids, count)
+        return array("q", ffi.buffer(ids, count * 8)[:])
+
+    @property
+    def flushed_seal(self) -> int:
+        """The last seal whose flush has ended: what it holds is in files that the manifest names."""
+        return int(lib.fbk_index_flushed_seal(self.handle))
+
+    def begin_forget(
+        self, ledger_ids: array[int], deleted_before_s: int, through_seal: int
+    ) -> None:
+        """Begin to remove deleted ledgers that no file knows any more, here and in the journal; steps go on with it.
+
+        Args:
+            ledger_ids: ascending; nothing of them may be found under any set of files that is still looked under.
+            deleted_before_s: those deleted later stay (wall clock).
+            through_seal: those changed since that seal stay; see `flushed_seal`.
+
+        Raises OSError: EBUSY while the last ones were not fetched, ENOMEM.
+        """
+        ids = ffi.from_buffer("int64_t[]", ledger_ids) if ledger_ids else ffi.NULL
+        result = lib.fbk_index_begin_forget(
+            self.handle, ids, len(ledger_ids), deleted_before_s, through_seal
+        )
+        check(result, "forget deleted ledgers")
+
+    def forgotten(self) -> array[int] | None:
+        """Return the ids that were removed since `begin_forget`, ascending, once; None while it goes on."""
+        count = int(lib.fbk_index_end_forget(self.handle, ffi.NULL))
+        if count < 0:
+            return None
+        ids = ffi.new("int64_t[]", max(count, 1))
+        lib.fbk_index_end_forget(self.handle, ids)
         return array("q", ffi.buffer(ids, count * 8)[:])
 
     def set_reads_only(self, refused: int) -> None:

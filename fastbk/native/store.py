@@ -8,6 +8,7 @@ threads, which spend their lives in `reader_run`. Every call lets go of the inte
 from __future__ import annotations
 
 import os
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -178,9 +179,12 @@ class Store:
 
     def forget_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """Drop cached runs of these ledgers. Final once `old_sets` is 0: no job looks under an older set then."""
-        ids = sorted(set(ledger_ids))
-        memory = ffi.new("int64_t[]", [*ids, 0])
-        lib.fbk_store_forget_ledgers(self.handle, memory, len(ids))
+        if isinstance(ledger_ids, array) and ledger_ids.typecode == "q":
+            ids = ledger_ids  # ascending; they may be millions
+        else:
+            ids = array("q", sorted(set(ledger_ids)))
+        if ids:
+            lib.fbk_store_forget_ledgers(self.handle, ffi.from_buffer("int64_t[]", ids), len(ids))
 
     @property
     def old_sets(self) -> int:

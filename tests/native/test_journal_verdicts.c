@@ -285,10 +285,67 @@ test_notices(void)
     rig_free(&rig);
 }
 
+static void
+ask_to_forget(struct rig *rig, int64_t ledger_id, uint64_t sequence)
+{
+    uint64_t written = fbk_cursor_load(&rig->index->notices_written);
+    rig->index->notices[written % FBK_NOTICE_COUNT] =
+        (struct fbk_notice){.ledger_id = ledger_id, .what = FBK_NOTICE_FORGOTTEN, .sequence = sequence};
+    fbk_cursor_publish(&rig->index->notices_written, written + 1);
+}
+
+/* A deleted ledger that no file knows any more is one never heard of, from the batch on that the answer names. */
+static void
+test_forgotten(void)
+{
+    struct rig rig;
+    rig_make(&rig, 1, RING_BYTES, FILE_BYTES);
+    rig_open(&rig);
+    CHECK_EQUAL(rig_roll(&rig, 1, 1, 1), -1);
+    for (int64_t ledger = 1; ledger <= 3; ledger++)
+        rig_add(&rig, 0, ledger, 7, 1, 0, 64);
+    rig_settle(&rig);
+    uint64_t flushed = rig.journal->sequence;
+    give_notice(&rig, 1, FBK_NOTICE_DELETED);
+    give_notice(&rig, 2, FBK_NOTICE_DELETED);
+    rig_fence(&rig, 0, 2, 1); /* written: the index has not flushed it */
+    rig_settle(&rig);
+    uint64_t refused = rig_add(&rig, 0, 1, 8, 1, 0, 64);
+    rig_settle(&rig);
+    CHECK_EQUAL(rig_verdict(&rig, 0, refused), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(rig.journal->ledgers.count, 3);
+    ask_to_forget(&rig, 1, flushed);
+    ask_to_forget(&rig, 2, flushed);
+    ask_to_forget(&rig, 3, flushed); /* it lives */
+    ask_to_forget(&rig, 99, flushed); /* never heard of */
+    uint64_t order = rig.journal->order;
+    uint64_t again = rig_add(&rig, 0, 1, 0, 1, 0, 64); /* below what it held */
+    uint64_t fenced = rig_add(&rig, 0, 2, 8, 1, 0, 64);
+    uint64_t alive = rig_add(&rig, 0, 3, 7, 1, FBK_FLAG_RECOVERY, 64);
+    rig_settle(&rig);
+    CHECK_EQUAL(rig_verdict(&rig, 0, again), 0);
+    CHECK_EQUAL(rig_verdict(&rig, 0, fenced), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(rig_verdict(&rig, 0, alive), FBK_V_CHECK);
+    const uint64_t *answers = rig.segment->notice_answers;
+    CHECK_EQUAL(fbk_cursor_load(&rig.segment->notices_consumed), 6);
+    CHECK_EQUAL(answers[2], order);
+    CHECK_EQUAL(answers[3], FBK_NOTICE_KEPT);
+    CHECK_EQUAL(answers[4], FBK_NOTICE_KEPT);
+    CHECK_EQUAL(answers[5], order);
+    ask_to_forget(&rig, 1, UINT64_MAX); /* by now it is another one, and lives */
+    rig_settle(&rig);
+    CHECK_EQUAL(fbk_journal_step(rig.journal, 0), 0);
+    CHECK_EQUAL(answers[6], FBK_NOTICE_KEPT);
+    CHECK_EQUAL(rig.journal->ledgers.count, 3);
+    CHECK_EQUAL(rig.journal->segment->stats.counters[FBK_C_JOURNAL_LEDGERS], 3);
+    rig_free(&rig);
+}
+
 int
 main(void)
 {
     test_notices();
+    test_forgotten();
     test_verdicts();
     test_read_only_and_limits();
     test_a_barrier_waits_for_what_is_in_flight();

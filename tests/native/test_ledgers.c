@@ -65,6 +65,93 @@ test_found_while_it_grows(void)
     fbk_ledgers_free(&ledgers);
 }
 
+/* A random walk over ids that come and go: growing, shrinking, and at the limit; checked against an array. */
+static void
+test_removal_against_an_array(void)
+{
+    enum { IDS = 6000, MOST = 4000 };
+    static int64_t highest[IDS]; /* -2 = absent */
+    struct fbk_ledgers ledgers;
+    uint64_t seed = 11, present = 0, refused = 0, while_growing = 0, used = 0;
+    for (uint32_t i = 0; i < IDS; i++)
+        highest[i] = -2;
+    CHECK_EQUAL(fbk_ledgers_init(&ledgers, MOST), 0);
+    for (uint32_t round = 0; round < 400000; round++) {
+        uint32_t which = (uint32_t)(test_random(&seed) % IDS);
+        int64_t id = which * ID_STEP;
+        /* Of 16 steps so many add: waves of growth and of shrinking. */
+        bool adds = test_random(&seed) % 16 < (round / 20000 % 2 ? 3u : 13u);
+        struct fbk_ledger_state *state = fbk_ledgers_find(&ledgers, id);
+        CHECK((state != NULL) == (highest[which] != -2));
+        CHECK(!state || (state->ledger_id == id && state->highest_entry_id == highest[which]));
+        if (adds) {
+            struct fbk_ledger_state *added = fbk_ledgers_add(&ledgers, id);
+            if (!state && present == MOST) {
+                CHECK(added == NULL);
+                refused++;
+                continue;
+            }
+            CHECK(added != NULL && (state == NULL || added == state));
+            CHECK(state || (added->highest_entry_id == -1 && added->lac == -1 && added->flags == 0));
+            present += state == NULL;
+            added->highest_entry_id = highest[which] = (int64_t)round;
+            added->flags = 5;
+        } else {
+            while_growing += ledgers.old.slots && state;
+            CHECK(fbk_ledgers_remove(&ledgers, id) == (state != NULL));
+            CHECK(fbk_ledgers_find(&ledgers, id) == NULL && !fbk_ledgers_remove(&ledgers, id));
+            present -= state != NULL;
+            highest[which] = -2;
+        }
+        CHECK_EQUAL(ledgers.count, present);
+        used = used > present ? used : present;
+        CHECK_EQUAL(ledgers.used, used); /* places are taken again before new ones are */
+    }
+    CHECK(refused > 0 && while_growing > 0);
+    uint64_t cursor = 0, seen = 0;
+    for (const struct fbk_ledger_state *state; (state = fbk_ledgers_next(&ledgers, &cursor)) != NULL; seen++) {
+        CHECK_EQUAL(state->highest_entry_id, highest[state->ledger_id / ID_STEP]);
+        highest[state->ledger_id / ID_STEP] = -3; /* each only once */
+    }
+    CHECK_EQUAL(seen, present);
+    for (uint64_t at = 0, stop_at = 100; at < ledgers.used; stop_at += 100) {
+        while (fbk_ledgers_next_before(&ledgers, &at, stop_at) != NULL)
+            seen--;
+        CHECK(at == stop_at || at == ledgers.used);
+    }
+    CHECK_EQUAL(seen, 0);
+    fbk_ledgers_free(&ledgers);
+}
+
+/* Ids that never come again: the table grows by none, and what is missing is missed soon. */
+static void
+test_others_come_for_those_that_go(void)
+{
+    struct fbk_ledgers ledgers;
+    CHECK_EQUAL(fbk_ledgers_init(&ledgers, 1000), 0);
+    uint64_t memory_bytes = 0;
+    for (int64_t id = 0; id < 300000; id++) {
+        CHECK(fbk_ledgers_add(&ledgers, id) != NULL);
+        if (id < 999)
+            continue;
+        CHECK(fbk_ledgers_add(&ledgers, INT64_MAX) == NULL); /* full */
+        memory_bytes = memory_bytes ? memory_bytes : fbk_ledgers_memory_bytes(&ledgers);
+        CHECK(fbk_ledgers_memory_bytes(&ledgers) <= memory_bytes);
+        CHECK(fbk_ledgers_remove(&ledgers, id - 999) && fbk_ledgers_find(&ledgers, id - 999) == NULL);
+        CHECK(fbk_ledgers_find(&ledgers, id - 500)->ledger_id == id - 500);
+    }
+    uint64_t taken = 0; /* no marks are left of those that went: a probe ends at the first free slot */
+    for (uint64_t slot = 0; slot < ledgers.index.slot_count; slot++)
+        taken += ledgers.index.slots[slot] != 0;
+    CHECK_EQUAL(taken, ledgers.count);
+    while (ledgers.count > 0) {
+        uint64_t cursor = 0;
+        CHECK(fbk_ledgers_remove(&ledgers, fbk_ledgers_next(&ledgers, &cursor)->ledger_id));
+    }
+    CHECK(!fbk_ledgers_remove(&ledgers, -1) && fbk_ledgers_find(&ledgers, -1) == NULL);
+    fbk_ledgers_free(&ledgers);
+}
+
 static void
 test_reserve(void)
 {
@@ -122,6 +209,8 @@ main(void)
 {
     test_against_an_array();
     test_found_while_it_grows();
+    test_removal_against_an_array();
+    test_others_come_for_those_that_go();
     test_reserve();
     test_limit();
     test_master_keys();

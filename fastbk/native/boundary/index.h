@@ -106,6 +106,17 @@ int32_t fbk_index_begin_drop(struct fbk_index *index, int64_t *ledger_ids, uint6
 void fbk_index_end_drop(struct fbk_index *index, const int64_t *ledger_ids, const uint64_t *changed, int32_t count,
                         uint32_t is_dropped);
 
+/* ---- deleted ledgers that no file knows any more.  The last seal whose flush has ended: what it holds is in the files. */
+uint32_t fbk_index_flushed_seal(const struct fbk_index *index);
+/* Begins to remove those of these ids (ascending) from index and journal that were deleted before that time and did not
+ * change since that seal; a slice is done in each step.  -EBUSY: the last ones are not done with; -ENOMEM. */
+int32_t fbk_index_begin_forget(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count, uint64_t deleted_before_s,
+                               uint32_t through_seal);
+/* How many were removed when it is done, -EAGAIN before; `ledger_ids` (may be NULL: then nothing ends) gets them, ascending. */
+int64_t fbk_index_end_forget(struct fbk_index *index, int64_t *ledger_ids);
+/* Takes the ids of `gone` out of `ledger_ids`, both ascending; returns how many are left. */
+uint64_t fbk_index_ids_without(int64_t *ledger_ids, uint64_t count, const int64_t *gone, uint64_t gone_count);
+
 /* ---- ledgers whose data was lost here (INV-X4).  Made if unknown.  FBK_E_FULL (ledgers_max). */
 int32_t fbk_index_put_in_limbo(struct fbk_index *index, const int64_t *ledger_ids, uint64_t count);
 /* Their data is elsewhere again, and no metadata names this bookie for it; fenced: somebody may have fenced them. */

@@ -123,6 +123,8 @@ fbk_index_destroy(struct fbk_index *index)
     free_sealed(&index->sealed);
     for (uint32_t n = 0; n < 2; n++)
         fbk_cache_free(&index->caches[n]);
+    if (index->forgetting.ledger_ids)
+        fbk_memory_give_back(index->forgetting.ledger_ids, index->forgetting.memory_bytes);
     if (index->ledgers.chunks)
         fbk_ledgers_free(&index->ledgers);
     if (index->dirty)
@@ -246,8 +248,11 @@ seal_states(struct fbk_index *index, struct fbk_sealed *sealed)
                 sealed->states[sealed->state_count++] = *state;
         return 0;
     }
-    for (uint64_t n = 0; n < index->dirty_count; n++)
-        sealed->states[sealed->state_count++] = *fbk_ledgers_find(&index->ledgers, index->dirty[n]);
+    for (uint64_t n = 0; n < index->dirty_count; n++) {
+        const struct fbk_ledger_state *state = fbk_ledgers_find(&index->ledgers, index->dirty[n]);
+        if (FBK_LIKELY(state != NULL))
+            sealed->states[sealed->state_count++] = *state;
+    }
     return 0;
 }
 

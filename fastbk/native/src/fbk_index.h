@@ -15,6 +15,7 @@
  *   fbk_index_wait.c     long polls
  *   fbk_index_replay.c   journal batches at start
  *   fbk_index_ledgers.c  states in and out, deletion
+ *   fbk_index_forget.c   deleted ledgers that no file knows any more
  *   fbk_index_step.c     the loop: what happens when, and when to sleep (A8)
  *
  * One thread, but for fbk_index_sealed, which the flush thread calls.  Nothing here waits for a disk (A15). */
@@ -129,6 +130,25 @@ struct fbk_sealed {
     bool sorted;
 };
 
+/* Deleted ledgers on their way out of memory: fbk_index_forget.c. */
+#define FBK_FORGETS_MAX 256u
+struct fbk_forget {
+    int64_t ledger_id;
+    uint64_t notice; /* its number */
+    uint64_t answer; /* the journal's */
+};
+struct fbk_forgetting {
+    int64_t *ledger_ids; /* NULL: nothing is being forgotten; at the front those that were, in place of those looked at */
+    uint64_t memory_bytes;
+    uint64_t count;
+    uint64_t next;       /* to be looked at */
+    uint64_t forgotten;
+    uint64_t deleted_before_s;
+    uint32_t through_seal;
+    struct fbk_forget asked[FBK_FORGETS_MAX]; /* a queue: [first, answered) have answers, [answered, last) wait for them */
+    uint64_t first, answered, last;
+};
+
 struct fbk_index {
     struct fbk_index_options options;
     struct fbk_store *store;
@@ -136,7 +156,8 @@ struct fbk_index {
     struct fbk_journal_segment *journal;
     struct fbk_index_worker workers[FBK_WORKERS_MAX];
     struct fbk_ledgers ledgers;
-    struct fbk_ledger_state *last_ledger; /* found last; forgotten at every fbk_ledgers_add */
+    struct fbk_ledger_state *last_ledger; /* found last; forgotten at every fbk_ledgers_add and fbk_ledgers_remove */
+    struct fbk_forgetting forgetting;
 
     struct fbk_write_cache caches[2];
     struct fbk_write_cache *active;
@@ -231,6 +252,16 @@ void fbk_index_publish(struct fbk_index *index);
 /* ------------------------------------------------------------------ fbk_index_ledgers.c */
 /* As it goes to disk: `reserved` cleared, checksum set. */
 void fbk_index_state_seal(struct fbk_ledger_state *state);
+
+/* ------------------------------------------------------------------ fbk_index_forget.c */
+/* Takes note of the journal's answers: before notices are written behind those that they answer. */
+void fbk_index_forget_answers(struct fbk_index *index);
+/* Removes what the journal decided without from the next batch in its order on. */
+void fbk_index_forget_due(struct fbk_index *index);
+/* A slice: removes, and asks the journal about more. */
+void fbk_index_forget_run(struct fbk_index *index);
+/* ------------------------------------------------------------------ fbk_index_read.c */
+void fbk_index_forget_lac(struct fbk_index *index, int64_t ledger_id);
 
 /* ------------------------------------------------------------------ fbk_index_take.c */
 /* Takes descriptors below order `through`, until bytes_max are exceeded or there is no room: in the cache (sets index->full)

@@ -281,7 +281,7 @@ run_check(struct fbk_index *index, struct fbk_check *check)
 {
     if (check->state == FBK_CHECK_READY) {
         struct fbk_ledger_state *state = fbk_index_ledger(index, check->record.ledger_id);
-        FBK_ASSERT(state != NULL); /* made when the record was taken in; states are never removed */
+        FBK_ASSERT(state != NULL); /* made when the record was taken in; not forgotten before the mark has passed it */
         if (FBK_UNLIKELY(state->flags & FBK_LEDGER_DROPPING)) {
             /* What is stored is about to go: it must not be what this add is acknowledged by. */
             check->status = FBK_S_TOO_MANY_REQUESTS;

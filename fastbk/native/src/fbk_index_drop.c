@@ -21,17 +21,16 @@ fbk_index_list_settled(const struct fbk_index *index, uint64_t *cursor, int64_t 
                        int32_t ids_max)
 {
     int32_t count = 0;
-    for (uint32_t looked = 0; looked < STATES_A_LOOK && count < ids_max; looked++) {
-        const struct fbk_ledger_state *state = fbk_ledgers_next(&index->ledgers, cursor);
-        if (!state) {
-            *cursor = UINT64_MAX;
-            break;
-        }
+    const uint64_t stop_at = *cursor < UINT64_MAX - STATES_A_LOOK ? *cursor + STATES_A_LOOK : *cursor;
+    const struct fbk_ledger_state *state;
+    while (count < ids_max && (state = fbk_ledgers_next_before(&index->ledgers, cursor, stop_at)) != NULL) {
         if (!is_settled(index, state))
             continue;
         ledger_ids[count] = state->ledger_id;
         changed[count++] = state->changed_sequence;
     }
+    if (count < ids_max && *cursor < stop_at)
+        *cursor = UINT64_MAX;
     return count;
 }
 

@@ -164,6 +164,7 @@ give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, u
     int32_t changed = 0;
     uint64_t written = fbk_cursor_load(&index->segment->notices_written);
     uint64_t waiting = written - fbk_cursor_load(&index->journal->notices_consumed);
+    fbk_index_forget_answers(index);
     for (*taken = 0; *taken < count; ++*taken) {
         struct fbk_ledger_state *state = fbk_index_ledger(index, ledger_ids[*taken]);
         if (!fbk_index_is_here(state))

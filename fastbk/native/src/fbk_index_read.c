@@ -253,6 +253,15 @@ keep_lac_body(struct fbk_index *index, int64_t ledger_id, int64_t lac, const uin
     memcpy(slot->bytes, body, body_bytes);
 }
 
+void
+fbk_index_forget_lac(struct fbk_index *index, int64_t ledger_id)
+{
+    struct fbk_lac_body *set = lac_set(index, ledger_id);
+    for (uint32_t n = 0; n < LAC_BODY_WAYS; n++)
+        if (set[n].size_bytes > 0 && set[n].ledger_id == ledger_id)
+            set[n] = (struct fbk_lac_body){.ledger_id = -1};
+}
+
 static uint32_t
 judge_lac(const struct fbk_index *index, const struct fbk_ledger_state *state, const struct fbk_record *record,
           const uint8_t *body)

@@ -34,6 +34,7 @@ work(struct fbk_index *index, uint64_t *through)
     int32_t left = fbk_index_take(index, *through, TAKE_BYTES);
     if (left < 0)
         return left;
+    fbk_index_forget_run(index);
     fbk_index_collect(index);
     fbk_index_checks_run(index);
     fbk_index_requests_run(index);
@@ -88,7 +89,9 @@ sleep_ms(struct fbk_index *index, uint64_t now_ns, uint64_t end_ns, uint32_t qui
     uint64_t deadline_ns = fbk_index_waiters_deadline(index);
     if (deadline_ns < until_ns)
         until_ns = deadline_ns;
-    uint64_t most_ms = must_retry(index) ? RETRY_MS : (quiet_rounds < BUSY_ROUNDS_IDLE ? LAZY_MS : UINT64_MAX);
+    /* The journal rings nobody when it has taken notices. */
+    bool retry = must_retry(index) || fbk_index_end_forget(index, NULL) == -EAGAIN;
+    uint64_t most_ms = retry ? RETRY_MS : (quiet_rounds < BUSY_ROUNDS_IDLE ? LAZY_MS : UINT64_MAX);
     if (until_ns <= now_ns)
         return 0;
     uint64_t ms = (until_ns - now_ns + 999999u) / 1000000u;

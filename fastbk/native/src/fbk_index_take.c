@@ -279,6 +279,7 @@ fbk_index_take(struct fbk_index *index, uint64_t through, uint64_t bytes_max)
     while (index->order < through) {
         if (index->active->used_bytes - before > bytes_max)
             return 1;
+        fbk_index_forget_due(index);
         if (!has_room_for_answers(index))
             return 0;
         int32_t rc = take_descriptor(index);

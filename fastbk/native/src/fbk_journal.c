@@ -168,7 +168,19 @@ look(struct fbk_journal *journal, bool before_sleep)
     return (int64_t)waiting;
 }
 
-/* What metadata says of ledgers: deleted, out of limbo.  Before anything is taken, so that an add that comes behind the
+/* A deleted ledger that no file knows any more, unless something came of it that the index had not flushed then.  From the
+ * next batch on it is one that was never heard of; the index forgets it at the same place in the order. */
+static uint64_t
+forget(struct fbk_journal *journal, const struct fbk_notice *notice)
+{
+    const struct fbk_ledger_state *state = fbk_ledgers_find(&journal->ledgers, notice->ledger_id);
+    if (state && (!(state->flags & FBK_LEDGER_DELETED) || state->changed_sequence > notice->sequence))
+        return FBK_NOTICE_KEPT;
+    fbk_ledgers_remove(&journal->ledgers, notice->ledger_id);
+    return journal->order + journal->slot_count;
+}
+
+/* What metadata says of ledgers: deleted, out of limbo; and which are forgotten.  Before anything is taken, so that an add that comes behind the
  * index's word is decided by it. */
 static int32_t
 take_notices(struct fbk_journal *journal)
@@ -180,10 +192,15 @@ take_notices(struct fbk_journal *journal)
         return fbk_journal_poison(journal, FBK_POISON_CURSOR, FBK_WORKERS_MAX, written, 0);
     for (; journal->notices != written; journal->notices++) {
         const struct fbk_notice notice = journal->index->notices[journal->notices % FBK_NOTICE_COUNT];
+        if (notice.what == FBK_NOTICE_FORGOTTEN) {
+            journal->segment->notice_answers[journal->notices % FBK_NOTICE_COUNT] = forget(journal, &notice);
+            continue;
+        }
         struct fbk_ledger_state *state = fbk_ledgers_find(&journal->ledgers, notice.ledger_id);
         if (state)
             fbk_decide_notice(state, notice.what);
     }
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LEDGERS, journal->ledgers.count);
     fbk_cursor_publish(&journal->segment->notices_consumed, written);
     return 0;
 }

@@ -14,7 +14,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 3u
+#define FBK_LAYOUT_VERSION 4u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -209,6 +209,7 @@ struct fbk_journal_segment {
     struct fbk_batch_descriptor descriptors[FBK_DESCRIPTOR_COUNT];
     struct fbk_exception exceptions[FBK_EXCEPTION_COUNT];
     struct fbk_cursor notices_consumed;         /* of the index's, applied to the table of ledger states */
+    uint64_t notice_answers[FBK_NOTICE_COUNT];  /* to FBK_NOTICE_FORGOTTEN, in the notice's slot; before notices_consumed */
 };
 
 /* Written by index p.  Ring behind it: one reply ring per worker (ring w at ring_base + w * ring size). */

@@ -31,11 +31,16 @@ _Static_assert(sizeof(struct fbk_ledger_state) == 72, "ledger state");
 #define FBK_NOTICE_DELETED 1u
 #define FBK_NOTICE_LIMBO_OVER 2u
 #define FBK_NOTICE_LIMBO_OVER_FENCED 3u
+#define FBK_NOTICE_FORGOTTEN 4u /* no file knows the deleted ledger any more: neither do we */
 struct fbk_notice {
     int64_t ledger_id;
     uint32_t what;
     uint32_t reserved;
+    uint64_t sequence; /* FORGOTTEN: not if a later batch changed the state */
 };
-_Static_assert(sizeof(struct fbk_notice) == 16, "notice");
+_Static_assert(sizeof(struct fbk_notice) == 24, "notice");
+
+/* The journal's answer to FBK_NOTICE_FORGOTTEN: the order of the first batch that was decided without the state; or this. */
+#define FBK_NOTICE_KEPT UINT64_MAX
 
 #endif

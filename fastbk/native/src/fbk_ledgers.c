@@ -63,7 +63,7 @@ fbk_ledgers_init(struct fbk_ledgers *ledgers, uint64_t ledgers_max)
 void
 fbk_ledgers_free(struct fbk_ledgers *ledgers)
 {
-    for (uint64_t first = 0; first < ledgers->count; first += CHUNK_STATES)
+    for (uint64_t first = 0; first < ledgers->used; first += CHUNK_STATES)
         fbk_memory_give_back(ledgers->chunks[first / CHUNK_STATES], CHUNK_STATES * sizeof(struct fbk_ledger_state));
     if (ledgers->chunks)
         fbk_memory_give_back(ledgers->chunks, chunks_max(ledgers) * sizeof *ledgers->chunks);
@@ -85,29 +85,45 @@ tag_of(const struct fbk_ledger_slots *index, uint64_t hash)
     return (uint32_t)(hash >> 32) & ~(uint32_t)(index->slot_count - 1);
 }
 
-static struct fbk_ledger_state *
+/* In the index that is being left, a slot whose state was removed: probing goes on behind it.  No state has that number. */
+static uint32_t
+gone_from(const struct fbk_ledger_slots *index)
+{
+    return (uint32_t)(index->slot_count - 1);
+}
+
+/* Its slot, NULL if there is none. */
+static uint32_t *
 search(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, uint64_t hash, int64_t ledger_id)
 {
     const uint32_t mask = (uint32_t)(index->slot_count - 1), tag = tag_of(index, hash);
     for (uint64_t slot = hash & mask; index->slots[slot] != 0; slot = (slot + 1) & mask) {
         uint32_t value = index->slots[slot];
-        if ((value & ~mask) != tag)
+        if ((value & ~mask) != tag || value == gone_from(index))
             continue;
-        struct fbk_ledger_state *state = state_at(ledgers, (value & mask) - 1);
-        if (state->ledger_id == ledger_id)
-            return state;
+        if (state_at(ledgers, (value & mask) - 1)->ledger_id == ledger_id)
+            return &index->slots[slot];
     }
     return NULL;
+}
+
+static struct fbk_ledger_state *
+state_in(const struct fbk_ledgers *ledgers, const struct fbk_ledger_slots *index, const uint32_t *slot)
+{
+    return state_at(ledgers, (*slot & (uint32_t)(index->slot_count - 1)) - 1);
 }
 
 struct fbk_ledger_state *
 fbk_ledgers_find(const struct fbk_ledgers *ledgers, int64_t ledger_id)
 {
     uint64_t hash = hash_of(ledgers, ledger_id);
-    struct fbk_ledger_state *state = search(ledgers, &ledgers->index, hash, ledger_id);
-    if (!state && ledgers->old.slots)
-        state = search(ledgers, &ledgers->old, hash, ledger_id);
-    return state;
+    const struct fbk_ledger_slots *index = &ledgers->index;
+    const uint32_t *slot = search(ledgers, index, hash, ledger_id);
+    if (!slot && ledgers->old.slots) {
+        index = &ledgers->old;
+        slot = search(ledgers, index, hash, ledger_id);
+    }
+    return slot ? state_in(ledgers, index, slot) : NULL;
 }
 
 /* Of a state that the index does not hold. */
@@ -122,7 +138,8 @@ enter(struct fbk_ledgers *ledgers, uint64_t number, int64_t ledger_id)
     index->slots[slot] = tag_of(index, hash) | (uint32_t)(number + 1);
 }
 
-/* The old index stays as it is until all of it was moved: what is in both is found in the new one. */
+/* The old index stays as it is until all of it was moved, but for what is removed: what is in both is found in the new
+ * one. */
 static void
 move_some(struct fbk_ledgers *ledgers, uint64_t slots_max)
 {
@@ -130,8 +147,8 @@ move_some(struct fbk_ledgers *ledgers, uint64_t slots_max)
     if (!old->slots)
         return;
     for (uint64_t n = 0; n < slots_max && ledgers->moved < old->slot_count; n++) {
-        uint32_t number = old->slots[ledgers->moved++] & (uint32_t)(old->slot_count - 1);
-        if (number != 0)
+        uint32_t value = old->slots[ledgers->moved++], number = value & (uint32_t)(old->slot_count - 1);
+        if (number != 0 && value != gone_from(old))
             enter(ledgers, number - 1, state_at(ledgers, number - 1)->ledger_id);
     }
     if (ledgers->moved == old->slot_count)
@@ -174,17 +191,23 @@ fbk_ledgers_reserve(struct fbk_ledgers *ledgers, uint64_t count)
     return true;
 }
 
-static bool
-make_room(struct fbk_ledgers *ledgers)
+/* A place for one more state: its number, UINT64_MAX without memory. */
+static uint64_t
+take_place(struct fbk_ledgers *ledgers)
 {
     move_some(ledgers, MOVED_AN_ADD);
-    if (!is_room_for(ledgers->count + 1, ledgers->index.slot_count) &&
-        !grow(ledgers, ledgers->index.slot_count * 2))
-        return false;
-    struct fbk_ledger_state **chunk = &ledgers->chunks[ledgers->count / CHUNK_STATES];
-    if (ledgers->count % CHUNK_STATES == 0)
+    if (ledgers->free) {
+        uint64_t number = ledgers->free - 1;
+        ledgers->free = (uint64_t)state_at(ledgers, number)->highest_entry_id;
+        return number;
+    }
+    /* By the places, not by the states: a slot has to hold each place's number. */
+    if (!is_room_for(ledgers->used + 1, ledgers->index.slot_count) && !grow(ledgers, ledgers->index.slot_count * 2))
+        return UINT64_MAX;
+    struct fbk_ledger_state **chunk = &ledgers->chunks[ledgers->used / CHUNK_STATES];
+    if (ledgers->used % CHUNK_STATES == 0)
         *chunk = fbk_memory_take(CHUNK_STATES * sizeof **chunk);
-    return *chunk != NULL;
+    return *chunk ? ledgers->used++ : UINT64_MAX;
 }
 
 struct fbk_ledger_state *
@@ -195,27 +218,77 @@ fbk_ledgers_add(struct fbk_ledgers *ledgers, int64_t ledger_id)
     struct fbk_ledger_state *state = fbk_ledgers_find(ledgers, ledger_id);
     if (state)
         return state;
-    if (ledgers->count >= ledgers->ledgers_max || !make_room(ledgers))
+    uint64_t number = ledgers->count < ledgers->ledgers_max ? take_place(ledgers) : UINT64_MAX;
+    if (number == UINT64_MAX)
         return NULL;
-    state = state_at(ledgers, ledgers->count);
+    state = state_at(ledgers, number);
     memset(state, 0, sizeof *state);
     state->ledger_id = ledger_id;
     state->highest_entry_id = -1;
     state->lac = -1;
-    enter(ledgers, ledgers->count++, ledger_id);
+    enter(ledgers, number, ledger_id);
+    ledgers->count++;
     return state;
+}
+
+/* Takes a slot out.  Those behind it that its being taken pushed away from their own move up, so that no probe ends early. */
+static void
+clear_slot(struct fbk_ledgers *ledgers, uint64_t hole)
+{
+    uint32_t *slots = ledgers->index.slots;
+    const uint64_t mask = ledgers->index.slot_count - 1;
+    for (uint64_t slot = (hole + 1) & mask; slots[slot] != 0; slot = (slot + 1) & mask) {
+        uint64_t home = hash_of(ledgers, state_in(ledgers, &ledgers->index, &slots[slot])->ledger_id) & mask;
+        if (((slot - home) & mask) < ((slot - hole) & mask))
+            continue; /* it lies behind the hole by right */
+        slots[hole] = slots[slot];
+        hole = slot;
+    }
+    slots[hole] = 0;
+}
+
+bool
+fbk_ledgers_remove(struct fbk_ledgers *ledgers, int64_t ledger_id)
+{
+    uint64_t hash = hash_of(ledgers, ledger_id);
+    struct fbk_ledger_state *state = fbk_ledgers_find(ledgers, ledger_id);
+    if (ledger_id == NO_LEDGER || !state)
+        return false;
+    uint32_t *slot = search(ledgers, &ledgers->index, hash, ledger_id);
+    uint32_t *old = ledgers->old.slots ? search(ledgers, &ledgers->old, hash, ledger_id) : NULL;
+    uint64_t place = slot ? *slot & (ledgers->index.slot_count - 1) : *old & (ledgers->old.slot_count - 1);
+    if (slot)
+        clear_slot(ledgers, (uint64_t)(slot - ledgers->index.slots));
+    if (old) /* nothing moves there: what was moved is counted by places */
+        *old = gone_from(&ledgers->old);
+    state->ledger_id = NO_LEDGER;
+    state->highest_entry_id = (int64_t)ledgers->free;
+    ledgers->free = place; /* as in a slot: its number + 1 */
+    ledgers->count--;
+    return true;
+}
+
+struct fbk_ledger_state *
+fbk_ledgers_next_before(const struct fbk_ledgers *ledgers, uint64_t *cursor, uint64_t stop_at)
+{
+    while (*cursor < ledgers->used && *cursor < stop_at) {
+        struct fbk_ledger_state *state = state_at(ledgers, (*cursor)++);
+        if (FBK_LIKELY(state->ledger_id != NO_LEDGER))
+            return state;
+    }
+    return NULL;
 }
 
 struct fbk_ledger_state *
 fbk_ledgers_next(const struct fbk_ledgers *ledgers, uint64_t *cursor)
 {
-    return *cursor < ledgers->count ? state_at(ledgers, (*cursor)++) : NULL;
+    return fbk_ledgers_next_before(ledgers, cursor, UINT64_MAX);
 }
 
 uint64_t
 fbk_ledgers_memory_bytes(const struct fbk_ledgers *ledgers)
 {
-    uint64_t chunk_count = (ledgers->count + CHUNK_STATES - 1) / CHUNK_STATES;
+    uint64_t chunk_count = (ledgers->used + CHUNK_STATES - 1) / CHUNK_STATES;
     return chunk_count * (CHUNK_STATES * sizeof(struct fbk_ledger_state) + sizeof *ledgers->chunks) +
            (ledgers->index.slot_count + ledgers->old.slot_count) * sizeof *ledgers->index.slots;
 }

@@ -16,12 +16,18 @@ has_id(const uint64_t *ids, uint64_t count, uint64_t id)
 }
 
 bool
+fbk_scope_deletes(const struct fbk_location_scope *scope, int64_t ledger_id)
+{
+    return has_id((const uint64_t *)scope->deleted, scope->deleted_count, (uint64_t)ledger_id);
+}
+
+bool
 fbk_scope_takes(struct fbk_scope_view *view, const struct fbk_location *location)
 {
     const struct fbk_location_scope *scope = view->scope;
     if (location->ledger_id != view->ledger_id) {
         view->ledger_id = location->ledger_id;
-        view->is_deleted = has_id((const uint64_t *)scope->deleted, scope->deleted_count, (uint64_t)location->ledger_id);
+        view->is_deleted = fbk_scope_deletes(scope, location->ledger_id);
     }
     if (view->is_deleted)
         return false;

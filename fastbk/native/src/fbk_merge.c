@@ -118,7 +118,9 @@ merge_state(struct fbk_merge *merge)
     if (least->ledger_id <= merge->ledger_id)
         return FBK_E_CORRUPT;
     merge->ledger_id = least->ledger_id;
-    if (least->flags & FBK_LEDGER_DELETED && least->deleted_s < merge->options.forget_deleted_before_s)
+    /* Never while locations of it go on: they would be those of a ledger that lives. */
+    if (least->flags & FBK_LEDGER_DELETED && least->deleted_s < merge->options.forget_deleted_before_s &&
+        fbk_scope_deletes(merge->view.scope, least->ledger_id))
         merge->result.forgotten_count++;
     else
         fbk_locations_write_state(&merge->to, least);

@@ -210,6 +210,7 @@ struct fbk_scope_view {
     int64_t ledger_id;
     bool is_deleted;
 };
+bool fbk_scope_deletes(const struct fbk_location_scope *scope, int64_t ledger_id);
 bool fbk_scope_takes(struct fbk_scope_view *view, const struct fbk_location *location);
 
 /* ---- fbk_block_cache.c: called with the mutex held */

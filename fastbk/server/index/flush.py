@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
 from fastbk.invariant import check
+from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.upkeep import MERGE_BYTES_PER_S, Upkeeper
@@ -23,7 +24,8 @@ from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from array import array
+    from collections.abc import Callable, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
@@ -166,7 +168,7 @@ class Flusher:
         # Deletions: marked in states that are not sealed yet; not in the audit log yet; in the flush that is under way.
         self._marked: list[dict[str, object]] = []
         self._unaudited: list[dict[str, object]] = []
-        self._deleted: Collection[int] | None = None
+        self._deleted: array[int] | None = None
         self.upkeep = Upkeeper(
             index,
             store,
@@ -178,6 +180,7 @@ class Flusher:
             monotonic_s=monotonic_s,
             merge_bytes_per_s=merge_bytes_per_s,
         )
+        self.upkeep.on_forgotten = self._forgotten
 
     @property
     def is_busy(self) -> bool:
@@ -285,6 +288,10 @@ class Flusher:
             kill_point("index.delete_after_audit")
 
         self._jobs.submit("audit", audit)
+
+    def _forgotten(self, ledger_ids: array[int]) -> None:
+        if self._deleted is not None:
+            self._deleted = ids_without(self._deleted, ledger_ids)
 
     # ---- results
 

@@ -12,8 +12,10 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
+from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import COMPACTION, MERGE, RECOUNT, Task, TaskFailed, TaskStopped
+from fastbk.server.index.forgetting import Forgetting, ascending
 from fastbk.server.index.pacing import TokenBucket
 from fastbk.server.index.upkeep_plans import (
     Committed,
@@ -29,6 +31,7 @@ from fastbk.storage.merging import Merging
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable, Collection, Sequence
 
     from fastbk.native.index import Index
@@ -37,10 +40,6 @@ if TYPE_CHECKING:
     from fastbk.server.index.flush import DirectJobs, FlushThread
     from fastbk.storage.checkpoint import Checkpoint
 
-DELETED_KEPT_S = 7 * 24 * 3600
-"""How long a deleted ledger's state is remembered (F7)."""
-FORGET_INTERVAL_S = 24 * 3600
-"""Between two looks whether many states could be forgotten."""
 LAG_FILES_MAX = 256
 """With so many locations files no flush begins until merges have caught up: the write cache fills, credit ends."""
 RECOUNT_SHARE = 20
@@ -76,6 +75,9 @@ class Upkeeper:
         self.compaction = CompactionStatus()
         self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
         """Told (ledger, first id, last id) of what a compaction found damaged, once it counts."""
+        self.on_forgotten: Callable[[array[int]], None] = lambda ids: None
+        """Told which deleted ledgers are not known any more: their ids may come again, as those of new ledgers."""
+        self.forgetting = Forgetting(index, store, clock_s, monotonic_s)
         self.room_bytes: Callable[[], int] = lambda: sys.maxsize
         """How much of the disk merges may take: what is above the floor (A13)."""
         self._index = index
@@ -95,7 +97,6 @@ class Upkeeper:
         self._recount_began_s = -1.0
         """-1: none is under way."""
         self._recount_not_before_s = 0.0
-        self._forget_at_s = monotonic_s() + FORGET_INTERVAL_S
         self._merge_not_before_s = 0.0
         self._merges = 0
         self._drops: list[Drop] = []
@@ -143,7 +144,8 @@ class Upkeeper:
             bytes_per_s: read and written, at most.
             time_max_s: no further log is begun after so long.
         """
-        if self._drops or self._drop is not None or self._compaction_task is not None:
+        is_busy = self._drops or self._drop or self._compaction_task
+        if is_busy or self.forgetting.is_begun:
             return False
         wanted = [log_id for log_id in log_ids if log_id not in self._unreadable]
         if log_ids and not wanted:
@@ -181,11 +183,15 @@ class Upkeeper:
     def look(self, *, is_flushing: bool = False) -> None:
         """Begin what is due."""
         self._end_drop()
+        self._forget_in_memory()
+        if self.forgetting.is_begun:
+            return
         now_s = self._monotonic_s()
         if self._drops and self._drop is None and self._dropped is None and not is_flushing:
             self._begin_drop()
         if now_s >= self._merge_not_before_s and not self._drops:
             self._begin_merges()
+        self._wants_recount |= bool(self.deleted) and self.forgetting.is_due
         if (
             self._wants_recount
             and self._recount_began_s < 0
@@ -193,7 +199,7 @@ class Upkeeper:
         ):
             self._wants_recount = False
             self._recount_began_s = now_s
-            recount = RecountPlan(self._checkpoint, self.deleted, self._forget_before_s(now_s))
+            recount = RecountPlan(self._checkpoint, self.deleted, self.forgetting.look_before_s())
             self._background.submit(Task("recount", RECOUNT, recount, self._recount_bucket))
 
     def _begin_merges(self) -> None:
@@ -208,6 +214,7 @@ class Upkeeper:
             self.stop_compaction()  # a slow one: what was flushed before its newest file can't be merged until its end
 
     def _give_up(self, plan: Merging | Compaction) -> None:
+        self.forgetting.merged(plan, is_committed=False)
         self._jobs.submit("abandon", lambda: self._checkpoint.abandon(self._store, plan))
 
     def _submit_merge(self, merging: Merging) -> None:
@@ -222,13 +229,6 @@ class Upkeeper:
                 lambda: len(self._checkpoint.manifest.locations) > locations_files.FILES_MAX,
             )
         )
-
-    def _forget_before_s(self, now_s: float) -> int:
-        """0 when it is not time to look for states that can be forgotten."""
-        if now_s < self._forget_at_s:
-            return 0
-        self._forget_at_s = now_s + FORGET_INTERVAL_S
-        return max(0, int(self._clock_s()) - DELETED_KEPT_S)
 
     def _begin_drop(self) -> None:
         self.stop_compaction()
@@ -270,8 +270,7 @@ class Upkeeper:
             self._written(result)
             return None
         if isinstance(result, Committed):
-            merged = isinstance(result.plan, Merging)
-            return self._merged(result) if merged else self._compacted(result)
+            return (self._merged if isinstance(result.plan, Merging) else self._compacted)(result)
         if name == "recount_commit":
             self._recounted()
             if isinstance(result, Exception):
@@ -315,6 +314,7 @@ class Upkeeper:
         plan, drop = committed.plan, None
         if isinstance(plan, Merging) and plan.drops:
             drop, self._drop = self._drop, None
+        self.forgetting.merged(plan, is_committed=committed.change is not None)
         if committed.change is None:
             self._merge_failed(str(committed.error), drop)
             return None
@@ -387,13 +387,14 @@ class Upkeeper:
             self._give_up(plan)
 
     def _forget(self, before_s: int) -> None:
-        """Everything is merged, since only then no older file can bring a forgotten state back."""
-        merging = self._checkpoint.plan_merge(
-            self.deleted, everything=True, forget_deleted_before_s=before_s
-        )
-        if merging is not None and merging.size_bytes <= self.room_bytes():
-            self._submit_merge(merging)
-            return
-        self._forget_at_s = 0.0  # not now: with the next recount
-        if merging is not None:
+        merging = self.forgetting.plan(self._checkpoint, self.deleted, before_s)
+        if merging is not None and merging.size_bytes > self.room_bytes():
             self._give_up(merging)
+        elif merging is not None:
+            self._submit_merge(merging)
+
+    def _forget_in_memory(self) -> None:
+        if (gone := self.forgetting.look(is_recounting=self._recount_began_s >= 0)) is not None:
+            self.deleted = ids_without(ascending(self.deleted), gone)
+            self.on_forgotten(gone)
+            self._log("index.forgotten", ledgers=len(gone))

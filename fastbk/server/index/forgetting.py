@@ -1,0 +1,142 @@
+"""Deleted ledgers on their way out: out of the files by a merge of all of them, and then out of memory.
+
+What the merge left out goes from the tables of index and journal, so that they have room again. From then on its ids
+may be new ledgers': nothing of the old ones may be found any more, in files or caches, and nothing may take the new
+ones for deleted. While it goes on (some thousand ledgers in 50 ms) no merge, recount or compaction may be planned:
+which ids are deleted is known again at its end. A crash on the way is harmless: a start knows what the files know.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from fastbk.native.index import Index
+    from fastbk.native.store import Store
+    from fastbk.storage.checkpoint import Checkpoint
+    from fastbk.storage.compaction import Compaction
+    from fastbk.storage.merging import Merging
+
+DELETED_KEPT_S = 7 * 24 * 3600
+"""How long a deleted ledger's state is remembered (F7)."""
+INTERVAL_S = 24 * 3600
+"""Between two looks whether many states could be forgotten."""
+RETRY_S = 600.0
+"""When that merge failed, or could not be."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    merging: Merging
+    deleted: array[int]
+    """Whose locations that merge leaves out; ascending."""
+    before_s: int
+    """Deleted before that: their states are left out, too."""
+    through_seal: int
+    """What was sealed until then is in the files that are merged."""
+    is_committed: bool = False
+    is_begun: bool = False
+    """In memory."""
+
+
+class Forgetting:
+    """Of one index. Main loop only; at most one plan at a time."""
+
+    def __init__(
+        self,
+        index: Index,
+        store: Store,
+        clock_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        """Begin with nothing to forget."""
+        self._index = index
+        self._store = store
+        self._clock_s = clock_s
+        self._monotonic_s = monotonic_s
+        self._look_at_s = monotonic_s() + INTERVAL_S
+        self._plan: _Plan | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look for states that can be forgotten, also if nothing was deleted lately."""
+        return self._plan is None and self._monotonic_s() >= self._look_at_s
+
+    def look_before_s(self) -> int:
+        """Return the time (wall clock) that forgettable states were deleted before; 0: it is not time to look."""
+        if not self.is_due:
+            return 0
+        self._look_at_s = self._monotonic_s() + INTERVAL_S
+        return max(0, int(self._clock_s()) - DELETED_KEPT_S)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether there is a plan that is not done with."""
+        return self._plan is not None
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the files have forgotten, and memory has yet to."""
+        return self._plan is not None and self._plan.is_committed
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether ids are between deleted and unknown: then nothing may be planned by which of them are deleted."""
+        return self._plan is not None and self._plan.is_begun
+
+    def plan(
+        self, checkpoint: Checkpoint, deleted: Collection[int], before_s: int
+    ) -> Merging | None:
+        """Plan a merge that forgets states of ledgers deleted before `before_s`, and to forget them in memory after it.
+
+        Everything is merged, since only then no older file can bring a forgotten state back. None when that can't be
+        now, or the last ones are still in memory.
+        """
+        if self._plan is not None:
+            return None
+        through_seal = self._index.flushed_seal  # before the files are chosen
+        merging = checkpoint.plan_merge(deleted, everything=True, forget_deleted_before_s=before_s)
+        if merging is None:
+            self._look_at_s = self._monotonic_s() + RETRY_S
+        else:
+            self._plan = _Plan(merging, ascending(deleted), before_s, through_seal)
+        return merging
+
+    def merged(self, merging: Merging | Compaction, *, is_committed: bool) -> None:
+        """Take note of a merge's end; one that is committed is installed before the next `look`."""
+        if self._plan is None or self._plan.merging is not merging:
+            return
+        if is_committed:
+            self._plan.is_committed = True
+        else:
+            self._plan = None
+            self._look_at_s = self._monotonic_s() + RETRY_S
+
+    def look(self, *, is_recounting: bool) -> array[int] | None:
+        """Begin, if it is time; return the ids that were forgotten at the end, ascending, once.
+
+        Not while a recount is under way: it looks at the files of its time, with the ids of its beginning. Merges and
+        compactions have chosen their files. And not while a job may look under older files.
+        """
+        plan = self._plan
+        if plan is None or not plan.is_committed:
+            return None
+        if plan.is_begun:
+            gone = self._index.forgotten()
+            if gone is not None:
+                self._plan = None
+            return gone
+        if not is_recounting and not self._store.old_sets:
+            plan.is_begun = True
+            self._store.forget_ledgers(plan.deleted)
+            self._index.begin_forget(plan.deleted, plan.before_s, plan.through_seal)
+        return None
+
+
+def ascending(ledger_ids: Collection[int]) -> array[int]:
+    """Return the ids as C takes them; an array is in order already."""
+    return ledger_ids if isinstance(ledger_ids, array) else array("q", sorted(set(ledger_ids)))
