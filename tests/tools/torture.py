@@ -83,6 +83,7 @@ def main() -> int:
     times = float(os.environ.get("N", "1"))
     cases = int(os.environ.get("ROUNDS") or os.environ.get("CASES") or "0")
     folder = Path(os.environ.get("DATA") or tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
     print(f"torture: SEED={seed}", flush=True)
     began_s = time.monotonic()
     reports = []
