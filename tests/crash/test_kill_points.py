@@ -43,6 +43,8 @@ HOT = re.compile(r"(worker\.|journal\.(after|before_publish)|index\.(take_middle
 RARE = re.compile(
     r"(gc\.|index\.(delete|merge|before_unlink|after_unlink)|journal\.(roll|recycle|prewrite))"
 )
+# Passed when logs have lost enough of what lived in them.
+SELDOM = re.compile(r"index\.(compact|recount)_")
 # Passed at each start, in this order: as long as nothing is committed all of the first have something to do.
 BEFORE_COMMIT = (
     "index.replay_batch",
@@ -76,6 +78,8 @@ def numbers(point: str) -> tuple[int, ...]:
         return NUMBERS[:3]
     if point.startswith("journal.prewrite"):
         return NUMBERS[:1]  # in the steady state files are recycled: how many are made hangs on timing
+    if SELDOM.match(point):
+        return NUMBERS[:2]
     if RARE.match(point):
         return NUMBERS[:4]
     return NUMBERS if HOT.match(point) else NUMBERS[:5]
