@@ -127,6 +127,19 @@ test_the_limit_ends_with_the_foreground(void)
     CHECK_EQUAL(world.pace.rate_bytes, FBK_PACE_CEILING_BYTES);
 }
 
+/* It leaves in the middle of a pause: that ends all the same, and history does not stand still until it is sure. */
+static void
+test_a_pause_ends_though_nobody_comes(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 4000, false, 200, 0);
+    run(&world, 30, true, 200, UINT64_MAX); /* they meet */
+    run(&world, 600, true, 0, 0);
+    CHECK(world.quiet_ns <= 120 * MS);
+    CHECK_EQUAL(world.pace.rate_bytes, FBK_PACE_CEILING_BYTES);
+}
+
 /* Adds became slower for reasons of their own: after some pauses that is what is usual. */
 static void
 test_what_is_usual_is_learned_anew(void)
@@ -161,6 +174,7 @@ main(void)
     test_it_begins_low_when_they_meet();
     test_floor_and_debt();
     test_the_limit_ends_with_the_foreground();
+    test_a_pause_ends_though_nobody_comes();
     test_what_is_usual_is_learned_anew();
     test_any_delay_can_be_felt();
     return 0;

@@ -121,6 +121,8 @@ fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns)
         pace->interval_ns = now_ns;
     } else if (age_ns >= QUIET_NS || (age_ns >= INTERVAL_NS && is_enough))
         end_interval(pace, now_ns);
+    else if (pace->listening && !pace->settling && age_ns >= INTERVAL_NS)
+        pace->listening = false; /* too few came to say anything: history does not stand still for that */
     uint64_t passed_ns = now_ns - pace->counted_ns;
     uint64_t burst_bytes = pace->rate_bytes / (1000000000ull / BURST_NS);
     pace->counted_ns = now_ns;
