@@ -9,6 +9,7 @@
 
 #define POLL_MS 10
 #define TICKET_REPLAY 1u
+#define LOOKS_MAX 3u /* a disk that fails to read gets more than one chance before that is taken for damage */
 
 /* Waits for the job: with the reader threads if they run, else by doing it here. */
 static void
@@ -49,7 +50,8 @@ look_on_disk(struct fbk_index *index, int64_t ledger_id, int64_t entry_id, const
     return item ? FBK_S_OK : FBK_S_CANNOT_TELL;
 }
 
-/* Is it stored already?  A damaged copy does not count: the journal's is put beside it. */
+/* Is it stored already?  A damaged copy does not count: the journal's is put beside it.  One that merely could not be read at
+ * that moment would be overruled by a record that was refused when it came (INV-A5): hence LOOKS_MAX. */
 static bool
 is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entry_id, const uint8_t *entry,
           uint32_t size_bytes)
@@ -58,9 +60,13 @@ is_stored(struct fbk_index *index, const struct fbk_record *record, int64_t entr
     const struct fbk_cache_item *item = fbk_index_cached(index, record->ledger_id, entry_id);
     if (item)
         same = fbk_entry_same(fbk_cache_data(item), item->size_bytes, entry, size_bytes, record->digest_type);
-    else if (!index->store ||
-             look_on_disk(index, record->ledger_id, entry_id, entry, size_bytes, record->digest_type, &same) != FBK_S_OK)
-        return false;
+    else {
+        uint32_t status = index->store ? FBK_S_CANNOT_TELL : FBK_S_NO_ENTRY;
+        for (uint32_t n = 0; n < LOOKS_MAX && status == FBK_S_CANNOT_TELL; n++)
+            status = look_on_disk(index, record->ledger_id, entry_id, entry, size_bytes, record->digest_type, &same);
+        if (status != FBK_S_OK)
+            return false;
+    }
     fbk_count(&index->segment->stats, same ? FBK_C_INDEX_DUPLICATES : FBK_C_INDEX_CONFLICTS, 1);
     return true;
 }
