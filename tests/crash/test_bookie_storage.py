@@ -296,7 +296,7 @@ def test_one_bad_read_at_a_start_is_not_taken_for_damage(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["eio", "short"])
 def test_one_failure_in_replay_lets_no_refused_copy_in(fault: str) -> None:
-    """INV-A5. A copy that is refused stands in the journal all the same; replay finds out anew that it is not the first."""
+    """INV-A5. A copy that is refused stands in the journal all the same; replay has to find out anew that it is second."""
     with formatted() as pristine:
         known = Book()
         life = Life(pristine, known)
