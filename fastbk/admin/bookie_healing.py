@@ -8,20 +8,16 @@ goes on behind the last one that was done.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fastbk.admin.going_over import Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes
 from fastbk.client import Client
-from fastbk.errors import ConfigError, Error, NoSuchLedger
+from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.healing import HealLedger, LedgerHealed, Range
-
-FAILURES_LISTED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,45 +45,16 @@ class HealingPlan:
 
 
 @dataclass(slots=True)
-class HealingProgress:
+class HealingProgress(Progress):
     """How far it is.
 
     Attributes:
-        ledgers, size_bytes: what there was to look at; bytes are an estimate from the metadata.
         open: ledgers of which the fragment that is being written was not looked at.
-        entries_lost: of which no good copy is left anywhere.
-        failed: ledgers that are not whole, and why (the first 1,000).
-        done_through: all ledgers up to this id are done.
+        entries_checked: that the bookie showed with a good digest.
     """
 
-    ledgers: int = 0
-    size_bytes: int = 0
-    ledgers_done: int = 0
-    bytes_done: int = 0
     open: int = 0
     entries_checked: int = 0
-    entries_copied: int = 0
-    bytes_copied: int = 0
-    entries_lost: int = 0
-    failed_count: int = 0
-    failed: dict[LedgerId, str] = field(default_factory=dict)
-    done_through: LedgerId = -1
-    began_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether everything that was looked at is whole now."""
-        return self.failed_count == 0 and self.ledgers_done == self.ledgers
-
-    def left_s(self) -> float | None:
-        """Estimate the seconds that are left, None while nothing is known."""
-        done = self.ledgers_done + self.failed_count
-        if not done:
-            return None
-        share = done / max(1, self.ledgers)
-        if self.size_bytes:
-            share = min(share, max(self.bytes_done / self.size_bytes, 1e-9))
-        return (time.monotonic() - self.began_s) * (1 - share) / share
 
 
 class BookieHealing:
@@ -130,60 +97,28 @@ class BookieHealing:
                 f"bookie {self._bookie_id} is not up: start it; `fastbk bookie recover` copies what a bookie held that"
                 " does not come back"
             )
-        work = await self.find()
-        progress = self.progress
-        progress.ledgers = len(work)
-        progress.size_bytes = sum(size_bytes for _, size_bytes in work)
-        progress.done_through = self._plan.after
-        self._on_progress(progress)
-        queue = deque(work)
-        done: set[LedgerId] = set()
-        order = deque(ledger_id for ledger_id, _ in work)
+        self.progress.done_through = self._plan.after
+        return await go_over(
+            self.progress,
+            await self.find(),
+            self._plan.ledgers_at_once,
+            self._one,
+            self._on_progress,
+        )
 
-        async def worker() -> None:
-            while queue:
-                ledger_id, size_bytes = queue.popleft()
-                await self._one(ledger_id)
-                progress.bytes_done += size_bytes
-                done.add(ledger_id)
-                while order and order[0] in done:
-                    progress.done_through = order.popleft()
-                    done.discard(progress.done_through)
-                self._on_progress(progress)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._plan.ledgers_at_once, len(work))):
-                group.create_task(worker())
-        return progress
-
-    async def _one(self, ledger_id: LedgerId) -> None:
-        try:
-            healed = await self._healed(ledger_id)
-        except NoSuchLedger:
-            self.progress.ledgers_done += 1
-            return
-        except Error as error:
-            self._failed(ledger_id, str(error))
-            return
+    async def _one(self, ledger_id: LedgerId) -> str:
+        healed = await self._healed(ledger_id)
         progress = self.progress
         progress.entries_checked += healed.checked
         progress.entries_copied += healed.healed
         progress.bytes_copied += healed.size_bytes
         progress.entries_lost += healed.lost_count
         progress.open += healed.is_open
-        if healed.is_whole:
-            progress.ledgers_done += 1
-            return
         reasons = [f"from entry {first}: {why}" for first, why in healed.left.items()]
         if healed.lost_count:
             some = ", ".join(map(str, list(healed.lost)[:5]))
             reasons.append(f"{healed.lost_count} entries have no good copy left ({some})")
-        self._failed(ledger_id, "; ".join(reasons))
-
-    def _failed(self, ledger_id: LedgerId, reason: str) -> None:
-        self.progress.failed_count += 1
-        if len(self.progress.failed) < FAILURES_LISTED_MAX:
-            self.progress.failed[ledger_id] = reason
+        return "; ".join(reasons)
 
     async def _healed(self, ledger_id: LedgerId) -> LedgerHealed:
         metadata = (await self._client.ledger_info(ledger_id)).metadata

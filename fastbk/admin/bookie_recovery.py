@@ -8,19 +8,16 @@ are fenced and closed by recovery, which ends their writers (as Apache's auto-re
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from fastbk.admin.going_over import Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes
 from fastbk.client import Client
-from fastbk.errors import ConfigError, Error, NoSuchLedger
+from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
-
-FAILURES_LISTED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,45 +47,6 @@ class RecoveryPlan:
             raise ConfigError("bytes_per_s and grace_s must not be negative")
 
 
-@dataclass(slots=True)
-class RecoveryProgress:
-    """How far it is.
-
-    Attributes:
-        ledgers, size_bytes: what there was to do when it began; bytes are an estimate from the metadata.
-        ledgers_done, entries_copied, bytes_copied: what was done.
-        failed: ledgers that still name the bookie, and why (the first 1,000).
-    """
-
-    ledgers: int = 0
-    size_bytes: int = 0
-    ledgers_done: int = 0
-    bytes_done: int = 0
-    entries_copied: int = 0
-    bytes_copied: int = 0
-    entries_lost: int = 0
-    failed_count: int = 0
-    failed: dict[LedgerId, str] = field(default_factory=dict)
-    began_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no ledger names the bookie any more, as far as this run has seen."""
-        return self.failed_count == 0 and self.ledgers_done == self.ledgers
-
-    def left_s(self) -> float | None:
-        """Estimate the seconds that are left, None while nothing is known."""
-        spent_s = time.monotonic() - self.began_s
-        done = self.ledgers_done + self.failed_count
-        if not done:
-            return None
-        # Bytes where they are known, ledgers where there are hardly any.
-        share = done / max(1, self.ledgers)
-        if self.size_bytes:
-            share = min(share, max(self.bytes_done / self.size_bytes, 1e-9))
-        return spent_s * (1 - share) / share
-
-
 class BookieRecovery:
     """One run of the recovery of one bookie."""
 
@@ -97,9 +55,9 @@ class BookieRecovery:
         client: Client,
         bookie_id: BookieId,
         plan: RecoveryPlan | None = None,
-        on_progress: Callable[[RecoveryProgress], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
-        self.progress = RecoveryProgress()
+        self.progress = Progress()
         self._client = client
         self._bookie_id = bookie_id
         self._plan = RecoveryPlan() if plan is None else plan
@@ -113,29 +71,18 @@ class BookieRecovery:
         async for info in self._client.list_ledgers():
             if fragments_naming(info.metadata, self._bookie_id):
                 found.append((info.ledger_id, share_bytes(info.metadata, self._bookie_id)))
-        return found
+        return sorted(found)
 
-    async def run(self) -> RecoveryProgress:
+    async def run(self) -> Progress:
         """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""
         await self.check_gone()
-        work = await self.find()
-        progress = self.progress
-        progress.ledgers = len(work)
-        progress.size_bytes = sum(size_bytes for _, size_bytes in work)
-        self._on_progress(progress)
-        queue = deque(work)
-
-        async def worker() -> None:
-            while queue:
-                ledger_id, size_bytes = queue.popleft()
-                await self._one(ledger_id)
-                progress.bytes_done += size_bytes
-                self._on_progress(progress)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._plan.ledgers_at_once, len(work))):
-                group.create_task(worker())
-        return progress
+        return await go_over(
+            self.progress,
+            await self.find(),
+            self._plan.ledgers_at_once,
+            self._one,
+            self._on_progress,
+        )
 
     async def check_gone(self) -> None:
         """Raise ConfigError if the bookie is alive and the plan does not allow that."""
@@ -148,31 +95,13 @@ class BookieRecovery:
                 " within half a minute); `fastbk bookie recover --even-if-alive` empties one that goes on running"
             )
 
-    async def _one(self, ledger_id: LedgerId) -> None:
-        try:
-            repaired = await self._repaired(ledger_id)
-        except NoSuchLedger:
-            self.progress.ledgers_done += 1
-            return
-        except Error as error:
-            self._failed(ledger_id, str(error))
-            return
+    async def _one(self, ledger_id: LedgerId) -> str:
+        repaired = await self._repaired(ledger_id)
         progress = self.progress
         progress.entries_copied += repaired.entries
         progress.bytes_copied += repaired.size_bytes
         progress.entries_lost += repaired.lost_count
-        if repaired.is_whole:
-            progress.ledgers_done += 1
-            return
-        self._failed(
-            ledger_id,
-            "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items()),
-        )
-
-    def _failed(self, ledger_id: LedgerId, reason: str) -> None:
-        self.progress.failed_count += 1
-        if len(self.progress.failed) < FAILURES_LISTED_MAX:
-            self.progress.failed[ledger_id] = reason
+        return "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items())
 
     async def _repaired(self, ledger_id: LedgerId) -> LedgerRepaired:
         client = self._client

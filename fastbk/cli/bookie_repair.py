@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from fastbk.admin.bookie_recovery import RecoveryPlan, RecoveryProgress
+    from fastbk.admin.bookie_recovery import RecoveryPlan
+    from fastbk.admin.going_over import Progress
 
 LISTED_MAX = 20
 
@@ -193,7 +194,7 @@ class ProgressLine:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _text(bookie_id: str, progress: RecoveryProgress) -> str:
+def _text(bookie_id: str, progress: Progress) -> str:
     left_s = progress.left_s()
     left = "" if left_s is None else f", about {left_s:,.0f} s left"
     done = progress.ledgers_done + progress.failed_count
