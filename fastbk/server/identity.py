@@ -31,6 +31,7 @@ from fastbk.storage.cookie import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
 from fastbk.storage.limbo import write_limbo
+from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.start_rules import Found, IdentityError, Known, Place, Verdict, judge
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def settle(
 
     The directories exist and are locked. `accept_data_loss`: a person's word that data that metadata knows is gone for
     good; without effect where nothing is missing. Raises IdentityError (a StorageError) naming what differs and what is
-    safe to do, MetadataUnavailable, OSError.
+    safe to do, other StorageErrors for manifests and small files that are gone or damaged, MetadataUnavailable,
+    OSError.
     """
     with ExitStack() as stack:
         directories = [
@@ -98,6 +100,7 @@ def settle(
         )
         if verdict is Verdict.KNOWN:
             assert read is not None
+            _check_manifests(directories)
             _count_start(directories, found, store, read.identity, read.version)
             _complete_cookies(directories, found, read.identity.cookie(instance_id))
             return read.identity.incarnation
@@ -122,6 +125,13 @@ def settle(
             ledgers_in_limbo=len(ledger_ids),
         )
         return born.incarnation
+
+
+def _check_manifests(directories: Sequence[Directory]) -> None:
+    """Raise what loading a manifest raises: no restart of the index would mend that, so there is none."""
+    for each in directories:
+        if each.place.role == "ledger":
+            ManifestSlots(each.disk, each.path).load()
 
 
 def look(directory: Directory) -> Found:

@@ -186,7 +186,8 @@ class ManifestSlots:
             )
         raise ManifestLost(
             f"no readable manifest in {self._directory} ({'; '.join(self.complaints)}): which files count is"
-            " unknown, so nothing is served from here; restore one of the two files, or replace this bookie"
+            " unknown, so nothing is served from here; restore one of the two files, or run"
+            " `fastbk bookie rebuild-locations`, or replace this bookie"
         )
 
     def next_generation(self) -> int:

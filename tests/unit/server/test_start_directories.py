@@ -26,6 +26,7 @@ from fastbk.server import identity
 from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.identity import NAME as IDENTITY_NAME
+from fastbk.storage.manifest import SLOTS
 from fastbk.storage.start_rules import IdentityError
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
@@ -315,3 +316,18 @@ def test_a_damaged_file_is_named(bookie: Bookie, name: str) -> None:
     path.write_bytes(raw[:-20])
     with pytest.raises(StorageError, match=name):
         bookie.settle()
+
+
+@pytest.mark.parametrize("what", ["missing", "damaged"])
+def test_without_a_manifest_nothing_is_started(bookie: Bookie, what: str) -> None:
+    """Nobody knows which files count: a person has to do something, and restarts are of no use."""
+    for slot in SLOTS:
+        path = bookie.ledgers / slot
+        if what == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"x" * 4096)
+    before = bookie.content()
+    with pytest.raises(StorageError, match="rebuild-locations"):
+        bookie.settle()
+    assert bookie.content() == before
