@@ -1,4 +1,8 @@
-"""`fastbk bookie check` and `fastbk bookie rebuild-locations`: a stopped bookie's directories, verified or mended."""
+"""`fastbk bookie check` and `fastbk bookie rebuild-locations`: a stopped bookie's directories, verified or mended.
+
+Exit codes: 0 whole, or done; 1 damage was found; 2 it could not look, and nobody knows more than before. With --json
+stdout holds one document in each case; in the last one {"error": text}.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from fastbk.units import format_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fastbk.native.disk import Disk
     from fastbk.server.config import BookieConfig
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from fastbk.storage.identity import Identity
     from fastbk.storage.rebuild import Rebuilt
 
+COULD_NOT_LOOK = 2
 LOCK_WAIT_S = 1.0
 SHOWN_MAX = 100
 
@@ -74,12 +79,36 @@ def add_rebuild(parser: argparse.ArgumentParser) -> None:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", required=True, help="the bookie's TOML file"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="the bookie's file, as it was started with",
     )
 
 
 def check(options: argparse.Namespace) -> int:
-    """Verify everything; 1 if something is damaged."""
+    """Verify everything; 1 if something is damaged, 2 if that can't be found out."""
+    return _looking(options, _check)
+
+
+def rebuild(options: argparse.Namespace) -> int:
+    """Make all locations files anew; 2 if that can't be done."""
+    return _looking(options, _rebuild)
+
+
+def _looking(options: argparse.Namespace, work: Callable[[argparse.Namespace], int]) -> int:
+    try:
+        return work(options)
+    except Error as error:
+        text = " ".join(str(error).split())
+        if options.json:
+            print_json({"error": text})
+        note(f"fastbk: {text}")
+        return COULD_NOT_LOOK
+
+
+def _check(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie check")
     from fastbk.cli.bookie_repair import rate_of
     from fastbk.storage.check import Checked, DirectoryCheck
@@ -181,8 +210,7 @@ def _text(checked: Checked) -> str:
     )
 
 
-def rebuild(options: argparse.Namespace) -> int:
-    """Make all locations files anew."""
+def _rebuild(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie rebuild-locations")
     from fastbk.storage.rebuild import Rebuild
 
@@ -270,12 +298,11 @@ def _mark(pair: Pair) -> int:
 @contextmanager
 def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, list[Pair]]]:
     """Read the configuration, lock the directories, open disks. Raises ConfigError, StorageError."""
-    from fastbk import config as config_module
     from fastbk.native.disk import Disk
-    from fastbk.server.config import BookieConfig
+    from fastbk.server import bookie_file
     from fastbk.server.directories import lock_all
 
-    config = config_module.load(path, BookieConfig)
+    config = bookie_file.load(path)
     folders = list(zip(config.journal.all_directories, config.ledgers.all_directories, strict=True))
     for folder in (folder for pair in folders for folder in pair):
         if not Path(folder).is_dir():

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.doctor.limbo import limbo
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.disk import Disk
 from fastbk.server.directories import LOCK_NAME
@@ -52,6 +53,7 @@ class Data:
     """The content of one configuration's directories."""
 
     def __init__(self, config: BookieConfig) -> None:
+        self._bookie_id = config.bookie.id or config.bookie.listen
         found = list(places(config))
         self._directories = [directory for directory, _ in found]
         journals = [directory for directory, place in found if place.role == "journal"]
@@ -65,6 +67,7 @@ class Data:
             yield "manifest", partial(self.manifest, ledgers)
             yield "last stop", partial(self.last_stop, ledgers)
             yield "quarantine", partial(self.quarantine, ledgers)
+            yield "limbo", partial(limbo, ledgers, self._bookie_id)
             yield "journal to replay", partial(self.replay, journal, ledgers)
         yield "times of files", self.times
 

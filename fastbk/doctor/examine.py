@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fastbk import config as toml
 from fastbk.doctor.choices import Choices
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
@@ -13,7 +12,9 @@ from fastbk.doctor.disks import Disks
 from fastbk.doctor.report import fail, ok, take
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
+from fastbk.server import bookie_file
 from fastbk.server import config as server_config
+from fastbk.server.apache_conf import source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +29,13 @@ def examine(path: Path | None) -> Iterator[Finding]:
         yield from take(System(server_config.BookieConfig()).checks())
         return
     try:
-        config = toml.load(path, server_config.BookieConfig)
+        config = bookie_file.load(path)
         server_config.check(config)
     except ConfigError as error:
-        yield fail(
-            "configuration", str(error), "fastbk bookie --example prints a file with every key"
-        )
+        cure = "fastbk bookie --example prints a file with every key"
+        if source.is_apache(path):
+            cure = f"fastbk config check {path} says what becomes of each of its keys"
+        yield fail("configuration", str(error), cure)
         yield from take(System(server_config.BookieConfig()).checks())
         return
     yield ok("configuration", f"{path} makes sense")

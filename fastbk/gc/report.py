@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from fastbk.native.stats import SLOTS, Stats
@@ -22,6 +23,8 @@ class Report:
         self._stats = stats
         self._counted: dict[int, tuple[int, int, int]] = {}
         """What was counted of each run that is under way: moved, freed, bad runs."""
+        self.ended: dict[str, dict[str, int]] = {}
+        """Of each kind of compaction: how many runs have ended (`count`), and when the last one did (`last_ms`)."""
 
     def cycle(self, cycle: Cycle) -> None:
         """Note a look for ledgers that metadata no longer lists."""
@@ -87,6 +90,8 @@ class Report:
             self._gauge("COMPACTION_STUCK", 0)
         elif event == "ended":
             self._counted.pop(id(run), None)
+            count = self.ended.get(run.kind, {}).get("count", 0) + 1
+            self.ended[run.kind] = {"count": count, "last_ms": int(time.time() * 1000)}
             self._gauge("COMPACTION_RUNNING", len(self._counted))
             self._gauge("COMPACTION_STUCK", 0)
             if run.error:

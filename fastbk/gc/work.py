@@ -186,6 +186,7 @@ class Work:
             "doing": self.control.doing,
             "suspended": sorted(self.control.suspended),
             "run_done": self.run_done,
+            "ended": {kind: dict(each) for kind, each in self.report.ended.items()},
             "cycle": None if self.cycle is None else msgspec.to_builtins(self.cycle),
             "copies": None if self.copies_look is None else msgspec.to_builtins(self.copies_look),
             "compactions": [

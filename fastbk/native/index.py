@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from fastbk.native.cdata import CData
+    from fastbk.native.journal_scan import JournalScan
     from fastbk.native.store import Store
 
 WATCHED = lib.FBK_INDEX_WATCHED
@@ -203,6 +204,10 @@ class Index:
         """Say that the manifest names what was sealed: the mark moves, credit is given."""
         lib.fbk_index_flushed(self.handle)
 
+    def hold_mark(self) -> None:
+        """Tell the journal of no mark from now on, for tests: it keeps all its files."""
+        lib.fbk_index_hold_mark(self.handle)
+
     def set_mark(self, mark_sequence: int, *, is_damaged: bool) -> None:
         """Set what the manifest says at start. With damage on record "no" is never said (INV-X1)."""
         lib.fbk_index_set_mark(self.handle, mark_sequence, int(is_damaged))
@@ -211,18 +216,21 @@ class Index:
         """Take the ledger states of a locations file in; files oldest first. Raises CorruptDataError."""
         check(lib.fbk_index_load_states(self.handle, locations_file_id), "load ledger states")
 
-    def replay(self, records: bytes | memoryview, sequence: int) -> int:
-        """Take records of a journal batch in; return the bytes taken: less than all when the cache is full.
+    def replay(self, scan: JournalScan, full: Callable[[], None]) -> None:
+        """Take all batches of a journal file in.
 
-        Then flush and call again with the rest; `replay_done` when all of the batch is in.
+        Args:
+            scan: opened; used up.
+            full: called whenever the cache is full; has to seal it. A batch that is only partly in comes with the next.
+
+        Raises CorruptDataError, NativeFullError (more ledgers than may be), MemoryError, and what `full` does.
         """
-        taken = lib.fbk_index_replay(
-            self.handle, ffi.from_buffer("uint8_t[]", records), len(records), sequence
-        )
-        return check(int(taken), "replay a batch")
+        at = ffi.new("struct fbk_index_replay *")
+        while check(lib.fbk_index_replay(self.handle, scan.handle, at), "replay a journal file") == lib.FBK_REPLAY_FULL:
+            full()
 
     def replay_done(self, sequence: int) -> None:
-        """Note that batch `sequence` is in completely."""
+        """Note that all up to batch `sequence` is in."""
         lib.fbk_index_replay_done(self.handle, sequence)
 
     def damage(self) -> None:

@@ -6,7 +6,8 @@ Nothing happens unless the environment says so when the process starts:
     FASTBK_KILL_POINT_FILE=/path               made at that moment; while it exists nobody dies
 
 A point is `kill_point("role.place")` here and `FBK_KILL_POINT("role.place")` in C; a bookie hands the variables on
-to its children. They are in release builds too: unarmed, a point costs a function call in Python, a load in C.
+to its children. They are in release builds too: unarmed, a point costs a function call in Python, a load in C. The
+other switch for tests is FASTBK_HOLD_MARK (`fastbk.server.index.hold_mark`).
 """
 
 from __future__ import annotations

@@ -164,6 +164,12 @@ class Store:
         """Search this file too, from now on; only memory work if it was prepared. Main loop. Returns like `prepare`."""
         return check(lib.fbk_store_add_locations(self.handle, file_id), "add locations") > 0
 
+    def read_error(self, file_id: int) -> int:
+        """Return the errno for which a prepared or added file counts as damaged, though it may only be the disk's bad
+        moment; 0: there is none.
+        """
+        return int(lib.fbk_store_read_error(self.handle, file_id))
+
     def remove(self, file_id: int) -> None:
         """Search this file no more; jobs under way finish with it. Main loop."""
         check(lib.fbk_store_remove_locations(self.handle, file_id), "remove locations")

@@ -34,11 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Checkpoint", "CheckpointFailed", "CheckpointSettings"]
 
 
-def _no_pause(_: int) -> None:
-    return None
-
 READ_ATTEMPTS_MAX = 3
 """Reads of a locations file at start before it is taken for damaged."""
+READ_ERRORS_MAX = 5
+"""The same where the disk does not give its bytes."""
+READ_DELAY_S = 0.2
+"""After the first of these; doubled each time: three seconds in all."""
+
+
+def _no_pause(_: int) -> None:
+    return None
 
 
 class Checkpoint(Upkeep):
@@ -83,18 +88,27 @@ class Checkpoint(Upkeep):
     def load(self, store: Store) -> set[int]:
         """Put all files of the manifest into the set, at start; return the ids of damaged ones.
 
-        A disk that fails to read gets more than one chance: lost states are remembered for good.
+        A disk that fails to read gets some seconds: what it still does not give then counts as damaged in this life
+        alone. Whoever needs the states, which would be remembered as lost for good, asks `Store.states` and gives up.
         """
         for entry in self.manifest.locations:
-            for attempt in range(READ_ATTEMPTS_MAX):
-                if not store.add(entry.file_id):
-                    break
-                if attempt == READ_ATTEMPTS_MAX - 1:
-                    self.damaged.add(entry.file_id)
-                else:
-                    store.remove(entry.file_id)
+            self._load_file(store, entry.file_id)
         store.set_logs(log.log_id for log in self.manifest.logs)
         return self.damaged
+
+    def _load_file(self, store: Store, file_id: int) -> None:
+        delay_s = READ_DELAY_S
+        for attempt in range(1, READ_ERRORS_MAX + 1):
+            if not store.add(file_id):
+                return
+            may_pass = store.read_error(file_id) != 0
+            if attempt >= (READ_ERRORS_MAX if may_pass else READ_ATTEMPTS_MAX):
+                self.damaged.add(file_id)
+                return
+            store.remove(file_id)
+            if may_pass:
+                self._wait(delay_s)
+                delay_s *= 2
 
     @staticmethod
     def install(store: Store, change: Change) -> None:

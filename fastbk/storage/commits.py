@@ -84,6 +84,8 @@ class Commits:
         self.reserving = threading.Lock()
         """Held while a generation is taken that will be committed behind later ones, and while a merge is planned: none
         may reach over such a generation."""
+        self.is_held = False
+        """For tests (`fastbk.server.index.hold_mark`): manifests count in this life alone, and nothing is unlinked."""
         self._directory = directory
         self._audit = AuditLog(disk, directory)
         self._clock_s = clock_s
@@ -104,6 +106,7 @@ class Commits:
 
         After CommitInDoubt nothing that either manifest names may be unlinked or written to (INV-X2).
         """
+        is_held = self.is_held  # once: the main loop sets it
         manifest = msgspec.structs.replace(
             manifest,
             generation=attempt.generation,
@@ -111,7 +114,7 @@ class Commits:
             next_log_id=self.files.next_log_id,
         )
         try:
-            is_mirrored = self.slots.commit(manifest)
+            is_mirrored = is_held or self.slots.commit(manifest)
         except CommitInDoubt:
             self.current_log = None
             self.files.doubt(store, attempt)
@@ -121,6 +124,11 @@ class Commits:
             current_id = self.current_log.log_id
             self.current_log = next(
                 (log for log in manifest.logs if log.log_id == current_id), None
+            )
+        if is_held:
+            # What the manifest on disk names is still needed (INV-X2); what it does not name, the next start finds.
+            return Change(
+                manifest=manifest, add=tuple(attempt.prepared), remove=remove, reason=reason
             )
         unlink = (
             *self.files.take_waiting(),

@@ -162,6 +162,23 @@ class StoppedPair:
         kill_point("move.after_states")
         return count
 
+    def add(self, entries: Sequence[Entry], states: Sequence[LedgerState] = ()) -> None:
+        """Store entries, each at most once, and states, durably: for a directory that counts only when all is there.
+
+        The states' sequences become that of the mark. Raises StorageError (CheckpointFailed).
+        """
+        mark = self._checkpoint.manifest.mark
+        self._put(
+            FlushItems.from_entries(
+                entries, [replace(state, changed_sequence=mark) for state in states]
+            )
+        )
+
+    @property
+    def store(self) -> Store:
+        """What can be searched."""
+        return self._store
+
     def drop(self, shards: Collection[int], reason: str) -> int:
         """Drop all ledgers of these shards, durably and with their reason in the audit log; return their number.
 

@@ -74,7 +74,7 @@ def judge(fake: FakeDisk) -> int:
         try:
             states = life.store.states(entry.file_id)
             assert all(state.flags == 1 for state in states), "a fence was lost"
-        except CorruptDataError:
+        except (CorruptDataError, OSError):
             doubts += 1
     world.end()
     return doubts
@@ -150,6 +150,28 @@ def test_a_read_that_fails_once_is_tried_again(image: FakeDisk) -> None:
         image.fault("fail", "read", errno=errno.EIO)
         assert life.store.read(ledger_id, entry_id, entry_id).status == OK
     world.end()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("times", [2, 4])
+def test_a_disk_that_does_not_read_for_a_moment_has_lost_nothing(
+    image: FakeDisk, nth: int, times: int
+) -> None:
+    """Of a header, and of a block: at start what is damaged is remembered for good, so this is waited for."""
+    world = World(image)
+    image.fault("fail", "read", errno=errno.EIO, nth=manifest_reads(image) + nth, times=times)
+    life = world.start()
+    assert life.damaged == set()
+    for ledger_id, entry_id in IDS:
+        assert life.store.read(ledger_id, entry_id, entry_id).status == OK
+    world.end()
+
+
+def manifest_reads(image: FakeDisk) -> int:
+    """How many reads a start does before those of locations."""
+    before = image.operations("read")
+    ManifestSlots(image.disk(), DIRECTORY).load()
+    return image.operations("read") - before
 
 
 def test_files_of_another_bookie_are_not_served(image: FakeDisk) -> None:

@@ -29,9 +29,9 @@ run(struct world *world, uint32_t steps, bool history, uint32_t usual_us, uint64
     world->sent_bytes = world->quiet_ns = 0;
     for (uint32_t n = 0; n < steps; n++) {
         world->now_ns += STEP_NS;
-        uint64_t bytes = history ? fbk_pace_allows(&world->pace, world->now_ns) : 0;
+        uint64_t bytes = history ? fbk_pace_allows(&world->pace, world->now_ns, false) : 0;
         if (!history)
-            (void)fbk_pace_allows(&world->pace, world->now_ns);
+            (void)fbk_pace_allows(&world->pace, world->now_ns, false);
         if (bytes > FBK_MIB)
             bytes = FBK_MIB;
         world->quiet_ns += history && bytes == 0 ? STEP_NS : 0;
@@ -107,7 +107,7 @@ test_floor_and_debt(void)
     CHECK(world.sent_bytes > 10 * 12 * FBK_MIB && world.sent_bytes < 10 * 24 * FBK_MIB);
     fbk_pace_used(&world.pace, 16 * FBK_MIB); /* a second at the floor */
     uint32_t waited = 0;
-    while (fbk_pace_allows(&world.pace, world.now_ns += STEP_NS) == 0 && waited < 5000) {
+    while (fbk_pace_allows(&world.pace, world.now_ns += STEP_NS, true) == 0 && waited < 5000) {
         fbk_pace_felt(&world.pace, FBK_PACE_ADD, 5000);
         waited++;
     }
@@ -125,6 +125,60 @@ test_the_limit_ends_with_the_foreground(void)
     CHECK(world.pace.rate_bytes < 40 * FBK_MIB);
     run(&world, 2000, true, 0, 0);
     CHECK_EQUAL(world.pace.rate_bytes, FBK_PACE_CEILING_BYTES);
+}
+
+/* At once: whoever reads what was just written does not wait until it is sure that nothing comes any more. */
+static void
+test_the_limit_ends_a_moment_behind_the_last_add(void)
+{
+    struct world world;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 5000, true, 200, FBK_MIB);
+    run(&world, 25, true, 0, 0);
+    run(&world, 400, true, 0, 0);
+    CHECK_EQUAL(world.sent_bytes, 400 * FBK_MIB);
+    CHECK(!fbk_pace_is_held(&world.pace));
+    /* They come again: what was found out still holds. */
+    run(&world, 200, true, 200, FBK_MIB);
+    CHECK(fbk_pace_is_held(&world.pace));
+    CHECK(world.sent_bytes < 12 * FBK_MIB);
+}
+
+/* Adds that nothing is felt of yet are there all the same: the disk stands still. */
+static void
+test_adds_on_their_way_hold_the_limit(void)
+{
+    struct world world;
+    uint64_t sent_bytes = 0;
+    begin(&world);
+    run(&world, 1000, false, 200, 0);
+    run(&world, 5000, true, 200, FBK_MIB);
+    for (uint32_t n = 0; n < 200; n++) {
+        uint64_t bytes = fbk_pace_allows(&world.pace, world.now_ns += STEP_NS, true);
+        bytes = bytes < FBK_MIB ? bytes : FBK_MIB;
+        fbk_pace_used(&world.pace, bytes);
+        sent_bytes += bytes;
+    }
+    CHECK(sent_bytes < 12 * FBK_MIB);
+}
+
+/* A reader that is answered by a write cache, and nobody who adds: not a tail. */
+static void
+test_reads_alone_are_no_foreground(void)
+{
+    struct world world;
+    uint64_t sent_bytes = 0;
+    begin(&world);
+    for (uint32_t n = 0; n < 3000; n++) {
+        uint64_t bytes = fbk_pace_allows(&world.pace, world.now_ns += STEP_NS, false);
+        bytes = bytes < FBK_MIB ? bytes : FBK_MIB;
+        fbk_pace_used(&world.pace, bytes);
+        sent_bytes += bytes;
+        for (uint32_t read = 0; read < 4; read++)
+            fbk_pace_felt(&world.pace, FBK_PACE_TAIL, 100 + n % 3000);
+    }
+    CHECK_EQUAL(sent_bytes, 3000 * FBK_MIB);
 }
 
 /* It leaves in the middle of a pause: that ends all the same, and history does not stand still until it is sure. */
@@ -162,7 +216,7 @@ test_any_delay_can_be_felt(void)
         for (uint32_t n = 0; n < FBK_PACE_SIGNALS; n++)
             fbk_pace_felt(&world.pace, (enum fbk_pace_signal)n, us);
     fbk_pace_felt(&world.pace, FBK_PACE_TAIL, UINT64_MAX);
-    (void)fbk_pace_allows(&world.pace, world.now_ns + 1000 * MS);
+    (void)fbk_pace_allows(&world.pace, world.now_ns + 1000 * MS, false);
 }
 
 int
@@ -174,6 +228,9 @@ main(void)
     test_it_begins_low_when_they_meet();
     test_floor_and_debt();
     test_the_limit_ends_with_the_foreground();
+    test_the_limit_ends_a_moment_behind_the_last_add();
+    test_adds_on_their_way_hold_the_limit();
+    test_reads_alone_are_no_foreground();
     test_a_pause_ends_though_nobody_comes();
     test_what_is_usual_is_learned_anew();
     test_any_delay_can_be_felt();

@@ -172,9 +172,10 @@ class GcModel:
         self.mark = mark
         for ledger_id, ids in entries.items():
             self.alive.setdefault(ledger_id, set()).update(ids)
-            self.cache[ledger_id] -= ids
-            if not self.cache[ledger_id]:
-                del self.cache[ledger_id]
+            cached = self.cache.get(ledger_id, set())  # nothing of one that was deleted since
+            cached -= ids
+            if not cached:
+                self.cache.pop(ledger_id, None)
         for ledger_id in deleted:
             self.alive.pop(ledger_id, None)
         self.tombstones |= deleted
@@ -374,3 +375,21 @@ def test_nothing_that_lives_is_lost(part: int, rng: random.Random) -> None:
     counts = run_gc_model(seed, 1000)
     for name in ("merges", "compactions", "logs_compacted", "crashes", "reads", "failures"):
         assert counts[name] > 0, f"seed {seed}: {name}: {counts}"
+
+
+def test_a_ledger_is_deleted_before_a_flush_in_doubt_turns_out_to_count() -> None:
+    with small_tiers():
+        model = GcModel(1)
+        try:
+            model.cache[1] = {0}
+            model.flush()
+            model.cache[1] = {1}
+            model.in_doubt[model.next_mark] = ({1: {1}}, set())
+            model.delete()
+            model.flushed(model.next_mark)
+            assert model.alive == {1: {0, 1}}
+            assert model.dying == {1}
+            assert not model.cache
+        finally:
+            model.world.end()
+            model.world.fake.destroy()

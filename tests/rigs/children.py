@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from fastbk.native.process import die_with_parent
+
 T = TypeVar("T")
 READ_BYTES = 1 << 20
 
@@ -52,6 +54,7 @@ def start_child(work: Callable[[], T]) -> Child[T]:
         pid = os.fork()
     if pid == 0:
         try:
+            die_with_parent()  # else it would go on with folders that the next run takes for its own
             os.close(reading)
             _answer(work, writing)
         finally:

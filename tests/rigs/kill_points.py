@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import fastbk
 from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import is_alive
-from fastbk.errors import Error, NotEnoughBookies
+from fastbk.errors import Error, NoSuchLedger, NotEnoughBookies
 from fastbk.native.kill_points import FILE_VARIABLE, POINT_VARIABLE
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
@@ -55,17 +55,39 @@ SETTINGS = {
         "major_ratio_max": 0.99,
     },
 }
+# For points that are passed with every so many files: the smallest that a bookie takes, and no rest between them.
+BRISK_SETTINGS = {
+    **SETTINGS,
+    "ledgers": {**SETTINGS["ledgers"], "flush_interval": "50ms", "entry_log_size": "1MiB"},
+    "gc": {**SETTINGS["gc"], "compaction_rate": "1GiB"},
+}
+BRISK = re.compile(r"index\.(merge|compact|recount|delete|before_unlink|after_unlink)|gc\.")
+# With a limit of two files a free one is one too many: the next is always made anew, and none ever used again ...
+PREWRITING_SETTINGS = {**SETTINGS, "journal": {**SETTINGS["journal"], "first_file_size": "16MiB"}}
+PREWRITES = re.compile(r"journal\.prewrite_")
+# ... with more room it is the other way round.
+RECYCLING_SETTINGS = {**SETTINGS, "journal": {**SETTINGS["journal"], "limit": "128MiB"}}
+RECYCLES = re.compile(r"journal\.recycle_")
+# For supervisors that have many children die: none of these deaths makes the next start wait.
+PATIENT_SETTINGS = {**SETTINGS, "bookie": {"restarts_max": 50, "restarts_window": "1s"}}
 ENTRY_BYTES_MAX = 8000
+BULK_BYTES_MAX = 200_000
 READ_ENTRIES = 1000
 HAPPENS_S = 40.0
 SERVED_S = 40.0
+# Clients bear more than one case takes: of a supervisor that dies at its tenth boot they hear nothing until then.
+AWAY_S = 300.0
 PROCESSES = ("worker", "journal", "index", "gc", "supervisor")
-# Passed once a boot: only the first pass can be asked for. Replay is sure of a few batches only.
-ONCE = re.compile(
-    r"(supervisor\.|index\.before_ready|index\.replay_(before|after)|journal\.before_ready)"
-)
-# Passed only when another process of the bookie dies.
-NEEDS_A_DEATH = ("supervisor.child_died", "supervisor.before_restart")
+# Passed once in the life of a process, at its start: there is no second pass to ask for.
+ONCE = re.compile(r"(index|journal)\.before_ready|index\.replay_(before|after)_")
+# Passed with each directory at a bookie's start, and never again in the life of its supervisor.
+DIRECTORIES = "supervisor.start_counted"
+# A supervisor passes its other points once a boot, and boots again when a child dies.
+BOOTS = re.compile(r"supervisor\.(?!start_counted)")
+# How often an index passes these hangs on what there is to replay.
+REPLAYS = re.compile(r"index\.replay_")
+# Passed with every journal file, of 16 MiB at least.
+BULKY = re.compile(r"journal\.(roll|recycle|prewrite)_")
 
 
 def points() -> list[str]:
@@ -82,10 +104,10 @@ def all_points() -> list[str]:
     return sorted(found)
 
 
-def payload(ledger_id: int, entry_id: int) -> bytes:
+def payload(ledger_id: int, entry_id: int, bytes_max: int = ENTRY_BYTES_MAX) -> bytes:
     """The bytes of one entry: a function of its place."""
     head = f"{ledger_id}:{entry_id}:".encode()
-    size_bytes = zlib.crc32(head) % ENTRY_BYTES_MAX
+    size_bytes = zlib.crc32(head) % bytes_max
     return (head * (size_bytes // len(head) + 1))[: max(size_bytes, len(head))]
 
 
@@ -95,11 +117,21 @@ class World:
 
     acknowledged: dict[int, int] = field(default_factory=dict)
     """Ledger -> entries acknowledged, ids 0.. in order."""
+    disorder: list[tuple[int, int]] = field(default_factory=list)
+    """Entries that were acknowledged before an earlier one of their ledger."""
     fenced: set[int] = field(default_factory=set)
+    bytes_max: dict[int, int] = field(default_factory=dict)
+    """Ledger -> bound of its entries' sizes, where it is not `ENTRY_BYTES_MAX`."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def payload(self, ledger_id: int, entry_id: int) -> bytes:
+        """What was sent for an entry."""
+        return payload(ledger_id, entry_id, self.bytes_max.get(ledger_id, ENTRY_BYTES_MAX))
+
     def note(self, ledger_id: int, entry_id: int) -> None:
-        assert entry_id == self.acknowledged[ledger_id], "acks out of order"
+        """Note an acknowledgement; called back by the loop, which would only log what is raised."""
+        if entry_id != self.acknowledged[ledger_id]:
+            self.disorder.append((ledger_id, entry_id))
         self.acknowledged[ledger_id] += 1
 
 
@@ -109,10 +141,15 @@ async def append(world: World, writer: LedgerWriter, window: int, most: int) -> 
     world.acknowledged[ledger_id] = 0
     pending: set[asyncio.Future[int]] = set()
     sent = 0
+
+    def note(done: asyncio.Future[int]) -> None:
+        if not done.cancelled() and done.exception() is None:  # else the wait for it below raises
+            world.note(ledger_id, done.result())
+
     while sent < most and not world.stop.is_set():
         while len(pending) < window and sent < most:
-            future = writer.append_nowait(payload(ledger_id, sent))
-            future.add_done_callback(lambda done: world.note(ledger_id, done.result()))
+            future = writer.append_nowait(world.payload(ledger_id, sent))
+            future.add_done_callback(note)
             pending.add(future)
             sent += 1
         _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +158,7 @@ async def append(world: World, writer: LedgerWriter, window: int, most: int) -> 
 
 async def create(client: Client) -> LedgerWriter:
     """Create a ledger, however long the bookie is away."""
-    deadline_s = time.monotonic() + SERVED_S
+    deadline_s = time.monotonic() + AWAY_S
     while True:
         try:
             return await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
@@ -137,10 +174,13 @@ async def write_endlessly(world: World, client: Client, window: int, most: int) 
             await append(world, writer, window, most)
 
 
-async def write_and_delete(world: World, client: Client, window: int, most: int) -> None:
+async def write_and_delete(
+    world: World, client: Client, window: int, most: int, bytes_max: int = ENTRY_BYTES_MAX
+) -> None:
     """Ledgers that live a moment, for gc."""
     while not world.stop.is_set():
         async with await create(client) as writer:
+            world.bytes_max[writer.ledger_id] = bytes_max
             await append(world, writer, window, most)
         del world.acknowledged[writer.ledger_id]
         await client.delete_ledger(writer.ledger_id)
@@ -166,7 +206,7 @@ async def read_back(world: World, client: Client, rng: random.Random) -> None:
             await asyncio.sleep(0.01)
             continue
         if ledger_id in world.acknowledged:
-            wanted = [(n, payload(ledger_id, n)) for n in range(first, last + 1)]
+            wanted = [(n, world.payload(ledger_id, n)) for n in range(first, last + 1)]
             assert found == wanted, f"ledger {ledger_id} from {first}"
 
 
@@ -208,6 +248,7 @@ async def compact_often(world: World, cluster: LocalCluster) -> None:
 
 async def check(world: World, cluster: LocalCluster) -> None:
     """Everything acknowledged is there with its bytes, and every answered fence holds."""
+    assert not world.disorder, f"acknowledged too early: {world.disorder[:10]}"
     async with fastbk.connect(cluster.metadata_uri) as client:
         for ledger_id, count in world.acknowledged.items():
             if count == 0:
@@ -218,7 +259,7 @@ async def check(world: World, cluster: LocalCluster) -> None:
                 found = await reader.read_unconfirmed(ids[0], ids[-1])
                 assert [entry.entry_id for entry in found] == list(ids), f"ledger {ledger_id}: gaps"
                 for entry in found:
-                    wanted = payload(ledger_id, entry.entry_id)
+                    wanted = world.payload(ledger_id, entry.entry_id)
                     assert bytes(entry.data) == wanted, f"ledger {ledger_id}: {entry.entry_id}"
     bookie = await raw_bookie(cluster.bookies[0])
     for ledger_id in world.fenced:
@@ -254,14 +295,60 @@ class NotReached(Exception):
     """The process did not pass the point so often within the time."""
 
 
+async def until_it_dies(
+    world: World,
+    cluster: LocalCluster,
+    point: str,
+    number: int,
+    died: Path,
+    rng: random.Random,
+    happens_s: float,
+) -> None:
+    """Start the bookie armed and wait for the death, which at some points takes others before. Raises NotReached."""
+    deadline_s = time.monotonic() + happens_s
+    bookie = cluster.bookies[0]
+    boots = bookie.boots
+    spawn_armed(cluster, point, number, died)
+
+    def is_next() -> bool:
+        bookie.refresh()
+        return is_written(died) or (is_turn and bookie.is_ready and bookie.boots > boots)
+
+    is_turn = bool(BOOTS.match(point) or REPLAYS.match(point))
+    while True:
+        try:
+            await wait_until_async(is_next, "passed", deadline_s - time.monotonic())
+        except AssertionError:
+            raise NotReached(f"{point} was not passed {number} times in {happens_s:g} s") from None
+        if is_written(died):
+            return
+        boots = bookie.boots
+        if BOOTS.match(point):
+            bookie.kill(rng.choice([name for name in bookie.pids if name != "supervisor"]))
+        else:
+            # There was less to replay than that: a flush had come just before.
+            await until_served(world)
+            await cluster.kill_async(0)
+            spawn_armed(cluster, point, number, died)
+
+
+async def forget(world: World, cluster: LocalCluster) -> None:
+    """Delete all ledgers that are known of, so that the next case does not carry them along."""
+    async with fastbk.connect(cluster.metadata_uri) as client:
+        for ledger_id in {*world.acknowledged, *world.fenced}:
+            with contextlib.suppress(NoSuchLedger):
+                await client.delete_ledger(ledger_id)
+
+
 async def run_point(
     cluster: LocalCluster, point: str, number: int, rng: random.Random, happens_s: float = HAPPENS_S
 ) -> None:
     """Load, arm, load until it happens, load on, stop, kill, compare. Raises NotReached after `happens_s`."""
     died = cluster.data / f"died-{point}-{number}"
+    died.unlink(missing_ok=True)
     world = World()
     async with (
-        fastbk.connect(cluster.metadata_uri, append_timeout=60.0) as client,
+        fastbk.connect(cluster.metadata_uri, append_timeout=AWAY_S) as client,
         asyncio.TaskGroup() as group,
     ):
         group.create_task(write_endlessly(world, client, 64, 20_000))
@@ -269,20 +356,16 @@ async def run_point(
         group.create_task(write_and_delete(world, client, 8, 40))
         # Enough of them that entry logs are worth a compaction.
         group.create_task(write_and_delete(world, client, 64, 1000))
+        if BULKY.match(point):
+            group.create_task(write_and_delete(world, client, 8, 100, BULK_BYTES_MAX))
         group.create_task(compact_often(world, cluster))
         group.create_task(read_back(world, client, rng))
         group.create_task(fence_some(world, cluster, client))
-        await wait_until_async(lambda: sum(world.acknowledged.values()) > 300, "first acks")
+        await wait_until_async(
+            lambda: sum(world.acknowledged.values()) > 300, "first acks", SERVED_S
+        )
         await cluster.kill_async(0)
-        spawn_armed(cluster, point, number, died)
-        if point in NEEDS_A_DEATH:
-            await cluster.wait_ready_async(0)
-            names = [name for name in cluster.bookies[0].pids if name != "supervisor"]
-            await cluster.kill_async(0, rng.choice(names))
-        try:
-            await wait_until_async(lambda: is_written(died), "passed", happens_s)
-        except AssertionError:
-            raise NotReached(f"{point} was not passed {number} times in {happens_s:g} s") from None
+        await until_it_dies(world, cluster, point, number, died, rng, happens_s)
         assert died.read_text() == point
         if point.startswith("supervisor."):
             await asyncio.to_thread(cluster.bookies[0].wait_gone)
@@ -296,3 +379,4 @@ async def run_point(
     await cluster.start_bookie_async(0)
     assert world.fenced
     await check(world, cluster)
+    await forget(world, cluster)

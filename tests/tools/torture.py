@@ -48,6 +48,7 @@ class Rig:
         seconds: of the 40 that N=1 takes, its end included.
         cases: with N=1, for rigs that can't stop by time; 0: by time.
         splits: several can run beside each other with seeds of their own.
+        sum_up: what the parts of a run in one folder did together, for a rig that notes it there.
     """
 
     run: Callable[[Plan], Report]
@@ -55,12 +56,15 @@ class Rig:
     seconds: float
     cases: int = 0
     splits: bool = False
+    sum_up: Callable[[Plan], list[str]] | None = None
 
 
 RIGS = {
     "disk": Rig(fake_disk.run, "the fake disk: cuts at every moment, errors, short writes", 6.0, splits=True),
     "power": Rig(power_cut.run, "images of ext4 and xfs after power cuts", 5.0, splits=True),
-    "points": Rig(points.run, "a process of a bookie dies at a named point", 4.0, splits=True),
+    "points": Rig(
+        points.run, "a process of a bookie dies at a named point", 4.0, splits=True, sum_up=points.sum_up
+    ),
     "shutdown": Rig(shutdown.run, "three bookies whose file systems are shut down at once", 2.0),
     "full": Rig(full.run, "a bookie's disk is filled to 100 % under load and emptied again", 3.0),
     "gc": Rig(gc_model.run, "deletions, compactions and crashes against a model", 3.0, splits=True),
@@ -141,6 +145,8 @@ def run_jobs(name: str, rig: Rig, plan: Plan, jobs: int) -> Report:
             whole.add(child.result(patience_s))
         except ChildFailed as error:
             whole.lose([str(error)], "the rig itself")
+    if rig.sum_up is not None and plan.is_resumed:
+        whole.notes = rig.sum_up(plan)
     whole.seconds = time.monotonic() - began_s
     return whole
 

@@ -70,15 +70,24 @@ int32_t fbk_index_sealed(struct fbk_index *index, const struct fbk_flush_item **
                          const struct fbk_ledger_state **states, uint64_t *state_count, uint64_t *mark_sequence);
 /* The manifest names it: publishes the mark, frees the cache (it stays readable until it is filled again), grants credit. */
 void fbk_index_flushed(struct fbk_index *index);
+/* From now on the journal is told of no mark, for tests: it keeps all its files. */
+void fbk_index_hold_mark(struct fbk_index *index);
 
 /* ---- start.  The mark that the manifest holds; limbo: damage is on record, so "no" is never said. */
 void fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t limbo);
 /* Takes the states of a locations file into the table, oldest file first. */
 int32_t fbk_index_load_states(struct fbk_index *index, uint64_t locations_file_id);
-/* Takes the records of a journal batch in.  Returns the bytes taken in: less than records_bytes when the cache is full (flush,
- * then call again with the rest).  FBK_E_CORRUPT, FBK_E_FULL (ledgers_max). */
-int64_t fbk_index_replay(struct fbk_index *index, const uint8_t *records, uint64_t records_bytes, uint64_t sequence);
-/* All of the batch is in. */
+/* Where a replay is: zeros before the first batch of a scan. */
+struct fbk_index_replay {
+    struct fbk_journal_batch batch;
+    uint32_t taken_bytes;          /* of batch.records */
+    uint32_t has_batch;
+};
+#define FBK_REPLAY_END 0           /* the scan's; see fbk_journal_scan_end */
+#define FBK_REPLAY_FULL 1          /* so is the cache: flush it, then call again */
+/* Takes batches of the scan in.  FBK_REPLAY_*, FBK_E_CORRUPT, FBK_E_FULL (ledgers_max), -ENOMEM. */
+int32_t fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct fbk_index_replay *at);
+/* All up to this batch is in. */
 void fbk_index_replay_done(struct fbk_index *index, uint64_t sequence);
 /* Every known ledger is fenced and in limbo from now on (A10). */
 int32_t fbk_index_damage(struct fbk_index *index);

@@ -2,6 +2,7 @@
  * order, without rings, disks and processes. */
 #include "fbk_decide.h"
 
+#include "fbk_digest.h"
 #include "fbk_index.h"
 #include "fbk_ledgers.h"
 #include "fbk_segment.h"

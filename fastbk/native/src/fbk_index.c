@@ -342,12 +342,19 @@ fbk_index_flushed(struct fbk_index *index)
     index->mark_sequence = sealed->mark_sequence;
     index->mark_journal_bytes = sealed->journal_bytes;
     free_sealed(sealed);
-    fbk_cursor_publish(&index->segment->mark_sequence, index->mark_sequence);
+    if (FBK_LIKELY(!index->mark_is_held))
+        fbk_cursor_publish(&index->segment->mark_sequence, index->mark_sequence);
     fbk_count(&index->segment->stats, FBK_C_INDEX_FLUSHES, 1);
     if (fbk_bell_needed(&index->journal->sleeper, &index->journal_rung))
         fbk_bell_ring(index->options.journal_bell_fd);
     fbk_index_grant_credit(index);
     fbk_index_publish(index);
+}
+
+void
+fbk_index_hold_mark(struct fbk_index *index)
+{
+    index->mark_is_held = true;
 }
 
 void

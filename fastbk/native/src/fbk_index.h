@@ -31,6 +31,8 @@
 #include "fbk_store.h"
 #include "fbk_write_cache.h"
 
+#include "fbk_journal_scan.h"
+
 #include "../boundary/index.h"
 #include "../boundary/stats_names.h"
 
@@ -182,6 +184,7 @@ struct fbk_index {
     uint64_t batch_sequence;     /* of what is being taken in */
     uint32_t batch_published_us; /* when it was durable: low bits, as in records */
     uint64_t mark_sequence;
+    bool mark_is_held;           /* it moves here alone; the journal's stays */
     uint64_t journal_bytes;      /* at the last descriptor taken in */
     uint64_t mark_journal_bytes;
     uint64_t journal_rung;
@@ -281,8 +284,6 @@ uint64_t fbk_index_checks_oldest(const struct fbk_index *index);
 bool fbk_index_checks_hold_fence(const struct fbk_index *index, int64_t ledger_id);
 /* Is any check of this ledger undecided? */
 bool fbk_index_checks_hold(const struct fbk_index *index, int64_t ledger_id);
-/* Same length field and data?  Digests and LACs may differ (A5). */
-bool fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint8_t digest_type);
 void fbk_index_checks_free(struct fbk_index *index);
 
 /* ------------------------------------------------------------------ fbk_index_reply.c */

@@ -27,7 +27,7 @@ fbk_index_bulk_init(struct fbk_index *index)
 bool
 fbk_index_bulk_is_held(const struct fbk_index *index)
 {
-    return index->pace.listening || index->pace.rate_bytes < FBK_PACE_CEILING_BYTES;
+    return fbk_pace_is_held(&index->pace);
 }
 
 void
@@ -105,12 +105,22 @@ run_flow(struct fbk_index *index, struct fbk_bulk_flow *flow, uint64_t end_bytes
     return true;
 }
 
+/* In a ring, and not taken in yet. */
+static bool
+adds_are_on_their_way(const struct fbk_index *index)
+{
+    for (uint32_t w = 0; w < index->options.worker_count; w++)
+        if (fbk_cursor_load(&index->workers[w].segment->add_written) != index->workers[w].add_position)
+            return true;
+    return false;
+}
+
 bool
 fbk_index_bulk_run(struct fbk_index *index)
 {
     struct fbk_index_bulk *bulk = &index->bulk;
     uint64_t begin_bytes = index->encoded_bytes;
-    uint64_t allowed_bytes = fbk_pace_allows(&index->pace, fbk_now_ns());
+    uint64_t allowed_bytes = fbk_pace_allows(&index->pace, fbk_now_ns(), adds_are_on_their_way(index));
     uint64_t end_bytes = begin_bytes + (allowed_bytes < TURN_BYTES ? allowed_bytes : TURN_BYTES);
     uint32_t held = 0; /* flows in a row that have to wait */
     while (bulk->count > held && index->encoded_bytes < end_bytes) {

@@ -6,35 +6,10 @@
  * in which replay would decide. */
 #include "fbk_index.h"
 
+#include "fbk_digest.h"
 #include "fbk_journal_format.h"
 
 #define FIRST_SLOTS 64u
-
-static uint32_t
-digest_bytes(uint8_t digest_type)
-{
-    switch (digest_type) {
-    case FBK_DIGEST_CRC32:
-        return 8;
-    case FBK_DIGEST_HMAC:
-        return 20;
-    case FBK_DIGEST_CRC32C:
-        return 4;
-    default: /* none that we know of: everything counts */
-        return 0;
-    }
-}
-
-bool
-fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint8_t digest_type)
-{
-    uint32_t data_from = FBK_ENTRY_HEADER_BYTES + digest_bytes(digest_type);
-    if (a_bytes != b_bytes || a_bytes < FBK_ENTRY_HEADER_BYTES)
-        return false;
-    if (memcmp(a, b, 16) != 0 || memcmp(a + 24, b + 24, 8) != 0) /* ids and length; the LAC lies between */
-        return false;
-    return a_bytes <= data_from || memcmp(a + data_from, b + data_from, a_bytes - data_from) == 0;
-}
 
 /* ------------------------------------------------------------------ slots */
 

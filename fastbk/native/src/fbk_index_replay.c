@@ -2,6 +2,8 @@
  * looked for, and what is stored already stays; so a replay that was cut off may be repeated from the mark at any time. */
 #include "fbk_index.h"
 
+#include "fbk_digest.h"
+#include "fbk_fault.h"
 #include "fbk_journal_format.h"
 
 #include <poll.h>
@@ -112,8 +114,6 @@ replay_record(struct fbk_index *index, const struct fbk_record *record, const ui
     bool is_add = record->kind == FBK_KIND_ADD || record->kind == FBK_KIND_ADD_BATCH;
     if (!is_add && record->kind != FBK_KIND_FENCE)
         return 1;
-    if (!fbk_record_ids_ok(record) || (is_add && !fbk_record_body_ok(record, payload)))
-        return FBK_E_CORRUPT;
     struct fbk_ledger_state *state = fbk_index_ledger_make(index, record->ledger_id);
     if (!state)
         return FBK_E_FULL;
@@ -124,32 +124,48 @@ replay_record(struct fbk_index *index, const struct fbk_record *record, const ui
     return replay_add(index, state, record, payload);
 }
 
-int64_t
-fbk_index_replay(struct fbk_index *index, const uint8_t *records, uint64_t records_bytes, uint64_t sequence)
-{
-    uint64_t offset = 0;
-    index->batch_sequence = sequence;
-    while (offset < records_bytes) {
-        struct fbk_record record;
-        if (records_bytes - offset < sizeof record)
-            return FBK_E_CORRUPT;
-        memcpy(&record, records + offset, sizeof record);
-        if (!fbk_record_shape_ok(&record, records_bytes - offset, FBK_BATCH_BYTES_MAX))
-            return FBK_E_CORRUPT;
-        int32_t rc = replay_record(index, &record, records + offset + sizeof record);
-        if (rc == 0) /* what went in of this record is found when it comes again */
-            return index->active->item_count == 0 ? FBK_E_FULL : (int64_t)offset;
-        if (rc < 0)
-            return rc;
-        offset += record.size_bytes;
-        fbk_count(&index->segment->stats, FBK_C_INDEX_REPLAYED_RECORDS, 1);
-    }
-    return (int64_t)offset;
-}
-
 void
 fbk_index_replay_done(struct fbk_index *index, uint64_t sequence)
 {
     index->taken_sequence = sequence;
     fbk_count(&index->segment->stats, FBK_C_INDEX_REPLAYED_BATCHES, 1);
+}
+
+/* The rest of the batch in hand: 1: all of it is in; 0: the cache is full. */
+static int32_t
+take_batch(struct fbk_index *index, struct fbk_index_replay *at)
+{
+    const struct fbk_record *record;
+    index->batch_sequence = at->batch.sequence;
+    for (uint32_t offset = at->taken_bytes; (record = fbk_journal_batch_record(&at->batch, &offset)) != NULL;) {
+        int32_t rc = replay_record(index, record, fbk_record_payload(record));
+        if (rc == 0) /* what went in of this record is found when it comes again */
+            return index->active->item_count == 0 ? FBK_E_FULL : 0;
+        if (rc < 0)
+            return rc;
+        at->taken_bytes = offset;
+        fbk_count(&index->segment->stats, FBK_C_INDEX_REPLAYED_RECORDS, 1);
+    }
+    return 1;
+}
+
+/* The scan has checked whatever it returns, and nobody else can write to that memory: only what is copied is checked again. */
+int32_t
+fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct fbk_index_replay *at)
+{
+    for (;;) {
+        if (!at->has_batch) {
+            int32_t rc = fbk_journal_scan_next(scan, &at->batch);
+            if (rc <= 0)
+                return rc < 0 ? rc : FBK_REPLAY_END;
+            at->has_batch = 1;
+            at->taken_bytes = 0;
+        }
+        int32_t rc = take_batch(index, at);
+        if (rc <= 0)
+            return rc < 0 ? rc : FBK_REPLAY_FULL;
+        at->has_batch = 0;
+        fbk_index_replay_done(index, at->batch.sequence);
+        FBK_KILL_POINT("index.replay_batch");
+    }
 }

@@ -160,7 +160,7 @@ set_gauges(struct fbk_index *index)
     struct fbk_stats *stats = &index->segment->stats;
     fbk_gauge(stats, FBK_C_INDEX_CACHE_BYTES, index->active->used_bytes);
     fbk_gauge(stats, FBK_C_INDEX_JOURNAL_BEHIND, index->journal_bytes - index->mark_journal_bytes);
-    fbk_gauge(stats, FBK_C_INDEX_MARK, index->mark_sequence);
+    fbk_gauge(stats, FBK_C_INDEX_MARK, fbk_cursor_load(&index->segment->mark_sequence));
     fbk_gauge(stats, FBK_C_INDEX_BULK_RATE, index->pace.rate_bytes);
 }
 

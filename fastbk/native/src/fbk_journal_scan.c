@@ -6,7 +6,7 @@
 #include "fbk_journal_format.h"
 #include "fbk_segment.h"
 
-#define PIECE_BYTES (1024u * 1024u)
+#define PIECE_BYTES (4u * 1024u * 1024u) /* of each, what is left of half a batch is moved to the front */
 #define HEADER_BYTES (2u * FBK_BLOCK_BYTES_MAX)
 
 struct fbk_journal_scan {

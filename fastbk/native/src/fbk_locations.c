@@ -83,6 +83,13 @@ index_block(struct fbk_locations_file *file, uint64_t block, const uint8_t *byte
     file->keys[block] = block > 0 ? file->keys[block - 1] : (struct fbk_sparse_key){-1, -1};
 }
 
+/* A disk that does not give its bytes may do so later.  A file that is gone, short or wrong is damaged for good. */
+static bool
+may_pass(int32_t error)
+{
+    return error < 0 && error != FBK_E_CORRUPT && error != -ENOENT && error != -ENODATA;
+}
+
 /* Reads all blocks behind the header once. */
 static int32_t
 read_through(struct fbk_store *store, struct fbk_locations_file *file)
@@ -102,6 +109,8 @@ read_through(struct fbk_store *store, struct fbk_locations_file *file)
             step = 1; /* find out which block it is */
             continue;
         }
+        if (may_pass(result))
+            file->read_error = result;
         for (uint64_t i = 0; i < count; i++) {
             const uint8_t *bytes = result < 0 ? NULL : memory + i * FBK_LOCATIONS_BLOCK_BYTES;
             if (block + i < header->location_blocks)
@@ -165,6 +174,7 @@ fbk_locations_load(struct fbk_store *store, uint64_t file_id, struct fbk_locatio
         /* Named by the manifest, yet missing or unreadable: it could have held anything. */
         memset(&file->header, 0, sizeof file->header);
         file->damaged_whole = true;
+        file->read_error = may_pass(result) ? result : 0;
         *out = file;
         return 1;
     }

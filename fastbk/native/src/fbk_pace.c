@@ -2,7 +2,8 @@
 #include "fbk_pace.h"
 
 #define INTERVAL_NS 50000000ull
-#define QUIET_NS 500000000ull     /* so long without a delay to measure: nobody is there to be disturbed */
+#define QUIET_NS 500000000ull     /* so long without a delay to measure: what was found out is forgotten */
+#define GRACE_NS 20000000ull      /* the limit goes on for so long without an add */
 #define LISTEN_EVERY_NS 2000000000ull
 #define SETTLE_NS 20000000ull     /* what was sent before a pause is still felt for so long */
 #define SAMPLES_MIN 16u           /* fewer say nothing: the interval goes on */
@@ -78,16 +79,15 @@ forget(struct fbk_pace *pace)
         memset(pace->delays[n].counts, 0, sizeof pace->delays[n].counts);
         pace->delays[n].count = 0;
     }
+    pace->adds_seen = 0;
 }
 
 static void
 end_interval(struct fbk_pace *pace, uint64_t now_ns)
 {
-    bool any = false, disturbed = false;
-    for (uint32_t n = 0; n < FBK_PACE_SIGNALS; n++) {
-        any = any || pace->delays[n].count > 0;
+    bool any = pace->delays[FBK_PACE_ADD].count > 0, disturbed = false;
+    for (uint32_t n = 0; any && n < FBK_PACE_SIGNALS; n++)
         disturbed = judge(pace, &pace->delays[n]) || disturbed;
-    }
     forget(pace);
     bool meets = any && !pace->listening && (!pace->has_foreground || pace->used_bytes == 0);
     pace->has_foreground = any;
@@ -110,9 +110,27 @@ end_interval(struct fbk_pace *pace, uint64_t now_ns)
     pace->used_bytes = 0;
 }
 
-uint64_t
-fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns)
+static void
+look_for_adds(struct fbk_pace *pace, uint64_t now_ns, bool adding)
 {
+    if (adding || pace->delays[FBK_PACE_ADD].count != pace->adds_seen) {
+        pace->added_ns = now_ns;
+        pace->is_present = true;
+    } else if (now_ns - pace->added_ns >= GRACE_NS)
+        pace->is_present = false;
+    pace->adds_seen = pace->delays[FBK_PACE_ADD].count;
+}
+
+bool
+fbk_pace_is_held(const struct fbk_pace *pace)
+{
+    return pace->is_present && (pace->listening || pace->rate_bytes < FBK_PACE_CEILING_BYTES);
+}
+
+uint64_t
+fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding)
+{
+    look_for_adds(pace, now_ns, adding);
     bool is_enough = pace->delays[FBK_PACE_ADD].count >= SAMPLES_MIN || pace->delays[FBK_PACE_TAIL].count >= SAMPLES_MIN;
     uint64_t age_ns = now_ns - pace->interval_ns;
     if (pace->settling && age_ns >= SETTLE_NS) {
@@ -127,12 +145,13 @@ fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns)
     uint64_t burst_bytes = pace->rate_bytes / (1000000000ull / BURST_NS);
     pace->counted_ns = now_ns;
     pace->tokens_bytes += (int64_t)(pace->rate_bytes / 1000 * (passed_ns < LONG_NS ? passed_ns : LONG_NS) / 1000000);
-    if (pace->tokens_bytes > (int64_t)burst_bytes || pace->rate_bytes == FBK_PACE_CEILING_BYTES)
+    bool is_held = fbk_pace_is_held(pace);
+    if (pace->tokens_bytes > (int64_t)burst_bytes || !is_held)
         pace->tokens_bytes = (int64_t)burst_bytes;
+    if (!is_held)
+        return UINT64_MAX;
     if (pace->listening)
         return 0;
-    if (pace->rate_bytes == FBK_PACE_CEILING_BYTES)
-        return UINT64_MAX;
     return pace->tokens_bytes > 0 ? (uint64_t)pace->tokens_bytes : 0;
 }
 

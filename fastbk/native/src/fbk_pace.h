@@ -4,7 +4,11 @@
  * cache answers the time to its answer.  Every interval the 95th percentile of each is held against what it is while no
  * history is read; that is found out in short pauses every few seconds.  Beyond one and a half times that the rate is
  * halved, else it grows by a sixteenth (as congestion control does, with delay for the signal).  It begins low when the two
- * meet.  There is a floor, so that history is never starved; and while nobody adds or reads tails there is no limit.
+ * meet.  There is a floor, so that history is never starved.
+ *
+ * The limit holds while adds are on their way, and for a moment behind the last one; in between, history gets all.  Reads
+ * that a write cache answers count only beside adds: what was just written and is read from its beginning comes out of
+ * the same cache, and is nobody's tail.
  *
  * Pure: the caller brings the time. */
 #ifndef FBK_PACE_H
@@ -36,7 +40,10 @@ struct fbk_pace {
     uint64_t interval_ns; /* began */
     uint64_t listened_ns; /* last pause */
     uint64_t used_bytes;  /* of history, in this interval */
-    bool has_foreground; /* adds or tail reads, in the interval before */
+    uint64_t added_ns;    /* adds were last seen */
+    uint32_t adds_seen;   /* in this interval, at the last look */
+    bool is_present;      /* adds are on their way, or were a moment ago */
+    bool has_foreground; /* adds, in the interval before */
     bool settling;       /* the beginning of that, which is not counted */
     bool listening;       /* nothing is let through: what is usual is being measured */
 };
@@ -44,8 +51,10 @@ struct fbk_pace {
 void fbk_pace_init(struct fbk_pace *pace, uint64_t now_ns);
 /* Somebody in the foreground was served after so long. */
 void fbk_pace_felt(struct fbk_pace *pace, enum fbk_pace_signal signal, uint64_t delay_us);
-/* Bytes of history that may be sent now. */
-uint64_t fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns);
+/* Bytes of history that may be sent now.  adding: some adds are on their way. */
+uint64_t fbk_pace_allows(struct fbk_pace *pace, uint64_t now_ns, bool adding);
+/* Is there a limit, by what fbk_pace_allows saw last? */
+bool fbk_pace_is_held(const struct fbk_pace *pace);
 /* So many were sent, possibly more than were allowed. */
 void fbk_pace_used(struct fbk_pace *pace, uint64_t bytes);
 

@@ -147,6 +147,16 @@ fbk_store_state_count(struct fbk_store *store, uint64_t file_id)
     return count;
 }
 
+int32_t
+fbk_store_read_error(struct fbk_store *store, uint64_t file_id)
+{
+    struct fbk_locations_file *file = fbk_locations_take(store, file_id);
+    int32_t error = file ? -file->read_error : 0;
+    if (file)
+        fbk_locations_unref(store, file);
+    return error;
+}
+
 int64_t
 fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
                       void (*take)(void *context, const struct fbk_ledger_state *state), void *context)
@@ -156,16 +166,20 @@ fbk_store_load_states(struct fbk_store *store, uint64_t file_id,
     if (!file)
         return -ENOENT;
     int64_t total = 0;
-    bool damaged = file->damaged_whole;
+    bool damaged = file->damaged_whole && !file->read_error;
+    int32_t error = file->damaged_whole ? file->read_error : 0;
     for (uint64_t block = 0; block < file->header.state_blocks; block++) {
         int32_t count = fbk_locations_state_block(store, file, block, states);
-        damaged = damaged || count < 0;
+        damaged = damaged || count == FBK_E_CORRUPT || count == -ENODATA;
+        error = count < 0 ? count : error;
         for (int32_t i = 0; i < count; i++)
             take(context, &states[i]);
         total += count > 0 ? count : 0;
     }
     fbk_locations_unref(store, file);
-    return damaged ? FBK_E_CORRUPT : total;
+    if (damaged)
+        return FBK_E_CORRUPT;
+    return error < 0 ? error : total;
 }
 
 struct state_copy {

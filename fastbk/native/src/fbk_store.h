@@ -24,7 +24,10 @@
  *   set does not name is found any more.
  * fbk_store_forget_log: a log is gone from the manifest: close it, drop its cached runs.
  * fbk_store_load_states / _copy_states: the ledger states in a prepared or added file.  FBK_E_CORRUPT when a part is
- *   damaged: fences may be missing, so the caller must not go on as if nothing were.
+ *   damaged: fences may be missing, so the caller must not go on as if nothing were.  -errno when nothing is, but the disk
+ *   did not give all of it.
+ * fbk_store_read_error: whether a prepared or added file counts as damaged because the disk did not give its bytes, which
+ *   may pass: the errno, 0 = no.
  *
  * Reading
  * fbk_store_submit: asks the readers for the run holding the smallest id in [first, last] on disk. FBK_E_FULL when

@@ -30,6 +30,7 @@ struct fbk_locations_file {
     uint32_t damaged_blocks;
     uint32_t damaged_state_blocks;
     bool damaged_whole;           /* not even its header could be read: it may hold anything */
+    int32_t read_error;           /* of the last read that failed, though bytes are there; 0 = none did */
     struct fbk_sparse_key *keys;  /* of each location block; a damaged one repeats the key before it */
     uint8_t *damaged;             /* one byte a location block */
     uint64_t index_bytes;

@@ -211,14 +211,19 @@ class Flusher:
 
     def flush_now(self, *, damage: Sequence[Damage] = (), clean: bool = False) -> None:
         """Flush what there is, and wait for it. Raises CheckpointFailed: then the index still holds it."""
+        self.flush_behind(damage=damage, clean=clean)
         self.wait()
-        while (
-            self.upkeep.lags and self.upkeep.is_merging
-        ):  # replay goes on writing, merges have to keep up
+
+    def flush_behind(self, *, damage: Sequence[Damage] = (), clean: bool = False) -> None:
+        """Begin a flush when the one before has ended, and return while it is under way: replay fills the other cache.
+
+        Raises CheckpointFailed of the one before: then the index still holds what that one sealed.
+        """
+        self.wait()
+        while self.upkeep.lags and self.upkeep.is_merging:  # replay goes on writing, merges have to keep up
             self._wait_readable()
             self.look()
         self.begin(damage=damage, clean=clean)
-        self.wait()
 
     def wait(self) -> None:
         """Wait for the flush that is under way, or failed and is tried again now. Raises CheckpointFailed."""

@@ -30,6 +30,7 @@ from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
+from fastbk.server.index.hold_mark import hold_if_asked
 from fastbk.server.index.replay import replay
 from fastbk.server.index.scrub import Scrubber
 from fastbk.server.topology import write_cache_sizes
@@ -331,6 +332,7 @@ def main(child: Child) -> None:
     child.send(found.message(states))
     if not wait_for_start(child):
         return
+    hold_if_asked(parts.index, parts.checkpoint.commits, log=logs.warning)
     parts.flusher.look_for_leftovers()
     disk = IndexDisk(
         parts.index,

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastbk.errors import StorageError
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.journal_scan import JournalEnd, JournalScan
 from fastbk.native.kill_points import kill_point
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
-    from fastbk.native.journal_scan import JournalBatch
     from fastbk.server.index.flush import Flusher
     from fastbk.storage.manifest import Manifest
 
@@ -64,14 +64,22 @@ class Replayed:
 
 
 def _load_file_states(index: Index, file_id: int) -> bool:
-    """Take one file's states in; return whether all of them can be read. As for the journal, a read that fails once
-    is tried again before it is taken for damage. States that were taken in already are taken in again.
+    """Take one file's states in; return whether all of them are whole. As for the journal, they are read again before
+    they are taken for damaged. States that were taken in already are taken in again. Raises StorageError when the
+    disk does not give them, which may pass: the start is given up, and nothing put on record.
     """
-    for _ in range(READ_ATTEMPTS_MAX):
+    for attempt in range(1, READ_ATTEMPTS_MAX + 1):
         try:
             index.load_states(file_id)
         except CorruptDataError:
             continue
+        except OSError as error:
+            if attempt < READ_ATTEMPTS_MAX:
+                continue
+            raise StorageError(
+                f"the ledger states in locations file {file_id} cannot be read: {error.strerror}. Nothing was put on"
+                " record: start again when the disk is well; if it will not be, `fastbk bookie rebuild-locations`"
+            ) from error
         return True
     return False
 
@@ -151,8 +159,9 @@ def _replay_file(
     mark_sequence: int,
     incarnation: int,
 ) -> JournalEnd:
-    """Take all batches of one file in that count. A disk that fails to read gets more than one chance before that
-    is taken for damage: damage is remembered for good.
+    """Take all batches of one file in that count, and have full caches flushed meanwhile.
+
+    A disk that fails to read gets more than one chance before that is taken for damage: damage is remembered for good.
     """
     for attempt in range(READ_ATTEMPTS_MAX):
         with JournalScan(
@@ -164,25 +173,11 @@ def _replay_file(
             end_sequence=file.end_sequence,
             lock=True,
         ) as scan:
-            for batch in scan:
-                take(index, flusher, batch)
+            index.replay(scan, flusher.flush_behind)
             end = scan.end
         if not end.read_error or attempt == READ_ATTEMPTS_MAX - 1:
             break
     return end
-
-
-def take(index: Index, flusher: Flusher, batch: JournalBatch) -> None:
-    """Take one batch in, flushing whenever the cache is full (the mark stays before this batch meanwhile)."""
-    records = memoryview(batch.content)
-    while True:
-        taken = index.replay(records, batch.sequence)
-        if taken == len(records):
-            break
-        records = records[taken:]
-        flusher.flush_now()
-    index.replay_done(batch.sequence)
-    kill_point("index.replay_batch")
 
 
 def _found(end: ReplayEnd) -> Sequence[Damage]:

@@ -136,6 +136,7 @@ class JournalLoop:
         """What is refused now."""
         self._disk = disk
         self._files_limit = LIMIT_OPEN
+        self._asked_limit = LIMIT_OPEN
         self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
@@ -145,7 +146,7 @@ class JournalLoop:
 
         Raises PoisonedError and OSError: publish nothing more, exit.
         """
-        is_waiting = self._wants_file or self.limit != LIMIT_OPEN
+        is_waiting = self._wants_file or self.limit != self._asked_limit
         reasons = self.journal.step(WAITING_STEP_TIMEOUT_MS if is_waiting else STEP_TIMEOUT_MS)
         if reasons & ROLL:
             self.roll()
@@ -215,6 +216,11 @@ class JournalLoop:
         self.journal.note_files(behind_bytes, self.pool.recycled, self.pool.made)
         self._apply_limit()
 
+    def refuse_adds(self, on: bool) -> None:
+        """Refuse normal adds because an operator wants that, or no longer."""
+        self._asked_limit = LIMIT_NO_ADDS if on else LIMIT_OPEN
+        self._apply_limit()
+
     def drain(self) -> None:
         """Take all that is in the rings (nobody writes there any more) and close the journal."""
         while not self.journal.close():
@@ -227,7 +233,7 @@ class JournalLoop:
 
     def _apply_limit(self) -> None:
         """Refuse what the files have no room for, or what the disk does not take."""
-        limit = self._files_limit
+        limit = max(self._files_limit, self._asked_limit)
         if (self.pool.no_room or self.pool.failure) and self._is_nearly_full:
             # The last quarter of the last file that there is: room for fences and recovery adds.
             limit = max(limit, LIMIT_NO_ADDS)
@@ -258,8 +264,10 @@ def serve(child: Child, loop: JournalLoop) -> None:
             loop.look_at_files()
         elif not reasons & BELL:
             continue
-        message = child.receive()
-        if message is not None and message.get("type") == "drain":
+        message = child.receive() or {}
+        if message.get("type") == "refuse_adds":
+            loop.refuse_adds(bool(message.get("on")))
+        elif message.get("type") == "drain":
             loop.drain()
             return
 
@@ -286,6 +294,7 @@ def main(child: Child) -> None:
     stats = Stats(Segment(child.fds["segment"], "journal"))
     journal_disk = JournalDisk(watch, journal, stats, slow_commit_ms=config.disk.slow_commit_ms)
     loop = JournalLoop(journal, pool, settings.limit_bytes, journal_disk)
+    loop.refuse_adds(config.refuses_adds)
     watch.start()
     loop.roll()
     sync_mode = "none" if settings.sync == UNSYNCED else disk.sync_mode

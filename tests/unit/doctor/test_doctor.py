@@ -22,9 +22,12 @@ from fastbk.meta import open_store
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
+from fastbk.native.store import DELETED, FENCED, LIMBO, FlushItems, LedgerState, Store, StoreOptions
 from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
+from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.directories import log_path
+from fastbk.storage.identity import read_identity
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import Damage, LogEntry, Manifest, ManifestSlots
 from fastbk.storage.scrub_state import Quarantined, ScrubState, write_scrub_state
@@ -80,6 +83,19 @@ class Patient:
             slots = ManifestSlots(disk, str(self.ledgers))
             now = slots.load()
             slots.commit(Manifest(generation=now.generation + 1, **fields))  # type: ignore[arg-type]
+
+    def flush(self, states: list[LedgerState]) -> None:
+        """What a flush of these states leaves behind."""
+        directory = str(self.ledgers)
+        with Disk(self.ledgers, "plain") as disk:
+            slots = ManifestSlots(disk, directory)
+            identity = read_identity(disk, directory)
+            assert identity is not None
+            store = Store(directory, disk, disk, StoreOptions(identity.incarnation_number))
+            checkpoint = Checkpoint(disk, directory, slots, slots.load(), CheckpointSettings())
+            checkpoint.load(store)
+            checkpoint.run(store, FlushItems.from_entries([], states), 1)
+            store.destroy()
 
     def examine(self) -> list[Finding]:
         before = self.content()
@@ -224,6 +240,21 @@ def test_limbo_that_waits(patient: Patient) -> None:
     with Disk(patient.ledgers, "plain") as disk:
         write_limbo(disk, str(patient.ledgers), [1], 1)
     assert "rebirth" in worst(patient.examine(), "last stop").why
+
+
+def test_ledgers_in_limbo(patient: Patient) -> None:
+    """How many, since when, what ends it, and the command."""
+    patient.start()
+    assert worst(patient.examine(), "limbo").status is Status.OK
+    patient.flush([LedgerState(n, flags=FENCED | LIMBO) for n in (7, 8, 9)])
+    patient.flush([LedgerState(8, flags=FENCED), LedgerState(9, flags=DELETED | LIMBO)])
+    found = worst(patient.examine(), "limbo")
+    assert found.status is Status.WARN
+    assert "1 ledger in limbo (7), since 20" in found.why
+    assert "closed and whole here" in found.why
+    assert f"fastbk bookie repair {ME}" in found.fix
+    patient.flush([LedgerState(7, flags=FENCED)])
+    assert worst(patient.examine(), "limbo").status is Status.OK
 
 
 def test_files_from_the_future(patient: Patient) -> None:

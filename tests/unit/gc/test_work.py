@@ -44,6 +44,7 @@ class Report:
     def __init__(self) -> None:
         self.cycles: list[Cycle] = []
         self.looks: list[CopiesLook] = []
+        self.ended: dict[str, dict[str, int]] = {}
 
     def cycle(self, cycle: Cycle) -> None:
         self.cycles.append(cycle)

@@ -12,7 +12,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import LIMIT_NO_ADDS, LIMIT_NO_WRITES, LIMIT_OPEN
 from fastbk.native.journal_scan import JournalScan
-from fastbk.server.journal.process import JournalLoop, depth_of, record_bytes_max
+from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of, record_bytes_max
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.space import Takes
@@ -104,6 +104,27 @@ def test_beyond_the_limit_adds_are_refused_and_fences_have_room(service: Service
         assert service.add() == 0
         service.rig.set_mark(service.rig.journal.status.published_sequence)
     assert service.pool.recycled > 2
+
+
+def test_what_an_operator_refuses_is_normal_adds_only(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.add() == 0
+    service.loop.refuse_adds(True)
+    assert service.loop.limit == LIMIT_NO_ADDS
+    assert service.add() == READ_ONLY
+    assert service.add(RECOVERY) == 0
+    service.loop.look_at_files()
+    assert service.loop.limit == LIMIT_NO_ADDS, "room in the files does not end it"
+    waited_ms: list[int] = []
+    monkeypatch.setattr(service.loop.journal, "step", lambda ms: waited_ms.append(ms) or 0)
+    service.loop.step()
+    assert waited_ms == [STEP_TIMEOUT_MS], (
+        "a bookie that is read-only for days sleeps as well as others"
+    )
+    monkeypatch.undo()
+    service.loop.refuse_adds(False)
+    assert service.add() == 0
 
 
 def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(service: Service) -> None:
