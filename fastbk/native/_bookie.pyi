@@ -110,6 +110,7 @@ class _Library:
     FBK_C_WORKER_ADDS: int
     FBK_C_WORKER_ADD_BATCHES: int
     FBK_C_WORKER_ANSWERS: int
+    FBK_C_WORKER_APACHE_CONNECTIONS: int
     FBK_C_WORKER_BAD_DIGEST: int
     FBK_C_WORKER_BAD_FIRST: int
     FBK_C_WORKER_BAD_FRAME: int
@@ -141,6 +142,43 @@ class _Library:
     FBK_C_WORKER_REPLIES_STALE: int
     FBK_C_WORKER_SLOW_READERS_CUT: int
     FBK_C_WORKER_TOO_LARGE: int
+    FBK_C_WORKER_V2_ADDS: int
+    FBK_C_WORKER_V2_ADD_BYTES: int
+    FBK_C_WORKER_V2_EBADREQ: int
+    FBK_C_WORKER_V2_EBADVERSION: int
+    FBK_C_WORKER_V2_EFENCED: int
+    FBK_C_WORKER_V2_EIO: int
+    FBK_C_WORKER_V2_ENOENTRY: int
+    FBK_C_WORKER_V2_ENOLEDGER: int
+    FBK_C_WORKER_V2_EREADONLY: int
+    FBK_C_WORKER_V2_ETOOMANYREQUESTS: int
+    FBK_C_WORKER_V2_EUA: int
+    FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE: int
+    FBK_C_WORKER_V2_OTHERS: int
+    FBK_C_WORKER_V2_READS: int
+    FBK_C_WORKER_V2_READ_BATCHES: int
+    FBK_C_WORKER_V2_READ_BYTES: int
+    FBK_C_WORKER_V3_ADDS: int
+    FBK_C_WORKER_V3_ADD_BYTES: int
+    FBK_C_WORKER_V3_EBADREQ: int
+    FBK_C_WORKER_V3_EBADVERSION: int
+    FBK_C_WORKER_V3_EFENCED: int
+    FBK_C_WORKER_V3_EIO: int
+    FBK_C_WORKER_V3_ENOENTRY: int
+    FBK_C_WORKER_V3_ENOLEDGER: int
+    FBK_C_WORKER_V3_EREADONLY: int
+    FBK_C_WORKER_V3_ETOOMANYREQUESTS: int
+    FBK_C_WORKER_V3_EUA: int
+    FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE: int
+    FBK_C_WORKER_V3_FORCES: int
+    FBK_C_WORKER_V3_LAC_READS: int
+    FBK_C_WORKER_V3_LAC_WRITES: int
+    FBK_C_WORKER_V3_LISTS: int
+    FBK_C_WORKER_V3_LONG_POLLS: int
+    FBK_C_WORKER_V3_OTHERS: int
+    FBK_C_WORKER_V3_READS: int
+    FBK_C_WORKER_V3_READ_BYTES: int
+    FBK_C_WORKER_WAITS_CONTEXT: int
     FBK_C_WORKER_WAITS_CREDIT: int
     FBK_C_WORKER_WAITS_MEMORY: int
     FBK_C_WORKER_WAITS_OUTPUT: int
@@ -216,6 +254,10 @@ class _Library:
     FBK_H_WORKER_ADD_US: int
     FBK_H_WORKER_READ_US: int
     FBK_H_WORKER_RECEIVE_BYTES: int
+    FBK_H_WORKER_V2_ADD_US: int
+    FBK_H_WORKER_V2_READ_US: int
+    FBK_H_WORKER_V3_ADD_US: int
+    FBK_H_WORKER_V3_READ_US: int
     FBK_INDEX_FLUSH: int
     FBK_INDEX_FULL: int
     FBK_INDEX_IDLE: int
@@ -236,6 +278,8 @@ class _Library:
     FBK_POISON_NONE: int
     FBK_POISON_RING: int
     FBK_POISON_WRITE: int
+    FBK_REPLAY_END: int
+    FBK_REPLAY_FULL: int
     FBK_ROLE_GC: int
     FBK_ROLE_INDEX: int
     FBK_ROLE_JOURNAL: int
@@ -349,6 +393,7 @@ class _Library:
     def fbk_index_flushed(self, arg0: Pointer, /) -> None: ...
     def fbk_index_flushed_seal(self, arg0: Pointer, /) -> int: ...
     def fbk_index_get_status(self, arg0: Pointer, arg1: Pointer, /) -> None: ...
+    def fbk_index_hold_mark(self, arg0: Pointer, /) -> None: ...
     def fbk_index_ids_without(self, arg0: Pointer, arg1: int, arg2: Pointer, arg3: int, /) -> int: ...
     def fbk_index_limbo_over(self, arg0: Pointer, arg1: Pointer, arg2: int, arg3: int, arg4: Pointer, /) -> int: ...
     def fbk_index_list_deleted(self, arg0: Pointer, arg1: Pointer, arg2: int, /) -> int: ...
@@ -358,7 +403,7 @@ class _Library:
     def fbk_index_load_states(self, arg0: Pointer, arg1: int, /) -> int: ...
     def fbk_index_observe(self, arg0: Pointer, arg1: int, arg2: int, /) -> None: ...
     def fbk_index_put_in_limbo(self, arg0: Pointer, arg1: Pointer, arg2: int, /) -> int: ...
-    def fbk_index_replay(self, arg0: Pointer, arg1: BytesPointer, arg2: int, arg3: int, /) -> int: ...
+    def fbk_index_replay(self, arg0: Pointer, arg1: Pointer, arg2: Pointer, /) -> int: ...
     def fbk_index_replay_done(self, arg0: Pointer, arg1: int, /) -> None: ...
     def fbk_index_seal(self, arg0: Pointer, /) -> int: ...
     def fbk_index_sealed(self, arg0: Pointer, arg1: Pointer, arg2: Pointer, arg3: Pointer, arg4: Pointer, arg5: Pointer, /) -> int: ...
@@ -438,6 +483,7 @@ class _Library:
     def fbk_store_old_sets(self, arg0: Pointer, /) -> int: ...
     def fbk_store_prepare_locations(self, arg0: Pointer, arg1: int, /) -> int: ...
     def fbk_store_probe(self, arg0: Pointer, arg1: int, arg2: int, /) -> int: ...
+    def fbk_store_read_error(self, arg0: Pointer, arg1: int, /) -> int: ...
     def fbk_store_reader_run(self, arg0: Pointer, arg1: int, /) -> int: ...
     def fbk_store_reader_step(self, arg0: Pointer, /) -> int: ...
     def fbk_store_release(self, arg0: Pointer, arg1: Pointer, /) -> None: ...
@@ -460,6 +506,7 @@ class _Library:
     def fbk_worker_disconnect(self, arg0: Pointer, arg1: int, /) -> int: ...
     def fbk_worker_drain(self, arg0: Pointer, /) -> int: ...
     def fbk_worker_events(self, arg0: Pointer, /) -> CData: ...
+    def fbk_worker_is_apache(self, arg0: Pointer, arg1: int, /) -> int: ...
     def fbk_worker_is_read_only(self, arg0: Pointer, /) -> int: ...
     def fbk_worker_leave(self, arg0: Pointer, /) -> None: ...
     def fbk_worker_output_bytes(self, arg0: Pointer, arg1: int, /) -> int: ...

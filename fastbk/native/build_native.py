@@ -1,7 +1,7 @@
 """Builds the extension modules: boundary fragments -> cffi source -> objects -> `fastbk/native/_*.abi3.so`.
 
-The tables below say what belongs where: a new C file or boundary fragment is one line in them. `setup.py` uses
-`BuildNative` for wheels; `python -m fastbk.native.build_native` builds in place, recompiling only what changed.
+The tables in `build_modules.py` say what belongs where. `setup.py` uses `BuildNative` for wheels;
+`python -m fastbk.native.build_native` builds in place, recompiling only what changed.
 FASTBK_BUILD=release|debug|asan chooses the kind of build; objects of different kinds live in different folders.
 FASTBK_CLIENT_ONLY=1 leaves out what only a bookie needs, liburing with it.
 """
@@ -13,191 +13,17 @@ import os
 import re
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cffi import FFI
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
+from fastbk.native.build_modules import MODULES, NativeModule
 from fastbk.native.build_stubs import stub_text
 
 NATIVE = Path(__file__).resolve().parent
 ROOT = NATIVE.parent.parent
-
-# C files that more than one extension needs. None of them may need liburing or Linux.
-COMMON_SOURCES = [
-    "fbk_checksum.c",
-    "fbk_digest.c",
-    "fbk_verify.c",
-    "fbk_wire_client.c",
-]
-
-WORKER_SOURCES = [
-    "fbk_wire.c",
-    "fbk_wire_read.c",
-    "fbk_worker.c",
-    "fbk_worker_receive.c",
-    "fbk_worker_take.c",
-    "fbk_worker_place.c",
-    "fbk_worker_input.c",
-    "fbk_worker_reply.c",
-    "fbk_worker_output.c",
-    "fbk_connections.c",
-]
-
-# Statically, so that a build runs where no liburing is installed; and its names stay inside, so that another
-# liburing in the process keeps its own.
-LIBURING = ["-l:liburing.a", "-Wl,--exclude-libs,ALL"]
-
-
-STORE_SOURCES = [
-    "fbk_file_set.c",
-    "fbk_store.c",
-    "fbk_readers.c",
-    "fbk_read_queue.c",
-    "fbk_read_ahead.c",
-    "fbk_location_cursor.c",
-    "fbk_lookup.c",
-    "fbk_lookup_list.c",
-    "fbk_walk.c",
-    "fbk_run_fetch.c",
-    "fbk_open_logs.c",
-    "fbk_read_cache.c",
-    "fbk_block_cache.c",
-    "fbk_locations.c",
-    "fbk_locations_write.c",
-    "fbk_merge.c",
-    "fbk_log_runs.c",
-    "fbk_compact.c",
-    "fbk_compact_read.c",
-    "fbk_flush.c",
-    "fbk_entry_log.c",
-    "fbk_file_writer.c",
-    "fbk_log_scan.c",
-    "fbk_locations_check.c",
-]
-
-INDEX_SOURCES = [
-    "fbk_index.c",
-    "fbk_index_publish.c",
-    "fbk_index_take.c",
-    "fbk_index_check.c",
-    "fbk_index_reply.c",
-    "fbk_index_request.c",
-    "fbk_index_disk.c",
-    "fbk_index_bulk.c",
-    "fbk_pace.c",
-    "fbk_index_stream.c",
-    "fbk_index_read.c",
-    "fbk_index_batch.c",
-    "fbk_index_list.c",
-    "fbk_index_wait.c",
-    "fbk_index_ledgers.c",
-    "fbk_index_drop.c",
-    "fbk_index_forget.c",
-    "fbk_index_replay.c",
-    "fbk_index_step.c",
-    "fbk_write_cache.c",
-]
-
-
-@dataclass(frozen=True)
-class NativeModule:
-    """One extension module: what Python may see of it and what it is made of."""
-
-    name: str
-    boundary: list[str]
-    sources: list[str]
-    libraries: list[str] = field(default_factory=list)
-    linux_only: bool = False
-
-
-MODULES = [
-    NativeModule(
-        name="_client",
-        boundary=[
-            "checksum.h",
-            "wire.h",
-            "status.h",
-            "client.h",
-        ],
-        sources=[
-            *COMMON_SOURCES,
-            "fbk_client.c",
-        ],
-    ),
-    NativeModule(
-        name="_bookie",
-        linux_only=True,
-        boundary=[
-            "checksum.h",
-            "base.h",
-            "stats_names.h",
-            "disk.h",
-            "fake_disk.h",
-            "journal.h",
-            "journal_scan.h",
-            "decide.h",
-            "status.h",
-            "process.h",
-            "fault.h",
-            "store.h",
-            "scrub.h",
-            "index.h",
-            "wire.h",
-            "worker.h",
-        ],
-        sources=[
-            *COMMON_SOURCES,
-            "fbk_segment.c",
-            "fbk_segment_stats.c",
-            "fbk_shard.c",
-            "fbk_ledgers.c",
-            "fbk_decide.c",
-            "fbk_decide_table.c",
-            "fbk_io_common.c",
-            "fbk_io_plain.c",
-            "fbk_io_uring.c",
-            "fbk_uring_queue.c",
-            "fbk_disk.c",
-            "fbk_io_fake.c",
-            "fbk_fake_control.c",
-            "fbk_fake_files.c",
-            "fbk_fake_judge.c",
-            "fbk_fake_names.c",
-            "fbk_fake_snapshots.c",
-            "fbk_fake_writes.c",
-            "fbk_process.c",
-            "fbk_fault.c",
-            "fbk_journal.c",
-            "fbk_journal_take.c",
-            "fbk_journal_commit.c",
-            "fbk_journal_publish.c",
-            "fbk_journal_prewrite.c",
-            "fbk_journal_scan.c",
-            "fbk_journal_format.c",
-            *STORE_SOURCES,
-            *WORKER_SOURCES,
-            *INDEX_SOURCES,
-        ],
-        libraries=LIBURING,
-    ),
-    NativeModule(
-        name="_bench",
-        linux_only=True,
-        boundary=[
-            "status.h",
-            "load.h",
-        ],
-        sources=[
-            *COMMON_SOURCES,
-            "fbk_load.c",
-            "fbk_load_entries.c",
-            "fbk_probe.c",
-        ],
-    ),
-]
 
 COMMON_FLAGS = [
     "-std=c11",

@@ -1,4 +1,4 @@
-"""Load generator in C (`fbk_load.c`) and the disk probe (`fbk_probe.c`), for `fastbk bench` and `fastbk disk bench`.
+"""Load generator in C (`fbk_load*.c`) and the disk probe (`fbk_probe.c`), for `fastbk bench` and `fastbk disk bench`.
 
 Each call runs for as long as it is told with the interpreter lock released. Latencies come back as `Latencies`,
 whose buckets are at most 1.6 % wide.
@@ -94,6 +94,8 @@ class LoadOptions:
     rate_per_s: int = 0
     digest_type: int = 3
     entries_a_read: int = 1
+    protocol: int = 0
+    """0: ours; 2 or 3: Apache's, of which 3 has no batch reads."""
     tail_every: int = 0
     """Appends: each entry whose id is a multiple of it is read as soon as it is acknowledged; 0: none."""
 
@@ -111,6 +113,7 @@ class Load:
         raw.rate_per_s = options.rate_per_s
         raw.digest_type = options.digest_type
         raw.entries_a_read = options.entries_a_read
+        raw.protocol = options.protocol
         raw.tail_every = options.tail_every
         ffi.memmove(raw.master_key, options.master_key, 20)
         raw.ipv4 = int.from_bytes(ipaddress.IPv4Address(options.host).packed, "little")

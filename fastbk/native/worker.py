@@ -67,6 +67,12 @@ class WorkerOptions:
     hello_timeout_ms: int = 10_000
     frame_timeout_ms: int = 30_000
     receive_size_bytes: int = 256 * 1024
+    apache_requests_max: int = 32_768
+    apache_batch_bytes_max: int = 5 * 1024 * 1024
+    apache_adds_pending_max: int = 0
+    apache_reads_pending_max: int = 0
+    apache_adds_in_progress_max: int = 0
+    apache_reads_in_progress_max: int = 0
     is_reads_only: bool = False
     """There is no journal: adds, fences and forces are refused with READ_ONLY (A13)."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
@@ -143,6 +149,10 @@ class Worker:
         """Return the frame that COLD announced."""
         pointer = lib.fbk_worker_cold(self.handle, slot, self._size)
         return bytes(ffi.buffer(pointer, self._size[0]))
+
+    def is_apache(self, slot: int) -> bool:
+        """Return whether a connection speaks Apache's protocols: so does its COLD frame."""
+        return lib.fbk_worker_is_apache(self.handle, slot) != 0
 
     def proceed(self, slot: int, *, is_open: bool = True) -> int:
         """Go on after a COLD frame was answered; return bits. `is_open`: its hello was accepted."""

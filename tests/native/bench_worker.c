@@ -1,8 +1,9 @@
 /* What an add costs the worker's C: in fbk_worker_receive, and its ack in fbk_worker_collect (the send included).
- * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS]] */
+ * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL]]]; 0 = ours, 2 and 3 = Apache's. */
 #include "check.h"
 #include "stand_in.c"
 
+#include "fbk_apache.h"
 #include "fbk_digest.h"
 #include "fbk_wire_client.h"
 #include "fbk_worker.h"
@@ -21,16 +22,55 @@ cpu_ns(void)
 
 static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 1};
 
+static void
+greet(struct fbk_worker *worker, uint32_t slot, uint8_t *buffer)
+{
+    memcpy(buffer, magic, 8);
+    uint32_t hello = fbk_wire_put_hello(buffer + 8, 0, 1, 1, NULL, 0);
+    fbk_worker_receive(worker, slot, 8 + hello);
+    fbk_worker_continue(worker, slot, 1);
+}
+
+/* An add of ledger 5 behind `to`, at most room bytes; 0 when it does not fit. */
+static uint32_t
+put_add(uint8_t *to, uint32_t room, uint32_t protocol, uint32_t entry_id, uint32_t data_bytes)
+{
+    static const uint8_t key[20] = {1}, data[1 << 20];
+    static uint8_t entry[(1 << 20) + 36];
+    fbk_store_be64(entry, 5);
+    fbk_store_be64(entry + 8, entry_id);
+    uint32_t entry_bytes = (uint32_t)fbk_digest_put_data(FBK_DIGEST_CRC32C, entry, data, data_bytes);
+    if (protocol == 0)
+        return FBK_WIRE_ADD_HEAD_BYTES + entry_bytes > room
+                   ? 0
+                   : fbk_wire_put_add(to, entry_id, 5, entry_id, 0, FBK_DIGEST_CRC32C, key, entry, entry_bytes, NULL);
+    const struct fbk_apache_request request = {
+        .protocol = (uint8_t)protocol,
+        .version = (uint8_t)protocol,
+        .operation = FBK_APACHE_ADD,
+        .transaction_id = 1000000 + entry_id,
+        .ledger_id = 5,
+        .entry_id = entry_id,
+        .master_key = key,
+        .body = entry,
+        .body_bytes = entry_bytes,
+    };
+    return (uint32_t)fbk_apache_put_request(to, room, &request);
+}
+
 int
 main(int argc, char **argv)
 {
     uint32_t data_bytes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1024;
     uint64_t run_ns = (argc > 2 ? strtoull(argv[2], NULL, 10) : 2) * 1000000000ull;
+    uint32_t protocol = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
+    CHECK(data_bytes <= 1 << 20);
     struct stand_in *s = stand_in_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
     struct fbk_worker_options options = {
         .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(s)}, .bell_fd = s->worker_bell,
         .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
         .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
+        .apache_requests_max = 32768, .apache_batch_bytes_max = 5u << 20,
     };
     int32_t error, ends[2];
     struct fbk_worker *worker = fbk_worker_create(&options, &error);
@@ -38,27 +78,14 @@ main(int argc, char **argv)
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     uint32_t slot = (uint32_t)fbk_worker_connect(worker, ends[0]), room;
     uint8_t *buffer = fbk_worker_receive_buffer(worker, &room);
-    memcpy(buffer, magic, 8);
-    uint32_t hello = fbk_wire_put_hello(buffer + 8, 0, 1, 1, NULL, 0);
-    fbk_worker_receive(worker, slot, 8 + hello);
-    fbk_worker_continue(worker, slot, 1);
+    if (protocol == 0)
+        greet(worker, slot, buffer);
     fbk_worker_collect(worker);
 
-    uint8_t *stream = malloc(room), *data = calloc(1, data_bytes), key[20] = {1};
+    uint8_t *stream = malloc(room);
     uint32_t used = 0, count = 0;
-    for (;;) {
-        uint8_t entry[64] = {0};
-        uint32_t entry_bytes = 36 + data_bytes;
-        if (used + FBK_WIRE_ADD_HEAD_BYTES + entry_bytes > room || count == 1000)
-            break;
-        uint8_t *at;
-        fbk_store_be64(entry, 5);
-        fbk_store_be64(entry + 8, count);
-        used += fbk_wire_put_add(stream + used, count, 5, count, 0, FBK_DIGEST_CRC32C, key, NULL, entry_bytes, &at);
-        memcpy(at, entry, 32);
-        fbk_digest_put_data(FBK_DIGEST_CRC32C, at, data, data_bytes);
-        count++;
-    }
+    for (uint32_t more = 1; count < 1000 && more != 0; used += more, count += more != 0)
+        more = put_add(stream + used, room - used, protocol, count, data_bytes);
     uint64_t adds = 0, receive_ns = 0, collect_ns = 0, began = fbk_now_ns();
     static uint8_t answers[1 << 20];
     while (fbk_now_ns() - began < run_ns) {

@@ -39,6 +39,12 @@ static void
 read_response(const uint8_t *frame, uint32_t size, bool is_valid)
 {
     struct fbk_response response;
+    if (fbk_wire_look(frame, size, &response) == 0) {
+        touch(response.entry, response.entry_bytes);
+        touch(response.entry_sizes, 4ull * response.entry_count);
+        touch(response.lac_body, response.lac_body_bytes);
+        touch(response.ranges, 16ull * response.range_count);
+    }
     if (fbk_wire_read_response(frame, size, &response) != 0)
         return;
     FBK_ASSERT(is_valid);

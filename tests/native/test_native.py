@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.build_native import STORE_SOURCES
+from fastbk.native.build_modules import STORE_SOURCES
 from tests.native.compile import URING, build_program
 
 SKIPPED = 77
@@ -66,12 +66,34 @@ JOURNAL_SOURCES = (
 WIRE_SOURCES = (
     "fbk_wire.c",
     "fbk_wire_read.c",
+    "fbk_wire_look.c",
     "fbk_wire_client.c",
     "fbk_verify.c",
     "fbk_digest.c",
     "fbk_checksum.c",
 )
+APACHE_SOURCES = (
+    "fbk_protobuf.c",
+    "fbk_apache_messages.c",
+    "fbk_apache_read.c",
+    "fbk_apache_reply.c",
+    "fbk_apache_list.c",
+    "fbk_apache_client.c",
+)
+LANE_SOURCES = (
+    *APACHE_SOURCES,
+    "fbk_apache_asked.c",
+    "fbk_apache_lane.c",
+    "fbk_apache_lane_ask.c",
+    "fbk_apache_lane_hear.c",
+    *WIRE_SOURCES,
+)
 WORKER_SOURCES = (
+    *APACHE_SOURCES,
+    "fbk_worker_apache.c",
+    "fbk_worker_apache_list.c",
+    "fbk_worker_apache_reply.c",
+    "fbk_worker_context.c",
     "fbk_worker.c",
     "fbk_worker_receive.c",
     "fbk_worker_take.c",
@@ -127,16 +149,22 @@ PROGRAMS = [
 
 @dataclass(frozen=True)
 class Fuzzer:
-    """A fuzz harness, its sources, and the folder of its seed inputs under tests/golden, if it has one."""
+    """A fuzz harness, its sources, the folder of its seed inputs under tests/golden if it has one, and what found faults.
+
+    `found` holds pairs of (runs, seed), each of which found a fault that was mended since.
+    """
 
     file: str
     sources: tuple[str, ...]
     libraries: tuple[str, ...] = ()
     corpus: str = ""
+    found: tuple[tuple[int, int], ...] = ()
 
 
 FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_frame.c", WIRE_SOURCES, corpus="frames"),
+    Fuzzer("fuzz_apache.c", APACHE_SOURCES, corpus="apache"),
+    Fuzzer("fuzz_apache_lane.c", LANE_SOURCES, found=((100_000, 1569555891),)),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations"),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
     Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan"),
@@ -206,6 +234,23 @@ def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int
     files = sorted(str(file) for file in corpus.rglob("*") if file.is_file()) if fuzzer.corpus else []
     assert bool(files) == bool(fuzzer.corpus), f"no seed inputs in {corpus}"
     run(built, [str(runs), str(seed), *files], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fuzzer", "runs", "seed"),
+    [
+        pytest.param(fuzzer, runs, seed, id=f"{Path(fuzzer.file).stem}-{seed}")
+        for fuzzer in FUZZERS
+        for runs, seed in fuzzer.found
+    ],
+)
+def test_a_seed_that_found_a_fault_finds_nothing_now(
+    fuzzer: Fuzzer, runs: int, seed: int, tmp_path: Path
+) -> None:
+    built = build_program(
+        [fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries
+    )
+    run(built, [str(runs), str(seed)], tmp_path)
 
 
 def test_every_program_and_harness_is_listed() -> None:

@@ -11,15 +11,8 @@ import pytest
 from fastbk.native.build_native import ROOT
 from fastbk.wire.generate import SCHEMA
 from tests.native.compile import HERE, KINDS, SOURCES, compile_object
-from tests.native.test_native import FUZZ_RUNS, run
+from tests.native.test_native import FUZZ_RUNS, WIRE_SOURCES, run
 
-C_SOURCES = (
-    "fbk_wire_read.c",
-    "fbk_wire_client.c",
-    "fbk_verify.c",
-    "fbk_digest.c",
-    "fbk_checksum.c",
-)
 GOLDEN = HERE.parent / "golden" / "frames"
 
 
@@ -33,7 +26,7 @@ def build(folder: Path) -> Path:
         ["g++", *flags, "-c", str(HERE / "verifier_oracle.cpp"), "-o", str(oracle)], check=True
     )
     objects = [compile_object(HERE / name, "asan") for name in ("fuzz_frame.c", "fuzz_driver.c")]
-    objects += [compile_object(SOURCES / name, "asan") for name in C_SOURCES]
+    objects += [compile_object(SOURCES / name, "asan") for name in WIRE_SOURCES]
     program = folder / "fuzz_frame_oracle"
     subprocess.run(
         ["g++", *KINDS["asan"], *map(str, objects), str(oracle), "-o", str(program)], check=True

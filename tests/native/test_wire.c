@@ -110,6 +110,35 @@ test_small_requests(void)
     }
 }
 
+/* What the worker looks up in an index's frame is what it says; and no other frame, cut off or turned, leads it outside. */
+static void
+check_look(uint32_t frame_bytes, const struct fbk_response *response)
+{
+    struct fbk_response looked;
+    CHECK_EQUAL(fbk_wire_look(out, frame_bytes, &looked), 0);
+    CHECK(memcmp(&looked, response, sizeof looked) == 0);
+    uint64_t sum = 0;
+    for (uint32_t bit = 0; bit < 8 * frame_bytes; bit += 3) {
+        uint32_t size = bit % 2 ? frame_bytes : bit / 8;
+        uint8_t *turned = malloc(size == 0 ? 1 : size);
+        memcpy(turned, out, size);
+        if (size > bit / 8)
+            turned[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        if (fbk_wire_look(turned, size, &looked) == 0) {
+            for (uint64_t i = 0; i < looked.entry_bytes; i++)
+                sum += looked.entry[i];
+            for (uint64_t i = 0; i < 4ull * looked.entry_count; i++)
+                sum += looked.entry_sizes[i];
+            for (uint64_t i = 0; i < looked.lac_body_bytes; i++)
+                sum += looked.lac_body[i];
+            for (uint64_t i = 0; i < 16ull * looked.range_count; i++)
+                sum += looked.ranges[i];
+        }
+        free(turned);
+    }
+    CHECK(sum < UINT64_MAX);
+}
+
 static struct fbk_response
 response_of(uint32_t frame_bytes)
 {
@@ -117,6 +146,7 @@ response_of(uint32_t frame_bytes)
     CHECK_EQUAL(frame_bytes % 4, 0);
     CHECK_EQUAL(fbk_load_u32(out), frame_bytes - 4);
     CHECK_EQUAL(fbk_wire_read_response(out, frame_bytes, &response), 0);
+    check_look(frame_bytes, &response);
     return response;
 }
 

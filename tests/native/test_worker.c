@@ -210,6 +210,8 @@ main(int argc, char **argv)
         .reply_backlog_bytes_max = QUEUE_BYTES / 2,
         .hello_timeout_ms = 1000000,
         .frame_timeout_ms = 1000000,
+        .apache_requests_max = 64,
+        .apache_batch_bytes_max = 20000,
     };
     memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);
     for (uint32_t p = 0; p < pair_count; p++)

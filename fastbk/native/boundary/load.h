@@ -12,6 +12,7 @@ struct fbk_load_options {
     uint8_t master_key[20];
     uint32_t ipv4;            /* network order */
     uint32_t port;
+    uint32_t protocol;        /* 0 = ours; 2 or 3 = Apache's (3 has no batch reads) */
     uint32_t tail_every;      /* appends: each entry whose id is a multiple of it is read as soon as it is acknowledged; 0 = none */
 };
 

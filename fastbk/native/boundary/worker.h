@@ -39,6 +39,13 @@ struct fbk_worker_options {
     uint32_t hello_timeout_ms;
     uint32_t frame_timeout_ms;
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY (A13) */
+    /* Of all connections that speak Apache's protocols: */
+    uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
+    uint32_t apache_batch_bytes_max;      /* a batch read's reply, as Apache counts it */
+    uint32_t apache_adds_pending_max;     /* beyond it TOO_MANY_REQUESTS; 0: no such bound, as in the following */
+    uint32_t apache_reads_pending_max;
+    uint32_t apache_adds_in_progress_max; /* beyond it they are not read */
+    uint32_t apache_reads_in_progress_max;
 };
 
 struct fbk_worker_event {
@@ -70,6 +77,8 @@ uint8_t *fbk_worker_buffer(struct fbk_worker *worker, uint32_t connection, uint3
 const uint8_t *fbk_worker_cold(struct fbk_worker *worker, uint32_t connection, uint32_t *size_bytes);
 /* That frame was answered; goes on with what came behind it. is_open: from now on (hello accepted) requests are taken. */
 int32_t fbk_worker_continue(struct fbk_worker *worker, uint32_t connection, int32_t is_open);
+/* Whether it speaks Apache's protocols: its frames have big-endian lengths, FBK_DO_COLD's among them. */
+int32_t fbk_worker_is_apache(struct fbk_worker *worker, uint32_t connection);
 /* Sends a whole frame encoded by Python. is_last: and then takes nothing more from this connection. */
 int32_t fbk_worker_send(struct fbk_worker *worker, uint32_t connection, const uint8_t *frame, uint32_t size_bytes,
                         int32_t is_last);

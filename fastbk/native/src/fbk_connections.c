@@ -76,6 +76,20 @@ fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connectio
 }
 
 void
+fbk_connection_block_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line)
+{
+    fbk_line_join(worker, connection, line, false);
+    fbk_connection_block(worker, connection, FBK_BLOCKED_CONTEXT);
+}
+
+bool
+fbk_connections_wait_for_contexts(const struct fbk_worker *worker)
+{
+    return worker->lines[FBK_LINE_CONTEXT].count > 0 || worker->lines[FBK_LINE_APACHE_ADDS].count > 0 ||
+           worker->lines[FBK_LINE_APACHE_READS].count > 0;
+}
+
+void
 fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why)
 {
     if (!(connection->blocked & why))
@@ -204,7 +218,7 @@ fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
     connection->is_dirty = is_dirty;
     connection->fd = fd;
     connection->state = FBK_CONNECTION_MAGIC;
-    fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
+    connection->contexts = FBK_NO_CONTEXT;
     worker->connection_count++;
     fbk_worker_note(worker, FBK_C_WORKER_CONNECTIONS_ACCEPTED);
     fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);
@@ -233,6 +247,7 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
         return 0;
     connection->fd = -1;
     fbk_line_leave(worker, connection);
+    fbk_contexts_drop(worker, connection);
     fbk_output_drop(worker, connection);
     fbk_input_drop(worker, connection);
     worker->pending -= connection->pending;
@@ -252,7 +267,7 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
     }
     /* What it held may be what others wait for. */
     fbk_budget_serve(worker);
-    bool is_more = worker->lines[FBK_LINE_READY].count > 0;
+    bool is_more = worker->lines[FBK_LINE_READY].count > 0 || fbk_connections_wait_for_contexts(worker);
     return fbk_dirty_prune(worker) > 0 || fbk_worker_starves(worker) || is_more ? FBK_DO_COLLECT : 0;
 }
 

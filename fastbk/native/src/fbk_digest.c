@@ -121,3 +121,44 @@ fbk_digest_put_lac(uint32_t digest_type, uint8_t *body)
         put_field(digest_type, body + LAC_HEADER, compute(digest_type, body, LAC_HEADER, (uint32_t)digest_bytes, body_bytes));
     return body_bytes;
 }
+
+/* ------------------------------------------------------------------ the same entry twice */
+
+#define LARGEST_DIGEST_BYTES 20u /* HMAC's */
+
+static bool
+same_from(const uint8_t *a, const uint8_t *b, uint32_t size_bytes, uint32_t from)
+{
+    return size_bytes <= from || memcmp(a + from, b + from, size_bytes - from) == 0;
+}
+
+/* With the same LAC every digest is the same, too.  Else a CRC that is right in both copies tells where the data begins, and
+ * one that is right in only one of them that they differ.  What is left is HMAC's, which only its readers can check (or
+ * DUMMY, under which the first 20 bytes of the data are taken on trust). */
+static bool
+same_of_unknown_digest(const uint8_t *a, const uint8_t *b, uint32_t size_bytes)
+{
+    if (memcmp(a + 16, b + 16, 8) == 0)
+        return same_from(a, b, size_bytes, HEADER);
+    static const uint8_t crcs[] = {FBK_DIGEST_CRC32C, FBK_DIGEST_CRC32};
+    for (uint32_t n = 0; n < sizeof crcs; n++) {
+        bool a_is = fbk_digest_check(crcs[n], a, size_bytes) == FBK_S_OK;
+        bool b_is = fbk_digest_check(crcs[n], b, size_bytes) == FBK_S_OK;
+        if (a_is || b_is)
+            return a_is && b_is && same_from(a, b, size_bytes, HEADER + (uint32_t)fbk_digest_bytes(crcs[n]));
+    }
+    return same_from(a, b, size_bytes, HEADER + LARGEST_DIGEST_BYTES);
+}
+
+bool
+fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint8_t digest_type)
+{
+    if (a_bytes != b_bytes || a_bytes < HEADER)
+        return false;
+    if (memcmp(a, b, 16) != 0 || memcmp(a + 24, b + 24, 8) != 0) /* ids and length; the LAC lies between */
+        return false;
+    if (digest_type == FBK_DIGEST_NONE)
+        return same_of_unknown_digest(a, b, a_bytes);
+    int32_t digest_bytes = fbk_digest_bytes(digest_type); /* one that we don't know: everything counts */
+    return same_from(a, b, a_bytes, HEADER + (digest_bytes < 0 ? 0 : (uint32_t)digest_bytes));
+}

@@ -58,4 +58,8 @@ uint32_t fbk_wire_list_size(uint32_t range_count);
 uint32_t fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t next_entry_id,
                            const int64_t *ranges, uint32_t range_count);
 
+/* An InfoReply with the figures alone, of a bookie that takes adds. */
+#define FBK_WIRE_INFO_BYTES 108u
+uint32_t fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes, uint64_t free_bytes);
+
 #endif

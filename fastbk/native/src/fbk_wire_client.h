@@ -70,4 +70,9 @@ struct fbk_response {
 /* frame_bytes: the whole frame with its length.  Returns 0, or FBK_E_PROTOCOL when it is no valid Response. */
 int32_t fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response);
 
+/* The same of a frame that one of the bookie's own indexes wrote (status, ReadReply, ReadBatchReply, ReadLacReply,
+ * ListEntriesReply; fbk_wire_look.c): by its constants, whatever happens to the frame's memory meanwhile.  A batch's sizes
+ * need not add up to entry_bytes. */
+int32_t fbk_wire_look(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response);
+
 #endif

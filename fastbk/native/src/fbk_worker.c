@@ -77,7 +77,7 @@ take_memory(struct fbk_worker *worker)
     worker->events = fbk_memory_take(count * sizeof *worker->events);
     worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory;
-    return all ? 0 : -ENOMEM;
+    return all ? fbk_contexts_init(worker) : -ENOMEM;
 }
 
 static bool
@@ -95,7 +95,7 @@ static bool
 are_options_sound(const struct fbk_worker_options *options)
 {
     return is_shard_map_sound(options) && options->worker < FBK_WORKERS_MAX && options->connections_max > 0 &&
-           options->pending_requests_max > 0 &&
+           options->pending_requests_max > 0 && options->apache_requests_max > 1 && options->apache_batch_bytes_max > 0 &&
            options->batch_entries_max > 0 && options->receive_size_bytes >= FBK_PAGE_BYTES &&
            options->frame_size_bytes_max >= FBK_COLD_FRAME_BYTES_MAX &&
            options->partial_frames_bytes_max >= 2ull * options->frame_size_bytes_max &&
@@ -143,6 +143,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     }
     for (uint32_t i = 0; i < worker->output_block_count; i++)
         free(worker->output_blocks[i]);
+    fbk_contexts_free(worker);
     uint64_t count = worker->options.connections_max;
     fbk_memory_give_back(worker->connections, count * sizeof *worker->connections);
     fbk_memory_give_back(worker->free_slots, count * sizeof *worker->free_slots);
@@ -198,9 +199,12 @@ serve(struct fbk_worker *worker)
     }
     fbk_cancel_serve(worker);
     for (uint32_t p = 0; p < worker->lane_count; p++) {
+        fbk_contexts_serve(worker, &worker->lanes[p]);
         serve_line(worker, FBK_LINE_ADD + p, FBK_BLOCKED_ADD);
         serve_line(worker, FBK_LINE_REQUEST + p, FBK_BLOCKED_REQUEST);
     }
+    for (uint32_t line = FBK_LINE_CONTEXT; line <= FBK_LINE_APACHE_READS; line++)
+        serve_line(worker, line, FBK_BLOCKED_CONTEXT);
     serve_line(worker, FBK_LINE_READY, 0);
 }
 
@@ -208,7 +212,7 @@ static bool
 is_waiting_for_room(const struct fbk_worker *worker, const struct fbk_lane *lane)
 {
     return worker->lines[FBK_LINE_ADD + lane->number].count > 0 || worker->lines[FBK_LINE_REQUEST + lane->number].count > 0 ||
-           worker->lines[FBK_LINE_CANCEL].count > 0;
+           worker->lines[FBK_LINE_CANCEL].count > 0 || worker->apache.lines[lane->number].first != FBK_NO_CONTEXT;
 }
 
 /* After the ticket says asleep: has anything come that nobody will ring for? */

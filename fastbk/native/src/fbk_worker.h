@@ -10,6 +10,7 @@
 #include "fbk_shard.h"
 #include "fbk_stats.h"
 #include "fbk_wire.h"
+#include "fbk_worker_apache.h"
 
 #include "../boundary/stats_names.h"
 #include "../boundary/worker.h"
@@ -41,6 +42,7 @@ enum fbk_connection_state {
 #define FBK_BLOCKED_BUDGET 16u  /* a large frame waits for memory */
 #define FBK_BLOCKED_COLD 32u    /* Python has its request */
 #define FBK_BLOCKED_DRAIN 64u
+#define FBK_BLOCKED_CONTEXT 128u /* as many requests of Apache's clients as may be are under way */
 
 /* A connection stands in at most one line; those for room in a ring exist once for each lane. */
 enum fbk_line {
@@ -48,6 +50,9 @@ enum fbk_line {
     FBK_LINE_BUDGET,
     FBK_LINE_READY,
     FBK_LINE_CANCEL,
+    FBK_LINE_CONTEXT,
+    FBK_LINE_APACHE_ADDS,  /* as many as may be are in progress */
+    FBK_LINE_APACHE_READS,
     FBK_LINE_ADD, /* + the lane's number */
     FBK_LINE_REQUEST = FBK_LINE_ADD + FBK_PAIRS_MAX,
     FBK_LINE_COUNT = FBK_LINE_REQUEST + FBK_PAIRS_MAX,
@@ -74,7 +79,9 @@ struct fbk_connection {
     uint32_t deadline_us; /* low bits of the clock; counts only with has_deadline */
     bool has_deadline;
     uint8_t poll_lanes;   /* a bit for each lane that may have a long poll of it */
-    uint8_t padding[2];
+    bool is_apache;       /* it speaks Apache's protocols */
+    uint8_t padding;
+    uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
     uint8_t *output;
@@ -139,6 +146,7 @@ struct fbk_worker {
     struct fbk_line_ends lines[FBK_LINE_COUNT];
     const struct fbk_connection *serving; /* whose turn it is: it was first in its line */
     uint64_t pending, polls;
+    struct fbk_worker_apache apache;
 
     uint32_t *dirty;
     uint32_t dirty_count;
@@ -195,6 +203,9 @@ uint32_t fbk_dirty_prune(struct fbk_worker *worker);
 void fbk_dirty_report(struct fbk_worker *worker);
 /* Rooms are waited for in the lines of connection->lane. */
 void fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
+/* Waits in the line of those that want what others of Apache's requests have. */
+void fbk_connection_block_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line);
+bool fbk_connections_wait_for_contexts(const struct fbk_worker *worker);
 /* Takes one reason away; when none is left the connection joins the line of those that go on. */
 void fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
 void fbk_cancel_serve(struct fbk_worker *worker);
@@ -227,7 +238,11 @@ enum fbk_taken {
     FBK_TAKEN,          /* placed or answered */
     FBK_TAKEN_WAIT_ADD, /* no credit or no room: try again later */
     FBK_TAKEN_WAIT_REQUEST,
+    FBK_TAKEN_WAIT_CONTEXT, /* in one of the lines from FBK_LINE_CONTEXT on, in this order */
+    FBK_TAKEN_WAIT_ADDS,
+    FBK_TAKEN_WAIT_READS,
     FBK_TAKEN_COLD,     /* for Python */
+    FBK_TAKEN_CLOSE,    /* to be closed without a word */
 };
 enum fbk_taken fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request);
 
@@ -251,6 +266,49 @@ bool fbk_lane_refresh(struct fbk_worker *worker, struct fbk_lane *lane, bool *mo
 /* ---- fbk_worker.c */
 /* Tells the indexes whether connections wait for room; true when room may have come before it could know. */
 bool fbk_worker_starves(struct fbk_worker *worker);
+
+/* ---- fbk_worker_context.c */
+int32_t fbk_contexts_init(struct fbk_worker *worker);
+void fbk_contexts_free(struct fbk_worker *worker);
+/* NULL: as many are in use as may be; those for long polls are at most half of them. */
+struct fbk_apache_context *fbk_context_take(struct fbk_worker *worker, struct fbk_connection *connection,
+                                            const struct fbk_apache_request *asked);
+void fbk_context_give_back(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
+uint64_t fbk_context_id(const struct fbk_worker *worker, const struct fbk_apache_context *context);
+/* The context that an id names, if it is still that request of this connection; else NULL. */
+struct fbk_apache_context *fbk_context_of(struct fbk_worker *worker, const struct fbk_connection *connection, uint64_t id);
+/* All of a connection that is gone. */
+void fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+/* Its next step has to wait for room in the lane's request ring; until then it counts as a request under way. */
+void fbk_context_wait(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
+/* Gives those that wait in this lane's line their turn, as far as there is room. */
+void fbk_contexts_serve(struct fbk_worker *worker, struct fbk_lane *lane);
+
+/* ---- fbk_worker_apache.c */
+/* A frame's body, without its length. */
+enum fbk_taken fbk_worker_apache_take(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body,
+                                      uint32_t body_bytes);
+/* The next request that a context is for; FBK_TAKEN: placed, or answered with a refusal. */
+enum fbk_taken fbk_worker_apache_step(struct fbk_worker *worker, struct fbk_connection *connection,
+                                      struct fbk_apache_context *context);
+
+/* ---- fbk_worker_apache_reply.c */
+/* One of our answers to a context's request: a status; or a frame that an index wrote (false: it can't be one). */
+void fbk_worker_apache_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id,
+                              uint32_t status);
+bool fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame,
+                             uint32_t frame_bytes);
+/* Answers a request that never had a context. */
+void fbk_worker_apache_refuse(struct fbk_worker *worker, struct fbk_connection *connection,
+                              const struct fbk_apache_request *asked, uint32_t apache_status);
+/* Counts what is asked for, once. */
+void fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked);
+
+/* ---- fbk_worker_apache_list.c */
+/* Adds a page's ranges to a list's.  FBK_S_OK, or the status that the list ends with: there is no memory for it. */
+uint32_t fbk_apache_list_add(struct fbk_worker *worker, struct fbk_apache_context *context, const uint8_t *ranges,
+                             uint32_t range_count);
+void fbk_apache_list_free(struct fbk_worker *worker, struct fbk_apache_context *context);
 
 /* ---- fbk_worker_reply.c */
 /* All batches and replies that are there.  False: poisoned. */

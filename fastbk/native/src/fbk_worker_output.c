@@ -95,6 +95,10 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
 void
 fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
 {
+    if (connection->is_apache) {
+        fbk_worker_apache_status(worker, connection, request_id, status);
+        return;
+    }
     uint8_t *room = fbk_output_room(worker, connection, FBK_WIRE_STATUS_BYTES);
     if (room != NULL)
         fbk_wire_put_status(room, request_id, status);

@@ -8,6 +8,7 @@ static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 0x01};
 
 /* The smallest valid flatbuffer is longer; the length itself is not counted. */
 #define FRAME_LENGTH_MIN 8u
+#define APACHE_FRAME_LENGTH_MIN 4u
 
 void
 fbk_connection_refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
@@ -18,22 +19,58 @@ fbk_connection_refuse(struct fbk_worker *worker, struct fbk_connection *connecti
     fbk_connection_deadline(worker, connection, FBK_LINGER_US);
 }
 
-/* Bytes of the magic that were there and right; 0 when more are needed; -1 when it is not our protocol. */
-static int32_t
+/* Ends a connection that would not understand our errors: nothing more is said nor taken. */
+static void
+close_quietly(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    connection->state = FBK_CONNECTION_DISCARD;
+    fbk_connection_todo(worker, connection, FBK_DO_FINISH);
+    fbk_connection_deadline(worker, connection, FBK_LINGER_US);
+}
+
+static void
+refuse_protocol(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    fbk_worker_note(worker, FBK_C_WORKER_BAD_MAGIC);
+    connection->state = FBK_CONNECTION_DISCARD;
+    fbk_connection_todo(worker, connection, FBK_DO_ABORT);
+}
+
+/* Tells protocols apart by the first byte: ours begins with 0xFB, Apache's with the highest byte of a frame's length, which
+ * is that of the longest frame at most.  Neither is TLS (0x16).  Returns bytes that are done with. */
+static uint32_t
 take_magic(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
 {
     uint32_t have = size_bytes < sizeof magic ? size_bytes : (uint32_t)sizeof magic;
-    if (memcmp(data, magic, have) != 0) {
-        /* Another protocol would not understand our error either. */
-        fbk_worker_note(worker, FBK_C_WORKER_BAD_MAGIC);
-        connection->state = FBK_CONNECTION_DISCARD;
-        fbk_connection_todo(worker, connection, FBK_DO_ABORT);
-        return -1;
+    if (data[0] <= worker->options.frame_size_bytes_max >> 24) {
+        fbk_worker_note(worker, FBK_C_WORKER_APACHE_CONNECTIONS);
+        connection->is_apache = true;
+        connection->state = FBK_CONNECTION_OPEN;
+        connection->has_deadline = false;
+        return 0;
     }
+    if (memcmp(data, magic, have) != 0) {
+        refuse_protocol(worker, connection);
+        return 0;
+    }
+    /* Before its first byte a connection may rest: Apache's clients open some that they need later. */
+    if (!connection->has_deadline)
+        fbk_connection_deadline(worker, connection, worker->options.hello_timeout_ms * 1000u);
     if (have < sizeof magic)
         return 0;
     connection->state = FBK_CONNECTION_HELLO;
-    return (int32_t)have;
+    return have;
+}
+
+static bool
+check_apache_length(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t length, uint32_t most)
+{
+    if (length >= APACHE_FRAME_LENGTH_MIN && length <= most)
+        return true;
+    bool is_negative = length > INT32_MAX;
+    fbk_worker_note(worker, is_negative || length <= most ? FBK_C_WORKER_BAD_LENGTH : FBK_C_WORKER_TOO_LARGE);
+    close_quietly(worker, connection);
+    return false;
 }
 
 /* Whether a frame may have this length; refuses the connection if not. */
@@ -41,6 +78,8 @@ static bool
 check_length(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t length)
 {
     uint32_t most = connection->state == FBK_CONNECTION_OPEN ? worker->options.frame_size_bytes_max : FBK_COLD_FRAME_BYTES_MAX;
+    if (connection->is_apache)
+        return check_apache_length(worker, connection, length, most - 4);
     if (length < FRAME_LENGTH_MIN) {
         fbk_worker_note(worker, FBK_C_WORKER_BAD_LENGTH);
         fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
@@ -54,6 +93,43 @@ check_length(struct fbk_worker *worker, struct fbk_connection *connection, uint3
     return true;
 }
 
+/* A request of our own protocol. */
+static enum fbk_taken
+take_own(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+{
+    struct fbk_request request;
+    if (fbk_wire_read_request(frame, frame_bytes, &request) != 0) {
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME);
+        fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
+        return FBK_TAKEN;
+    }
+    enum fbk_taken taken = FBK_TAKEN_COLD;
+    if (connection->state == FBK_CONNECTION_OPEN) {
+        taken = fbk_worker_take(worker, connection, &request);
+    } else if (request.body_type != FBK_REQUEST_BODY_HELLO) {
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_FIRST);
+        fbk_connection_refuse(worker, connection, request.request_id, FBK_S_BAD_REQUEST);
+        return FBK_TAKEN;
+    }
+    if (taken == FBK_TAKEN_COLD && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
+        fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
+        fbk_connection_refuse(worker, connection, request.request_id, FBK_S_TOO_LARGE);
+        return FBK_TAKEN;
+    }
+    return taken;
+}
+
+static enum fbk_taken
+take_apache(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+{
+    enum fbk_taken taken = fbk_worker_apache_take(worker, connection, frame + 4, frame_bytes - 4);
+    if (taken == FBK_TAKEN_COLD && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
+        fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
+        taken = FBK_TAKEN_CLOSE;
+    }
+    return taken;
+}
+
 /* One frame of a good length.  True: it is done with; false: it waits (the connection is blocked now). */
 static bool
 take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
@@ -63,42 +139,33 @@ take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const u
         fbk_connection_block(worker, connection, FBK_BLOCKED_PENDING);
         return false;
     }
-    struct fbk_request request;
-    if (fbk_wire_read_request(frame, frame_bytes, &request) != 0) {
-        fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME);
-        fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
-        return true;
-    }
-    enum fbk_taken taken = FBK_TAKEN_COLD;
-    if (connection->state == FBK_CONNECTION_OPEN) {
-        taken = fbk_worker_take(worker, connection, &request);
-    } else if (request.body_type != FBK_REQUEST_BODY_HELLO) {
-        fbk_worker_note(worker, FBK_C_WORKER_BAD_FIRST);
-        fbk_connection_refuse(worker, connection, request.request_id, FBK_S_BAD_REQUEST);
-        return true;
-    }
+    enum fbk_taken taken = connection->is_apache ? take_apache(worker, connection, frame, frame_bytes)
+                                                 : take_own(worker, connection, frame, frame_bytes);
     switch (taken) {
-    case FBK_TAKEN_WAIT_ADD:
-        fbk_connection_block(worker, connection, FBK_BLOCKED_ADD);
-        return false;
-    case FBK_TAKEN_WAIT_REQUEST:
-        fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST);
+    case FBK_TAKEN_WAIT_ADD: fbk_connection_block(worker, connection, FBK_BLOCKED_ADD); return false;
+    case FBK_TAKEN_WAIT_REQUEST: fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST); return false;
+    case FBK_TAKEN_WAIT_CONTEXT:
+    case FBK_TAKEN_WAIT_ADDS:
+    case FBK_TAKEN_WAIT_READS:
+        fbk_worker_note(worker, FBK_C_WORKER_WAITS_CONTEXT);
+        fbk_connection_block_in(worker, connection, FBK_LINE_CONTEXT + (taken - FBK_TAKEN_WAIT_CONTEXT));
         return false;
     case FBK_TAKEN_COLD:
-        if (frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
-            fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
-            fbk_connection_refuse(worker, connection, request.request_id, FBK_S_TOO_LARGE);
-            return true;
-        }
         /* It stays in front of the connection's input until Python has answered it. */
         fbk_worker_note(worker, FBK_C_WORKER_COLD_REQUESTS);
         fbk_connection_block(worker, connection, FBK_BLOCKED_COLD);
         fbk_connection_todo(worker, connection, FBK_DO_COLD);
         return false;
-    case FBK_TAKEN:
-        break;
+    case FBK_TAKEN_CLOSE: close_quietly(worker, connection); break;
+    case FBK_TAKEN: break;
     }
     return true;
+}
+
+static uint32_t
+length_of(const struct fbk_connection *connection, const uint8_t *frame)
+{
+    return connection->is_apache ? fbk_load_be32(frame) : fbk_load_u32(frame);
 }
 
 /* Takes whole frames from `data` until one has to wait or is not complete.  Returns the bytes that are done with. */
@@ -107,14 +174,12 @@ take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const 
 {
     uint32_t taken = 0;
     uint64_t frames = 0;
-    if (connection->state == FBK_CONNECTION_MAGIC && size_bytes > 0) {
-        int32_t have = take_magic(worker, connection, data, size_bytes);
-        taken = have > 0 ? (uint32_t)have : 0;
-    }
+    if (connection->state == FBK_CONNECTION_MAGIC && size_bytes > 0)
+        taken = take_magic(worker, connection, data, size_bytes);
     connection->frame_bytes = 0;
     while (connection->blocked == 0 && size_bytes - taken >= 4 &&
            (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO)) {
-        uint32_t length = fbk_load_u32(data + taken);
+        uint32_t length = length_of(connection, data + taken);
         if (!check_length(worker, connection, length))
             break;
         if (size_bytes - taken - 4 < length) {
@@ -165,7 +230,10 @@ finish(struct fbk_worker *worker, struct fbk_connection *connection)
     fbk_dirty_flush(worker);
     fbk_budget_serve(worker);
     uint32_t todo = fbk_connection_take_todo(connection);
-    if (fbk_dirty_prune(worker) > 0 || fbk_worker_starves(worker) || worker->lines[FBK_LINE_READY].count > 0)
+    bool is_more = worker->lines[FBK_LINE_READY].count > 0 ||
+                   (worker->apache.freed && fbk_connections_wait_for_contexts(worker));
+    worker->apache.freed = false;
+    if (fbk_dirty_prune(worker) > 0 || fbk_worker_starves(worker) || is_more)
         todo |= FBK_DO_COLLECT;
     if (worker->input_bytes > worker->options.partial_frames_bytes_max / 2)
         todo |= FBK_DO_TIGHT;
@@ -212,7 +280,7 @@ static uint32_t
 cold_bytes(const struct fbk_connection *connection)
 {
     bool is_there = (connection->blocked & FBK_BLOCKED_COLD) != 0 && connection->input != NULL;
-    return is_there ? 4 + fbk_load_u32(connection->input + connection->input_from) : 0;
+    return is_there ? 4 + length_of(connection, connection->input + connection->input_from) : 0;
 }
 
 int32_t
@@ -249,6 +317,12 @@ fbk_worker_send(struct fbk_worker *worker, uint32_t slot, const uint8_t *frame, 
         fbk_connection_deadline(worker, connection, FBK_LINGER_US);
     }
     return finish(worker, connection);
+}
+
+int32_t
+fbk_worker_is_apache(struct fbk_worker *worker, uint32_t slot)
+{
+    return fbk_connection_at(worker, slot)->is_apache;
 }
 
 int32_t

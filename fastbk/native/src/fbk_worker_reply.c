@@ -176,14 +176,15 @@ take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
 
 /* ------------------------------------------------------------------ the index's replies */
 
-static void
+/* False: the frame can't be an index's. */
+static bool
 pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t *frame)
 {
     struct fbk_connection *connection =
         addressee(worker, (uint32_t)reply->connection_id, (uint32_t)(reply->connection_id >> 32));
     if (connection == NULL) {
         fbk_worker_note(worker, FBK_C_WORKER_REPLIES_STALE);
-        return;
+        return true;
     }
     bool is_add = reply->kind == FBK_KIND_ADD || reply->kind == FBK_KIND_ADD_BATCH;
     bool is_poll = reply->kind == FBK_KIND_READ_LAC;
@@ -196,7 +197,10 @@ pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t 
         fbk_observe_many(worker->stats, is_add ? FBK_H_WORKER_ADD_US : FBK_H_WORKER_READ_US,
                          worker->now_us - reply->received_us, 1);
     note_answered(worker, connection);
+    if (connection->is_apache)
+        return fbk_worker_apache_frame(worker, connection, frame, reply->frame_bytes);
     fbk_output_frame(worker, connection, frame, reply->frame_bytes);
+    return true;
 }
 
 static bool
@@ -222,7 +226,8 @@ take_replies(struct fbk_worker *worker, struct fbk_lane *lane)
             reply.frame_bytes < 8 || reply.size_bytes != sizeof reply + fbk_round_up(reply.frame_bytes, 8) ||
             fbk_load_u32(at + sizeof reply) != reply.frame_bytes - 4)
             return poison(worker);
-        pass_on(worker, &reply, at + sizeof reply);
+        if (!pass_on(worker, &reply, at + sizeof reply))
+            return poison(worker);
         lane->reply_consumed += reply.size_bytes;
         replies++;
     }

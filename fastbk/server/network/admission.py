@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import resource
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastbk.server.config import WorkerSettings
 
 OTHER_DESCRIPTORS = 64
 """A worker's own: segments, bells, control, the loop's."""
@@ -22,3 +27,13 @@ def allow_descriptors(connections_max: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return connections_max
     return max(1, min(connections_max, soft - OTHER_DESCRIPTORS))
+
+
+def keep_alive(settings: WorkerSettings) -> tuple[tuple[int, int], ...]:
+    """Return the TCP options that find out a client whose machine is gone, with their values, as far as set."""
+    options = (
+        (socket.TCP_KEEPIDLE, settings.keep_alive_idle_s),
+        (socket.TCP_KEEPINTVL, settings.keep_alive_interval_s),
+        (socket.TCP_KEEPCNT, settings.keep_alive_questions_max),
+    )
+    return tuple((option, value) for option, value in options if value)

@@ -65,6 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option, value in self._network.keep_alive:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
         # Any byte that the transport holds is told by pause_writing, its last one's leaving by resume_writing.
         self._transport.set_write_buffer_limits(high=0)
 
@@ -133,8 +135,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _answer(self, todo: int) -> int:
+        is_apache = self._worker.is_apache(self.slot)
+        handlers = self._network.apache if is_apache else self._network.handlers
         for left in reversed(range(COLD_REQUESTS_A_TURN)):
-            answer = self._network.handlers.answer(self._worker.cold_frame(self.slot))
+            answer = handlers.answer(self._worker.cold_frame(self.slot))
             todo = merged(
                 todo & ~COLD, self._worker.send(self.slot, answer.frame, is_last=answer.is_last)
             )

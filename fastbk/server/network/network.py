@@ -10,6 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastbk.observe import logs
+from fastbk.server.network.admission import keep_alive
+from fastbk.server.network.apache import ApacheHandlers
 from fastbk.server.network.connection import Connection
 from fastbk.server.network.handlers import Handlers
 
@@ -34,7 +36,9 @@ class Network:
         self.worker = worker
         self.loop = loop
         self.handlers = Handlers(config, worker)
+        self.apache = ApacheHandlers(config)
         self.connections: dict[int, Connection] = {}
+        self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None

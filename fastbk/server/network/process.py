@@ -52,6 +52,12 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         reply_backlog_bytes_max=settings.reply_backlog_bytes_max,
         hello_timeout_ms=settings.hello_timeout_ms,
         frame_timeout_ms=settings.frame_timeout_ms,
+        apache_requests_max=settings.apache_requests_max,
+        apache_batch_bytes_max=settings.apache_batch_read_bytes_max,
+        apache_adds_pending_max=settings.apache_adds_pending_max,
+        apache_reads_pending_max=settings.apache_reads_pending_max,
+        apache_adds_in_progress_max=settings.apache_adds_in_progress_max,
+        apache_reads_in_progress_max=settings.apache_reads_in_progress_max,
         is_reads_only=bool(config.reads_only_reason),
     )
 

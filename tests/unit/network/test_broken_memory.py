@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.native.ffi import PoisonedError
-from tests.fixtures import frames
+from tests.fixtures import apache_wire, frames
 from tests.fixtures.frames import answer_of
 from tests.fixtures.stand_in import READ, StandIn, served, until
 
@@ -108,6 +108,27 @@ async def test_broken_shared_memory_ends_the_worker(spoil: Callable[[StandIn], N
             loop = asyncio.get_running_loop()
             loop.remove_reader(stand_in.fd(3))  # the bell, so that the one collect below sees it
             spoil(stand_in)
+            with pytest.raises(PoisonedError):
+                bookie.worker.collect()
+            bookie.network._timer.cancel()  # type: ignore[union-attr]
+            bookie.network.worker = _Ended()  # type: ignore[assignment]
+            await client.close()
+            for connection in list(bookie.network.connections.values()):
+                connection.abort()
+            await until(lambda: not bookie.network.connections)
+
+
+async def test_an_answer_that_no_index_writes_ends_the_worker() -> None:
+    """Frames for Apache's clients are read by their layout, not walked; another one is not believed."""
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            client.send(apache_wire.v2_read(1))
+            record = await bookie.take_request()
+            asyncio.get_running_loop().remove_reader(stand_in.fd(3))
+            stand_in.reply(
+                frames.read_reply(record.request_id, 1, b"x"), record.connection_id, READ
+            )
             with pytest.raises(PoisonedError):
                 bookie.worker.collect()
             bookie.network._timer.cancel()  # type: ignore[union-attr]

@@ -322,7 +322,7 @@ async def test_too_many_connections_hear_why() -> None:
 @pytest.mark.parametrize(
     ("sent", "counter"),
     [
-        pytest.param(b"", "HELLO_TIMEOUTS", id="nothing"),
+        pytest.param(MAGIC[:1], "HELLO_TIMEOUTS", id="one byte"),
         pytest.param(MAGIC, "HELLO_TIMEOUTS", id="magic only"),
         pytest.param(frames.hello()[:30], "HELLO_TIMEOUTS", id="half a hello"),
         pytest.param(frames.hello() + frames.add(2, 0)[:50], "FRAME_TIMEOUTS", id="half a frame"),
@@ -342,15 +342,17 @@ async def test_who_does_not_finish_in_time_is_closed(
             await client.close()
 
 
-async def test_an_idle_connection_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_greeted", [True, False])
+async def test_an_idle_connection_stays(is_greeted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has not said anything yet: Apache's clients open some that they need later."""
     monkeypatch.setattr(network, "SWEEP_INTERVAL_S", 0.1)
     with StandIn() as stand_in:
         async with served(stand_in, hello_timeout_ms=50, frame_timeout_ms=50) as bookie:
-            client = await greeted(bookie)
+            client = await (greeted(bookie) if is_greeted else bookie.connect())
             wakes = stand_in.counter(lib.FBK_C_WORKER_WAKES)
             # Two rounds of the sweep, each of them longer than both deadlines.
             await until(lambda: stand_in.counter(lib.FBK_C_WORKER_WAKES) >= wakes + 2)
-            client.send(frames.ping(2))
+            client.send(frames.ping(2) if is_greeted else frames.hello(2))
             assert answer_of(await client.frame()) == (2, OK)
             await client.close()
 

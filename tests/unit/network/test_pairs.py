@@ -12,6 +12,7 @@ from fastbk.native._bookie import lib
 from fastbk.native.ffi import LayoutError
 from fastbk.native.shard import SHARD_COUNT, shard_of
 from fastbk.native.worker import Worker
+from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, answer_of
 from tests.fixtures.stand_in import (
@@ -149,3 +150,26 @@ def test_a_worker_takes_no_segments_of_another_pair() -> None:
         with pytest.raises(OSError, match="Invalid"):  # a shard without a pair
             Worker(first.options(pairs=[first.pair], pair_of_shard=SHARDS))
         Worker(first.options(pairs=[first.pair, second.pair], pair_of_shard=SHARDS)).close()
+
+
+async def test_requests_of_apaches_clients_go_to_the_pair_of_their_ledger() -> None:
+    """Second steps, too; and answers of two pairs find the same connection, in whichever order they come."""
+    async with two_served() as (first, second):
+        client = await first.connect()
+        for ledger_id in (MINE, THEIRS):
+            client.send(apache.v2_add(0, body=apache.entry(1, ledger_id=ledger_id)))
+            client.send(apache.v3_read(ledger_id, 4, previous_lac=6, timeout_ms=50, ledger_id=ledger_id))
+        for bookie, ledger_id in ((second, THEIRS), (first, MINE)):
+            (record,) = await bookie.take(1)
+            assert record.ledger_id == ledger_id
+            bookie.stand_in.publish()
+            added = await apache.hear_v2(client)
+            assert (added.error, added.ledger_id, added.entry_id) == (OK, ledger_id, 1)
+            poll = await bookie.take_request()
+            bookie.stand_in.say(poll, "lac", 9, b"", 0, -1, b"", 0)
+            read = await bookie.take_request()
+            assert (read.ledger_id, read.entry_id) == (ledger_id, 4)
+            bookie.stand_in.say(read, "read", 4, 9, b"x" * 32, 32)
+            reply = await apache.hear_v3(client)
+            assert (reply.txn, reply.status, reply.fields[2]) == (ledger_id, apache.EOK, ledger_id)
+        await client.close()

@@ -339,7 +339,7 @@ async def test_what_is_no_frame_gets_a_last_word(sent: bytes, answer: tuple[int,
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x41", b"\x16\x03\x01", MAGIC[:7] + b"\x02"],
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x00\x41", b"\x16\x03\x01", MAGIC[:7] + b"\x02"],
 )
 async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None:
     with StandIn() as stand_in:
