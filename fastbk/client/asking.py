@@ -10,7 +10,7 @@ from fastbk.client.connection import Answer, Connection, late
 from fastbk.errors import Error, NotEnoughBookies
 
 if TYPE_CHECKING:
-    from fastbk.client.bookie_pool import Peer
+    from fastbk.client.bookie_pool import Channel, Peer
 
 # Encodes a request, given its id.
 Build: TypeAlias = Callable[[int], bytes | bytearray]
@@ -32,26 +32,26 @@ class Asking:
         self._tell = tell
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
-        self._request_id = 0
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(timeout_s, self._late)
-        connection = peer.reads.connection
-        if connection is not None:
-            self._send(connection, build)
+        self._request_id = peer.pool.next_request_id()
+        frame = build(self._request_id)
+        channel = peer.channel_for(frame)
+        if channel.connection is not None:
+            self._send(channel.connection, frame)
         else:
-            self._task = loop.create_task(self._open(build))
+            self._task = loop.create_task(self._open(channel, frame))
 
-    async def _open(self, build: Build) -> None:
+    async def _open(self, channel: Channel, frame: bytes | bytearray) -> None:
         try:
-            self._send(await self._peer.reads.open(self._timeout_s), build)
+            self._send(await channel.open(self._timeout_s), frame)
         except Error as error:
             self._end(error)
 
-    def _send(self, connection: Connection, build: Build) -> None:
+    def _send(self, connection: Connection, frame: bytes | bytearray) -> None:
         self._connection = connection
-        self._request_id = self._peer.pool.next_request_id()
-        connection.ask(self._request_id, build(self._request_id), self._end)
+        connection.ask(self._request_id, frame, self._end)
 
     def _late(self) -> None:
         if self._connection is not None:

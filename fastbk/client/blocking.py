@@ -24,8 +24,9 @@ from fastbk.client.connection import (
     next_slot,
 )
 from fastbk.client.known_bookies import KnownBookies
+from fastbk.client.lanes import BookieLane, Use, lane_of, use_of
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
-from fastbk.meta.api import BookieRegistration, MetadataStore
+from fastbk.meta.api import BookieRegistration, Endpoint, MetadataStore
 from fastbk.model.ids import BookieId
 
 _POLL_S_MAX = 1.0
@@ -43,7 +44,8 @@ class Posted:
         self,
         reactor: Reactor,
         channel: BlockingChannel,
-        build: Build,
+        request_id: int,
+        frame: bytes | bytearray,
         now_s: float,
         timeout_s: float,
     ) -> None:
@@ -52,8 +54,8 @@ class Posted:
         self._timeout_s = timeout_s
         self._reactor = reactor
         self._channel = channel
-        self._build: Build | None = build
-        self._request_id = 0
+        self._frame: bytes | bytearray | None = frame
+        self._request_id = request_id
 
     def look(self, now_s: float) -> bool:
         """Take the next step that is possible; return whether it is done."""
@@ -70,13 +72,12 @@ class Posted:
 
     def _look(self, now_s: float) -> Answer | Error | None:
         channel, is_late = self._channel, now_s >= self._deadline_s
-        if self._build is None:
+        if self._frame is None:
             return channel.answers[self._request_id] or (late(self._timeout_s) if is_late else None)
         if channel.is_up:
-            build, self._build = self._build, None
-            self._request_id = self._reactor.next_request_id()
+            frame, self._frame = self._frame, None
             channel.answers[self._request_id] = None
-            channel.write(build(self._request_id))
+            channel.write(frame)
             return None
         if channel.file < 0:
             return NotEnoughBookies(f"bookie {channel.bookie_id}: {channel.reason}")
@@ -88,8 +89,7 @@ class Posted:
 
     def cancel(self) -> None:
         """Let go of it: an answer finds no entry and is dropped."""
-        if self._request_id:
-            self._channel.answers.pop(self._request_id, None)
+        self._channel.forget(self._request_id)
 
 
 class Reactor:
@@ -104,17 +104,21 @@ class Reactor:
         """Counts what the watch tells: bookies came or went."""
         self.known = KnownBookies(config)
         self._list_bookies = list_bookies
-        self._channels: dict[tuple[BookieId, str], BlockingChannel] = {}
+        self._channels: dict[tuple[BookieId, Use], BlockingChannel] = {}
         self._request_id = 0
         self._slot = 0
         self.is_closed: str | None = None
 
-    def channel(self, bookie_id: BookieId, use: str) -> BlockingChannel:
-        """Return the channel for `use`: "adds" or "reads"."""
+    def channel(self, bookie_id: BookieId, use: Use) -> BlockingChannel:
+        """Return the channel for `use`."""
         found = self._channels.get((bookie_id, use))
         if found is None:
-            found = self._channels[bookie_id, use] = BlockingChannel(self, bookie_id)
+            found = self._channels[bookie_id, use] = BlockingChannel(self, bookie_id, use)
         return found
+
+    def lane(self, bookie_id: BookieId, endpoint: Endpoint, use: Use) -> BookieLane | None:
+        """Return the translation of a new connection, None where the bookie speaks our protocol."""
+        return lane_of(self.config, self.known, bookie_id, endpoint, use)
 
     def new_slot(self, listener: AddListener) -> int:
         """Return a slot for the adds of one writer."""
@@ -129,7 +133,7 @@ class Reactor:
         self.known.locations.learn_blocking(self.known.hosts())
         return found
 
-    def address(self, bookie_id: BookieId, *, fresh: bool) -> tuple[str, int]:
+    def address(self, bookie_id: BookieId, *, fresh: bool) -> Endpoint:
         """Return where the bookie listens."""
         if self.known.endpoint(bookie_id) is None:
             self.bookies()
@@ -140,7 +144,7 @@ class Reactor:
         endpoint = self.known.endpoint(bookie_id)
         if endpoint is None:
             raise NotEnoughBookies(f"bookie {bookie_id} is not registered")
-        return endpoint.host, endpoint.port
+        return endpoint
 
     def run_until(self, is_done: Callable[[], bool], deadline_s: float) -> bool:
         """Serve the channels until `is_done()` or the deadline; return which: True if done."""
@@ -159,6 +163,8 @@ class Reactor:
         poll = select.poll()
         by_file: dict[int, BlockingChannel] = {}
         for channel in list(self._channels.values()):
+            if channel.take_own_answers():
+                timeout_s = 0.0
             if channel.is_wanted:
                 channel.start(now_s)
             channel.check_deadline(now_s)
@@ -175,7 +181,7 @@ class Reactor:
         for file, events in poll.poll(int(timeout_s * 1000) + 1):
             by_file[file].handle(events)
 
-    def open(self, bookie_id: BookieId, use: str, timeout_s: float) -> BlockingChannel:
+    def open(self, bookie_id: BookieId, use: Use, timeout_s: float) -> BlockingChannel:
         """Return a channel that is up, or raise why not."""
         channel = self.channel(bookie_id, use)
         if channel.is_up:
@@ -190,11 +196,13 @@ class Reactor:
     def post(self, bookie_id: BookieId, build: Build, timeout_s: float) -> Posted:
         """Begin a request other than a writer's add; it moves on while the reactor runs."""
         now_s = time.monotonic()
-        channel = self.channel(bookie_id, "reads")
+        request_id = self.next_request_id()
+        frame = build(request_id)
+        channel = self.channel(bookie_id, use_of(self.config, self.known, bookie_id, frame))
         if not channel.is_up:
             channel.next_try_s = 0.0
             channel.start(now_s)
-        posted = Posted(self, channel, build, now_s, timeout_s)
+        posted = Posted(self, channel, request_id, frame, now_s, timeout_s)
         posted.look(now_s)
         return posted
 

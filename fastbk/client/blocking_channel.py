@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from fastbk.client.bookie_pool import ChannelListener
 from fastbk.client.connection import (
     HELLO_REQUEST_ID,
+    RECEIVE_BYTES,
     SEQUENCE_MAX,
     SLOT_SHIFT,
     WRITE_BUFFER_BYTES,
@@ -25,9 +26,11 @@ from fastbk.client.connection import (
     Answer,
     answer_of,
 )
+from fastbk.client.lanes import BookieLane, Use
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError
 from fastbk.model.ids import BookieId
 from fastbk.native import client_codec as codec
+from fastbk.native.apache_lane import ApacheLane
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
 from fastbk.wire.statuses import Status, status_name
@@ -42,8 +45,9 @@ if TYPE_CHECKING:
 class BlockingChannel:
     """One connection to one bookie: down, connecting, greeting or up. Driven by a `Reactor`."""
 
-    def __init__(self, reactor: Reactor, bookie_id: BookieId) -> None:
+    def __init__(self, reactor: Reactor, bookie_id: BookieId, use: Use) -> None:
         self.bookie_id = bookie_id
+        self.use = use
         self.hello: HelloReply | None = None
         self.is_up = False
         self.reason = "not connected yet"
@@ -56,6 +60,10 @@ class BlockingChannel:
         self._out: deque[memoryview] = deque()
         self._out_bytes = 0
         self._buffer = AnswerBuffer()
+        self._lane: BookieLane | None = None
+        self._received = memoryview(bytearray())
+        # What the lane answered itself; taken in when the reactor runs.
+        self._own_answers: list[bytes] = []
         self._deadline_s = 0.0
         self._tries = 0
 
@@ -84,13 +92,17 @@ class BlockingChannel:
         if self._socket is not None or now_s < self.next_try_s:
             return
         try:
-            host, port = self._reactor.address(self.bookie_id, fresh=self._tries > 0)
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            endpoint = self._reactor.address(self.bookie_id, fresh=self._tries > 0)
+            found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
             family, kind, protocol, _, where = found[0]
             self._socket = socket.socket(family, kind, protocol)
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self._socket.connect_ex(where)
+            self._lane = self._reactor.lane(self.bookie_id, endpoint, self.use)
+            if self._lane is not None:
+                self._buffer.frame_size_bytes_max = self._lane.answer_size_bytes_max
+                self._received = memoryview(bytearray(RECEIVE_BYTES))
         except OSError as error:
             self.lose(f"{error.strerror or error}")
             return
@@ -105,7 +117,19 @@ class BlockingChannel:
         """Send frames as far as the socket takes them; the rest follows when the reactor runs."""
         if self._socket is None:
             return
-        view = memoryview(frames)
+        if self._lane is not None:
+            translation = self._lane.translation
+            try:
+                translation.ask(frames)
+            except ProtocolError as error:
+                self.lose(str(error))
+                return
+            if answers := translation.answers():
+                self._own_answers.append(answers)
+            frames = translation.output()
+        self._send_or_keep(memoryview(frames))
+
+    def _send_or_keep(self, view: memoryview) -> None:
         if not self._out and self._connected:
             view = view[self._send(view) :]
         if len(view):
@@ -150,9 +174,8 @@ class BlockingChannel:
             if not events & select.POLLOUT:
                 return
             self._connected = True
-            self.write(
-                codec.MAGIC + codec.put_hello(HELLO_REQUEST_ID, self._reactor.config.client_name)
-            )
+            hello = codec.put_hello(HELLO_REQUEST_ID, self._reactor.config.client_name)
+            self.write(hello if self._lane is not None else codec.MAGIC + hello)
             return
         if events & select.POLLOUT:
             self.flush_out()
@@ -162,15 +185,16 @@ class BlockingChannel:
     def _receive(self) -> None:
         try:
             while self._socket is not None:
-                room = self._buffer.free()
+                room = self._buffer.free() if self._lane is None else self._received
                 size = self._socket.recv_into(room)
                 if size == 0:
                     self.lose("the bookie closed the connection")
                     return
-                self._buffer.received(size)
-                while words := self._buffer.parse():
-                    for at in range(0, len(words), EVENT_WORDS):
-                        self._take(words, at)
+                if self._lane is None:
+                    self._buffer.received(size)
+                else:
+                    self._hear(self._lane.translation, room[:size])
+                self._parse()
                 if size < len(room):
                     return
         except BlockingIOError:
@@ -179,6 +203,32 @@ class BlockingChannel:
             self.lose(f"the connection was lost: {error.strerror or error}")
         except ProtocolError as error:
             self.lose(str(error))
+
+    def _hear(self, translation: ApacheLane, data: memoryview) -> None:
+        translation.hear(data)
+        answers = translation.answers()
+        if output := translation.output():
+            self._send_or_keep(memoryview(output))
+        self._buffer.feed(answers)
+
+    def take_own_answers(self) -> bool:
+        """Take in what was answered without the bookie; return whether there was anything."""
+        own, self._own_answers = self._own_answers, []
+        for answers in own:
+            self._buffer.feed(answers)
+            self._parse()
+        return bool(own)
+
+    def forget(self, request_id: int) -> None:
+        """Drop the answer to a request when it comes."""
+        was_pending = request_id in self.answers and self.answers.pop(request_id) is None
+        if was_pending and self._lane is not None:
+            self._lane.translation.forget(request_id)
+
+    def _parse(self) -> None:
+        while words := self._buffer.parse():
+            for at in range(0, len(words), EVENT_WORDS):
+                self._take(words, at)
 
     def _take(self, words: list[int], at: int) -> None:
         request_id = words[at + 1]
@@ -202,12 +252,7 @@ class BlockingChannel:
                 self.answers[one] = answer
 
     def _greeted(self, answer: Answer) -> None:
-        if answer.kind != codec.HELLO_REPLY or answer.status != Status.OK:
-            text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
-            raise ProtocolError(
-                f"the bookie refused the hello: {status_name(answer.status)} {text}"
-            )
-        hello = decode_hello_reply(answer.frame)
+        hello = self._hello_in(answer)
         if hello.bookie_id != self.bookie_id:
             raise ProtocolError(f"there is bookie {hello.bookie_id!r}, not {self.bookie_id!r}")
         reactor = self._reactor
@@ -215,11 +260,22 @@ class BlockingChannel:
         if reason is not None:
             raise ProtocolError(reason)
         self.hello = hello
-        self._buffer.frame_size_bytes_max = max(hello.frame_size_bytes_max, 4096)
+        if self._lane is None:
+            self._buffer.frame_size_bytes_max = max(hello.frame_size_bytes_max, 4096)
         self.is_up = True
         self._tries = 0
         for listener in list(self.listeners):
             listener.channel_ready(self.bookie_id)
+
+    def _hello_in(self, answer: Answer) -> HelloReply:
+        if self._lane is not None:
+            return self._lane.greeted(answer.status)
+        if answer.kind != codec.HELLO_REPLY or answer.status != Status.OK:
+            text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
+            raise ProtocolError(
+                f"the bookie refused the hello: {status_name(answer.status)} {text}"
+            )
+        return decode_hello_reply(answer.frame)
 
     def check_deadline(self, now_s: float) -> None:
         """Give up a connection that does not come up in time."""
@@ -237,6 +293,10 @@ class BlockingChannel:
         self._out.clear()
         self._out_bytes = 0
         self._buffer = AnswerBuffer()
+        if self._lane is not None:
+            self._lane.lost()
+            self._lane = None
+        self._own_answers.clear()
         self.reason = reason
         if not was_up:
             self._reactor.known.failed(self.bookie_id, time.monotonic())

@@ -1,5 +1,7 @@
 """The client's connections: two for each bookie, one for adds and one for reads and fences, made when needed.
 
+A third one goes only to bookies of Apache's, for what is not asked in version 2 of its protocol.
+
 Adds may be held back by the bookie for want of credit; reads and fences on the second connection never wait behind
 them. A channel that somebody subscribed to comes back by itself, with growing pauses.
 """
@@ -22,8 +24,9 @@ from fastbk.client.connection import (
     open_connection,
 )
 from fastbk.client.known_bookies import KnownBookies
+from fastbk.client.lanes import Use, lane_of, use_of
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
-from fastbk.meta.api import BookieRegistration
+from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
 
 _REFRESH_S = 1.0
@@ -53,8 +56,9 @@ class Endable(Protocol):
 class Channel:
     """One connection to one bookie that is made again when it is lost and somebody wants it."""
 
-    def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
+    def __init__(self, pool: BookiePool, bookie_id: BookieId, use: Use) -> None:
         self.bookie_id = bookie_id
+        self.use = use
         self.connection: Connection | None = None
         self.reconnects = 0
         self._pool = pool
@@ -128,16 +132,18 @@ class Channel:
 
     async def _connect(self) -> Connection:
         pool = self._pool
-        host, port = await pool.address(self.bookie_id, fresh=self._tries > 0 or self._was_missed)
+        fresh = self._tries > 0 or self._was_missed
+        endpoint = await pool.address(self.bookie_id, fresh=fresh)
         return await open_connection(
-            host,
-            port,
+            endpoint.host,
+            endpoint.port,
             bookie_id=self.bookie_id,
             client_name=pool.config.client_name,
             timeout_s=pool.config.connect_timeout,
             slots=pool.slots,
             on_lost=self._lost,
             on_drained=self._drained,
+            lane=lane_of(pool.config, pool.known, self.bookie_id, endpoint, self.use),
         )
 
     def _connected(self, task: asyncio.Task[Connection]) -> None:
@@ -211,9 +217,20 @@ class Peer:
 
     def __init__(self, pool: BookiePool, bookie_id: BookieId) -> None:
         self.bookie_id = bookie_id
-        self.adds = Channel(pool, bookie_id)
-        self.reads = Channel(pool, bookie_id)
+        self.adds = Channel(pool, bookie_id, "adds")
+        self.reads = Channel(pool, bookie_id, "reads")
+        self.others = Channel(pool, bookie_id, "others")
         self.pool = pool
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """All its channels."""
+        return self.adds, self.reads, self.others
+
+    def channel_for(self, frame: bytes | bytearray) -> Channel:
+        """Return the channel that a request other than a writer's add goes by."""
+        use = use_of(self.pool.config, self.pool.known, self.bookie_id, frame)
+        return self.others if use == "others" else self.reads
 
     def ask(
         self,
@@ -296,7 +313,7 @@ class BookiePool:
         await self.known.locations.learn(self.known.hosts())
         return found
 
-    async def address(self, bookie_id: BookieId, *, fresh: bool) -> tuple[str, int]:
+    async def address(self, bookie_id: BookieId, *, fresh: bool) -> Endpoint:
         """Return where the bookie listens; the last known place when it is not registered now."""
         if self.known.endpoint(bookie_id) is None:
             await self.bookies()
@@ -308,7 +325,7 @@ class BookiePool:
         endpoint = self.known.endpoint(bookie_id)
         if endpoint is None:
             raise NotEnoughBookies(f"bookie {bookie_id} is not registered")
-        return endpoint.host, endpoint.port
+        return endpoint
 
     def check_incarnation(self, bookie_id: BookieId, connection: Connection) -> str | None:
         """Return why the bookie may not be used: its data is not what this client knew."""
@@ -344,5 +361,5 @@ class BookiePool:
         self.is_closed = True
         for run in list(self.runs):
             run.end(ClientClosed("the client was closed: make a new one"))
-        channels = [one for peer in self._peers.values() for one in (peer.adds, peer.reads)]
+        channels = [one for peer in self._peers.values() for one in peer.channels]
         await asyncio.gather(*(one.close(timeout_s) for one in channels))

@@ -40,7 +40,7 @@ def view_of(
         is_local: whether a host is this one; None: `is_local_host`.
     """
     service = registration.service
-    endpoint = service.endpoint()
+    endpoint = service.client_endpoint()
     host = endpoint.host if endpoint is not None else ""
     location = location_of(service.bookie_id, host) if location_of is not None else None
     if location is None:

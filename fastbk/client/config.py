@@ -83,7 +83,17 @@ class ClientConfig:
     topology_script: str | None = None
     """An executable that prints a location for each host it is given; it goes before what bookies say themselves."""
 
+    apache_protocol: str = "v3"
+    """In which version adds and plain reads go to bookies that speak Apache's protocol only: "v3" or "v2"."""
+    apache_frame_size_bytes_max: int = 5 * 1024 * 1024
+    """Largest frame to and from those bookies: what they have as nettyMaxFrameSizeBytes."""
+
     def __post_init__(self) -> None:
+        if self.apache_protocol not in ("v2", "v3"):
+            raise ConfigError(f"apache_protocol={self.apache_protocol!r}: must be v2 or v3")
+        if not 4096 <= self.apache_frame_size_bytes_max <= 1 << 30:
+            size = self.apache_frame_size_bytes_max
+            raise ConfigError(f"apache_frame_size_bytes_max={size!r}: must be 4 KiB to 1 GiB")
         for one in fields(self):
             value = getattr(self, one.name)
             if not isinstance(one.default, int | float) or isinstance(one.default, bool):

@@ -11,20 +11,27 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.native import client_codec as codec
+from fastbk.native.apache_lane import ApacheLane
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
 from fastbk.wire.statuses import Status, status_name
 
+if TYPE_CHECKING:
+    from fastbk.client.lanes import BookieLane
+
 SLOT_SHIFT = 40
 SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1
-SLOT_MAX = (1 << 64 - SLOT_SHIFT) - 1
+# The last slot is never given out: translations for Apache's bookies number their own requests in it.
+SLOT_MAX = (1 << 64 - SLOT_SHIFT) - 2
 HELLO_REQUEST_ID = SEQUENCE_MAX
 # Bytes that may wait in a transport before its writers pause.
 WRITE_BUFFER_BYTES = 1024 * 1024
+# Received at once, where it is translated.
+RECEIVE_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -85,13 +92,17 @@ def next_slot(last: int, used: Container[int]) -> int:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection after `open_connection`; `on_lost(reason)` is called once when it ends."""
+    """A connection after `open_connection`; `on_lost(reason)` is called once when it ends.
+
+    With a lane it speaks Apache's protocol outside, and ours to everybody in here.
+    """
 
     def __init__(
         self,
         slots: dict[int, AddListener],
         on_lost: Callable[[str], None],
         on_drained: Callable[[], None],
+        lane: BookieLane | None = None,
     ) -> None:
         self.hello: HelloReply | None = None
         self.bookie_id = ""
@@ -102,6 +113,10 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_drained = on_drained
         self._answers = AnswerBuffer()
+        self._lane = lane
+        self._received = memoryview(bytearray(RECEIVE_BYTES if lane is not None else 0))
+        if lane is not None:
+            self._answers.frame_size_bytes_max = lane.answer_size_bytes_max
         self._pending: dict[int, Callable[[Answer | Error], None]] = {}
         self._transport: asyncio.Transport | None = None
         self._reason = "the connection was closed"
@@ -119,18 +134,49 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to receive into."""
-        return self._answers.free()
+        return self._answers.free() if self._lane is None else self._received
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was received: one call of C, then a few events."""
-        answers = self._answers
-        answers.received(nbytes)
         try:
-            while words := answers.parse():
-                for at in range(0, len(words), EVENT_WORDS):
-                    self._take(words, at)
+            if self._lane is None:
+                self._answers.received(nbytes)
+            else:
+                translation = self._lane.translation
+                translation.hear(self._received[:nbytes])
+                self._send_output(translation)
+                self._answers.feed(translation.answers())
+            self._parse()
         except ProtocolError as error:
             self.abort(str(error))
+
+    def _parse(self) -> None:
+        while words := self._answers.parse():
+            for at in range(0, len(words), EVENT_WORDS):
+                self._take(words, at)
+
+    def _send_output(self, translation: ApacheLane) -> None:
+        output = translation.output()
+        if output and self._transport is not None:
+            self._transport.write(output)
+
+    def _write_translated(
+        self, translation: ApacheLane, frames: bytes | bytearray | memoryview
+    ) -> None:
+        try:
+            translation.ask(frames)
+        except ProtocolError as error:
+            self.abort(str(error))
+            return
+        self._send_output(translation)
+        # What could not be asked is answered here; nobody is told before this returns.
+        if answers := translation.answers():
+            self._loop.call_soon(self._take_own, answers)
+
+    def _take_own(self, answers: bytes) -> None:
+        if self.is_open:
+            self._answers.feed(answers)
+            self._parse()
 
     def _take(self, words: list[int], at: int) -> None:
         request_id = words[at + 1]
@@ -180,6 +226,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if exc is not None:
             self._reason = f"the connection was lost: {exc}"
+        if self._lane is not None:
+            self._lane.lost()
         pending, self._pending = self._pending, {}
         for tell in pending.values():
             tell(NotEnoughBookies(self._reason))
@@ -191,7 +239,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self, frames: bytes | bytearray | memoryview) -> None:
         """Send whole frames; they must not be changed afterwards. Nothing happens once the connection is lost."""
-        if self._transport is not None:
+        if self._lane is not None:
+            if self._transport is not None:
+                self._write_translated(self._lane.translation, frames)
+        elif self._transport is not None:
             self._transport.write(frames)
 
     def ask(
@@ -205,11 +256,13 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(tell, NotEnoughBookies(self._reason))
             return
         self._pending[request_id] = tell
-        self._transport.write(frame)
+        self.write(frame)
 
     def forget(self, request_id: int) -> None:
         """Drop the answer to a request when it comes."""
-        self._pending.pop(request_id, None)
+        was_pending = self._pending.pop(request_id, None) is not None
+        if was_pending and self._lane is not None:
+            self._lane.translation.forget(request_id)
 
     async def request(self, request_id: int, frame: bytes | bytearray, timeout_s: float) -> Answer:
         """Send one request and return its answer.
@@ -249,8 +302,12 @@ class Connection(asyncio.BufferedProtocol):
 
     async def say_hello(self, client_name: str, timeout_s: float) -> HelloReply:
         """Begin the protocol: magic, hello, and the bookie's limits."""
-        self.write(codec.MAGIC)
         frame = codec.put_hello(HELLO_REQUEST_ID, client_name)
+        if self._lane is not None:
+            answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
+            self.hello = self._lane.greeted(answer.status)
+            return self.hello
+        self.write(codec.MAGIC)
         answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
         if answer.kind != codec.HELLO_REPLY or answer.status != Status.OK:
             text = error_text(answer.frame) if answer.kind == codec.ERROR_REPLY else ""
@@ -272,11 +329,12 @@ async def open_connection(
     slots: dict[int, AddListener],
     on_lost: Callable[[str], None],
     on_drained: Callable[[], None],
+    lane: BookieLane | None = None,
 ) -> Connection:
     """Connect and say hello. Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    connection = Connection(slots, on_lost, on_drained)
+    connection = Connection(slots, on_lost, on_drained, lane)
     connection.bookie_id = bookie_id
     try:
         async with asyncio.timeout(timeout_s):

@@ -33,6 +33,10 @@ class KnownBookies:
         self._failed_s: dict[BookieId, float] = {}
         self._failures_s: dict[BookieId, deque[float]] = {}
         self._quarantined_until_s: dict[BookieId, float] = {}
+        self.without_batches: set[BookieId] = set()
+        """Bookies of Apache's that do not know its request for several entries."""
+        self.with_batches: set[BookieId] = set()
+        """Those that have answered one."""
         self.locations = BookieLocations.of(config.topology, config.topology_script)
         """Whoever lists bookies has it learn about `hosts()`."""
 
@@ -60,7 +64,7 @@ class KnownBookies:
     def endpoint(self, bookie_id: BookieId) -> Endpoint | None:
         """Return where it listens, or did when it was last registered."""
         known = self._listed.get(bookie_id)
-        return None if known is None else known.service.endpoint()
+        return None if known is None else known.service.client_endpoint()
 
     # --- whose data --------------------------------------------------------------------------------------------
 
@@ -72,6 +76,8 @@ class KnownBookies:
         `writers`: those that are open, by slot. Whoever was open when the loss was noticed may have acknowledgements of
         the old data; when the last of them has ended, the new data is as good as any other bookie's.
         """
+        if not incarnation and bookie_id not in self._incarnations:
+            return None  # Apache's bookies say nothing of it
         if self._incarnations.setdefault(bookie_id, incarnation) != incarnation:
             counting = self._counting_on_old.setdefault(bookie_id, frozenset(writers))
             if not counting.isdisjoint(writers):
@@ -125,11 +131,11 @@ class KnownBookies:
     def hosts(self) -> list[tuple[BookieId, str]]:
         """Return the registered bookies with their hosts."""
         listed = (self._listed[one] for one in sorted(self._registered))
-        found = ((one.service.bookie_id, one.service.endpoint()) for one in listed)
+        found = ((one.service.bookie_id, one.service.client_endpoint()) for one in listed)
         return [(bookie_id, endpoint.host) for bookie_id, endpoint in found if endpoint is not None]
 
     def views(self, now_s: float) -> list[BookieView]:
-        """Return what placement has to know of each registered bookie that speaks our protocol."""
+        """Return what placement has to know of each registered bookie that can be reached."""
         quarantined = set(self.quarantined(now_s))
         listed = (self._listed[one] for one in sorted(self._registered))
         return [
@@ -139,5 +145,5 @@ class KnownBookies:
                 location_of=self.locations.location_of,
             )
             for one in listed
-            if one.service.endpoint() is not None
+            if one.service.client_endpoint() is not None
         ]

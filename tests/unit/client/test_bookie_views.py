@@ -57,7 +57,9 @@ def test_the_clients_own_topology_goes_before_what_the_bookie_says() -> None:
 def test_a_bookie_that_does_not_speak_our_protocol_has_a_view_too() -> None:
     theirs = Endpoint("127.0.0.1", 3181, protocol="bookie-rpc")
     found = view_of(BookieRegistration(BookieService("b1", 1, (theirs,)), True))
-    assert found == BookieView("b1")
+    assert found == BookieView("b1", is_local=True)
+    nowhere = view_of(BookieRegistration(BookieService("b1", 1, ()), True))
+    assert nowhere == BookieView("b1")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,16 @@ def test_another_incarnation_is_taken_when_no_writer_from_before_is_left() -> No
     assert known.check_incarnation("a", 4, {3}) is not None
 
 
+def test_no_incarnation_says_nothing_unless_there_was_one() -> None:
+    known = KnownBookies(ClientConfig())
+    known.update([registered("a", incarnation=0), registered("b", incarnation=4)], 0.0)
+    assert known.check_incarnation("a", 0, {1}) is None
+    assert not known.is_gone("a")
+    assert known.check_incarnation("a", 4, {1}) is None, "another system's bookie took the name"
+    assert known.check_incarnation("b", 4, {1}) is None
+    assert known.check_incarnation("b", 0, {1}) is not None
+
+
 def test_errors_over_the_threshold_mean_quarantine_for_a_time() -> None:
     config = ClientConfig(quarantine_errors_max=3, quarantine_interval=10.0, quarantine_time=30.0)
     known = KnownBookies(config)
