@@ -8,12 +8,12 @@ are fenced and closed by recovery, which ends their writers (as Apache's auto-re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from fastbk.admin.going_over import Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes
-from fastbk.client import Client
+from fastbk.client import Client, LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
@@ -29,6 +29,7 @@ class RecoveryPlan:
         ledgers_at_once: how many are worked on at the same time; each holds up to 8 MiB.
         open_ledgers: "close" those whose writers do not replace the bookie within `grace_s`, or "skip" them.
         even_if_alive: also for a bookie that is registered: it is being emptied, not lost.
+        ledger_ids: only these ledgers; None: all.
     """
 
     bytes_per_s: float = 0.0
@@ -36,6 +37,7 @@ class RecoveryPlan:
     open_ledgers: str = "close"
     grace_s: float = 10.0
     even_if_alive: bool = False
+    ledger_ids: tuple[LedgerId, ...] | None = None
     repair: RepairOptions = field(default_factory=RepairOptions)
 
     def __post_init__(self) -> None:
@@ -68,10 +70,18 @@ class BookieRecovery:
     async def find(self) -> list[tuple[LedgerId, int]]:
         """Return (id, estimated bytes) of all ledgers that name the bookie: 100 bytes of memory a ledger."""
         found = []
-        async for info in self._client.list_ledgers():
+        async for info in self._ledgers():
             if fragments_naming(info.metadata, self._bookie_id):
                 found.append((info.ledger_id, share_bytes(info.metadata, self._bookie_id)))
         return sorted(found)
+
+    async def _ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
+        if self._plan.ledger_ids is None:
+            async for info in self._client.list_ledgers():
+                yield info
+        else:
+            for ledger_id in self._plan.ledger_ids:
+                yield await self._client.ledger_info(ledger_id)
 
     async def run(self) -> Progress:
         """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""

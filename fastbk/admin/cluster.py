@@ -62,7 +62,7 @@ async def bookie_states(
 
 async def _asked(client: Client, found: BookieRegistration, timeout_s: float) -> BookieState:
     service = found.service
-    endpoint = service.endpoint()
+    endpoint = service.client_endpoint()
     address = f"{endpoint.host}:{endpoint.port}" if endpoint is not None else ""
     common = {
         "address": address,

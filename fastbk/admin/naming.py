@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.replication.copying import share_of
 
 
 def fragments_naming(metadata: LedgerMetadata, bookie_id: BookieId) -> list[int]:
@@ -29,3 +30,16 @@ def share_bytes(metadata: LedgerMetadata, bookie_id: BookieId) -> int:
             entries += max(0, last - metadata.fragments[at].first_entry_id + 1)
     share = metadata.write_quorum / metadata.ensemble_size
     return int(metadata.length * share * entries / (metadata.last_entry_id + 1))
+
+
+def holds_entries(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
+    """Return whether entries are on the bookie as far as the metadata tells; those still being written may be."""
+    for at in fragments_naming(metadata, bookie_id):
+        fragment = metadata.fragments[at]
+        last = last_of_fragment(metadata, at)
+        if last is None:
+            return True
+        index = fragment.ensemble.index(bookie_id)
+        if any(True for _ in share_of(index, metadata, fragment.first_entry_id, last)):
+            return True
+    return False

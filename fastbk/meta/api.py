@@ -18,8 +18,9 @@ from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 
-# Endpoints of bookies that speak fastbk's own protocol; Apache's is "bookie-rpc".
+# Endpoints of bookies that speak fastbk's own protocol, and Apache's.
 FASTBK_PROTOCOL = "fastbk"
+APACHE_PROTOCOL = "bookie-rpc"
 # That of a bookie's page for machines and tools, under the name that Apache's bookies give theirs.
 HTTP_PROTOCOL = "http"
 HTTP_NAME = "httpserver"
@@ -56,6 +57,10 @@ class BookieService:
     def endpoint(self, protocol: str = FASTBK_PROTOCOL) -> Endpoint | None:
         """Return the first endpoint that speaks `protocol`."""
         return next((one for one in self.endpoints if one.protocol == protocol), None)
+
+    def client_endpoint(self) -> Endpoint | None:
+        """Return where clients reach it: in our protocol where it speaks that, else in Apache's."""
+        return self.endpoint() or self.endpoint(APACHE_PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +205,16 @@ class MetadataStore(Protocol):
     def read_identity(self, bookie_id: BookieId) -> VersionedIdentity | None:
         """Return what is known of that bookie's data, None if nothing."""
 
-    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
-        """Store an identity: `version` None = it must be new, else the version read. Returns the new version."""
+    def write_identity(
+        self, identity: BookieIdentity, version: int | None, *, replaced_cookie: bytes | None = None
+    ) -> int:
+        """Store an identity: `version` None = it must be new, else the version read. Returns the new version.
+
+        `replaced_cookie`: a foreign cookie that a new identity may take the place of, if it still has these bytes.
+        """
+
+    def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
+        """Return the cookie of a bookie of that id which is not fastbk's; None where there is none."""
 
     def delete_identity(self, bookie_id: BookieId, version: int) -> None:
         """Forget a bookie's identity if it still has `version`; MetadataConflict."""

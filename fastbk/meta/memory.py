@@ -214,7 +214,17 @@ class MemoryStore:
         """Return a bookie's identity."""
         return self._open().identities.get(bookie_id)
 
-    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
+    def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
+        """Return None: no other system's bookies are here."""
+        return None
+
+    def write_identity(
+        self,
+        identity: BookieIdentity,
+        version: int | None,
+        *,
+        replaced_cookie: bytes | None = None,
+    ) -> int:
         """Create or compare-and-set an identity."""
         check_bookie_id(identity.bookie_id)
         records = self._open()

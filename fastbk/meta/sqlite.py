@@ -250,7 +250,17 @@ class SqliteStore:
             ).fetchone()
         return None if row is None else VersionedIdentity(_identity(json.loads(row[0])), row[1])
 
-    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
+    def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
+        """Return None: no other system's bookies are here."""
+        return None
+
+    def write_identity(
+        self,
+        identity: BookieIdentity,
+        version: int | None,
+        *,
+        replaced_cookie: bytes | None = None,
+    ) -> int:
         """Create or compare-and-set an identity."""
         check_bookie_id(identity.bookie_id)
         text = json.dumps(asdict(identity))

@@ -110,8 +110,13 @@ def uri_or_default(uri: str | None, how: str) -> str:
     return named
 
 
-def open_store(uri: str, timeout_s: float = 10.0) -> MetadataStore:
+def open_store(
+    uri: str, timeout_s: float = 10.0, session_timeout_s: float | None = None
+) -> MetadataStore:
     """Open the store at `uri`; every call of it takes at most about `timeout_s` seconds.
+
+    `session_timeout_s`: how long ZooKeeper waits for a sign of life before it takes registrations away; its servers
+    have bounds of their own. None: the default. Without effect in other stores.
 
     Raises ConfigError for a URI that this version cannot serve and for a place in ZooKeeper where no cluster is,
     MetadataUnavailable when the store does not open.
@@ -138,5 +143,7 @@ def open_store(uri: str, timeout_s: float = 10.0) -> MetadataStore:
         # Here and not above: kazoo is loaded by those who need it.
         from fastbk.meta.zookeeper import ZooKeeperStore
 
-        return ZooKeeperStore(location, timeout_s=timeout_s)
+        if session_timeout_s is None:
+            return ZooKeeperStore(location, timeout_s=timeout_s)
+        return ZooKeeperStore(location, timeout_s=timeout_s, session_timeout_s=session_timeout_s)
     raise ConfigError(f"metadata URI {uri!r}: unknown scheme {scheme!r}; use {FORMS}")

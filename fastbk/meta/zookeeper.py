@@ -115,11 +115,18 @@ class ZooKeeperStore:
         """Return a bookie's identity."""
         return self._identities.read(self._session.call(f"identity of {bookie_id}"), bookie_id)
 
-    def write_identity(self, identity: BookieIdentity, version: int | None) -> int:
+    def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
+        """Return the cookie of an Apache bookie of that id."""
+        call = self._session.call(f"cookie of {bookie_id}")
+        return self._identities.foreign_cookie(call, bookie_id)
+
+    def write_identity(
+        self, identity: BookieIdentity, version: int | None, *, replaced_cookie: bytes | None = None
+    ) -> int:
         """Create or compare-and-set an identity, and the bookie's cookie."""
         call = self._session.call(f"identity of {identity.bookie_id}")
         instance_id = _instance_id(call, self._paths)
-        return self._identities.write(call, identity, version, instance_id)
+        return self._identities.write(call, identity, version, instance_id, replaced_cookie)
 
     def delete_identity(self, bookie_id: BookieId, version: int) -> None:
         """Forget an identity and its cookie."""

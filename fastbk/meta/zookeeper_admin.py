@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,11 @@ from fastbk.meta.zookeeper_session import Session
 
 LAYOUT_DEFAULT = Layout.HIERARCHICAL
 FORMAT_TIMEOUT_S = 3600.0
+# What Apache's tools and fastbk put directly below a root, besides parts of ledgers' paths.
+_KNOWN_NAMES = re.compile(
+    r"LAYOUT|INSTANCEID|available|cookies|underreplication|disableHealthCheck|fastbk|idgen(-long)?|ID-.*"
+    r"|\d{2,3}|L\d{10,19}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,38 @@ def format_cluster(location: ZooKeeperLocation, timeout_s: float = 10.0) -> str:
                 location = ZooKeeperLocation(location.servers, location.root, layout)
         _remove(call, location.root)
         return _init(call, location)
+
+
+def nuke(location: ZooKeeperLocation, instance_id: str | None, timeout_s: float = 10.0) -> bool:
+    """Remove a cluster, its root included; return False if there is nothing.
+
+    Args:
+        location: its layout does not matter.
+        instance_id: that the cluster must have; None: whichever it has.
+        timeout_s: for connecting; removing may take up to an hour.
+
+    Raises MetadataConflict while bookies are alive, for another instance id, and where something lies that no cluster
+    has: the path is perhaps not the one that was meant. Nothing was removed then.
+    """
+    with _session(location, timeout_s) as session:
+        call = session.call("nuke", FORMAT_TIMEOUT_S)
+        paths = Paths(location.root)
+        names = call.children(paths.root)
+        if names is None:
+            return False
+        if instance_id is not None:
+            node = call.get(paths.instance_id)
+            found = "" if node is None else node.data.decode("utf-8", "replace")
+            if found != instance_id:
+                raise MetadataConflict(f"the cluster's instance id is {found!r}, not {instance_id}")
+        alive = [one.service.bookie_id for one in list_bookies(call, paths)]
+        if alive:
+            raise MetadataConflict(f"bookies are alive: stop them first: {', '.join(alive)}")
+        strange = sorted(name for name in names if not _KNOWN_NAMES.fullmatch(name))
+        if strange:
+            raise MetadataConflict(f"{paths.root} holds what no cluster has: {', '.join(strange)}")
+        _remove(call, paths.root)
+        return True
 
 
 def show(location: ZooKeeperLocation, timeout_s: float = 10.0) -> ClusterFacts:

@@ -213,10 +213,25 @@ class Identities:
             return None
         return VersionedIdentity(parse_identity(found.data), found.version, found.written_ms / 1e3)
 
+    def foreign_cookie(self, call: Call, bookie_id: BookieId) -> bytes | None:
+        """Return a cookie that stands there without an identity of ours."""
+        cookie_path = self._paths.cookie(check_bookie_id(bookie_id))
+        call.sync(cookie_path)
+        found, cookie = call.get_all([self._paths.identity(bookie_id), cookie_path])
+        return cookie.data if found is None and cookie is not None else None
+
     def write(
-        self, call: Call, identity: BookieIdentity, version: int | None, instance_id: str
+        self,
+        call: Call,
+        identity: BookieIdentity,
+        version: int | None,
+        instance_id: str,
+        replaced_cookie: bytes | None = None,
     ) -> int:
-        """Create or compare-and-set an identity, and its cookie in the same transaction."""
+        """Create or compare-and-set an identity, and its cookie in the same transaction.
+
+        `replaced_cookie`: bytes of a foreign cookie that may be replaced.
+        """
         bookie_id = check_bookie_id(identity.bookie_id)
         path, cookie_path = self._paths.identity(bookie_id), self._paths.cookie(bookie_id)
         raw, cookie = identity_bytes(identity), cookie_bytes(identity, instance_id)
@@ -234,7 +249,7 @@ class Identities:
             is_known = found is not None and cookie_node is not None
             if (found.version if found is not None and is_known else None) != version:
                 raise _identity_conflict(bookie_id)
-            if found is None and cookie_node is not None:
+            if found is None and cookie_node is not None and cookie_node.data != replaced_cookie:
                 raise MetadataConflict(
                     f"bookie id {bookie_id} has a cookie that is not fastbk's: another system's bookie"
                     " has that name; choose another one"

@@ -12,13 +12,18 @@ import json
 from dataclasses import asdict
 
 from fastbk.errors import StorageError
-from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
+from fastbk.meta.api import (
+    APACHE_PROTOCOL,
+    BookieIdentity,
+    BookieService,
+    DirectoryIdentity,
+    Endpoint,
+)
 from fastbk.model import protobuf
 from fastbk.model.cookie import encode as encode_cookie
 from fastbk.model.ids import BookieId
 
 INCARNATION_PROPERTY = "fastbk.incarnation"
-APACHE_PROTOCOL = "bookie-rpc"
 
 
 # --- registrations -----------------------------------------------------------------------------------------------

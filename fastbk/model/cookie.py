@@ -37,9 +37,12 @@ class Cookie:
     instance_id: str = ""
 
 
-def encode(cookie: Cookie) -> bytes:
-    """Return a cookie's bytes; without an instance id that field is left out, as Apache does."""
-    counted = "\t".join([str(len(cookie.ledgers)), *cookie.ledgers])
+def encode(cookie: Cookie, indexes: tuple[str, ...] | None = None) -> bytes:
+    """Return a cookie's bytes; without an instance id that field is left out, as Apache does.
+
+    `indexes`: directories of indexes; None: those of ledgers, as bookies say it, () leaves the field out.
+    """
+    counted = _list(cookie.ledgers)
     fields = [
         ("bookieHost", cookie.bookie_id),
         ("journalDir", ",".join(cookie.journals)),
@@ -47,7 +50,8 @@ def encode(cookie: Cookie) -> bytes:
     ]
     if cookie.instance_id:
         fields.append(("instanceId", cookie.instance_id))
-    fields.append(("indexDirs", counted))
+    if indexes != ():
+        fields.append(("indexDirs", counted if indexes is None else _list(indexes)))
     lines = [f'{name}: "{protobuf_text.quoted(value.encode())}"\n' for name, value in fields]
     return f"{VERSION}\n{''.join(lines)}".encode()
 
@@ -72,6 +76,10 @@ def decode(raw: bytes, name: str = "cookie") -> Cookie:
         raise CookieError(f"{name}: a damaged cookie: it names no bookie")
     journals = tuple(filter(None, texts["journalDir"].split(",")))
     return Cookie(texts["bookieHost"], journals, ledgers, texts["instanceId"])
+
+
+def _list(items: tuple[str, ...]) -> str:
+    return "\t".join([str(len(items)), *items])
 
 
 def _counted(text: str) -> tuple[str, ...]:

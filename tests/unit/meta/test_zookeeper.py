@@ -195,6 +195,26 @@ def test_an_identity_has_a_cookie_beside_it(zookeeper: ZooKeeperPlace, peek: Kaz
             store.write_identity(identity, None)
 
 
+def test_a_cookie_of_apaches_gives_way_to_who_names_its_bytes(
+    zookeeper: ZooKeeperPlace, peek: KazooClient
+) -> None:
+    identity = BookieIdentity("b1", 7, (DirectoryIdentity("ab", "journal"),))
+    with closing(open_store(zookeeper.uri())) as store:
+        assert store.foreign_cookie("b1") is None
+        store.instance_id()
+        cookie = zookeeper.path("cookies/b1")
+        peek.create(cookie, b"5\n", makepath=True)
+        assert store.foreign_cookie("b1") == b"5\n"
+        with pytest.raises(MetadataConflict, match="another system's bookie"):
+            store.write_identity(identity, None, replaced_cookie=b"4\n")
+        version = store.write_identity(identity, None, replaced_cookie=b"5\n")
+        assert peek.get(cookie)[0] == cookie_bytes(identity, store.instance_id())
+        assert store.foreign_cookie("b1") is None
+        read = store.read_identity("b1")
+        assert read is not None
+        assert (read.identity, read.version) == (identity, version)
+
+
 def test_a_bookie_whose_cookie_apache_deleted_is_unknown(
     zookeeper: ZooKeeperPlace, peek: KazooClient
 ) -> None:

@@ -13,6 +13,7 @@ from fastbk.meta import open_store
 from fastbk.meta.uri import parse_zookeeper
 from fastbk.meta.zookeeper import ZooKeeperStore
 from fastbk.meta.zookeeper_calls import Call
+from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.tcp_proxy import TcpProxy
@@ -165,3 +166,11 @@ def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
     near.update_ledger(7, metadata(3), 1)
     wait_until(lambda: told == [7, 7], "and the next one")
     watch.close()
+
+
+def test_a_session_lasts_as_long_as_it_is_told_to(zookeeper: ZooKeeperPlace, near: ZooKeeperStore) -> None:
+    for asked_s, held_s in ((6.0, 6.0), (None, SESSION_TIMEOUT_S)):
+        with closing(open_store(zookeeper.uri(), session_timeout_s=asked_s)) as store:
+            assert isinstance(store, ZooKeeperStore)
+            assert store._session.session_timeout_s == held_s
+            assert store._session._client._session_timeout == int(held_s * 1000)

@@ -1,0 +1,92 @@
+"""`python -m fastbk.admin.http_tool`: answers one question of a bookie's HTTP server that needs a client.
+
+The question is JSON on standard input, {"tool": "read" | "infos" | "sanity", "uri", ...}; the answer is JSON on
+standard output, {"answer": ...} or {"error": text}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import msgspec
+
+import fastbk
+from fastbk.admin.cluster import bookie_states
+from fastbk.admin.sanity import check_one_bookie
+from fastbk.errors import ConfigError, Error
+from fastbk.meta import open_store
+
+ENTRIES_MAX = 10_000
+BYTES_MAX = 32 << 20
+"""Of entries in one answer of `read`."""
+SANITY_ENTRIES = 10
+SANITY_TIMEOUT_S = 5.0
+
+
+async def read(uri: str, ledger_id: int, first: int, last: int) -> dict[str, str]:
+    """Return id -> data as ASCII text, of entries first..last as far as they are acknowledged; -1: all there are."""
+    found: dict[str, str] = {}
+    size_bytes = 0
+    async with fastbk.connect(uri) as client:
+        info = await client.ledger_info(ledger_id)
+        password = info.metadata.password or b""
+        reader = await client.open_ledger(ledger_id, recovery=False, password=password)
+        async with reader:
+            end = await reader.last_add_confirmed()
+            end = end if last < 0 else min(last, end)
+            if end - first >= ENTRIES_MAX:
+                raise ConfigError(
+                    f"more than {ENTRIES_MAX:,} entries: ask for pages, page=1, 2 ..."
+                )
+            if end < first:
+                return found
+            async for entry in reader.read(first, end):
+                size_bytes += len(entry.data)
+                if size_bytes > BYTES_MAX:
+                    raise ConfigError(f"more than {BYTES_MAX >> 20} MiB: ask for fewer entries")
+                found[str(entry.entry_id)] = bytes(entry.data).decode("ascii", "replace")
+    return found
+
+
+async def infos(uri: str) -> dict[str, tuple[int, int]]:
+    """Return id -> free and total bytes of each bookie that takes adds and answers."""
+    async with fastbk.connect(uri) as client:
+        states = await bookie_states(client, [])
+    return {
+        one.bookie_id: (one.info.disk_free_bytes, one.info.disk_total_bytes)
+        for one in states
+        if one.info is not None and one.state == "up"
+    }
+
+
+async def sanity(uri: str, bookie_id: str) -> bool:
+    """Return whether entries can be written to that bookie alone, and read back."""
+    store = open_store(uri)
+    try:
+        await check_one_bookie(store, bookie_id, SANITY_ENTRIES, SANITY_TIMEOUT_S)
+    except Error:
+        return False
+    finally:
+        store.close()
+    return True
+
+
+_TOOLS = {"read": read, "infos": infos, "sanity": sanity}
+
+
+def main() -> int:
+    """Answer the one question."""
+    asked: dict[str, Any] = msgspec.json.decode(sys.stdin.buffer.read(), type=dict)
+    tool = _TOOLS[asked.pop("tool")]
+    try:
+        said: dict[str, object] = {"answer": asyncio.run(tool(**asked))}  # type: ignore[operator]
+    except (Error, OSError) as error:
+        said = {"error": str(error)}
+    sys.stdout.buffer.write(msgspec.json.encode(said))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
