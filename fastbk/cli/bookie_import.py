@@ -1,0 +1,212 @@
+"""`fastbk bookie import`: what a stopped bookie of Apache's has stored, into a new bookie of the same id."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.bookie_repair import ProgressLine
+from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.errors import ConfigError
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from fastbk.apache_import.content import Counts
+    from fastbk.apache_import.directories import ApacheDirectories
+    from fastbk.apache_import.work import Imported
+    from fastbk.server.config import BookieConfig
+
+LOCK_WAIT_S = 1.0
+SHOWN_MAX = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="the file of the bookie that it becomes: same id, same metadata, directories of its own that are empty",
+    )
+    parser.add_argument(
+        "--from-conf",
+        type=Path,
+        metavar="FILE",
+        help="Apache's bk_server.conf, which names the directories to read; BK_ variables go before it",
+    )
+    parser.add_argument(
+        "--journal",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="in its place: a journal directory, the one that has `current`; again for each, in the order of the file",
+    )
+    parser.add_argument(
+        "--ledgers",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a ledger directory; again for each",
+    )
+    parser.add_argument(
+        "--replace-cookie",
+        action="store_true",
+        help="take the place of Apache's cookie in the metadata: its directories start no Apache bookie any more",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="read and check everything, write nothing"
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import; 1 if something that was found is damaged."""
+    need_linux("fastbk bookie import")
+    from fastbk.apache_import import work
+    from fastbk.apache_import.content import Rate
+    from fastbk.meta.uri import open_store
+    from fastbk.model.ids import BookieId
+    from fastbk.server import bookie_file
+    from fastbk.server import config as server_config
+
+    apache = _source(options)
+    config = bookie_file.load(options.config)
+    server_config.check(config)
+    _check_apart(config, apache)
+    bookie_id = BookieId(config.bookie.id or config.bookie.listen)
+    plan = work.Plan(bookie_id, apache, options.replace_cookie)
+    line, rate = ProgressLine(), Rate()
+
+    def on_bytes(counts: Counts) -> None:
+        line.at(
+            lambda: (
+                f"{format_size(counts.read_bytes)} read, {format_size(rate.of(counts.read_bytes))}/s,"
+                f" {counts.entries:,} entries"
+            )
+        )
+
+    store = open_store(config.metadata.uri)
+    try:
+        if options.dry_run:
+            done = work.survey(plan, store, on_bytes)
+        else:
+            with _locked(config):
+                done = work.run(config, store, plan, on_bytes)
+    finally:
+        line.end()
+        store.close()
+    _say(options, done, rate.of(done.counts.read_bytes))
+    return 1 if done.counts.damaged_entries or done.counts.damaged_places else 0
+
+
+def _source(options: argparse.Namespace) -> ApacheDirectories:
+    from fastbk.apache_import import directories
+    from fastbk.server.apache_conf import source
+
+    journals, ledgers = options.journal, options.ledgers
+    if options.from_conf is not None:
+        if journals or ledgers:
+            raise ConfigError("give --from-conf, or --journal and --ledgers")
+        read = source.read(options.from_conf, os.environ)
+        journals = read.items("journalDirectories") or read.items("journalDirectory")[:1]
+        ledgers = read.items("ledgerDirectories")
+    if not journals or not ledgers:
+        raise ConfigError(
+            "give --from-conf FILE, or each --journal and --ledgers directory of the bookie that is to be imported"
+        )
+    return directories.find(journals, ledgers)
+
+
+def _check_apart(config: BookieConfig, apache: ApacheDirectories) -> None:
+    """Raise ConfigError when a directory of ours is one of Apache's, or one lies in the other."""
+    theirs = [path.resolve() for path in (*apache.journals, *apache.ledgers)]
+    for name in (*config.journal.all_directories, *config.ledgers.all_directories):
+        ours = Path(name).resolve()
+        for other in theirs:
+            if ours == other or ours in other.parents or other in ours.parents:
+                raise ConfigError(
+                    f"{name} is to be a directory of the new bookie, and {other} is one of Apache's: name others in the"
+                    " new bookie's file, which are empty. Apache's stay as they are"
+                )
+
+
+@contextmanager
+def _locked(config: BookieConfig) -> Iterator[None]:
+    """Hold the new bookie's directories, which are made."""
+    from fastbk.server.directories import lock_pairs
+
+    with ExitStack() as stack:
+        locks = lock_pairs(
+            config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S
+        )
+        for lock in locks.values():
+            stack.callback(lock.close)
+        try:
+            yield
+        except BaseException:
+            for lock in reversed(locks.values()):
+                lock.take_back()
+            raise
+
+
+def _say(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
+    counts = done.counts
+    answer: dict[str, int | bool | list[str]] = {
+        "dry_run": options.dry_run,
+        "was_finished": done.was_finished,
+        "ledgers": done.ledgers,
+        "entries": counts.entries,
+        "bytes": counts.bytes,
+        "in_limbo": done.in_limbo,
+        "open_ledgers": done.open_ledgers,
+        "left_out_ledgers": len(counts.left_out_ledgers),
+        "left_out_entries": counts.left_out_entries,
+        "left_out_bytes": counts.left_out_bytes,
+        "unproven_entries": counts.unproven_entries,
+        "damaged_entries": counts.damaged_entries,
+        "damaged_places": counts.damaged_places,
+        "cut_off_ends": counts.cut_off_ends,
+        "files": counts.files,
+        "read_bytes": counts.read_bytes,
+        "bytes_per_s": bytes_per_s,
+    }
+    if options.json:
+        print_json(answer | {"damage": [str(one) for one in counts.damage]})
+        return
+    if done.was_finished:
+        print("the import was done before, but for its marks; they are gone: start the bookie")
+        return
+    print(_text(done, "found" if options.dry_run else "imported"))
+    _tell([str(one) for one in counts.damage])
+
+
+def _text(done: Imported, what: str) -> str:
+    counts = done.counts
+    lines = [
+        f"{what}: {done.ledgers:,} ledgers, {counts.entries:,} entries, {format_size(counts.bytes)}",
+        f"left out, for metadata does not list them: {len(counts.left_out_ledgers):,} ledgers,"
+        f" {counts.left_out_entries:,} entries, {format_size(counts.left_out_bytes)}",
+        f"damaged: {counts.damaged_entries:,} entries, {counts.damaged_places:,} places in files;"
+        f" ends that were cut off: {counts.cut_off_ends:,}",
+        f"without a digest that could be checked: {counts.unproven_entries:,} entries",
+        f"in limbo: {done.in_limbo:,} ledgers, of which {done.open_ledgers:,} are not closed and the others not whole",
+    ]
+    if what == "found":
+        lines[-1] = (
+            f"metadata counts on the bookie for {done.in_limbo:,} ledgers; {done.open_ledgers:,} of them are not"
+            " closed, and would be fenced and in limbo: best close them first"
+        )
+    return "\n".join(lines)
+
+
+def _tell(damage: Sequence[str]) -> None:
+    for one in damage[:SHOWN_MAX]:
+        note(one)
+    if len(damage) > SHOWN_MAX:
+        note(f"... and {len(damage) - SHOWN_MAX} more; --json lists them")
