@@ -17,10 +17,12 @@ import fastbk
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
     "bookie": "run one bookie by its configuration file; look at, check, repair, extend or replace one",
+    "config": "what a bookie's file comes to, key by key; convert a file of Apache's",
     "ledger": "create, write, read, tail, list, show, delete ledgers",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",
     "inspect": "show what is in a bookie's files, without a bookie; salvage entries",
+    "shell": "the verbs of Apache BookKeeper's `bookkeeper shell`",
     "doctor": "what is wrong with a machine, a bookie's settings and directories, and the cure",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",

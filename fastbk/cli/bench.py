@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastbk.cli.bench_service import (
+    PROTOCOLS,
     Service,
     close_ledgers,
     connect_load,
@@ -57,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="open loop: so many adds a second, timed from their intended start; 0: closed loop",
     )
     parser.add_argument(
+        "--protocol",
+        choices=PROTOCOLS,
+        default="fastbk",
+        help="what the load speaks: ours, or a version of Apache's (fastbk)",
+    )
+    parser.add_argument(
         "--digest", choices=("crc32c", "crc32", "dummy"), default="crc32c", help="(crc32c)"
     )
     parser.add_argument(
@@ -95,6 +102,8 @@ def _check(options: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
     if options.ledgers < options.connections:
         raise ConfigError("--ledgers must be at least --connections: a ledger's adds share one")
+    if options.protocol == "v3" and options.entries_a_read > 1:
+        raise ConfigError("--entries-a-read: Apache's version 3 has no batch reads")
     if options.seconds <= 0:
         raise ConfigError("--seconds must be above 0")
 

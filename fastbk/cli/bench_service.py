@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from fastbk.native.load import Load, LoadOptions
 
 
+PROTOCOLS = {"fastbk": 0, "v2": 2, "v3": 3}
+"""What the load generator calls them."""
+
+
 @dataclass
 class Service:
     """One bookie under load: where it is, and, where it is ours, its processes and its journal."""
@@ -154,4 +158,5 @@ def load_options(options: argparse.Namespace, service: Service) -> LoadOptions:
         rate_per_s=options.rate,
         digest_type=int(digest_type_of(options)),
         entries_a_read=options.entries_a_read if options.what == "read" else 1,
+        protocol=PROTOCOLS[options.protocol],
     )

@@ -9,6 +9,7 @@ from fastbk.cli import (
     bookie_check,
     bookie_gc,
     bookie_heal,
+    bookie_import,
     bookie_info,
     bookie_pairs,
     bookie_repair,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
 VERBS = (
-    "info, disk, gc, check, rebuild-locations, expand, move-shards, repair, recover, decommission"
+    "info, disk, gc, check, rebuild-locations, expand, move-shards, import, repair, recover, decommission"
 )
 
 
@@ -70,8 +71,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     bookie_pairs.add_move(shards)
     shards.set_defaults(act=bookie_pairs.move)
+    taking = verbs.add_parser(
+        "import", help="take over what a stopped bookie of Apache BookKeeper has stored, under its id"
+    )
+    bookie_import.add_arguments(taking)
+    taking.set_defaults(act=bookie_import.run)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--config", type=Path, metavar="FILE", help="its TOML file")
+    what.add_argument(
+        "--config",
+        "--conf",
+        type=Path,
+        metavar="FILE",
+        help="its TOML file, or a file in Apache's format (.conf), with BK_ variables before it",
+    )
     what.add_argument(
         "--example", action="store_true", help="print a file with every key, its default and text"
     )
@@ -106,12 +118,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(path: Path) -> int:
-    from fastbk import config
+    from fastbk.server import bookie_file, topology
     from fastbk.server import config as server_config
-    from fastbk.server import topology
     from fastbk.units import format_size
 
-    loaded = config.load(path, server_config.BookieConfig)
+    loaded = bookie_file.load(path)
     server_config.check(loaded)
     for budget in topology.memory_table(loaded):
         print(f"{budget.role:<11} {budget.what:<24} {format_size(budget.size_bytes):>10}")

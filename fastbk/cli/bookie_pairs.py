@@ -42,7 +42,11 @@ def add_move(parser: argparse.ArgumentParser) -> None:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", required=True, help="the bookie's TOML file"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="the bookie's file, as it was started with",
     )
 
 
@@ -125,11 +129,11 @@ def shards_of(text: str) -> list[int]:
 @contextmanager
 def _locked(path: Path) -> Iterator[BookieConfig]:
     """Read the configuration and lock its directories. Raises ConfigError, StorageError: the bookie runs."""
-    from fastbk import config as config_module
+    from fastbk.server import bookie_file
     from fastbk.server import config as server_config
     from fastbk.server.directories import lock_pairs
 
-    config = config_module.load(path, server_config.BookieConfig)
+    config = bookie_file.load(path)
     server_config.check(config)
     with ExitStack() as stack:
         locks = lock_pairs(
@@ -137,7 +141,12 @@ def _locked(path: Path) -> Iterator[BookieConfig]:
         )
         for lock in locks.values():
             stack.callback(lock.close)
-        yield config
+        try:
+            yield config
+        except BaseException:
+            for lock in reversed(locks.values()):
+                lock.take_back()
+            raise
 
 
 def _bookie_id(config: BookieConfig) -> str:

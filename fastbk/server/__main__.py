@@ -10,11 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from fastbk import config
 from fastbk.errors import ConfigError, Error
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.observe import logs
-from fastbk.server.config import BookieConfig
+from fastbk.server import bookie_file
 from fastbk.server.supervisor import Supervisor
 
 ACCEPT_DATA_LOSS = (
@@ -28,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     (configuration).
     """
     parser = argparse.ArgumentParser(prog="fastbk bookie", description="Run one bookie.")
-    parser.add_argument("--config", required=True, type=Path, help="its TOML file")
+    parser.add_argument(
+        "--config", "--conf", required=True, type=Path, help="its TOML file, or a .conf of Apache's"
+    )
     parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--accept-data-loss", action="store_true", help=ACCEPT_DATA_LOSS)
     options = parser.parse_args(arguments)
@@ -47,9 +48,9 @@ def serve(
     logs.bind(role="supervisor")
     lifeline = None if lifeline_descriptor is None else socket.socket(fileno=lifeline_descriptor)
     try:
-        supervisor = Supervisor(
-            config.load(path, BookieConfig), lifeline, accept_data_loss=accept_data_loss
-        )
+        file = bookie_file.read(path)
+        file.log()
+        supervisor = Supervisor(file.config, lifeline, accept_data_loss=accept_data_loss)
         return asyncio.run(supervisor.run())
     except (Error, OSError) as error:
         if lifeline is not None:

@@ -24,6 +24,7 @@ from fastbk.server.settings import (
     LedgerSettings,
     LimitSettings,
     MetadataSettings,
+    MetricsSettings,
     ScrubSettings,
     WorkerSettings,
 )
@@ -61,6 +62,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     bookie: BookieSettings = msgspec.field(default_factory=BookieSettings)
     metadata: MetadataSettings = msgspec.field(default_factory=MetadataSettings)
     http: HttpSettings = msgspec.field(default_factory=HttpSettings)
+    metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
     limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
     network: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
     journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
@@ -123,6 +125,8 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: JournalSettings
     disk: DiskSettings
     replayed: Replayed
+    refuses_adds: bool = False
+    """From the start on, until told otherwise: normal adds."""
 
 
 class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,7 +253,10 @@ def _directory_problems(config: BookieConfig) -> Iterator[str]:
         yield f"[journal] directories names {len(journals)}: at most {PAIRS_MAX}"
     everywhere = [os.path.abspath(directory) for directory in (*journals, *ledgers)]
     if len(set(everywhere)) < len(everywhere):
-        yield "the directories of [journal] and [ledgers] must be different ones"
+        yield (
+            "the directories of [journal] and [ledgers] must be different ones: on one disk put the journal into a"
+            " folder of its own, like LEDGERS/journal"
+        )
 
 
 def _too_small(config: BookieConfig) -> Iterator[str]:

@@ -7,6 +7,7 @@ writes behind its back.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -29,9 +30,21 @@ _RETRY_S = 0.01
 class DirectoryLock:
     """An exclusive lock on one directory."""
 
-    def __init__(self, directory: Path, descriptor: int) -> None:
+    def __init__(self, directory: Path, descriptor: int, made: Sequence[Path] = ()) -> None:
+        """`made`: what was not there before, from the outside in."""
         self.directory = directory
         self.descriptor = descriptor
+        self._made = made
+
+    def take_back(self) -> None:
+        """Remove what taking the lock made: the file, and directories where nothing else came to lie.
+
+        For a start that is refused: a directory that is left where a disk was not mounted, or a file in somebody
+        else's, misleads whoever looks next. Only while nobody else was handed the descriptor, and before `close`.
+        """
+        for path in reversed(self._made):
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def close(self) -> None:
         """Let go of it; it is free once every process that was handed the descriptor has, too."""
@@ -51,7 +64,8 @@ def lock_all(directories: Iterable[str], wait_s: float = LOCK_WAIT_S) -> list[Di
         for name in directories:
             locks.append(_lock(Path(name).absolute(), deadline_s))  # freed below
     except BaseException:
-        for lock in locks:
+        for lock in reversed(locks):
+            lock.take_back()
             lock.close()
         raise
     return locks
@@ -67,35 +81,71 @@ def lock_pairs(
 
 
 def disk_bytes(directories: Iterable[str]) -> tuple[int, int]:
-    """Return free and total bytes of the directories' disks, each counted once. Raises OSError."""
+    """Return free and total bytes of the directories' disks, each counted once. Raises OSError.
+
+    Blocks that are reserved for root count as neither, here as in what the watch of disks says (`Look.used_ratio`):
+    a bookie that is full shows as full everywhere.
+    """
     disks = {os.stat(directory).st_dev: os.statvfs(directory) for directory in directories}
     free_bytes = sum(disk.f_bavail * disk.f_frsize for disk in disks.values())
-    return free_bytes, sum(disk.f_blocks * disk.f_frsize for disk in disks.values())
+    used_bytes = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks.values())
+    return free_bytes, used_bytes + free_bytes
 
 
 def _lock(directory: Path, deadline_s: float) -> DirectoryLock:
+    while True:
+        lock = _open(directory)
+        try:
+            _wait(lock, deadline_s)
+            if _leads_to(directory / LOCK_NAME, lock.descriptor):
+                os.ftruncate(lock.descriptor, 0)
+                os.pwrite(lock.descriptor, f"{os.getpid()}\n".encode(), 0)
+                return lock
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()  # whoever had it took it back: what was locked is a file that is gone
+
+
+def _open(directory: Path) -> DirectoryLock:
+    """Make what is missing and open the file. Raises StorageError."""
+    made: list[Path] = []
     try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for folder in reversed((directory, *directory.parents)):
+            if not folder.is_dir():
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o755)
+                    made.append(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(directory / LOCK_NAME, flags, 0o644)
+        path = directory / LOCK_NAME
+        is_new = not path.exists()
+        descriptor = os.open(path, flags, 0o644)
     except OSError as error:
+        DirectoryLock(directory, -1, made).take_back()
         raise StorageError(f"{directory}: cannot be used: {error.strerror}") from error
+    return DirectoryLock(directory, descriptor, [*made, path] if is_new else made)
+
+
+def _wait(lock: DirectoryLock, deadline_s: float) -> None:
+    """Return once the lock is ours. Raises StorageError."""
+    while True:
+        try:
+            fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                holder = os.pread(lock.descriptor, 32, 0).decode("ascii", "replace").strip()
+                raise StorageError(
+                    f"{lock.directory} is in use by a running bookie (process {holder or 'unknown'}):"
+                    " stop that one, or give this one a directory of its own"
+                ) from None
+            time.sleep(_RETRY_S)
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-                    raise StorageError(
-                        f"{directory} is in use by a running bookie (process {holder or 'unknown'}):"
-                        " stop that one, or give this one a directory of its own"
-                    ) from None
-                time.sleep(_RETRY_S)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return DirectoryLock(directory, descriptor)
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)

@@ -36,6 +36,16 @@ def example() -> str:
     return "\n".join(lines)
 
 
+def setting_texts() -> dict[str, str]:
+    """Return the text of each setting, by `section.field`; empty where it has none."""
+    texts = _texts(inspect.getsource(settings))
+    return {
+        f"{section.name}.{field.name}": texts.get((section.type.__name__, field.name), "")
+        for section in msgspec.structs.fields(config.BookieConfig)
+        for field in msgspec.structs.fields(section.type)
+    }
+
+
 def value_text(value: object, unit: str | None) -> str:
     """Return a value as the file has it, with the largest unit that keeps it whole."""
     if unit is not None and isinstance(value, int):

@@ -69,6 +69,10 @@ class GcDesk:
         if isinstance(status, dict):
             self._status = status
 
+    def compactions_ended(self, kind: str) -> int:
+        """Return how many looks of that kind of compaction the gc process has ended."""
+        return int(self._status.get("ended", {}).get(kind, {}).get("count", 0))
+
     async def status(self, _: dict[str, Any]) -> object:
         """Answer GET /gc."""
         return {

@@ -30,6 +30,7 @@ from fastbk.observe import logs
 from fastbk.storage.cookie import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
+from fastbk.storage.import_mark import read_mark
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import ManifestSlots
 from fastbk.storage.start_rules import Found, IdentityError, Known, Place, Verdict, judge
@@ -91,6 +92,7 @@ def settle(
             Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
             for path, place in places(config)
         ]
+        refuse_imports(directories)
         found = [look(each) for each in directories]
         read = store.read_identity(BookieId(bookie_id))
         known = None if read is None else known_of(read.identity)
@@ -132,6 +134,16 @@ def _check_manifests(directories: Sequence[Directory]) -> None:
     for each in directories:
         if each.place.role == "ledger":
             ManifestSlots(each.disk, each.path).load()
+
+
+def refuse_imports(directories: Sequence[Directory]) -> None:
+    """Raise IdentityError where an import was cut off: what lies there is a part of a bookie's data."""
+    for each in directories:
+        if (mark := read_mark(each.disk, each.path)) is not None:
+            raise IdentityError(
+                f"{each.path} holds an import of bookie {mark.bookie_id!r} that has not ended. Run `fastbk bookie"
+                " import` again, which begins anew; the other bookie's directories are as they were"
+            )
 
 
 def look(directory: Directory) -> Found:

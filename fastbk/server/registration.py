@@ -137,7 +137,10 @@ class Membership:
             self._lease = None  # taken over by the same incarnation's new one
 
     def _join(self, bookie_id: str) -> BookieService:
-        self._store = open_store(self._config.metadata.uri)
+        metadata = self._config.metadata
+        self._store = open_store(
+            metadata.uri, session_timeout_s=metadata.session_timeout_ms / 1e3
+        )
         end_move(self._config)
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss

@@ -65,6 +65,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The pair of each shard."""
     reads_only_reason: str = ""
     """Not empty: a boot without journal and gc (A13)."""
+    refuses_adds: bool = False
+    """Whether an operator wants no normal adds."""
 
 
 class Sequence:
@@ -261,6 +263,7 @@ class Sequence:
             settings=pairs.journal_settings(self._config, pair),
             disk=self._config.disk,
             replayed=replayed,
+            refuses_adds=self._facts.refuses_adds,
         )
 
     def _index_config(self, pair: int) -> IndexConfig:

@@ -44,6 +44,12 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allow_unauthenticated_remote: bool = False
     """There is no authentication yet: only with this set does a bookie listen beyond loopback."""
 
+    read_only: bool = False
+    """No normal adds, ever: for a bookie that is to be emptied. Reads, recovery adds and fences go on."""
+
+    read_only_persists: bool = False
+    """Whether what an operator asked by `PUT /api/v1/bookie/state/readonly` is kept over a restart."""
+
     restarts_max: Count = 10
     """So many deaths of children within `restarts_window` end in a bookie that only serves reads,
     without journal and gc, until it is restarted by hand (A13).
@@ -72,12 +78,27 @@ class MetadataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """`zk+hierarchical://host:2181;host:2181/ledgers`, or for one machine `sqlite:/absolute/path`, which several
     processes may share."""
 
+    session_timeout_ms: Annotated[int, msgspec.Meta(ge=1000, le=300_000)] = 10_000
+    """ZooKeeper takes a bookie's registration away when it has heard nothing for so long. Its servers allow 2 to 20 of
+    their ticks, mostly 4 to 40 s, and take the nearest.
+    """
+
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section [http]: /metrics, /livez, /readyz."""
 
     listen: str = "127.0.0.1:0"
     """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section [metrics]: what /metrics shows by Apache's names."""
+
+    legacy_names: bool = True
+    """Also the names that ended in _COUNT before Apache's 4.16; dashboards still mix both."""
+
+    latency_window_s: Annotated[int, msgspec.Meta(ge=6, le=3600)] = 60
+    """Quantiles are of this long, and up to a sixth more."""
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +131,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     connections_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
     """Above it a new connection is closed at once and counted."""
 
+    keep_alive_idle_s: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 0
+    """After so long without a word the system asks whether the client's machine is still there. 0: the system's own
+    setting, mostly two hours.
+    """
+
+    keep_alive_interval_s: Annotated[int, msgspec.Meta(ge=0, le=32_767)] = 0
+    """Between two such questions. 0: the system's own setting."""
+
+    keep_alive_questions_max: Annotated[int, msgspec.Meta(ge=0, le=127)] = 0
+    """So many without an answer end the connection. 0: the system's own setting."""
+
     pending_requests_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 16_384
     """Unanswered requests of one connection; the bookie then stops reading it."""
 
@@ -120,10 +152,33 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Replies that one connection does not read; beyond it the connection is cut (A16)."""
 
     hello_timeout_ms: Milliseconds = 10_000
-    """From accept to a complete hello."""
+    """From the first byte to a complete hello."""
 
     frame_timeout_ms: Milliseconds = 30_000
     """From a frame's first byte to its last."""
+
+    apache_requests_max: Annotated[int, msgspec.Meta(ge=16, le=1 << 20)] = 32_768
+    """Unanswered requests of a worker's clients that speak Apache's protocols; 112 bytes each. Beyond it the bookie
+    stops reading them."""
+
+    apache_batch_read_bytes_max: Size = 5 * MIB
+    """Most that a batch read over Apache's version 2 is answered with, as Apache counts it."""
+
+    apache_adds_pending_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
+    """Unanswered adds of those clients, over all of a worker's connections; beyond it ETOOMANYREQUESTS, but not to
+    repairs and others of high priority. 0: no such bound; credit and rings make writers wait.
+    """
+
+    apache_reads_pending_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
+    """The same for reads; long polls are not counted."""
+
+    apache_adds_in_progress_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
+    """Unanswered adds of those clients, beyond which the bookie stops reading whoever sends another one. 0: no such
+    bound.
+    """
+
+    apache_reads_in_progress_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
+    """The same for reads."""
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,22 +18,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.errors import Error, StorageError
-from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, Endpoint
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server import config as config_module
-from fastbk.server.admin.http import AdminServer
+from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.info import life_info
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.admin.scrub import ScrubPage
+from fastbk.server.admin.opening import endpoints, open_admin
+from fastbk.server.apache_http.facts import BookieFacts
 from fastbk.server.config import split_address
-from fastbk.server.directories import lock_pairs
+from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.board import DiskBoard
 from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.floors import reserve_bytes
 from fastbk.server.disks.gate import DiskGate
 from fastbk.server.gc_desk import GcDesk
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.read_only_desk import ReadOnlyDesk
 from fastbk.server.registration import Membership
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
 from fastbk.server.spawn import Boot, PortGuard
@@ -47,15 +48,14 @@ if TYPE_CHECKING:
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
-
 PROPERTY_CHARACTERS_MAX = 500
 READS_ONLY_NEXT = (
     "only reads are served from now on, without a journal: find out from the lines above why children died, repair"
     " that, and restart the bookie; it takes writes again then"
 )
-
-ORPHAN_DRAIN_MS = 3_000
-"""A clean stop when whoever started us is gone: a successor may wait for the directories already."""
+ORPHAN_DRAIN_MS = (
+    3_000  # a clean stop when whoever started us is gone: a successor may wait already
+)
 
 
 class Supervisor:
@@ -68,8 +68,8 @@ class Supervisor:
         *,
         accept_data_loss: bool = False,
     ) -> None:
-        """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end
-        stops us. `accept_data_loss`: see `fastbk.server.identity.settle`.
+        """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end stops us.
+        `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
         config_module.check(config)
         self._config = config
@@ -81,7 +81,9 @@ class Supervisor:
         self._metrics = Metrics(self._life, budget)
         self._disks = DiskBoard(self._life)
         self._gc = GcDesk()
+        self._read_only = ReadOnlyDesk(config)
         self._metrics.add_source(self._disks.metric_lines)
+        self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
         self._watch: Watch | None = None
@@ -89,6 +91,7 @@ class Supervisor:
         self._epoch = 0
         self._reads_only = ""
         """Why the boot under way has no journal."""
+        self._is_settled = False  # the directories were found to be this bookie's
         self._is_orphan = False
         self._remove_at_end: list[str] = []
 
@@ -102,12 +105,12 @@ class Supervisor:
             self._lifeline.setblocking(False)
             loop.add_reader(self._lifeline, self._lifeline_readable)
         async with contextlib.AsyncExitStack() as stack:
-            journals = self._config.journal.all_directories
-            ledgers = self._config.ledgers.all_directories
-            locks = await asyncio.to_thread(lock_pairs, journals, ledgers)
+            directories = self._config.journal.all_directories, self._config.ledgers.all_directories
+            locks = await asyncio.to_thread(lock_pairs, *directories)
             for lock in locks.values():
-                stack.callback(lock.close)
+                stack.callback(self._let_go, lock)
             self._locks = {of: lock.descriptor for of, lock in locks.items()}
+            await asyncio.to_thread(self._read_only.load)
             self._gate = DiskGate(
                 [
                     UsedDirectory(of.role, of.pair, str(lock.directory), lock.descriptor)
@@ -128,15 +131,30 @@ class Supervisor:
             stack.callback(self._guard.close)
             self._bookie_id = self._config.bookie.id or f"{host}:{self._guard.port}"
             logs.bind(bookie_id=self._bookie_id)
-            self._admin = await self._open_admin(stack)
+            facts = BookieFacts(
+                config=self._config,
+                bookie_id=self._bookie_id,
+                life=self._life,
+                metrics=self._metrics,
+                disks=self._disks,
+                gc=self._gc,
+                read_only=self._read_only,
+                set_read_only=self._ask_read_only,
+            )
+            self._admin = await open_admin(stack, facts, self._info)
             self._membership = Membership(
                 self._config,
-                self._endpoints(self._config.bookie.advertised or host),
+                endpoints(self._config, host, self._guard.port, self._admin),
                 lambda reason: self._life.note("metadata", reason),
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
             return await self._boots()
+
+    def _let_go(self, lock: DirectoryLock) -> None:
+        if not self._is_settled:  # a start that was refused leaves nothing behind
+            lock.take_back()
+        lock.close()
 
     def stop(self, reason: str) -> None:
         """Begin to drain; asked a second time, kill at once (acknowledged data is safe either way)."""
@@ -190,6 +208,7 @@ class Supervisor:
         try:
             # The children import meanwhile; what they say waits in the queue.
             service = await self._membership.join(self._bookie_id)
+            self._is_settled = True
             facts = Facts(
                 bookie_id=self._bookie_id,
                 incarnation=service.incarnation,
@@ -197,6 +216,7 @@ class Supervisor:
                 port=self._guard.port,
                 shards=self._membership.shards,
                 reads_only_reason=reads_only,
+                refuses_adds=bool(self._read_only.reason),
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {"disk": self._disks.told, "gc_status": self._gc.told}
@@ -206,19 +226,22 @@ class Supervisor:
             kill_point("supervisor.before_start")
             replayed = await sequence.start()
             self._gc.attach(boot)
+            self._read_only.attach(boot)
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             properties = sequence.properties
             if reads_only:
                 properties = {"reads_only": reads_only[:PROPERTY_CHARACTERS_MAX]}
-            await self._membership.announce(writable=not reads_only, properties=properties)
+            refuses = reads_only or self._read_only.reason
+            await self._membership.announce(writable=not refuses, properties=properties)
             kill_point("supervisor.after_announce")
-            state = State.READ_ONLY if reads_only else State.WRITABLE
-            self._life.go(state, reads_only or "serving", time.monotonic())
+            state = State.READ_ONLY if refuses else State.WRITABLE
+            self._life.go(state, refuses or "serving", time.monotonic())
             self._say_ready(sequence, replayed, time.monotonic() - began_s)
             await self._serve(sequence)
         finally:
             self._gc.detach()
+            self._read_only.detach()
             self._metrics.detach()
             watch.close()
             self._watch = self._boot = None
@@ -285,17 +308,29 @@ class Supervisor:
             return
         while True:
             await asyncio.sleep(READ_ONLY_POLL_S)
-            refused = self._metrics.reads_only()
-            state = State.READ_ONLY if refused else State.WRITABLE
-            if state is self._life.state:
-                continue
-            reason = self._disks.refusing() or "a limit is reached" if refused else "serving"
-            logs.warning("bookie.became_" + state.value, reason=reason)
-            self._life.go(state, reason, time.monotonic())
-            try:
-                await self._membership.announce(writable=not refused)
-            except Error as error:
-                self._life.note("metadata", str(error))
+            self._apache_metrics.roll()
+            await self._look_at_limits()
+
+    async def _look_at_limits(self) -> None:
+        if self._reads_only or self._life.state not in (State.WRITABLE, State.READ_ONLY):
+            return
+        refused = self._metrics.reads_only()
+        state = State.READ_ONLY if refused else State.WRITABLE
+        if state is self._life.state:
+            return
+        why = self._read_only.reason or self._disks.refusing() or "a limit is reached"
+        reason = why if refused else "serving"
+        logs.warning("bookie.became_" + state.value, reason=reason)
+        self._life.go(state, reason, time.monotonic())
+        try:
+            await self._membership.announce(writable=not refused)
+        except Error as error:
+            self._life.note("metadata", str(error))
+
+    async def _ask_read_only(self, read_only: bool) -> None:
+        """Have normal adds refused, or taken again; returns when journals and metadata know, within a few seconds."""
+        await self._read_only.ask(self._metrics, read_only=read_only)
+        await self._look_at_limits()
 
     def pids(self) -> dict[str, int]:
         """Return the process ids by the names of `fastbk.server.topology`, the supervisor's included."""
@@ -338,35 +373,6 @@ class Supervisor:
             **life_info(self._life, self._restarts.budget, self._disks),
             **self._metrics.damage(),
         }
-
-    def _endpoints(self, host: str) -> tuple[Endpoint, ...]:
-        """Return what the registration tells: where clients reach the bookie, and where tools do."""
-        endpoints = (Endpoint(host, self._guard.port),)
-        if self._admin is None:
-            return endpoints
-        http_host, _ = split_address(self._config.http.listen, "[http] listen")
-        if http_host in ("0.0.0.0", "::"):
-            http_host = host
-        return (*endpoints, Endpoint(http_host, self._admin.port, HTTP_PROTOCOL, HTTP_NAME))
-
-    async def _open_admin(self, stack: contextlib.AsyncExitStack) -> AdminServer | None:
-        if not (listen := self._config.http.listen):
-            return None
-        host, port = split_address(listen, "[http] listen")
-        admin = AdminServer(self._life, self._metrics, self._disks.shown)
-        admin.add_route("GET", "/disks", self._disks.answer)
-        admin.add_route("GET", "/info", self._info)
-        admin.add_route("GET", "/scrub", ScrubPage(self._config.ledgers.all_directories).answer)
-        self._gc.add_routes(admin)
-        try:
-            await admin.open(host, port)
-        except OSError as error:
-            raise StorageError(
-                f"cannot listen on {host}:{port} for HTTP: {error.strerror}: choose another by"
-                " [http] listen"
-            ) from error
-        stack.push_async_callback(admin.close)
-        return admin
 
     def _tell(self, message: dict[str, Any]) -> None:
         if self._lifeline is not None:

@@ -283,6 +283,9 @@ LEDGERS_EXPECTED = 10_000
 LEDGER_STATE_BYTES = 82
 """A ledger's state with its share of the hash index, at most; once in the journal and once in the index."""
 
+APACHE_REQUEST_BYTES = 112
+"""What a worker remembers of an unanswered request in Apache's protocols; of these, too, the table counts a quarter."""
+
 PARTIAL_FRAMES_SHARE = 4
 """Partial frames are few unless someone is slow on purpose: the table counts a quarter of their
 bound, the rest is what an attack may take on top."""
@@ -315,6 +318,11 @@ def memory_table(config: BookieConfig) -> list[Budget]:
                 config.network.partial_frames_bytes_max // PARTIAL_FRAMES_SHARE,
             ),
             Budget("worker", name + "control pages", CONTROL_BYTES),
+            Budget(
+                "worker",
+                name + "requests of Apache's clients",
+                config.network.apache_requests_max * APACHE_REQUEST_BYTES // PARTIAL_FRAMES_SHARE,
+            ),
         ]
     return table
 

@@ -47,6 +47,23 @@ def test_reads_are_checked_byte_by_byte(tmp_path: Path, arguments: list[str]) ->
     assert answer["entries_written"] > 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["append", "--protocol", "v2", "--connections", "2", "--ledgers", "3"],
+        ["append", "--protocol", "v3"],
+        ["read", "--protocol", "v2", "--entries-a-read", "32"],
+        ["read", "--protocol", "v3"],
+    ],
+)
+def test_apaches_protocols_are_measured_and_checked_as_ours(tmp_path: Path, arguments: list[str]) -> None:
+    answer = bench(tmp_path, *arguments, "--window", "20", "--seconds", "0.3", "--size", "300")
+    assert answer["errors"] == 0
+    assert answer["entries" if arguments[0] == "append" else "entries_written"] > 0
+    assert answer["sample"]["checked"] > 0
+    assert answer["sample"]["wrong"] == 0
+
+
 def test_an_open_loop_keeps_its_rate_and_its_data_dir(tmp_path: Path) -> None:
     data = tmp_path / "data"
     answer = bench(

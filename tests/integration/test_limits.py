@@ -273,7 +273,7 @@ def bad_version(sock: socket.socket, rng: random.Random) -> None:
 
 
 def silent(sock: socket.socket, rng: random.Random) -> None:
-    sock.sendall(MAGIC[: rng.randrange(len(MAGIC))])
+    sock.sendall(MAGIC[: rng.randrange(1, len(MAGIC))])
 
 
 def slow(sock: socket.socket, rng: random.Random) -> None:

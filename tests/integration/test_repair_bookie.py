@@ -118,7 +118,7 @@ async def test_damage_is_found_and_healed_in_place_and_stays_healed() -> None:
         strange = sick.directory / "strange.toml"
         other = (sick.directory / "bookie.toml").read_text().replace(f'"{sick.name}"', '"other"', 1)
         strange.write_text(other)
-        assert (await offline("rebuild-locations", "--config", str(strange)))[0] == 1
+        assert (await offline("rebuild-locations", "--config", str(strange)))[0] == 2
         assert not list(sick.directory.glob("ledgers/locations-before-*"))
         assert (await offline("rebuild-locations", *config))[0] == 0
         assert await offline("check", *config) == (0, 0)

@@ -89,6 +89,12 @@ async def test_an_old_copy_put_back_is_refused_and_the_newest_goes_on() -> None:
         assert "old copy" in doctor(bookie)[1]["fix"]
         for name in ("journal", "ledgers"):
             move(bookie.directory / name, bookie.directory / f"{name}.copy")
+        before = sorted((bookie.directory / "journal").iterdir())
+        (bookie.directory / "ledgers").rename(bookie.directory / "unmounted")
+        assert "ledgers" in refusal(cluster, 0)
+        assert not (bookie.directory / "ledgers").exists(), "a refused start makes nothing"
+        assert sorted((bookie.directory / "journal").iterdir()) == before
+        (bookie.directory / "unmounted").rename(bookie.directory / "ledgers")
         await cluster.start_bookie_async(0)
         await read_all(cluster, ledger_id)
 

@@ -3,7 +3,8 @@ configured otherwise.
 
 It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
 everything that a peer can stretch (INV-B1). A POST must say that its body is JSON: a web page that a person has open
-cannot send that to another origin without being asked first, and nothing here answers that question.
+cannot send that to another origin without being asked first, and nothing here answers that question. The same goes for
+PUT and DELETE, whatever their body says it is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -35,8 +37,8 @@ Handler = Callable[[dict[str, Any]], Awaitable[object]]
 """Gets a GET's query or a POST's JSON object, returns what the answer's JSON is made of. A ConfigError becomes 400,
 another Error 503 if trying again may help, else 409; all with {"error": text}."""
 
-_TEXT = "text/plain; charset=utf-8"
-_JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
             413: "Content Too Large", 415: "Unsupported Media Type", 500: "Internal Server Error",
@@ -44,6 +46,19 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 
 Response = tuple[int, str, bytes]
 """Status, content type and body."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a page that answers every method itself gets. `method` is GET for HEAD, too."""
+
+    method: str
+    query: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+Page = Callable[[Request], Awaitable[Response]]
+"""Answers every method of its path, errors included."""
 
 
 class AdminServer:
@@ -60,6 +75,7 @@ class AdminServer:
         self._disks = disks
         self._metrics = metrics
         self._routes: dict[tuple[str, str], Handler] = {}
+        self._whole: dict[str, Page] = {}
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -69,6 +85,12 @@ class AdminServer:
         if method not in ("GET", "POST") or (method, path) in self._routes:
             raise ValueError(f"{method} {path}: not GET or POST, or given to somebody already")
         self._routes[method, path] = handler
+
+    def add_page(self, path: str, page: Page) -> None:
+        """Have `page` answer whatever is asked of `path`. One a path."""
+        if path in self._whole:
+            raise ValueError(f"{path}: given to somebody already")
+        self._whole[path] = page
 
     async def open(self, host: str, port: int) -> None:
         """Listen. Raises OSError."""
@@ -89,13 +111,16 @@ class AdminServer:
     async def answer(self, method: str, target: str, body: bytes = b"") -> Response:
         """Return the answer to a request."""
         path, _, query = target.partition("?")
+        if (page := self._whole.get(path)) is not None:
+            asked = dict(parse_qsl(query, keep_blank_values=True))
+            return await page(Request("GET" if method == "HEAD" else method, asked, body))
         handler = self._routes.get(("GET" if method == "HEAD" else method, path))
         if handler is not None:
             return await _routed(handler, method, query, body)
         if method not in ("GET", "HEAD"):
             if method == "POST" and ("GET", path) not in self._routes and path not in _PAGES:
-                return 404, _TEXT, self._paths()
-            return 405, _TEXT, b"not for this path\n"
+                return 404, TEXT, self._paths()
+            return 405, TEXT, b"not for this path\n"
         return self._page(path)
 
     def _page(self, path: str) -> Response:
@@ -104,7 +129,7 @@ class AdminServer:
         if path == "/livez":
             live = self._life.is_live
             body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}
-            return (200 if live else 503), _JSON, msgspec.json.encode(body) + b"\n"
+            return (200 if live else 503), JSON, msgspec.json.encode(body) + b"\n"
         if path == "/readyz":
             reasons = self._life.not_ready(time.monotonic())
             readiness = {
@@ -113,12 +138,12 @@ class AdminServer:
                 "reasons": reasons,
                 "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
             }
-            return (503 if reasons else 200), _JSON, msgspec.json.encode(readiness) + b"\n"
-        return 404, _TEXT, self._paths()
+            return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
+        return 404, TEXT, self._paths()
 
     def _paths(self) -> bytes:
         added = [f"{method} {path}" for method, path in sorted(self._routes)]
-        return (", ".join([*_PAGES, *added]) + "\n").encode()
+        return (", ".join([*_PAGES, *added, *sorted(self._whole)]) + "\n").encode()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -129,7 +154,7 @@ class AdminServer:
             self._connections.add(task)
             async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
                 head = await reader.readuntil(b"\r\n\r\n")
-                method, target, refusal, body_bytes = _parsed(head)
+                method, target, refusal, body_bytes = _parsed(head, self._whole)
                 body = b"" if refusal else await reader.readexactly(body_bytes)
                 limit.reschedule(None)
             status, kind, content = refusal or await self.answer(method, target, body)
@@ -146,6 +171,7 @@ class AdminServer:
 
 
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
+_WITH_BODY = ("POST", "PUT", "DELETE")
 _PAGES = ("/metrics", "/livez", "/readyz")
 
 
@@ -157,7 +183,7 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
         else:
             asked = dict(parse_qsl(query, keep_blank_values=True))
         async with asyncio.timeout(ROUTE_TIMEOUT_S):
-            return 200, _JSON, msgspec.json.encode(await handler(asked)) + b"\n"
+            return 200, JSON, msgspec.json.encode(await handler(asked)) + b"\n"
     except (ConfigError, msgspec.DecodeError) as error:
         return _failed(400, str(error))
     except TimeoutError:
@@ -172,29 +198,37 @@ async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Res
 
 
 def _failed(status: int, text: str) -> Response:
-    return status, _JSON, msgspec.json.encode({"error": text}) + b"\n"
+    return status, JSON, msgspec.json.encode({"error": text}) + b"\n"
 
 
-def _parsed(head: bytes) -> tuple[str, str, Response | None, int]:
-    """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows."""
+def _parsed(head: bytes, whole: Container[str]) -> tuple[str, str, Response | None, int]:
+    """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows.
+
+    Paths in `whole` take POSTs of any type: none of their pages does anything for one.
+    """
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return "", "", (400, _TEXT, b"not HTTP/1\n"), 0
+        return "", "", (400, TEXT, b"not HTTP/1\n"), 0
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     method, target, _ = words
-    if method != "POST":
+    if method not in _WITH_BODY:
         return method, target, None, 0
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
-        return method, target, (415, _TEXT, b"a POST needs Content-Type: application/json\n"), 0
+    is_whole = target.partition("?")[0] in whole
+    if (
+        method == "POST"
+        and not is_whole
+        and headers.get("content-type", "").partition(";")[0].strip().lower() != JSON
+    ):
+        return method, target, (415, TEXT, b"a POST needs Content-Type: application/json\n"), 0
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
-        return method, target, (400, _TEXT, b"a POST needs a Content-Length\n"), 0
+        return method, target, (400, TEXT, b"a body needs a Content-Length\n"), 0
     if len(length) > 9 or int(length) > BODY_BYTES_MAX:
-        return method, target, (413, _TEXT, b"the body is too long\n"), 0
+        return method, target, (413, TEXT, b"the body is too long\n"), 0
     return method, target, None, int(length)
 
 

@@ -40,6 +40,8 @@ class Metrics:
         self._budget = budget
         self._began_s = time.time()
         self._stats: dict[str, list[Stats]] = {}
+        self.boots = 0
+        """How often counters began anew."""
         self._sources: list[Callable[[], list[str]]] = []
 
     def add_source(self, lines: Callable[[], list[str]]) -> None:
@@ -49,6 +51,7 @@ class Metrics:
     def attach(self, segments: dict[Process, int]) -> None:
         """Read from these segments from now on; their descriptors stay the caller's."""
         self.detach()
+        self.boots += 1
         for process, descriptor in segments.items():
             mapped = Stats(Segment(descriptor, process.role))
             self._stats.setdefault(process.role, []).append(mapped)
@@ -59,6 +62,10 @@ class Metrics:
             for one in stats:
                 one.segment.close()
         self._stats.clear()
+
+    def stats(self, role: str) -> list[Stats]:
+        """Return the statistics of each process of a role; none while none runs."""
+        return self._stats.get(role, [])
 
     def damage(self) -> dict[str, int]:
         """Return how much waits for `fastbk bookie repair`."""
@@ -71,6 +78,11 @@ class Metrics:
         """Return a counter or gauge, added up over the processes of its role; 0 when none runs."""
         role = slot_name.split("_")[2].lower()
         return sum(stats.counters()[SLOTS[slot_name]] for stats in self._stats.get(role, []))
+
+    def journals_refusing(self) -> int:
+        """Return how many journals refuse normal adds now."""
+        slot = SLOTS["FBK_C_JOURNAL_LIMIT"]
+        return sum(stats.counters()[slot] > 0 for stats in self._stats.get("journal", []))
 
     def reads_only(self) -> bool:
         """Whether the index or the journal refuses normal adds now."""

@@ -1,12 +1,15 @@
+import contextlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.server.directories import lock_all
+from fastbk.server.directories import disk_bytes, lock_all
+from fastbk.server.disks.place import Place
 from tests.fixtures.wait import wait_until
 
 
@@ -34,6 +37,66 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         lock_all([str(tmp_path / "file" / "journal")])
 
 
+def test_what_a_lock_made_is_taken_back(tmp_path: Path) -> None:
+    """A start that is refused leaves nothing behind, and removes nothing that was there."""
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "photo").write_text("")
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "lock").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    names = ("disk/1/journal", "disk/1/ledgers", "foreign", "ours")
+    locks = lock_all([str(tmp_path / name) for name in names])
+    assert (tmp_path / "disk/1/ledgers/lock").exists()
+    for lock in reversed(locks):
+        lock.take_back()
+        lock.close()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_directory_with_something_in_it_stays(tmp_path: Path) -> None:
+    (lock,) = lock_all([str(tmp_path / "a" / "b")])
+    (tmp_path / "a" / "b" / "identity.json").write_text("")
+    lock.take_back()
+    lock.close()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["identity.json"]
+
+
+def test_locks_that_were_not_all_to_be_had_leave_nothing(tmp_path: Path) -> None:
+    (taken,) = lock_all([str(tmp_path / "b")])
+    with pytest.raises(StorageError):
+        lock_all([str(tmp_path / "a"), str(tmp_path / "b")], wait_s=0.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (tmp_path / "b" / "lock").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        lock_all([str(tmp_path / "new" / "c"), str(tmp_path / "file" / "d")])
+    assert not (tmp_path / "new").exists()
+    taken.close()
+
+
+def test_a_lock_that_was_taken_back_meanwhile_is_taken_anew(tmp_path: Path) -> None:
+    """Else two would have it: one the file that is gone, the next one the one that is made anew."""
+    (first,) = lock_all([str(tmp_path / "a")])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lock_all, [str(tmp_path / "a")], 10.0)
+        wait_until(lambda: len(open_locks(tmp_path)) == 2, "it waits")
+        first.take_back()
+        first.close()
+        (second,) = waiting.result()
+    with pytest.raises(StorageError, match="in use"):
+        lock_all([str(tmp_path / "a")], wait_s=0.05)
+    second.close()
+
+
+def open_locks(folder: Path) -> list[str]:
+    """What this process has open there."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(each.readlink()))
+    return [path for path in found if path.startswith(f"{folder}/")]
+
+
 def test_the_lock_lives_as_long_as_any_process_that_was_handed_it(tmp_path: Path) -> None:
     (lock,) = lock_all([str(tmp_path)])
     child = subprocess.Popen(
@@ -48,3 +111,19 @@ def test_the_lock_lives_as_long_as_any_process_that_was_handed_it(tmp_path: Path
     wait_until(lambda: child.poll() is not None, "the child's end")
     (again,) = lock_all([str(tmp_path)], wait_s=0.05)
     again.close()
+
+
+def test_blocks_that_are_reserved_count_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cluster bookies` and `bookie disk` give one share of use, and a full disk is one of 100 %."""
+    fields = list(os.statvfs(tmp_path))
+    fields[2:5] = 1000, 50, 0  # blocks, free ones, free ones for whoever is not root
+    full = os.statvfs_result(fields)
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    (lock,) = lock_all([str(tmp_path)])
+    look = Place(str(tmp_path), lock.descriptor).look()
+    lock.close()
+    free_bytes, total_bytes = disk_bytes([str(tmp_path)])
+    assert (free_bytes, total_bytes) == (look.free_bytes, look.used_bytes + look.free_bytes)
+    assert 1 - free_bytes / total_bytes == look.used_ratio == 1.0

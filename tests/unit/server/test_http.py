@@ -6,7 +6,7 @@ import pytest
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.server.admin import http
-from fastbk.server.admin.http import AdminServer
+from fastbk.server.admin.http import AdminServer, Request
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, State
 
@@ -173,4 +173,33 @@ async def test_a_route_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     server.add_route("POST", "/thing", lambda _: asyncio.Event().wait())
     await server.open("127.0.0.1", 0)
     assert (await posted(server.port, JSON_POST, b"{}"))[0] == 504
+    await server.close()
+
+
+async def test_a_page_of_its_own_gets_every_method_and_a_bounded_body() -> None:
+    server, _ = made()
+    seen: list[Request] = []
+
+    async def page(request: Request) -> http.Response:
+        seen.append(request)
+        return 200, http.TEXT, b"done"
+
+    server.add_page("/own", page)
+    await server.open("127.0.0.1", 0)
+    body = b'{"readOnly": true}'
+    head = f"PUT /own?a=1&b= HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    assert (await ask(server.port, head + body)).startswith(b"HTTP/1.1 200")
+    assert (await ask(server.port, b"POST /own HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")).startswith(
+        b"HTTP/1.1 200"
+    )
+    assert (await ask(server.port, b"DELETE /own HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert seen == [
+        Request("PUT", {"a": "1", "b": ""}, body),
+        Request("POST", {}, b"x"),
+        Request("DELETE", {}, b""),
+    ]
+    too_long = f"PUT /own HTTP/1.1\r\nContent-Length: {http.BODY_BYTES_MAX + 1}\r\n\r\n".encode()
+    assert (await ask(server.port, too_long)).startswith(b"HTTP/1.1 413")
+    assert (await ask(server.port, b"PUT /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+    assert len(seen) == 3
     await server.close()

@@ -35,7 +35,7 @@ class World:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = Flaky("")
         self.reasons: list[str | None] = []
-        monkeypatch.setattr(registration, "open_store", lambda _uri: self.store)
+        monkeypatch.setattr(registration, "open_store", self.open_store)
         monkeypatch.setattr(registration, "_RETRY_S", 0.01)
         self.config = BookieConfig(
             metadata=MetadataSettings(uri="memory:"),
@@ -44,6 +44,13 @@ class World:
         )
         for lock in lock_all([self.config.journal.directory, self.config.ledgers.directory]):
             lock.close()
+
+    def open_store(self, uri: str, *, session_timeout_s: float) -> MemoryStore:
+        assert (uri, session_timeout_s) == (
+            self.config.metadata.uri,
+            self.config.metadata.session_timeout_ms / 1e3,
+        )
+        return self.store
 
     def membership(self) -> Membership:
         return Membership(self.config, (Endpoint("127.0.0.1", 3181),), self.reasons.append)
@@ -133,7 +140,7 @@ async def test_place_labels_and_free_space_are_told(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
-    disk = SimpleNamespace(f_bavail=900, f_blocks=1000, f_frsize=4096)
+    disk = SimpleNamespace(f_bavail=900, f_bfree=900, f_blocks=1000, f_frsize=4096)
     monkeypatch.setattr(directories.os, "statvfs", lambda _path: disk)
     monkeypatch.setattr(published, "INTERVAL_S", 0.0)
     bookie = BookieSettings(location="/eu/r1", labels=("ssd", "gold"))
@@ -144,10 +151,10 @@ async def test_place_labels_and_free_space_are_told(
     told = {"boot": "1", "location": "/eu/r1", "labels": "gold,ssd", "free_bytes": str(900 * 4096)}
     assert world.listed()[0].service.properties == told
     # Told anew only when it moved by a twentieth of the disk.
-    disk.f_bavail = 851
+    disk.f_bavail = disk.f_bfree = 851
     await member.announce(writable=False)
     assert world.listed()[0].service.properties == told
-    disk.f_bavail = 850
+    disk.f_bavail = disk.f_bfree = 850
     await wait_until_async(
         lambda: world.listed()[0].service.properties["free_bytes"] == str(850 * 4096),
         "the new figure is told",

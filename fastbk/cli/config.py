@@ -1,0 +1,266 @@
+"""`fastbk config VERB`: what a bookie's file comes to, in our own format or in Apache's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastbk.cli.options import add_json, note, print_json
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.server.apache_conf.report import Report
+
+VERBS = "check, show, explain, convert"
+WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    check = verbs.add_parser(
+        "check",
+        help="whether a bookie would start with a file, and what becomes of each of Apache's keys",
+    )
+    show = verbs.add_parser(
+        "show", help="every setting that holds with a file, and where it comes from"
+    )
+    convert = verbs.add_parser("convert", help="print a file of Apache's as our TOML")
+    for one, act in ((check, _check), (show, _show), (convert, _convert)):
+        one.add_argument("file", type=Path, metavar="FILE", help="TOML, or Apache's format (.conf)")
+        one.set_defaults(act=act)
+    explain = verbs.add_parser(
+        "explain", help="what one of Apache's keys, or a setting of ours, means here"
+    )
+    explain.add_argument(
+        "key",
+        metavar="KEY",
+        nargs="?",
+        help="like journalMaxSizeMB, or journal.file_size; without: all of Apache's",
+    )
+    explain.set_defaults(act=_explain)
+    for one in (check, show, explain):
+        add_json(one)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the verb."""
+    return int(options.act(options))
+
+
+def _check(options: argparse.Namespace) -> int:
+    report, problems = _examined(options.file)
+    if options.json:
+        print_json(
+            {"file": str(options.file), "ok": not problems, "problems": problems, **_answer(report)}
+        )
+        return 1 if problems else 0
+    for finding in report.findings if report is not None else ():
+        became = f"  -> {', '.join(map(_spelt, finding.settings))}" if finding.settings else ""
+        print(
+            f"{finding.verdict:<10} {finding.key.name} = {finding.shown}{became}  ({finding.origin})"
+        )
+        if finding.reason:
+            _wrapped(finding.reason)
+    if report is not None:
+        for text in report.notes:
+            print(f"note       {text}")
+        for text in report.remarks:
+            print(f"warning    {text}")
+    for problem in problems:
+        print(f"PROBLEM    {problem}")
+    if not problems:
+        print(f"{options.file}: a bookie would start with it")
+    return 1 if problems else 0
+
+
+def _examined(path: Path) -> tuple[Report | None, list[str]]:
+    """Return what became of Apache's keys (None in a file of ours), and why a bookie would not start."""
+    from fastbk.server import bookie_file
+    from fastbk.server.apache_conf import source
+    from fastbk.server.config import check
+
+    try:
+        if source.is_apache(path):
+            _, report = bookie_file.examine(path)
+            return report, report.problems
+        check(bookie_file.load(path))
+    except ConfigError as error:
+        return None, [str(error)]
+    return None, []
+
+
+def _answer(report: Report | None) -> dict[str, Any]:
+    if report is None:
+        return {}
+    return {
+        "keys": [
+            {
+                "key": one.key.name,
+                "value": one.shown,
+                "origin": one.origin,
+                "verdict": str(one.verdict),
+                "settings": [_spelt(setting) for setting in one.settings],
+                "reason": one.reason,
+            }
+            for one in report.findings
+        ],
+        "unknown": report.unknown(),
+        "notes": report.notes,
+        "warnings": report.remarks,
+    }
+
+
+def _show(options: argparse.Namespace) -> int:
+    import msgspec
+
+    from fastbk.config import key_of
+    from fastbk.server import bookie_file
+    from fastbk.server.config import BookieConfig
+    from fastbk.server.example import value_text
+
+    file = bookie_file.read(options.file)
+    rows: list[dict[str, Any]] = []
+    for section in msgspec.structs.fields(BookieConfig):
+        for field in msgspec.structs.fields(section.type):
+            key, unit = key_of(field.name)
+            value = getattr(getattr(file.config, section.name), field.name)
+            origin = file.origin(f"{section.name}.{field.name}")
+            rows.append(
+                {
+                    "setting": f"{section.name}.{key}",
+                    "value": value_text(value, unit),
+                    "origin": origin,
+                }
+            )
+    if options.json:
+        import json
+
+        for row in rows:
+            row["value"] = json.loads(row["value"])
+        print_json({"file": str(options.file), "settings": rows})
+        return 0
+    for row in rows:
+        print(f"{row['setting']:<38} = {row['value']:<28} {row['origin'] or 'default'}")
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from fastbk.server.apache_conf import table
+
+    if options.key is None:
+        return _list(options)
+    name: str = options.key
+    found = _own(name) if "." in name and name not in table.KEYS else None
+    if found is None:
+        key = table.key_of(name)
+        if table.is_unknown(key):
+            raise ConfigError(f"{name}: no setting of ours like journal.file_size, and {key.note}")
+        found = {
+            "key": key.name,
+            "verdict": str(key.verdict),
+            "apache_default": key.default,
+            "settings": [_setting(each) for each in key.setting.split()],
+            "text": key.note,
+            "harmless": list(key.harmless),
+        }
+    if options.json:
+        print_json(found)
+        return 0
+    if "verdict" not in found:
+        print(f"{found['key']}\n  default    {found['default']}")
+        if found["apache_keys"]:
+            print(f"  Apache's   {', '.join(found['apache_keys'])}")
+    else:
+        print(
+            f"{found['key']}: {found['verdict']}\n  in Apache  {found['apache_default'] or '(not set)'}"
+        )
+        for each in found["settings"]:
+            print(f"  here       {each['setting']}, {each['default']} where nothing sets it")
+        if any(found["harmless"]):
+            print(f"  allowed    {', '.join(one for one in found['harmless'] if one)}")
+    if found["text"]:
+        _wrapped(found["text"], "  ")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    """Print all of Apache's keys, one a line, and what becomes of each."""
+    from fastbk.server.apache_conf import table
+
+    rows = sorted(table.KEYS.values(), key=lambda row: row.name.lower())
+    if options.json:
+        print_json(
+            [
+                {"key": row.name, "verdict": str(row.verdict), "apache_default": row.default}
+                for row in rows
+            ]
+        )
+    else:
+        for row in rows:
+            print(
+                f"{row.verdict:<10} {row.name:<56} {', '.join(map(_spelt, row.setting.split()))}".rstrip()
+            )
+    return 0
+
+
+def _own(name: str) -> dict[str, Any] | None:
+    """Return what there is to say about a setting of ours, by its key in the file or its field's name."""
+    from fastbk.server.apache_conf import table
+    from fastbk.server.example import setting_texts
+
+    for setting, text in setting_texts().items():
+        if name in (setting, _spelt(setting)):
+            return {
+                "key": _spelt(setting),
+                "default": _setting(setting)["default"],
+                "apache_keys": [
+                    key.name for key in table.KEYS.values() if setting in key.setting.split()
+                ],
+                "text": text,
+            }
+    return None
+
+
+def _setting(setting: str) -> dict[str, str]:
+    """Return the name and default of `section.field` as the file has them."""
+    from fastbk.config import key_of
+    from fastbk.server.config import BookieConfig
+    from fastbk.server.example import value_text
+
+    section, _, field = setting.partition(".")
+    default = getattr(getattr(BookieConfig(), section), field)
+    return {"setting": _spelt(setting), "default": value_text(default, key_of(field)[1])}
+
+
+def _spelt(setting: str) -> str:
+    """Return `section.field` with the key that the file has."""
+    from fastbk.config import key_of
+
+    section, _, field = setting.partition(".")
+    return f"{section}.{key_of(field)[0]}"
+
+
+def _convert(options: argparse.Namespace) -> int:
+    from fastbk.server import bookie_file
+    from fastbk.server.apache_conf import source
+    from fastbk.server.apache_conf.toml_text import toml_text
+
+    if not source.is_apache(options.file):
+        raise ConfigError(
+            f"{options.file} is not in Apache's format: its name would end in {' or '.join(source.SUFFIXES)}"
+        )
+    file = bookie_file.read(options.file)
+    print(toml_text(file), end="")
+    assert file.report is not None
+    for remark in file.report.remarks:
+        note(f"fastbk: {remark}")
+    return 0
+
+
+def _wrapped(text: str, indent: str = " " * 11) -> None:
+    import textwrap
+
+    print(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))

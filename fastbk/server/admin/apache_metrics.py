@@ -1,0 +1,224 @@
+"""`/metrics` by Apache's names: summaries with exact sums in milliseconds, and quantiles of the last minute."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastbk.native.stats import SLOTS, Histogram
+from fastbk.observe.apache_names import COMPACTIONS, QUEUE_SIZE, SUMMARIES, VALUES, Value
+from fastbk.server.admin.rolling import RollingWindow, quantile
+from fastbk.server.topology import worker_count
+
+if TYPE_CHECKING:
+    from fastbk.native.stats import Stats
+    from fastbk.observe.apache_names import Scope, Summary
+    from fastbk.server.admin.metrics import Metrics
+    from fastbk.server.config import BookieConfig
+    from fastbk.server.disks.board import DiskBoard
+    from fastbk.server.gc_desk import GcDesk
+
+QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+
+
+class ApacheMetrics:
+    """One bookie's."""
+
+    def __init__(
+        self, config: BookieConfig, metrics: Metrics, disks: DiskBoard, gc: GcDesk
+    ) -> None:
+        self._ledgers = config.ledgers.all_directories
+        self._journals = config.journal.all_directories
+        self._cache_bytes = 2 * config.ledgers.write_cache_size_bytes
+        self._rings_bytes = config.limits.add_ring_size_bytes * worker_count(config)
+        self._legacy = config.metrics.legacy_names
+        self._metrics = metrics
+        self._disks = disks
+        self._gc = gc
+        self._window = RollingWindow(config.metrics.latency_window_s)
+        self._boot = 0
+        metrics.add_source(self.lines)
+
+    def roll(self) -> None:
+        """Let the window of quantiles move on. Call every second or so."""
+        if self._boot != self._metrics.boots:
+            self._boot = self._metrics.boots
+            self._window.clear()
+            self._window.keep(time.monotonic(), {})  # a boot begins with nothing counted
+        now_s = time.monotonic()
+        if self._window.is_due(now_s):
+            self._window.keep(now_s, self._histograms())
+
+    def lines(self) -> list[str]:
+        """Return whole lines of the text format."""
+        self.roll()
+        lines: list[str] = []
+        now = self._histograms()
+        for summary in SUMMARIES:
+            lines += [f"# HELP {summary.metric} {summary.text}", f"# TYPE {summary.metric} summary"]
+            for label, key in self._sources(summary):
+                if key in now:
+                    lines += _summary_lines(
+                        summary, label, now[key], self._window.recent(key, now[key])
+                    )
+        for value in VALUES:
+            lines += self._value_lines(value)
+        if len(self._journals) == 1:
+            lines += self._value_lines(QUEUE_SIZE)
+        self._add_others(lines)
+        return lines
+
+    def _histograms(self) -> dict[Hashable, Histogram]:
+        found: dict[Hashable, Histogram] = {}
+        for slot_name in {summary.slot_name for summary in SUMMARIES}:
+            role = slot_name.split("_")[2].lower()
+            parts = [one.histogram(SLOTS[slot_name]) for one in self._metrics.stats(role)]
+            if parts:
+                found[slot_name, None] = _added(parts)
+                found.update({(slot_name, number): part for number, part in enumerate(parts)})
+        return found
+
+    def _sources(self, summary: Summary) -> list[tuple[str, tuple[str, int | None]]]:
+        """Return labels and histogram of each series. What workers measure is not told apart by journals."""
+        is_of_pairs = summary.scope != "bookie" and not summary.slot_name.startswith("FBK_H_WORKER")
+        if not is_of_pairs:
+            is_one = len(self._journals) == 1 and summary.scope == "journal"
+            return [('journalIndex="0"' if is_one else "", (summary.slot_name, None))]
+        return [
+            (self._label(summary.scope, pair), (summary.slot_name, pair))
+            for pair in range(len(self._journals))
+        ]
+
+    def _label(self, scope: Scope, pair: int) -> str:
+        if scope == "journal":
+            return f'journalIndex="{pair}"'
+        directory = _escaped(self._ledgers[pair])
+        return f'ledgerDir="{directory}",indexDir="{directory}"'
+
+    def _value_lines(self, value: Value) -> list[str]:
+        roles = {name.split("_")[2].lower() for name in value.plus + value.minus}
+        if not all(self._metrics.stats(role) for role in roles):
+            return []
+        series: list[tuple[str, int]] = []
+        if value.scope == "bookie":
+            series.append(("", self._sum(value.plus)))
+        elif roles <= {"journal", "index"}:
+            series += [
+                (self._label(value.scope, pair), self._sum(value.plus, pair))
+                for pair in range(len(self._journals))
+            ]
+        else:
+            series.append(
+                (
+                    self._whole_label(value.scope),
+                    max(0, self._sum(value.plus) - self._sum(value.minus)),
+                )
+            )
+        names = [value.metric, value.legacy] if value.legacy and self._legacy else [value.metric]
+        return [line for name in names for line in _lines(name, value.kind, value.text, series)]
+
+    def _whole_label(self, scope: Scope) -> str:
+        """Return the label of what gc and workers count over all pairs."""
+        if scope == "journal":
+            return 'journalIndex="0"'
+        directories = _escaped(",".join(self._ledgers))
+        return f'ledgerDir="{directories}",indexDir="{directories}"'
+
+    def _sum(self, slot_names: tuple[str, ...], pair: int | None = None) -> int:
+        total = 0
+        for slot_name in slot_names:
+            found: list[Stats] = self._metrics.stats(slot_name.split("_")[2].lower())
+            chosen = found if pair is None else found[pair : pair + 1]
+            total += sum(one.counters()[SLOTS[slot_name]] for one in chosen)
+        return total
+
+    def _add_others(self, lines: list[str]) -> None:
+        pairs = range(len(self._journals))
+        text = "Bytes that the write caches may hold, both of each pair."
+        lines += _lines("bookie_write_cache_max_size", "gauge", text, [("", self._cache_bytes)])
+        rings = [(self._label("journal", pair), self._rings_bytes) for pair in pairs]
+        text = "Bytes of the rings that workers put adds into."
+        lines += _lines("bookie_journal_JOURNAL_MEMORY_MAX", "gauge", text, rings)
+        lines += _lines(
+            "bookie_JOURNAL_DIRS", "gauge", "Journal directories.", [("", len(self._journals))]
+        )
+        queues = [(self._label("journal", pair), 0) for pair in pairs]
+        text = "There is no such queue: what is written is durable when the write ends."
+        lines += _lines("bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE", "gauge", text, queues)
+        for kind, names in COMPACTIONS.items():
+            series = [(self._whole_label("storage"), self._gc.compactions_ended(kind))]
+            for name in names if self._legacy else names[:1]:
+                lines += _lines(
+                    name, "counter", f"Looks of {kind} compaction that have ended.", series
+                )
+        self._add_directories(lines)
+
+    def _add_directories(self, lines: list[str]) -> None:
+        reports = [one for one in self._disks.reports() if one.role == "ledger"]
+        if not reports:
+            return
+        writable = sum(one.takes == "all" for one in reports)
+        lines += _lines(
+            "bookie_ledger_num_dirs", "gauge", "Ledger directories.", [("", len(reports))]
+        )
+        lines += _lines(
+            "bookie_ledger_writable_dirs", "gauge", "Those that take adds.", [("", writable)]
+        )
+        for report in reports:
+            name = f"bookie_ledger_dir_{_name_of(report.directory)}_usage"
+            percent = [("", round(100 * report.used_ratio, 3))]
+            lines += _lines(name, "gauge", "Percent of the disk that is used.", percent)
+
+
+def _summary_lines(summary: Summary, label: str, whole: Histogram, recent: Histogram) -> list[str]:
+    after = f",{label}" if label else ""
+    lines = []
+    outcomes = (
+        [("true", whole, recent)]
+        if summary.has_failures
+        else [("false", None, None), ("true", whole, recent)]
+    )
+    for success, total, last in outcomes:
+        for share in QUANTILES:
+            value = float("nan") if last is None else quantile(last, share) * summary.scale
+            lines.append(
+                f'{summary.metric}{{success="{success}",quantile="{share}"{after}}} {_number(value)}'
+            )
+        count = 0 if total is None else total.count
+        amount = 0.0 if total is None else total.sum * summary.scale
+        lines.append(f'{summary.metric}_count{{success="{success}"{after}}} {count}')
+        lines.append(f'{summary.metric}_sum{{success="{success}"{after}}} {_number(amount)}')
+    return lines
+
+
+def _lines(
+    metric: str, kind: str, text: str, series: list[tuple[str, float]] | list[tuple[str, int]]
+) -> list[str]:
+    lines = [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
+    for label, value in series:
+        lines.append(f"{metric}{{{label}}} {value}" if label else f"{metric} {value}")
+    return lines
+
+
+def _added(histograms: list[Histogram]) -> Histogram:
+    return Histogram(
+        sum(one.count for one in histograms),
+        sum(one.sum for one in histograms),
+        max(one.max for one in histograms),
+        [sum(times) for times in zip(*(one.buckets for one in histograms), strict=True)],
+    )
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _name_of(directory: str) -> str:
+    """Return a directory as Apache has it in a metric's name; what no name may have becomes `_`, too."""
+    return "".join(one if one.isascii() and one.isalnum() else "_" for one in directory)
+
+
+def _number(value: float) -> str:
+    return "NaN" if math.isnan(value) else f"{value:.15g}"

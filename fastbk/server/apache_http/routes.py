@@ -1,0 +1,43 @@
+"""Every path of Apache's, and the page that answers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.server.apache_http.answers import guarded, text
+from fastbk.server.apache_http.auto_recovery import AutoRecoveryPages
+from fastbk.server.apache_http.bookie import BookiePages
+from fastbk.server.apache_http.by_client import ClientPages
+from fastbk.server.apache_http.cluster import ClusterPages
+from fastbk.server.apache_http.ledgers import LedgerPages
+from fastbk.server.apache_http.settings import SettingsPage
+
+if TYPE_CHECKING:
+    from fastbk.server.admin.http import AdminServer, Request, Response
+    from fastbk.server.apache_http.facts import BookieFacts, StoreThreads
+
+BOOKIE = "/api/v1/bookie/"
+LEDGER = "/api/v1/ledger/"
+AUTO_RECOVERY = "/api/v1/autorecovery/"
+
+
+def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
+    """Have `server` answer Apache's paths for this bookie."""
+    recovery = AutoRecoveryPages(facts.config.metadata.uri)
+    by_client = ClientPages(facts)
+    server.add_page("/heartbeat", guarded(_heartbeat))
+    server.add_page("/api/v1/config/server_config", guarded(SettingsPage(facts).answer))
+    for prefix, pages in (
+        (BOOKIE, BookiePages(facts).pages()),
+        (BOOKIE, ClusterPages(metadata, recovery).pages()),
+        (BOOKIE, by_client.bookie_pages()),
+        (LEDGER, by_client.ledger_pages()),
+        (AUTO_RECOVERY, recovery.pages()),
+        (LEDGER, LedgerPages(metadata).pages()),
+    ):
+        for name, page in pages.items():
+            server.add_page(prefix + name, guarded(page))
+
+
+async def _heartbeat(_: Request) -> Response:
+    return text(200, "OK\n")

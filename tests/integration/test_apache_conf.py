@@ -1,0 +1,141 @@
+"""A bookie that was never told anything but Apache's way: a `.conf` file and `BK_` variables.
+
+Journal, ledger and index directories are one and the same, as many of Apache's bookies have them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastbk
+from fastbk.cli.__main__ import main
+from tests.fixtures.wait import wait_until
+
+ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+CONF = """
+# One disk for everything, and a second one beside it.
+bookiePort = 3181
+allowEphemeralPorts = true
+listeningInterface = lo
+allowLoopback = true
+metadataServiceUri = sqlite:{folder}/metadata.sqlite
+journalDirectories = {folder}/disk
+ledgerDirectories = {folder}/disk
+indexDirectories = {folder}/disk
+dbStorage_rocksDB_blockSize = 65536
+notAKey = 1
+"""
+
+
+@contextmanager
+def running(path: Path, log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A bookie in the foreground of another process; stopped by SIGTERM at the end."""
+    environment = {**os.environ, **variables}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fastbk.cli", "bookie", "--conf", str(path)],
+            stderr=out,
+            env=environment,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def events(log: Path, name: str) -> list[dict[str, Any]]:
+    lines = log.read_text().splitlines()
+    return [line for line in map(json.loads, lines) if line["event"] == name]
+
+
+async def test_a_bookie_of_a_conf_file_and_variables_serves(tmp_path: Path) -> None:
+    path, log = tmp_path / "bk_server.conf", tmp_path / "log"
+    path.write_text(CONF.format(folder=tmp_path))
+    uri = f"sqlite:{tmp_path}/metadata.sqlite"
+    variables = {
+        "BK_bookiePort": "0",
+        "BK_bookieId": "b1",
+        "BK_ledgerDirectories": f"{tmp_path}/disk,{tmp_path}/more",
+    }
+    for start in range(2):  # the second start finds its directories as the first one left them
+        with running(path, log, **variables) as process:
+            wait_until(
+                lambda: process.poll() is not None or events(log, "bookie.started"), "start", 60
+            )
+            assert process.poll() is None, log.read_text()
+            (told,) = events(log, "bookie.apache_configuration")
+            assert told["unknown"] == "notAKey"
+            assert "indexDirectories" in told["ignored"]
+            async with fastbk.connect(uri) as client:
+                async with await client.create_ledger(**ONE) as writer:
+                    assert await writer.append(b"hello %d" % start) == 0
+                for ledger_id in range(writer.ledger_id + 1):
+                    reader = await client.open_ledger(ledger_id)
+                    assert [bytes(one.data) async for one in reader.read(0, 0)] == [
+                        b"hello %d" % ledger_id
+                    ]
+        assert process.returncode == 0
+    assert (tmp_path / "disk" / "journal" / "identity.json").exists()
+    assert (tmp_path / "disk" / "journal" / "pair-1" / "identity.json").exists()
+    assert (tmp_path / "more" / "identity.json").exists()
+
+
+def test_commands_about_a_stopped_bookie_take_its_conf_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "bk_server.conf", tmp_path / "log"
+    path.write_text(CONF.format(folder=tmp_path))
+    for name, value in (("BK_bookiePort", "0"), ("BK_bookieId", "b1")):
+        monkeypatch.setenv(name, value)
+    with running(path, log) as process:
+        wait_until(lambda: process.poll() is not None or events(log, "bookie.started"), "start", 60)
+        assert process.poll() is None, log.read_text()
+    assert main(["bookie", "check", "--config", str(path)]) == 0
+    assert "whole" in capsys.readouterr().out
+    assert main(["doctor", "--config", str(path)]) in (0, 1)
+    assert f"{path} makes sense" in capsys.readouterr().out
+    assert main(["bookie", "--config", str(path), "--check"]) == 0
+    # The same directories under a TOML file of the same meaning.
+    capsys.readouterr()
+    assert main(["config", "convert", str(path)]) == 0
+    converted = tmp_path / "bookie.toml"
+    converted.write_text(capsys.readouterr().out)
+    assert main(["bookie", "check", "--config", str(converted)]) == 0
+
+
+def test_a_conf_file_that_asks_for_what_is_missing_does_not_start(tmp_path: Path) -> None:
+    path, log = tmp_path / "bk_server.conf", tmp_path / "log"
+    path.write_text(CONF.format(folder=tmp_path))
+    with running(
+        path, log, BK_tlsProviderFactoryClass="org.apache.bookkeeper.tls.TLSContextFactory"
+    ) as process:
+        assert process.wait(60) == 2
+    (failed,) = events(log, "bookie.failed")
+    assert "BK_tlsProviderFactoryClass" in failed["reason"]
+    assert "there is no TLS yet" in failed["reason"]
+    assert not (tmp_path / "disk").exists()
+
+
+def test_the_doctor_names_the_command_that_says_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bk_server.conf"
+    path.write_text(CONF.format(folder=tmp_path) + "zkEnableSecurity=true\n")
+    assert main(["doctor", "--config", str(path)]) == 1
+    told = capsys.readouterr().out
+    assert "zkEnableSecurity = true: nodes in ZooKeeper" in told
+    assert f"fastbk config check {path}" in told

@@ -1,0 +1,89 @@
+"""How the endpoints of Apache's answer: their JSON, their refusals, and the bounds on both."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fastbk.meta.memory import MemoryStore
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.server.admin.http import Request, Response
+from fastbk.server.apache_http import by_client, ledgers
+from fastbk.server.apache_http.answers import guarded, pretty, text
+
+
+def test_json_is_laid_out_as_jackson_does() -> None:
+    value = {
+        "a": 1,
+        "b": [1, "x"],
+        "c": {},
+        "d": [],
+        "e": {"f": [{"g": None}]},
+        "h": True,
+        "i": "\u00e4\t",
+    }
+    assert json.loads(pretty(value)) == value
+    assert pretty(value) == (
+        '{\n  "a" : 1,\n  "b" : [ 1, "x" ],\n  "c" : { },\n  "d" : [ ],\n  "e" : {\n    "f" : [ {\n      "g" : null\n'
+        '    } ]\n  },\n  "h" : true,\n  "i" : "\u00e4\\t"\n}'
+    )
+    assert pretty('a"b') == '"a\\"b"'
+
+
+async def test_what_a_page_raises_becomes_a_500_with_the_reason() -> None:
+    async def page(_: Request) -> Response:
+        raise ValueError("not a number")
+
+    assert await guarded(page)(Request("GET")) == text(500, "Internal Server Error: not a number")
+
+
+def store_with(count: int) -> MemoryStore:
+    store = MemoryStore(f"http-pages-{count}")
+    metadata = LedgerMetadata(
+        ensemble_size=1,
+        write_quorum=1,
+        ack_quorum=1,
+        fragments=(Fragment(0, ("b",)),),
+        password=b"secret",
+    )
+    for ledger_id in range(count):
+        store.create_ledger(ledger_id, metadata)
+    return store
+
+
+def test_pages_of_ledgers_begin_where_apaches_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_with(205)
+    first, second, third = (
+        list(ledgers._described(store, page, decode=True)) for page in (1, 2, 3)
+    )
+    assert (first[0], first[-1], len(first)) == ("0", "98", 99)
+    assert (second[0], second[-1], len(second)) == ("99", "198", 100)
+    assert (third[0], third[-1]) == ("199", "204")
+    assert len(ledgers._described(store, -1, decode=False)) == 205
+    monkeypatch.setattr(ledgers, "METADATA_LISTED_MAX", 204)
+    with pytest.raises(Exception, match="ask for pages"):
+        ledgers._described(store, -1, decode=False)
+
+
+def test_a_ledgers_password_is_not_told() -> None:
+    store = store_with(1)
+    shown = ledgers.shown(0, store.read_ledger(0).metadata)
+    assert "secret" not in json.dumps(shown)
+    assert "c2VjcmV0" not in json.dumps(shown)
+    assert shown["allEnsembles"] == {"0": [{"id": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, ""),
+        (999, ""),
+        (1000, "(1KB)"),
+        (1234567, "(1.234MB)"),
+        (97793294336, "(97.793GB)"),
+        (5 * 10**15, "(5000TB)"),
+    ],
+)
+def test_sizes_are_cut_to_thousandths(size: int, shown: str) -> None:
+    assert by_client._readable(size) == shown

@@ -1,0 +1,28 @@
+"""Our metrics by Apache's names against those that a bookie of Apache's showed, names, types and labels.
+
+`apache_metrics_4.17.2.txt` was written down from a bookie with DbLedgerStorage and one directory of each kind; what
+differs has a reason in `apache_metrics_differences.txt`, and nothing else has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def rows(name: str) -> dict[str, str]:
+    """Return what stands behind each name."""
+    lines = (GOLDEN / name).read_text().splitlines()
+    return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+
+
+def test_every_difference_has_a_reason_and_every_reason_a_difference() -> None:
+    ours, theirs = rows("apache_metrics.txt"), rows("apache_metrics_4.17.2.txt")
+    differing = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+    reasons = {
+        name.rstrip(":"): why for name, why in rows("apache_metrics_differences.txt").items()
+    }
+    assert differing == set(reasons)
+    assert all(reasons.values())
+    assert len(ours.keys() & theirs.keys()) >= 35
