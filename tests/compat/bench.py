@@ -1,0 +1,141 @@
+"""`./dev compat BENCH=1`: Apache's Java client on a bookie of ours beside the same client on one of Apache's.
+
+One bookie each, one ledger, entries of 1 KiB, each run in a Java of its own that is warmed up first. Runs take turns
+(ours, Apache's, ours ...), so that what else the machine does falls on both. Apache's bookie has a heap of 1 GiB and
+commits as soon as its queue is empty, which is its best for latency. What bounds a run is told from processor time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from tests.compat.jars import BUILD
+from tests.compat.rig import Cluster, Rig
+
+BENCH_MAIN = "fastbk.compat.Bench"
+JAVA_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:+UseParallelGC", "-Dfastbk.compat.log=warn")
+BOOKIE_OPTIONS = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-Dfastbk.compat.log=warn")
+APACHE_SETTINGS = {
+    "journalMaxGroupWaitMSec": 1,
+    "journalFlushWhenQueueEmpty": "true",
+    "dbStorage_writeCacheMaxSizeMb": 256,
+    "dbStorage_readAheadCacheMaxSizeMb": 64,
+    "journalPreAllocSizeMB": 16,
+}
+WARM_UP_S = 5.0
+ENTRY_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement."""
+
+    bookie: str
+    protocol: str
+    window: int
+    adds_per_s: float
+    p50_us: int
+    p99_us: int
+    client_cpu_us: float
+    """Processor time an entry, of the whole Java client."""
+    bookie_cpu_us: float
+    client_cores: float
+    """Processors that the client kept busy."""
+
+
+def bench(rig: Rig, environment: Mapping[str, str]) -> int:
+    """Measure, print a table of medians, keep all runs in build/compat/bench.json; return 1 if adds failed."""
+    seconds = float(environment.get("SECONDS", "") or 6)
+    repeats = int(environment.get("REPEATS", "") or 3)
+    runs: list[Run] = []
+    with (
+        rig.cluster(ours=1) as ours,
+        rig.cluster(
+            apache=1, apache_settings=APACHE_SETTINGS, java_options=BOOKIE_OPTIONS
+        ) as apache,
+    ):
+        for _ in range(repeats):
+            for window in (1, 1000):
+                for protocol in ("v2", "v3"):
+                    for name, cluster in (("ours", ours), ("Apache's", apache)):
+                        run = _measure(name, cluster, protocol, window, seconds)
+                        print(run, flush=True)
+                        runs.append(run)
+    (BUILD / "bench.json").write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
+    print(_table(runs))
+    return 0
+
+
+def _measure(name: str, cluster: Cluster, protocol: str, window: int, seconds: float) -> Run:
+    numbers = [window, WARM_UP_S, seconds, ENTRY_BYTES, 1]
+    arguments = [cluster.metadata_uri, protocol, *map(str, numbers)]
+    with open(cluster.folder / "bench.log", "ab") as log:
+        process = subprocess.Popen(
+            cluster.programs.command(BENCH_MAIN, *arguments, options=JAVA_OPTIONS),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None and process.stdin is not None
+            _line(process, "READY")
+            before_s = cluster.members[0].cpu_s()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            words = _line(process, "BENCH").split()[1:]
+            bookie_cpu_s = cluster.members[0].cpu_s() - before_s
+        finally:
+            process.kill()
+            process.wait()
+    entries, took_s, p50_us, p99_us, cpu_s, failed = (float(word) for word in words)
+    if failed or not entries:
+        raise SystemExit(f"{failed:.0f} adds failed; see {cluster.folder}")
+    return Run(
+        name,
+        protocol,
+        window,
+        round(entries / took_s, 1),
+        int(p50_us),
+        int(p99_us),
+        round(cpu_s / entries * 1e6, 2),
+        round(bookie_cpu_s / entries * 1e6, 2),
+        round(cpu_s / took_s, 2),
+    )
+
+
+def _line(process: subprocess.Popen[str], start: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(start):
+            return line
+    raise SystemExit(f"the client ended with {process.wait()} before it said {start}")
+
+
+def _table(runs: list[Run]) -> str:
+    lines = [
+        f"\n{os.cpu_count()} processors; medians of {len(runs) // 8} runs each",
+        "| window | protocol | bookie | adds/s | p50 µs | p99 µs | CPU µs an entry: client | bookie | client's cores |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for window in (1, 1000):
+        for protocol in ("v2", "v3"):
+            for name in ("ours", "Apache's"):
+                one = [
+                    r for r in runs if (r.window, r.protocol, r.bookie) == (window, protocol, name)
+                ]
+                cells = [
+                    f"{statistics.median(r.adds_per_s for r in one):,.0f}",
+                    f"{statistics.median(r.p50_us for r in one):,.0f}",
+                    f"{statistics.median(r.p99_us for r in one):,.0f}",
+                    f"{statistics.median(r.client_cpu_us for r in one):.1f}",
+                    f"{statistics.median(r.bookie_cpu_us for r in one):.1f}",
+                    f"{statistics.median(r.client_cores for r in one):.2f}",
+                ]
+                lines.append(f"| {window:,} | {protocol} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""What cells came to: a line each as they end, and a table of operation x protocol x direction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+MARKS = {"pass": "ok", "fail": "FAIL", "skip": "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One cell."""
+
+    column: str
+    """Who asks whom in which protocol, as `java v3 > ours`."""
+    name: str
+    verdict: str
+    """pass, fail or skip."""
+    seconds: float
+    reason: str = ""
+
+    def __str__(self) -> str:
+        text = f"{MARKS[self.verdict]:4} {self.column:22} {self.name:34} {self.seconds:7.2f} s"
+        return f"{text}  {self.reason}" if self.reason else text
+
+
+class Results:
+    """All cells of a run."""
+
+    def __init__(self) -> None:
+        self.all: list[Result] = []
+
+    def add(self, result: Result) -> None:
+        """Take in one and print it."""
+        self.all.append(result)
+        print(result, flush=True)
+
+    @property
+    def failed(self) -> list[Result]:
+        """Those that failed."""
+        return [one for one in self.all if one.verdict == "fail"]
+
+    def table(self) -> str:
+        """Return a table in Markdown: a row each operation, a column each direction and protocol."""
+        columns = list(dict.fromkeys(one.column for one in self.all))
+        lines = [f"| operation | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+        for name in dict.fromkeys(one.name for one in self.all):
+            found = {one.column: one.verdict for one in self.all if one.name == name}
+            marks = [MARKS[found[column]] if column in found else "" for column in columns]
+            lines.append(f"| {name} | {' | '.join(marks)} |")
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """Return how many of each, and what failed and was left out with its reason."""
+        counts = {verdict: sum(one.verdict == verdict for one in self.all) for verdict in MARKS}
+        lines = [f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} do not apply"]
+        lines += _reasons("fail", self.all)
+        lines += _reasons("skip", self.all)
+        return "\n".join(lines)
+
+    def write(self, path: Path) -> None:
+        """Keep everything as JSON."""
+        path.write_text(json.dumps([asdict(one) for one in self.all], indent=1) + "\n")
+
+
+def _reasons(verdict: str, results: Iterable[Result]) -> list[str]:
+    return [
+        f"{MARKS[verdict]:4} {one.column}: {one.name}: {one.reason}"
+        for one in results
+        if one.verdict == verdict
+    ]

@@ -1,0 +1,201 @@
+"""Clusters of Apache's bookies, ours, or both, in one ZooKeeper."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from fastbk.devcluster import DevCluster
+from fastbk.devcluster.processes import wait_for
+from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.meta import zookeeper_admin
+from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper_paths import Layout
+from tests.compat.jars import Programs
+from tests.compat.members import ApacheMember, FastbkMember, Member, free_port
+
+OUR_SETTINGS: dict[str, dict[str, object]] = {
+    "gc": {"interval": "20s"},
+}
+REGISTER_S_MAX = 60.0
+SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
+
+
+class Cluster:
+    """Bookies with one place in ZooKeeper."""
+
+    def __init__(
+        self, folder: Path, location: ZooKeeperLocation, kazoo: KazooClient, programs: Programs
+    ) -> None:
+        self.folder = folder
+        self.location = location
+        self.members: list[Member] = []
+        self.ours: DevCluster | None = None
+        self.kazoo = kazoo
+        self.programs = programs
+
+    @property
+    def metadata_uri(self) -> str:
+        """Where the metadata is, in words that both sides understand."""
+        return self.location.uri
+
+    def member(self, bookie_id: str) -> Member:
+        """Return the bookie of that id."""
+        return next(one for one in self.members if one.bookie_id == bookie_id)
+
+    def restore(self, bookie_id: str) -> None:
+        """Have a bookie run as before, whatever was done to it."""
+        member = self.member(bookie_id)
+        member.signal(signal.SIGCONT)
+        if not member.is_running:
+            member.spawn()
+            member.wait_ready()
+        # One that stood still for long has to register anew.
+        wait_for(
+            lambda: self.registered_by(bookie_id) != 0,
+            REGISTER_S_MAX,
+            f"{bookie_id} to be registered",
+        )
+
+    def add_ours(self, count: int, settings: dict[str, dict[str, object]] | None = None) -> None:
+        """Make bookies of ours; `start` starts them."""
+        if count:
+            chosen = {section: dict(keys) for section, keys in OUR_SETTINGS.items()}
+            for section, keys in (settings or {}).items():
+                chosen.setdefault(section, {}).update(keys)
+            self.ours = DevCluster(
+                self.folder / "ours", count, settings=chosen, metadata_uri=self.metadata_uri
+            )
+            for number, bookie in enumerate(self.ours.bookies):
+                if number % 2 == 0:
+                    # As Apache's bookies are called by default; the others have names, which clients have to look up.
+                    address = f"127.0.0.1:{free_port()}"
+                    bookie.sections["bookie"] |= {"id": address, "listen": address}
+                self.members.append(FastbkMember(self.ours, bookie))
+
+    def add_apache(
+        self,
+        count: int,
+        settings: dict[str, object] | None = None,
+        java_options: tuple[str, ...] = (),
+    ) -> None:
+        """Make bookies of Apache's; `start` starts them."""
+        for number in range(count):
+            folder = self.folder / f"apache-{number + 1}"
+            uri = self.metadata_uri
+            self.members.append(
+                ApacheMember(
+                    folder,
+                    self.programs,
+                    uri,
+                    self.registered_by,
+                    settings=settings,
+                    java_options=java_options,
+                )
+            )
+
+    def start(self) -> None:
+        """Start all bookies and wait until they take writes."""
+        for member in self.members:
+            member.spawn()
+        for member in self.members:
+            member.wait_ready()
+
+    def stop(self) -> None:
+        """End all bookies."""
+        for member in self.members:
+            member.signal(signal.SIGCONT)
+            if isinstance(member, ApacheMember):
+                member.kill()
+            else:
+                member.stop()
+
+    def registered_by(self, bookie_id: str) -> int:
+        """Return which session has a bookie among those that take writes; 0: none."""
+        try:
+            found = self.kazoo.exists(f"{self.location.root}/available/{bookie_id}")
+        except NoNodeError:
+            return 0
+        return int(found.ephemeralOwner) if found is not None else 0
+
+
+class Rig:
+    """A ZooKeeper, the jars and a folder for everything that sections need."""
+
+    def __init__(self, folder: Path, programs: Programs) -> None:
+        self.folder = folder
+        self.programs = programs
+        self._zookeeper = ZooKeeperServer(
+            folder / "zookeeper", tick_ms=200, session_timeout_max_s=10.0, is_durable=False
+        )
+        self._numbers = itertools.count(1)
+        self.kazoo: KazooClient | None = None
+
+    @property
+    def zookeeper_address(self) -> str:
+        """Where ZooKeeper listens, as host:port."""
+        return self._zookeeper.address
+
+    @contextmanager
+    def cluster(
+        self,
+        *,
+        ours: int = 0,
+        apache: int = 0,
+        our_settings: dict[str, dict[str, object]] | None = None,
+        apache_settings: dict[str, object] | None = None,
+        java_options: tuple[str, ...] = (),
+        is_made_by_apache: bool = False,
+    ) -> Iterator[Cluster]:
+        """Give a cluster of its own; its metadata are made by us, or by Apache's shell."""
+        assert self.kazoo is not None
+        name = f"cluster-{next(self._numbers)}"
+        location = ZooKeeperLocation(
+            (self.zookeeper_address,), f"/{name}/ledgers", Layout.HIERARCHICAL
+        )
+        folder = self.folder / name
+        folder.mkdir()
+        if is_made_by_apache:
+            self._make_by_apache(folder, location)
+        else:
+            zookeeper_admin.init(location)
+        cluster = Cluster(folder, location, self.kazoo, self.programs)
+        try:
+            cluster.add_ours(ours, our_settings)
+            cluster.add_apache(apache, apache_settings, java_options)
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+    def _make_by_apache(self, folder: Path, location: ZooKeeperLocation) -> None:
+        assert self.kazoo is not None
+        self.kazoo.ensure_path(location.root.rpartition("/")[0])
+        conf = folder / "initnewcluster.conf"
+        conf.write_text(
+            f"metadataServiceUri={location.uri}\nadvertisedAddress=127.0.0.1\nallowLoopback=true\n"
+        )
+        command = self.programs.command(SHELL_MAIN, "-conf", str(conf), "initnewcluster")
+        with open(folder / "initnewcluster.log", "wb") as log:
+            subprocess.run(
+                command, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=120
+            )
+
+    def __enter__(self) -> Rig:
+        self._zookeeper.start()
+        self.kazoo = KazooClient(hosts=self.zookeeper_address)
+        self.kazoo.start(timeout=20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.kazoo is not None:
+            self.kazoo.stop()
+            self.kazoo.close()
+        self._zookeeper.kill()

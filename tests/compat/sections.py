@@ -1,0 +1,91 @@
+"""What `./dev compat` runs, part by part; each part has clusters of its own.
+
+ONLY=words takes cells whose names contain one of these words (commas between); PARTS=words takes parts by name.
+To see that the cells themselves are right, AGAINST=apache runs the Java cells on Apache's bookies instead of ours, and
+AGAINST=ours the Python cells on ours in our own protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tests.compat.autorecovery import autorecovery_cells
+from tests.compat.jars import NotAvailable, Programs, pulsar_programs
+from tests.compat.java_cells import CELLS_MAIN, run_cells
+from tests.compat.kills import kill_rounds
+from tests.compat.python_cells import python_cells
+from tests.compat.python_kills import python_kill_rounds
+from tests.compat.results import Result
+from tests.compat.rig import Rig
+from tests.compat.shell import shell_cells
+
+Section = Callable[[Rig], Iterator[Result]]
+PULSAR_MAIN = "fastbk.compat.ManagedLedgerCells"
+PROTOCOLS = ("v3", "v2")
+
+
+def chosen_sections(environment: Mapping[str, str]) -> list[Section]:
+    """Return the parts that are asked for, in their order."""
+    only = [word for word in environment.get("ONLY", "").split(",") if word]
+    parts = [word for word in environment.get("PARTS", "").split(",") if word]
+    rounds, seed = int(environment.get("ROUNDS", "") or 10), int(environment.get("SEED", "") or 1)
+    apache = environment.get("AGAINST", "") == "apache"
+    all_parts: dict[str, Section] = {
+        "java": lambda rig: group(rig, only, "client", kind="apache" if apache else "ours"),
+    }
+    if environment.get("AGAINST", "") == "ours":
+        all_parts = {"python": lambda rig: python_cells(rig, only, kind="ours")}
+    elif apache:
+        all_parts["distributedlog"] = lambda rig: group(rig, only, "distributedlog", kind="apache")
+        all_parts["pulsar"] = lambda rig: managed_ledgers(rig, only, kind="apache")
+        all_parts["autorecovery"] = lambda rig: autorecovery_cells(rig, only, kind="apache")
+        all_parts["kills"] = lambda rig: kill_rounds(rig, rounds, seed, kind="apache")
+    else:
+        all_parts["mixed"] = lambda rig: group(rig, only, "client", kind="mixed")
+        all_parts["python"] = lambda rig: python_cells(rig, only, kind="apache")
+        all_parts["python-mixed"] = lambda rig: python_cells(rig, only, kind="mixed")
+        all_parts["autorecovery"] = lambda rig: autorecovery_cells(rig, only, kind="ours")
+        all_parts["shell"] = lambda rig: shell_cells(rig, only)
+        all_parts["distributedlog"] = lambda rig: group(rig, only, "distributedlog", kind="ours")
+        all_parts["pulsar"] = lambda rig: managed_ledgers(rig, only, kind="ours")
+        all_parts["kills"] = lambda rig: kill_rounds(rig, rounds, seed, kind="mixed")
+        all_parts["python-kills"] = lambda rig: python_kill_rounds(rig, rounds, seed)
+    unknown = set(parts) - set(all_parts)
+    if unknown:
+        raise SystemExit(
+            f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(all_parts)}"
+        )
+    if only and not parts:
+        parts = [name for name in ("java", "python") if name in all_parts]
+    return [section for name, section in all_parts.items() if not parts or name in parts]
+
+
+def group(rig: Rig, only: list[str], name: str, *, kind: str) -> Iterator[Result]:
+    """Cells of Apache's Java client, or of what is built on it, on four bookies: ours, Apache's, or two of each."""
+    yield from _both_protocols(rig, rig.programs, [name, *only], kind, CELLS_MAIN)
+
+
+def managed_ledgers(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
+    """Pulsar's managed-ledger library, if Maven has its jars."""
+    try:
+        programs = pulsar_programs(beside=rig.programs)
+    except NotAvailable as error:
+        yield Result(
+            f"pulsar > {kind}", "managed-ledger", "skip", 0.0, f"its jars cannot be had: {error}"
+        )
+        return
+    yield from _both_protocols(rig, programs, ["managed-ledger", *only], kind, PULSAR_MAIN)
+
+
+def _both_protocols(
+    rig: Rig, programs: Programs, arguments: list[str], kind: str, main_class: str
+) -> Iterator[Result]:
+    counts = {"ours": (4, 0), "apache": (0, 4), "mixed": (2, 2)}[kind]
+    with rig.cluster(
+        ours=counts[0], apache=counts[1], is_made_by_apache=kind == "mixed"
+    ) as cluster:
+        for protocol in PROTOCOLS:
+            words = [cluster.metadata_uri, protocol, *arguments]
+            yield from run_cells(
+                f"java {protocol} > {kind}", cluster, programs, words, main_class=main_class
+            )

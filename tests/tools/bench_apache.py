@@ -1,0 +1,47 @@
+"""`./dev bench apache`: what an entry costs a bookie, and how many there are a second, through our protocol and through
+versions 2 and 3 of Apache's, in turns.
+
+SECONDS=3 ROUNDS=3 WINDOW=1000 SIZE=1024 change the load.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+
+from tests.tools.bench import ROOT, figure, run_bench
+
+PROTOCOLS = ("fastbk", "v2", "v3")
+WINDOW = os.environ.get("WINDOW", "1000")
+CASES = {
+    "append": ("adds_per_s", ("--window", WINDOW)),
+    "read": ("reads_per_s", ("--window", WINDOW)),
+    "read in batches": ("reads_per_s", ("--window", "10", "--entries-a-read", "64")),
+}
+
+
+def main() -> int:
+    """Run every case with every protocol that has it, and print medians."""
+    seconds = float(os.environ.get("SECONDS", "3"))
+    rounds = int(os.environ.get("ROUNDS", "3"))
+    size = ("--size", os.environ.get("SIZE", "1024"))
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        for name, (rate, more) in CASES.items():
+            for protocol in PROTOCOLS:
+                if protocol == "v3" and "--entries-a-read" in more:
+                    continue  # it has none
+                arguments = (name.split()[0], "--protocol", protocol, *size, *more)
+                result = run_bench(ROOT, arguments, seconds)
+                figures = figure(result, "cpu_us_per_entry.bookie"), figure(result, rate)
+                found.setdefault((name, protocol), []).append(figures)
+    print(f"{'':18} {'':7} {'bookie CPU µs/entry':>20} {'entries/s':>12}   (medians of {rounds})")
+    for (name, protocol), figures_of_rounds in found.items():
+        cpu, rate_found = (statistics.median(column) for column in zip(*figures_of_rounds, strict=True))
+        print(f"{name:18} {protocol:7} {cpu:20.2f} {rate_found:12,.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
