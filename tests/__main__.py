@@ -4,6 +4,9 @@ FAST=1 runs style, types, unit, property and native tests in about a minute; not
 ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run. Any other arguments
 go to pytest, which then runs once with just these.
 
+A committed tree has one seed in the tiers below ALL, so that it is judged the same wherever it is tested, and each
+change draws another; ALL=1 and runs of chosen tests draw a new one each time.
+
 Tests that share nothing run beside each other first; those that start services run alone afterwards.
 
 Up to three tests that fail in a tier are run once more, by themselves and with the same SEED. One that passes then
@@ -37,6 +40,18 @@ def tier() -> tuple[str, str]:
     if os.environ.get("FAST"):
         return "fast", "not slow and not soak and not perf"
     return "ci", "not soak and not perf"
+
+
+def seed() -> int:
+    """Return the seed of this run, 0 to 2^32-1: that of the committed tree in the tiers below ALL, else a new one."""
+    if tier()[0] != "all" and not sys.argv[1:]:
+        command = ["git", "rev-parse", "--verify", "HEAD^{tree}"]
+        try:
+            named = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            return int(named.stdout[:8], 16)
+        except (OSError, subprocess.CalledProcessError, ValueError):
+            pass  # no git, or no commit: an unpacked archive
+    return secrets.randbelow(2**32)
 
 
 def phases() -> list[tuple[str, list[str]]]:
@@ -112,7 +127,7 @@ def end_left_behind(run_id: str) -> bool:
 def main() -> int:
     """Run the tier, or what the arguments name; return 0 only if every test ran and passed."""
     started = time.monotonic()
-    os.environ.setdefault("SEED", str(secrets.randbelow(2**32)))
+    os.environ.setdefault("SEED", str(seed()))
     if "help" in sys.argv[1:]:
         print(__doc__)
         return 0
