@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from fastbk.server.apache_conf.reference import reference
 from tests.style.tree import ROOT, walk
 
 PAGES = ("ARCHITECTURE.md", "README.md")
@@ -22,6 +23,11 @@ def paths_named(text: str) -> set[str]:
 def test_paths_named_exist(page: str) -> None:
     named = paths_named((ROOT / page).read_text())
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_the_reference_of_apaches_keys_is_what_the_tables_say() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert reference() in page, "put the output of python -m fastbk.server.apache_conf.reference in its place"
 
 
 def invariants() -> list[str]:

@@ -14,14 +14,14 @@ from tests.style.tree import ROOT, walk
 
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
 LAYERS = [
-    {"errors", "invariant", "units", "config"},
+    {"errors", "invariant", "units", "config", "properties"},
     {"model"},
     {"observe"},
     {"native"},
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
-    {"sync", "admin", "doctor"},
+    {"sync", "admin", "doctor", "apache_import"},
     {"cli", "testing", "demo", "devcluster"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
