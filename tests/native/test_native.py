@@ -149,7 +149,7 @@ PROGRAMS = [
 
 @dataclass(frozen=True)
 class Fuzzer:
-    """A fuzz harness, its sources, the folder of its seed inputs under tests/golden if it has one, and what found faults.
+    """A fuzz harness, its sources, the folder of its seed inputs under tests/golden if any, and what found faults.
 
     `found` holds pairs of (runs, seed), each of which found a fault that was mended since.
     """
