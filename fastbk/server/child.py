@@ -81,6 +81,18 @@ class Child:
             except (BrokenPipeError, ConnectionError) as error:
                 raise SupervisorGone from error
 
+    def offer(self, message: dict[str, Any]) -> bool:
+        """Send one message unless the socket is full; return whether it went. For what can be asked again, from a loop
+        that must not wait. Raises SupervisorGone.
+        """
+        try:
+            self.control.send(msgspec.json.encode(message))
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionError) as error:
+            raise SupervisorGone from error
+        return True
+
     def receive(self, timeout_s: float | None = 0) -> dict[str, Any] | None:
         """Return the next message, or None when there is none within `timeout_s` (None: wait for
         ever).

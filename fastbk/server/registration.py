@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from fastbk.errors import Error, MetadataConflict
+from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.model.ids import BookieId
@@ -23,9 +23,10 @@ from fastbk.server.shard_moves import end_move
 from fastbk.server.unclean import begin_life
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from fastbk.meta.api import Lease, MetadataStore
+    from fastbk.meta.api import Lease, MetadataStore, VersionedLedger
+    from fastbk.model.ids import LedgerId
     from fastbk.server.config import BookieConfig
     from fastbk.storage.shards import Shards
 
@@ -129,6 +130,12 @@ class Membership:
         if store is not None:
             await self._call(store.close)
         self._thread.shutdown(wait=False)
+
+    def read_ledgers(self, ledger_ids: Sequence[LedgerId]) -> list[VersionedLedger | None]:
+        """Return ledgers' metadata; blocks, from any thread but the loop's. Raises Error."""
+        if self._store is None:
+            raise MetadataUnavailable("metadata is not open yet, or not any more")
+        return self._store.read_ledgers(ledger_ids)
 
     def _tell(self, properties: dict[str, str]) -> None:
         assert self._service is not None

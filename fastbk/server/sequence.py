@@ -79,9 +79,13 @@ class Sequence:
         config: BookieConfig,
         facts: Facts,
         told: Mapping[str, Callable[[dict[str, Any]], None]] | None = None,
+        asked: Mapping[str, Callable[[topology.Process, dict[str, Any]], None]] | None = None,
     ) -> None:
-        """`told`: by message type, who gets what children tell of their disks and their work."""
+        """`told`: by message type, who gets what children tell of their disks and their work.
+        `asked`: who answers what they ask.
+        """
         self._told = {} if told is None else told
+        self._asked = {} if asked is None else asked
         self._boot = boot
         self._watch = watch
         self._config = config
@@ -226,10 +230,13 @@ class Sequence:
         )
 
     def _note(self, message: Message) -> None:
-        if message.body.get("type") == "failed":
+        kind = str(message.body.get("type"))
+        if kind == "failed":
             self._failed[message.process] = str(message.body.get("reason"))
-        elif (take := self._told.get(str(message.body.get("type")))) is not None:
+        elif (take := self._told.get(kind)) is not None:
             take(message.body)
+        elif (answer := self._asked.get(kind)) is not None:
+            answer(message.process, message.body)
 
     def _why(self, event: Exited) -> str:
         """Return the reason that a child gave, else how it ended."""

@@ -15,8 +15,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
@@ -27,6 +25,7 @@ from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.opening import endpoints, open_admin
 from fastbk.server.apache_http.facts import BookieFacts
 from fastbk.server.config import split_address
+from fastbk.server.digest_desk import DigestDesk
 from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.board import DiskBoard
 from fastbk.server.disks.boot_check import UsedDirectory
@@ -34,6 +33,7 @@ from fastbk.server.disks.floors import reserve_bytes
 from fastbk.server.disks.gate import DiskGate
 from fastbk.server.gc_desk import GcDesk
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.lifeline import Lifeline
 from fastbk.server.read_only_desk import ReadOnlyDesk
 from fastbk.server.registration import Membership
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
@@ -74,7 +74,7 @@ class Supervisor:
         config_module.check(config)
         self._config = config
         self._accept_data_loss = accept_data_loss
-        self._lifeline = lifeline
+        self._lifeline = Lifeline(lifeline)
         self._life = Lifecycle(time.monotonic())
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
         self._restarts = Restarts(budget)
@@ -92,8 +92,6 @@ class Supervisor:
         self._reads_only = ""
         """Why the boot under way has no journal."""
         self._is_settled = False  # the directories were found to be this bookie's
-        self._is_orphan = False
-        self._remove_at_end: list[str] = []
 
     async def run(self) -> int:
         """Serve until asked to stop; return the exit code. Raises Error for what only a person can mend."""
@@ -101,9 +99,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
-        if self._lifeline is not None:
-            self._lifeline.setblocking(False)
-            loop.add_reader(self._lifeline, self._lifeline_readable)
+        self._lifeline.watch(lambda: self.stop("whoever started this bookie is gone"))
         async with contextlib.AsyncExitStack() as stack:
             directories = self._config.journal.all_directories, self._config.ledgers.all_directories
             locks = await asyncio.to_thread(lock_pairs, *directories)
@@ -149,6 +145,8 @@ class Supervisor:
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
+            self._digests = DigestDesk(self._membership.read_ledgers)
+            stack.push_async_callback(self._digests.close)
             return await self._boots()
 
     def _let_go(self, lock: DirectoryLock) -> None:
@@ -183,7 +181,7 @@ class Supervisor:
                 self._life.go(State.STARTING, str(error), time.monotonic())
                 self._membership.mark_not_writable()
                 kill_point("supervisor.before_restart")
-                self._tell({"type": "down", "reason": str(error)})
+                self._lifeline.tell({"type": "down", "reason": str(error)})
                 pause_s = await self._what_next(error, was_serving=was_serving)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -204,7 +202,7 @@ class Supervisor:
         )
         self._watch = watch = Watch(boot)
         kill_point("supervisor.after_spawn")
-        self._tell({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
+        self._lifeline.tell({"type": "starting", "epoch": self._epoch, "pids": self.pids()})
         try:
             # The children import meanwhile; what they say waits in the queue.
             service = await self._membership.join(self._bookie_id)
@@ -220,7 +218,9 @@ class Supervisor:
             )
             self._life.go(State.REPLAYING, "replaying the journal", time.monotonic())
             told = {"disk": self._disks.told, "gc_status": self._gc.told}
-            sequence = Sequence(boot, watch, self._config, facts, told)
+            asked = {"digests_wanted": self._digests.asked}
+            self._digests.attach(boot)
+            sequence = Sequence(boot, watch, self._config, facts, told, asked)
             if self._stop_reason is not None:
                 raise StopAsked
             kill_point("supervisor.before_start")
@@ -240,6 +240,7 @@ class Supervisor:
             self._say_ready(sequence, replayed, time.monotonic() - began_s)
             await self._serve(sequence)
         finally:
+            self._digests.detach()
             self._gc.detach()
             self._read_only.detach()
             self._metrics.detach()
@@ -259,7 +260,7 @@ class Supervisor:
             damage=sum(len(each.damage) for each in replayed),
             **sequence.properties,
         )
-        self._tell(
+        self._lifeline.tell(
             {
                 "type": "ready",
                 "bookie_id": self._bookie_id,
@@ -289,7 +290,7 @@ class Supervisor:
         logs.info("bookie.draining", reason=stop.reason)
         # Both at once: nobody has to wait for metadata to stop.
         timeout_ms = self._config.bookie.drain_timeout_ms
-        timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS) if self._is_orphan else timeout_ms
+        timeout_ms = min(timeout_ms, ORPHAN_DRAIN_MS) if self._lifeline.is_cut else timeout_ms
         clean, _ = await asyncio.gather(sequence.drain(timeout_ms), self._membership.withdraw())
         if clean and not self._reads_only:  # then nothing was flushed, and may have to be replayed
             await asyncio.to_thread(end_life, self._config.ledgers.all_directories)
@@ -373,28 +374,3 @@ class Supervisor:
             **life_info(self._life, self._restarts.budget, self._disks),
             **self._metrics.damage(),
         }
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        if self._lifeline is not None:
-            with contextlib.suppress(OSError):
-                self._lifeline.send(msgspec.json.encode(message))
-
-    def _lifeline_readable(self) -> None:
-        assert self._lifeline is not None
-        try:
-            data = self._lifeline.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            message = msgspec.json.decode(data, type=dict)
-            if message.get("type") == "remove_at_end":
-                self._remove_at_end.append(str(message["path"]))
-            return
-        asyncio.get_running_loop().remove_reader(self._lifeline)
-        self._is_orphan = True
-        for path in self._remove_at_end:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self.stop("whoever started this bookie is gone")

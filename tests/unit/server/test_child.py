@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
+from fastbk.server.child import MESSAGE_BYTES_MAX, Child, SupervisorGone, enlarge
 from tests.fixtures.wait import wait_until
 
 PROGRAM = """
@@ -139,3 +139,19 @@ def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     wait_until(gone, "the orphan's end")
     theirs.close()
     ours.close()
+
+
+def test_an_offer_does_not_wait_for_who_does_not_read() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        child = Child(ours, "worker")
+        count = 0
+        while child.offer({"type": "question", "text": "x" * 1000}):
+            count += 1
+        assert count > 1
+        theirs.recv(MESSAGE_BYTES_MAX)
+        assert child.offer({"type": "small"})
+        theirs.close()
+        with pytest.raises(SupervisorGone):
+            child.offer({"type": "question"})

@@ -63,6 +63,7 @@ class World:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.sent: list[tuple[Process, dict[str, Any]]] = []
         self.rung: list[Process] = []
+        self.heard: list[tuple[Process, object]] = []
         self.silent: set[Process] = set()
         wanted = children(workers, pairs, is_reads_only=is_reads_only)
         self.children = {process: FakeChild(self, process) for process in wanted}
@@ -97,6 +98,9 @@ class World:
                 self.say(process, type="drained")
                 self.events.put_nowait(Exited(process, 0))
 
+    def hear(self, process: Process, message: dict[str, Any]) -> None:
+        self.heard.append((process, message["what"]))
+
     def sequence(self, **settings: int) -> Sequence:
         config = BookieConfig(
             bookie=BookieSettings(**settings),
@@ -111,7 +115,8 @@ class World:
             shards=(0,) * 64,
             reads_only_reason=self.reads_only_reason,
         )
-        return Sequence(cast("Boot", self), cast("Watch", self), config, facts)
+        asked = {"wanted": self.hear}
+        return Sequence(cast("Boot", self), cast("Watch", self), config, facts, asked=asked)
 
     def order(self, kind: str) -> list[Process]:
         return [process for process, message in self.sent if message["type"] == kind]
@@ -279,3 +284,15 @@ async def test_serving_ends_with_a_stop_or_a_death() -> None:
     world.events.put_nowait(Exited(JOURNAL, 1))
     with pytest.raises(ChildDied, match="journal: a write failed: EIO"):
         await world.sequence().serve()
+
+
+async def test_what_a_child_asks_is_passed_on_with_its_name() -> None:
+    world = World()
+    world.say(worker(1), type="wanted", what=1)
+    world.greet()
+    sequence = world.sequence()
+    await sequence.start()
+    world.say(INDEX, type="wanted", what=2)
+    world.events.put_nowait(Stop("enough"))
+    await sequence.serve()
+    assert world.heard == [(worker(1), 1), (INDEX, 2)]
