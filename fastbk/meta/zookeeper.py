@@ -1,6 +1,6 @@
 """The metadata store of a cluster: ZooKeeper, in Apache BookKeeper's layout and bytes. See `fastbk.meta.api`.
 
-Beside Apache's nodes there are a few of our own under `<root>/fastbk`; `fastbk.meta.zookeeper_paths` shows all of them.
+Beside Apache's nodes there are a few of our own under `<root>/ID-fastbk`; `fastbk.meta.zookeeper_paths` shows them all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastbk.meta.watching import WatchHandle
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_ledgers import Ledgers
-from fastbk.meta.zookeeper_paths import Layout, Paths, parse_layout
+from fastbk.meta.zookeeper_paths import OWN_NAME, OWN_NAME_OLD, Layout, Paths, parse_layout
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
@@ -39,10 +39,11 @@ class ZooKeeperStore:
     ) -> None:
         """Connect and read the layout. Raises ConfigError where there is no cluster, MetadataUnavailable."""
         self.uri = location.uri
-        self._paths = Paths(location.root)
         self._session = Session(location.servers, timeout_s, session_timeout_s)
         try:
-            layout = read_layout(self._session.call("open"), location)
+            call = self._session.call("open")
+            layout = read_layout(call, location)
+            self._paths = find_paths(call, location.root)
         except BaseException:
             self._session.close()
             raise
@@ -167,6 +168,21 @@ def read_layout(call: Call, location: ZooKeeperLocation) -> Layout:
             f"{location.uri}: the cluster there has the layout {layout.value}; write zk+{layout.value}"
         )
     return layout
+
+
+def find_paths(call: Call, root: str) -> Paths:
+    """Return the paths of the cluster at `root`, with our own node by the name that it has there.
+
+    Where both names are, a process of a version that knows only the old one came later: what it writes is not seen.
+    """
+    for is_sure in (False, True):
+        if is_sure:
+            # A server that is behind must not have us begin a second node beside the old one.
+            call.sync(root)
+        for name in (OWN_NAME, OWN_NAME_OLD):
+            if call.exists(f"{root}/{name}") is not None:
+                return Paths(root, name)
+    return Paths(root)
 
 
 def _instance_id(call: Call, paths: Paths) -> str:

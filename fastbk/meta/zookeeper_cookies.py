@@ -7,40 +7,22 @@ whose cookie was deleted is unknown to the cluster, whatever its identity says.
 from __future__ import annotations
 
 from contextlib import suppress
-from types import TracebackType
 
 from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper import read_layout
 from fastbk.meta.zookeeper_calls import NodeExists, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_paths import Paths
-from fastbk.meta.zookeeper_session import Session
+from fastbk.meta.zookeeper_tool import ClusterSession
 from fastbk.model.ids import BookieId, check_bookie_id
 
 
-class Cookies:
+class Cookies(ClusterSession):
     """The cookies' nodes. A session of its own; every call ends within about `timeout_s` seconds."""
 
     def __init__(self, location: ZooKeeperLocation, timeout_s: float = 10.0) -> None:
         """Connect. Raises ConfigError where there is no cluster, MetadataUnavailable."""
+        super().__init__(location, timeout_s)
         self._paths = Paths(location.root)
-        self._session = Session(location.servers, timeout_s)
-        try:
-            read_layout(self._session.call("open"), location)
-        except BaseException:
-            self._session.close()
-            raise
-
-    def __enter__(self) -> Cookies:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._session.close()
 
     def names(self) -> list[BookieId]:
         """Return the ids of all bookies that have one."""

@@ -7,7 +7,11 @@
 <root>/00/0000/L0001             a ledger with an id below 2^31-1 in the hierarchical layout
 <root>/000/0000/0000/0000/L0001  any other one there, and every one in the long hierarchical layout
 <root>/L0000000001               a ledger in the flat layout
-<root>/fastbk/                   what only fastbk knows of: identities, deleted ids. Apache's tools pass it by
+<root>/ID-fastbk/                what only fastbk knows of: identities, deleted ids. Called `fastbk` in older clusters
+
+Apache's listings, `metaformat` and `nukeexistingcluster` know what may lie below the root by its name, and take what
+begins with `ID-` for a remainder of drawn ids, which they pass by, or remove with the rest. Any other name has
+`nukeexistingcluster` refuse.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ import re
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 
 ROOT_DEFAULT = "/ledgers"
+OWN_NAME = "ID-fastbk"
+OWN_NAME_OLD = "fastbk"
+"""What OWN_NAME was. A cluster that has this one and not the other keeps it (`fastbk.meta.zookeeper.find_paths`)."""
 SHORT_ID_END = 2**31 - 1
 """Ids from here on do not fit the short form, and are not drawn by the short generator."""
 
@@ -134,7 +141,8 @@ def parse_layout(raw: bytes) -> Layout:
 class Paths:
     """The paths of one cluster below `root` (as "/ledgers")."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, own_name: str = OWN_NAME) -> None:
+        """`own_name`: of the node that holds what only fastbk knows of."""
         self.root = root
         self.layout = f"{root}/LAYOUT"
         self.instance_id = f"{root}/INSTANCEID"
@@ -143,9 +151,9 @@ class Paths:
         self.cookies = f"{root}/cookies"
         self.idgen = f"{root}/idgen"
         self.idgen_long = f"{root}/idgen-long"
-        self.own = f"{root}/fastbk"
-        self.identities = f"{root}/fastbk/identities"
-        self.deleted = f"{root}/fastbk/deleted"
+        self.own = f"{root}/{own_name}"
+        self.identities = f"{self.own}/identities"
+        self.deleted = f"{self.own}/deleted"
 
     def registration(self, bookie_id: BookieId, *, writable: bool) -> str:
         """Return where a bookie is registered."""

@@ -18,13 +18,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper import read_layout
 from fastbk.meta.zookeeper_calls import BadVersion, Call, NodeExists, NoNode, ResultUnknown
-from fastbk.meta.zookeeper_session import Session
+from fastbk.meta.zookeeper_tool import ClusterSession
 from fastbk.model import protobuf, protobuf_text
 from fastbk.model.ids import BookieId, LedgerId
 
@@ -140,37 +138,18 @@ def parse_check_time(raw: bytes) -> int:
 # --- the nodes ---------------------------------------------------------------------------------------------------
 
 
-class Underreplication:
+class Underreplication(ClusterSession):
     """AutoRecovery's state of one cluster. A session of its own; every call ends within about `timeout_s` seconds."""
 
     def __init__(self, location: ZooKeeperLocation, timeout_s: float = 10.0) -> None:
         """Connect. Raises ConfigError where there is no cluster or a layout that is not known, MetadataUnavailable."""
         self._paths = UnderreplicationPaths(location.root)
-        self._session = Session(location.servers, timeout_s)
-        try:
-            call = self._call("look at AutoRecovery")
-            read_layout(call, location)
-            node = call.get(self._paths.layout)
-            if node is not None:
-                _check_layout(node.data)
-        except BaseException:
-            self._session.close()
-            raise
+        super().__init__(location, timeout_s)
 
-    def __enter__(self) -> Underreplication:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the session."""
-        self._session.close()
+    def _check(self, call: Call) -> None:
+        node = call.get(self._paths.layout)
+        if node is not None:
+            _check_layout(node.data)
 
     # --- switches ------------------------------------------------------------------------------------------------
 

@@ -142,6 +142,9 @@ async def test_busy_and_read_only_bookies_are_waited_for_and_left(version: str) 
             "another has its place",
         )
         await writer.close()
+        reader = await client.open_ledger(writer.ledger_id)
+        found = [bytes(one.data) async for one in reader.read()]
+        assert found == [b"x"] * 10 + [b"y"] * 10
 
 
 async def test_answers_to_nobody_are_dropped() -> None:

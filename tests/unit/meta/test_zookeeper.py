@@ -18,7 +18,7 @@ from fastbk.model.ledger import LedgerMetadata
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
-EMPTY_CLUSTER = {"LAYOUT", "INSTANCEID", "available", "cookies", "fastbk"}
+EMPTY_CLUSTER = {"LAYOUT", "INSTANCEID", "available", "cookies", "ID-fastbk"}
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ def test_a_cluster_of_apaches_without_an_id_is_served(
     zookeeper: ZooKeeperPlace, peek: KazooClient
 ) -> None:
     uri = zookeeper.uri()
-    for name in ("INSTANCEID", "cookies", "fastbk/identities", "fastbk/deleted", "fastbk"):
+    for name in ("INSTANCEID", "cookies", "ID-fastbk/identities", "ID-fastbk/deleted", "ID-fastbk"):
         peek.delete(zookeeper.path(name))
     peek.delete(zookeeper.path("available/readonly"))
     with closing(open_store(uri)) as store:

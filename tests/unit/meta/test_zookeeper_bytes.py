@@ -130,10 +130,10 @@ def test_flat_names_read_back(ledger_id: int) -> None:
 
 def test_deleted_ids_share_a_node_with_their_neighbours() -> None:
     found = paths.Paths("/ledgers")
-    assert found.deleted_bucket(0) == "/ledgers/fastbk/deleted/00000000000/000"
+    assert found.deleted_bucket(0) == "/ledgers/ID-fastbk/deleted/00000000000/000"
     assert found.deleted_bucket(4095) == found.deleted_bucket(0)
-    assert found.deleted_bucket(4096) == "/ledgers/fastbk/deleted/00000000000/001"
-    assert found.deleted_bucket(2**63 - 1) == "/ledgers/fastbk/deleted/3ffffffffff/1ff"
+    assert found.deleted_bucket(4096) == "/ledgers/ID-fastbk/deleted/00000000000/001"
+    assert found.deleted_bucket(2**63 - 1) == "/ledgers/ID-fastbk/deleted/3ffffffffff/1ff"
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------
