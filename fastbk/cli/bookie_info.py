@@ -59,6 +59,11 @@ def _print_info(found: dict[str, Any]) -> None:
             f"{'damaged:':<11} {found['quarantined']:,} ranges of entries in quarantine, {found['limbo']:,} ledgers in"
             f" limbo; `fastbk bookie repair {found['bookie_id']}` heals them"
         )
+    if found.get("bad_digests"):
+        print(
+            f"{'digests:':<11} {found['bad_digests']:,} ranges of entries came with a wrong digest; readers take other"
+            " bookies' copies (GET /scrub names them)"
+        )
     for reason in found["not_ready"]:
         print(f"{'because:':<11} {reason}")
     _print_disks(found["disks"])

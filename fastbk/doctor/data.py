@@ -122,12 +122,20 @@ class Data:
         return ok("last stop", "not a clean one; what was acknowledged is replayed")
 
     def quarantine(self, directory: str) -> Finding:
-        """What the scrub has found damaged and nobody has healed."""
+        """What the scrub has found damaged and nobody has healed, or has come with wrong digests."""
         path = f"{directory}/{SCRUB_NAME}"
         if not os.path.exists(path):
             return ok("quarantine", f"nothing was scrubbed in {directory} yet")
         with Disk(Path(directory), "plain") as disk:
             state = sealed_json.decode(disk.read_file(path), ScrubState, SCRUB_FORMAT, path)
+        if state.bad_digests and not state.quarantined:
+            bad = state.bad_digests[0]
+            return warn(
+                "quarantine",
+                f"{directory}: {format_count(len(state.bad_digests), 'range')} of entries came with a wrong digest, as"
+                f" of ledger {bad.ledger_id} from entry {bad.first}: no reader takes these copies",
+                "look for the client or network that sent them so: docs/damage.md",
+            )
         if not state.quarantined:
             return ok(
                 "quarantine", f"empty in {directory}, after {format_count(state.cycles, 'cycle')}"

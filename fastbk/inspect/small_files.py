@@ -125,7 +125,7 @@ def read_limbo(path: str) -> Iterator[Item]:
 
 
 def read_scrub(path: str) -> Iterator[Item]:
-    """Yield how far a directory's scrub is, then what it has in quarantine."""
+    """Yield how far a directory's scrub is, then what it has in quarantine, and what came with wrong digests."""
     path = _inside(path, scrub_state.NAME)
     raw = _whole(path)
     try:
@@ -135,9 +135,13 @@ def read_scrub(path: str) -> Iterator[Item]:
         return
     facts = msgspec.to_builtins(state)
     quarantined = facts.pop("quarantined")
-    yield Item("scrub", 0, {"file": path, **facts, "quarantined": len(quarantined)})
+    bad_digests = facts.pop("bad_digests")
+    counts = {"quarantined": len(quarantined), "bad_digests": len(bad_digests)}
+    yield Item("scrub", 0, {"file": path, **facts, **counts})
     for one in quarantined:
         yield Item("quarantined", 0, one)
+    for one in bad_digests:
+        yield Item("bad digests", 0, one)
 
 
 def read_unclean(path: str) -> Iterator[Item]:

@@ -30,6 +30,7 @@ class _Library:
     FBK_C_GC_REFUSED: int
     FBK_C_GC_SUSPENDED: int
     FBK_C_INDEX_AHEAD_JOBS: int
+    FBK_C_INDEX_BAD_DIGESTS: int
     FBK_C_INDEX_BATCHES: int
     FBK_C_INDEX_BULK_RATE: int
     FBK_C_INDEX_CACHE_BYTES: int
@@ -68,9 +69,13 @@ class _Library:
     FBK_C_INDEX_REPLAYED_RECORDS: int
     FBK_C_INDEX_REPLY_FULL: int
     FBK_C_INDEX_RUN_HITS: int
+    FBK_C_INDEX_SCRUB_BAD_DIGESTS: int
     FBK_C_INDEX_SCRUB_BYTES: int
     FBK_C_INDEX_SCRUB_CYCLES: int
     FBK_C_INDEX_SCRUB_DAMAGED: int
+    FBK_C_INDEX_SCRUB_DIGESTS: int
+    FBK_C_INDEX_SCRUB_DIGESTS_KEYED: int
+    FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN: int
     FBK_C_INDEX_SEALS: int
     FBK_C_INDEX_SKIPPED: int
     FBK_C_INDEX_SLEEPS: int
@@ -436,7 +441,7 @@ class _Library:
     def fbk_log_scan_get_status(self, arg0: Pointer, arg1: Pointer, /) -> None: ...
     def fbk_log_scan_next(self, arg0: Pointer, arg1: Pointer, arg2: int, /) -> int: ...
     def fbk_log_scan_open(self, arg0: Pointer, arg1: BytesPointer, arg2: Pointer, arg3: Pointer, /) -> CData: ...
-    def fbk_log_scan_verify(self, arg0: Pointer, arg1: Pointer, arg2: int, /) -> int: ...
+    def fbk_log_scan_verify(self, arg0: Pointer, arg1: Pointer, arg2: int, arg3: Pointer, arg4: Pointer, arg5: int, /) -> int: ...
     def fbk_merge_abandon(self, arg0: Pointer, /) -> None: ...
     def fbk_merge_begin(self, arg0: Pointer, arg1: Pointer, arg2: Pointer, arg3: Pointer, /) -> CData: ...
     def fbk_merge_end(self, arg0: Pointer, arg1: Pointer, /) -> int: ...

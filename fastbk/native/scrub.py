@@ -7,7 +7,7 @@ thread at a time.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
@@ -15,7 +15,7 @@ from fastbk.native.ffi import check, error_of
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state, unpack_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fastbk.native.cdata import CData
     from fastbk.native.disk import Disk
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RUNS_A_CALL = 1024
 LOST_MAX = 10_000
+BAD_RANGES_MAX = 1024
+"""Ranges of entries with bad digests that one verification names; more are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,23 @@ class Run:
 
 
 RUN_FIELDS = tuple(Run.__dataclass_fields__)
+
+
+@dataclass(slots=True)
+class DigestLook:
+    """What to look at of entries' own digests, and what was found; verifications add to it.
+
+    Attributes:
+        types: ledger id -> digest type as on the wire; only CRCs can be checked here.
+        entries: whose digest was computed. bad_entries: of these, those that no reader takes, though their bytes are
+            those that came.
+        bad: (ledger, first id, last id) of these, within one run each; of one verification 1,024 at most.
+    """
+
+    types: Mapping[int, int]
+    entries: int = 0
+    bad_entries: int = 0
+    bad: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class RunTable:
@@ -172,15 +191,27 @@ class LogScan:
         while (count := self.next_into(runs, RUNS_A_CALL)) > 0:
             yield from [run_of(runs[n]) for n in range(count)]
 
-    def verify(self, runs: Sequence[Run]) -> list[Run]:
-        """Check runs that locations name, by rising offsets; return those that are not whole, with `damaged` set."""
+    def verify(self, runs: Sequence[Run], digests: DigestLook | None = None) -> list[Run]:
+        """Check runs that locations name, by rising offsets; return those that are not whole, with `damaged` set.
+
+        `digests`: entries' own digests are looked at, too.
+        """
         native = ffi.new("struct fbk_scanned_run[]", len(runs) + 1)
         for n, run in enumerate(runs):
             fill_run(native[n], run)
-        bad = lib.fbk_log_scan_verify(self.handle, native, len(runs))
-        if check(bad, "verify", self._path) == 0:
-            return []
-        return [run_of(native[n]) for n in range(len(runs)) if native[n].damaged != 0]
+        found, ranges = ffi.NULL, ffi.NULL
+        if digests is not None:
+            found = ffi.new("struct fbk_digests_found *")
+            ranges = ffi.new("struct fbk_id_range[]", BAD_RANGES_MAX)
+            for n, run in enumerate(runs):
+                native[n].digest_type = digests.types.get(run.ledger_id, lib.FBK_DIGEST_NONE)
+        bad = lib.fbk_log_scan_verify(self.handle, native, len(runs), found, ranges, BAD_RANGES_MAX)
+        check(bad, "verify", self._path)
+        if digests is not None:
+            _take_digests(digests, found, ranges)
+        return (
+            [run_of(native[n]) for n in range(len(runs)) if native[n].damaged != 0] if bad else []
+        )
 
     @property
     def status(self) -> LogScanStatus:
@@ -207,6 +238,15 @@ class LogScan:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _take_digests(digests: DigestLook, found: CData, ranges: CData) -> None:
+    digests.entries += int(found.entries)
+    digests.bad_entries += int(found.bad_entries)
+    digests.bad += [
+        (int(one.ledger_id), int(one.first_entry_id), int(one.last_entry_id))
+        for one in ranges[0 : min(int(found.bad_count), BAD_RANGES_MAX)]
+    ]
 
 
 def fill_run(raw: CData, run: Run) -> None:

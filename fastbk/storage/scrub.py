@@ -4,6 +4,9 @@ Every block of the locations files, every run that a location names, and the sea
 read past the page cache. A damaged run counts only for those of its entries of which no other copy here is whole. Files
 may be merged, compacted and recycled meanwhile: what vanishes and is not listed any more is nobody's damage.
 
+Entries that are whole are also checked by their own digests, where metadata says in time which those are: it is asked
+while the disk is read, and waited for in short slices, so that nothing else of the thread's work is held up.
+
 Run by the index's background thread: each `step` is some milliseconds of work, and tells its bytes. What is found lies
 in `found` for the main loop to take.
 """
@@ -18,17 +21,19 @@ from fastbk.errors import Error
 from fastbk.native.ffi import CorruptDataError, NativeFullError
 from fastbk.native.journal_scan import JournalScan
 from fastbk.native.location_pass import Scope
-from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
+from fastbk.native.scrub import DigestLook, LogScan, Run, check_locations, unreadable
 from fastbk.storage.check import run_list
+from fastbk.storage.digest_look import DigestCount, NoDigests
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.units import KIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from fastbk.native.disk import Disk
     from fastbk.native.store import Store
+    from fastbk.storage.digest_look import DigestSource
     from fastbk.storage.manifest import LogEntry, Manifest
 
 RUNS_A_PASS = 65_536
@@ -66,6 +71,7 @@ class ScrubCycle:
         *,
         place: tuple[int, int] = (0, 0),
         deleted: Sequence[int] = (),
+        digests: DigestSource | None = None,
     ) -> None:
         """Begin.
 
@@ -75,9 +81,13 @@ class ScrubCycle:
             disk, journal_disk: for this alone.
             place: (log id, offset) where a cycle that was cut off goes on; (0, 0): at the beginning.
             deleted: ids of ledgers that nobody will read.
+            digests: knows which digests entries have; None: those are not looked at.
         """
         self.place = place
         self.found: deque[Damaged] = deque()
+        self.bad_digests: deque[tuple[int, int, int]] = deque()
+        """(ledger, first id, last id) of whole entries with wrong digests."""
+        self.digests = DigestCount()
         self.runs = 0
         self.read_bytes = 0
         self.damaged_runs = 0
@@ -92,6 +102,8 @@ class ScrubCycle:
         self._journal_directory = journal_directory
         self._incarnation = incarnation
         self._deleted = deleted
+        self._digests: DigestSource = NoDigests() if digests is None else digests
+        self._counts_digests = digests is not None
         self._is_resumed = place != (0, 0)
         self._slices: Iterator[int] | None = None
 
@@ -115,6 +127,7 @@ class ScrubCycle:
         self.is_done = True
 
     def _all(self, store: Store) -> Iterator[int]:
+        self._digests.begin_cycle()
         if not self._is_resumed:
             yield from self._locations(store)
         yield from self._logs(store)
@@ -166,14 +179,23 @@ class ScrubCycle:
             while at < len(runs):
                 step = _step_of(run_list(runs, at, RUNS_A_STEP))
                 at += len(step)
-                size_bytes = self._verify(store, logs[step[0].log_id], step)
+                types = yield from self._types_of(step)
+                size_bytes = self._verify(store, logs[step[0].log_id], step, types)
                 self.place = step[-1].log_id, step[-1].offset_bytes + 1
                 yield 1 + size_bytes
             if runs.is_all:
                 return
 
-    def _verify(self, store: Store, log: LogEntry, runs: list[Run]) -> int:
+    def _types_of(self, runs: list[Run]) -> Generator[int, None, dict[int, int]]:
+        ledger_ids = {run.ledger_id for run in runs}
+        while self._digests.want(ledger_ids):
+            self._digests.wait()
+            yield 1
+        return self._digests.known(ledger_ids)
+
+    def _verify(self, store: Store, log: LogEntry, runs: list[Run], types: dict[int, int]) -> int:
         path = log_path(self._directory, log.log_id)
+        look = DigestLook(types)
         try:
             with LogScan(
                 self._disk,
@@ -183,7 +205,7 @@ class ScrubCycle:
                 salt=log.salt,
                 end_bytes=self._durable_bytes(log),
             ) as scan:
-                bad = scan.verify(runs)
+                bad = scan.verify(runs, look)
         except OSError as error:
             if self._is_listed(log):
                 self._add(Damaged(path, f"can't be read: {error.strerror}"))
@@ -192,7 +214,16 @@ class ScrubCycle:
             reason = f"a run at offset {run.offset_bytes} of {path} is damaged"
             self._note(store, path, run, reason)
         self.runs += len(runs)
+        self._note_digests(runs, look)
         return sum(run.size_bytes for run in runs)
+
+    def _note_digests(self, runs: list[Run], look: DigestLook) -> None:
+        if not self._counts_digests:
+            return
+        self.digests.checked += look.entries
+        self.digests.bad += look.bad_entries
+        self.digests.add_unchecked(runs, look.types)
+        self.bad_digests.extend(look.bad[: FOUND_MAX - len(self.bad_digests)])
 
     def _note(self, store: Store, path: str, run: Run, reason: str) -> None:
         try:

@@ -13,7 +13,21 @@ struct fbk_scanned_run {
     uint32_t size_bytes;
     uint32_t entry_count;
     int32_t damaged;       /* entries that fail their checksum, or < 0: nothing in it can be trusted or read */
-    uint32_t reserved;
+    uint32_t digest_type;  /* verify: its entries' own digests, as metadata names them; NONE: they are not looked at */
+};
+
+/* Entries of one ledger without a gap between their ids in a run. */
+struct fbk_id_range {
+    int64_t ledger_id;
+    int64_t first_entry_id;
+    int64_t last_entry_id;
+};
+
+/* Digests that a verification has computed. */
+struct fbk_digests_found {
+    uint64_t entries;
+    uint64_t bad_entries;  /* of these: their bytes are those that came, and no reader takes them */
+    uint64_t bad_count;    /* ranges of them; no more than bad_max were copied */
 };
 
 struct fbk_log_scan_options {
@@ -39,8 +53,10 @@ struct fbk_log_scan *fbk_log_scan_open(struct fbk_io *io, const char *path, cons
 void fbk_log_scan_close(struct fbk_log_scan *scan);
 /* Finds runs by their own headers, from the log's beginning on: how many, 0 at the end; -ENOMEM. */
 int32_t fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t runs_max);
-/* Checks runs that locations name, by rising offsets: sets `damaged` of each.  How many are not whole; -ENOMEM. */
-int32_t fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count);
+/* Checks runs that locations name, by rising offsets: sets `damaged` of each.  How many are not whole; -ENOMEM.
+ * digests: NULL, or what is found of digests that are CRCs, in entries whose checksums are good; added to what is there. */
+int32_t fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count,
+                            struct fbk_digests_found *digests, struct fbk_id_range *bad, uint64_t bad_max);
 void fbk_log_scan_get_status(const struct fbk_log_scan *scan, struct fbk_log_scan_status *status);
 
 struct fbk_locations_found {

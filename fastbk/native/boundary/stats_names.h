@@ -174,6 +174,11 @@
 #define FBK_C_INDEX_SCRUB_DAMAGED 48    /* runs found damaged */
 #define FBK_C_INDEX_QUARANTINED 49      /* gauge: ranges of entries in quarantine */
 #define FBK_C_INDEX_BULK_RATE 50        /* gauge: bytes a second that history may be read at */
+#define FBK_C_INDEX_SCRUB_DIGESTS 51    /* entries' own digests that were computed */
+#define FBK_C_INDEX_SCRUB_BAD_DIGESTS 52 /* of these: wrong, under a good checksum */
+#define FBK_C_INDEX_SCRUB_DIGESTS_KEYED 53 /* entries whose digest takes a key to check */
+#define FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN 54 /* entries whose digest nobody named */
+#define FBK_C_INDEX_BAD_DIGESTS 55      /* gauge: ranges of entries that came with a wrong digest */
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2

@@ -5,6 +5,7 @@
 #include "fbk_scrub.h"
 
 #include "fbk_checksum.h"
+#include "fbk_digest.h"
 #include "fbk_entry_log.h"
 #include "fbk_segment.h"
 
@@ -251,13 +252,51 @@ fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint3
     return (int32_t)count;
 }
 
+/* ---------------------------------------------------------------- verifying */
+
+static void
+note_bad_digest(struct fbk_digests_found *found, struct fbk_id_range *bad, uint64_t bad_max, int64_t ledger_id,
+                int64_t entry_id, bool goes_on)
+{
+    found->bad_entries++;
+    found->bad_count += !goes_on;
+    if (found->bad_count > bad_max)
+        return;
+    struct fbk_id_range *range = &bad[found->bad_count - 1];
+    if (!goes_on)
+        *range = (struct fbk_id_range){.ledger_id = ledger_id, .first_entry_id = entry_id};
+    range->last_entry_id = entry_id;
+}
+
+/* Of a run that was checked: entries that fail their checksum have no bytes any more. */
+static void
+check_digests(const uint8_t *bytes, const struct fbk_scanned_run *run, struct fbk_digests_found *found,
+              struct fbk_id_range *bad, uint64_t bad_max)
+{
+    const struct fbk_run_item *items = (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
+    int64_t bad_entry_id = -2; /* the last one */
+    if (run->digest_type != FBK_DIGEST_CRC32C && run->digest_type != FBK_DIGEST_CRC32)
+        return;
+    for (uint32_t i = 0; i < run->entry_count; i++) {
+        const struct fbk_run_item *item = &items[i];
+        if (item->size_bytes == 0)
+            continue;
+        found->entries++;
+        if (fbk_digest_check(run->digest_type, bytes + item->offset_bytes, item->size_bytes) == FBK_S_OK)
+            continue;
+        note_bad_digest(found, bad, bad_max, run->ledger_id, item->entry_id, item->entry_id - bad_entry_id == 1);
+        bad_entry_id = item->entry_id;
+    }
+}
+
 int32_t
-fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count)
+fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count,
+                    struct fbk_digests_found *digests, struct fbk_id_range *ranges, uint64_t ranges_max)
 {
     int32_t bad = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct fbk_location location = location_of(&runs[i]);
-        uint8_t *bytes;
+        uint8_t *bytes = NULL;
         if (location.log_id != scan->options.log_id || !fbk_location_is_sane(&location) ||
             location.offset_bytes + location.size_bytes > scan->options.end_bytes)
             runs[i].damaged = FBK_E_CORRUPT;
@@ -265,6 +304,8 @@ fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uin
             runs[i].damaged = check_run(scan, &location, &bytes);
         if (runs[i].damaged == -ENOMEM)
             return runs[i].damaged;
+        if (digests && runs[i].damaged >= 0)
+            check_digests(bytes, &runs[i], digests, ranges, ranges_max);
         bad += runs[i].damaged != 0;
     }
     return bad;

@@ -68,10 +68,11 @@ class Metrics:
         return self._stats.get(role, [])
 
     def damage(self) -> dict[str, int]:
-        """Return how much waits for `fastbk bookie repair`."""
+        """Return how much waits for `fastbk bookie repair`, and how much came with wrong digests."""
         return {
             "quarantined": self.value("FBK_C_INDEX_QUARANTINED"),
             "limbo": self.value("FBK_C_INDEX_LIMBO"),
+            "bad_digests": self.value("FBK_C_INDEX_BAD_DIGESTS"),
         }
 
     def value(self, slot_name: str) -> int:

@@ -1,4 +1,6 @@
-"""`GET /scrub`: how far the scrub is, and what it has found damaged, as it is remembered on the disks."""
+"""`GET /scrub`: how far the scrub is, and what it has found, as it is remembered on the disks: entries that are damaged
+(`quarantined`), and those that came with a wrong digest (`bad_digests`).
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,14 @@ class ScrubPage:
         self._directories = directories
 
     async def answer(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return what is quarantined and each pair's cycle. Raises StorageError, OSError."""
+        """Return what is quarantined or has a wrong digest, and each pair's cycle. Raises StorageError, OSError."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> dict[str, Any]:
         pairs: list[dict[str, Any]] = []
         quarantined: list[dict[str, Any]] = []
-        is_cut = False
+        bad_digests: list[dict[str, Any]] = []
+        is_cut = is_bad_digests_cut = False
         for number, directory in enumerate(self._directories):
             disk = Disk(directory, "plain", only_reads=True)
             try:
@@ -41,5 +44,13 @@ class ScrubPage:
             fields = msgspec.to_builtins(state)
             quarantined += fields.pop("quarantined")
             is_cut |= fields.pop("is_cut")
+            bad_digests += fields.pop("bad_digests")
+            is_bad_digests_cut |= fields.pop("is_bad_digests_cut")
             pairs.append({"pair": number, "directory": directory, **fields})
-        return {"quarantined": quarantined, "is_cut": is_cut, "pairs": pairs}
+        return {
+            "quarantined": quarantined,
+            "is_cut": is_cut,
+            "bad_digests": bad_digests,
+            "is_bad_digests_cut": is_bad_digests_cut,
+            "pairs": pairs,
+        }

@@ -26,6 +26,7 @@ from fastbk.server.disks.place import Place, require_mounted
 from fastbk.server.disks.watch import DiskWatch
 from fastbk.server.gc_messages import Space
 from fastbk.server.index.background import Background
+from fastbk.server.index.digests import DigestTypes
 from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
@@ -163,7 +164,7 @@ class Parts:
             log=logs.warning,
         )
 
-    def scrubber(self) -> Scrubber:
+    def scrubber(self, digests: DigestTypes) -> Scrubber:
         """Return what looks for damage; everything it does with disks is done by the background thread."""
         made = Scrubber(
             self.index,
@@ -176,6 +177,7 @@ class Parts:
             self.config.journal_directory,
             self.config.incarnation,
             log=logs.warning,
+            digests=digests,
         )
         self.flusher.upkeep.on_damage = lambda ranges: made.quarantine(
             ranges, "found damaged by a compaction"
@@ -202,7 +204,8 @@ class IndexLoop:
         self.index = parts.index
         self.flusher = parts.flusher
         self.checkpoint = parts.checkpoint
-        self.scrubber = parts.scrubber()
+        self.digests = DigestTypes(child.offer)
+        self.scrubber = parts.scrubber(self.digests)
         self.port = GcPort(
             child.fds["gc"],
             parts.index,
@@ -254,6 +257,8 @@ class IndexLoop:
         while (message := self.child.receive()) is not None:
             if message.get("type") == "drain":
                 self.is_draining = True
+            elif message.get("type") == "digests_known":
+                self.digests.told(message["digests"])
 
     def drain(self) -> None:
         """Take all in (workers and journal are gone), then leave nothing to replay."""

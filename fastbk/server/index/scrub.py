@@ -5,6 +5,7 @@ What is remembered is written by the background thread, too: the main loop never
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import msgspec
 
 from fastbk.server.index.background import SCRUB, Task
 from fastbk.server.index.pacing import TokenBucket
+from fastbk.storage.digest_look import DigestCount
 from fastbk.storage.scrub import Recheck, ScrubCycle
 from fastbk.storage.scrub_state import Quarantined, ScrubState, read_scrub_state, write_scrub_state
 from fastbk.units import KIB
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fastbk.server.index.background import Background, DirectBackground
     from fastbk.server.settings import ScrubSettings
     from fastbk.storage.checkpoint import Checkpoint
+    from fastbk.storage.digest_look import DigestSource
     from fastbk.storage.scrub import Damaged
 
 SAVE_INTERVAL_S = 60.0
@@ -32,7 +35,8 @@ RETRY_S = 60.0
 """After a cycle that ended early."""
 RATE_MIN_BYTES_PER_S = 64 * KIB
 LOGGED_MAX = 20
-"""Findings of one look that get a line each."""
+"""Findings of one look that get a line each; ranges of bad digests: of one minute."""
+LOG_WINDOW_S = 60.0
 
 
 class Save:
@@ -75,10 +79,16 @@ class Scrubber:
         incarnation: int,
         *,
         log: Callable[..., None],
+        digests: DigestSource | None = None,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Remember what was, and begin nothing yet. `disk`, `journal_disk`: for the background thread's scrub alone."""
+        """Remember what was, and begin nothing yet.
+
+        Args:
+            disk, journal_disk: for the background thread's scrub alone.
+            digests: knows which digests ledgers have, in the background thread; None: they are not looked at.
+        """
         self.state = read_scrub_state(disk, directory, incarnation)
         self.wants_flush = False
         """A sealed journal file is damaged: what it holds had better be flushed soon."""
@@ -92,6 +102,7 @@ class Scrubber:
         self._journal_directory = journal_directory
         self._incarnation = incarnation
         self._log = log
+        self._digests = digests
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
         self._bucket = TokenBucket(RATE_MIN_BYTES_PER_S)
@@ -100,17 +111,23 @@ class Scrubber:
         self._rechecked_generation = -1
         self._counted_bytes = 0
         self._counted_runs = 0
+        self._counted_digests = DigestCount()
+        self._bad_lines = 0
+        self._bad_unsaid = 0
+        """Ranges of bad digests in this window of LOG_WINDOW_S: with a line, and without."""
+        self._bad_window_s = 0.0
         self._not_before_s = 0.0
         self._saved = self.state
         self._saved_s = monotonic_s()
         self._is_changed = False
-        self._shown_ranges = 0
+        self._shown_ranges = self._shown_digests = 0
         self._show()
 
     def look(self) -> None:
         """Take what was found, begin what is due. Memory only."""
         self._take_cycle()
         self._take_recheck()
+        self._say_bad_digests([])
         if self._settings.rate_bytes and self._cycle is None:
             self._begin_if_due()
         is_time = self._monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
@@ -138,7 +155,8 @@ class Scrubber:
         if self._monotonic_s() < self._not_before_s or not (is_under_way or is_due):
             return
         if not is_under_way:
-            self._set(began_s=max(1, int(now_s)), log_id=0, offset_bytes=0)
+            began_s = max(1, int(now_s))
+            self._set(began_s=began_s, log_id=0, offset_bytes=0, digests_unanswered=0)
         manifest = self._checkpoint.manifest
         total = sum(log.live_bytes for log in manifest.logs)
         total += sum(entry.size_bytes for entry in manifest.locations)
@@ -155,8 +173,10 @@ class Scrubber:
             self._incarnation,
             place=(self.state.log_id, self.state.offset_bytes),
             deleted=self._index.deleted_ledgers(),
+            digests=self._digests,
         )
         self._counted_bytes = self._counted_runs = 0
+        self._counted_digests = DigestCount()
         self._background.submit(Task("scrub", SCRUB, self._cycle, self._bucket))
 
     def _take_cycle(self) -> None:
@@ -170,6 +190,7 @@ class Scrubber:
         self._index.count("FBK_C_INDEX_SCRUB_BYTES", cycle.read_bytes - self._counted_bytes)
         self._index.count("FBK_C_INDEX_SCRUB_DAMAGED", cycle.damaged_runs - self._counted_runs)
         self._counted_bytes, self._counted_runs = cycle.read_bytes, cycle.damaged_runs
+        self._take_digests(cycle)
         if cycle.place != (self.state.log_id, self.state.offset_bytes):
             self.state = msgspec.structs.replace(
                 self.state, log_id=cycle.place[0], offset_bytes=cycle.place[1]
@@ -182,8 +203,51 @@ class Scrubber:
             self._log("scrub.stopped", reason=cycle.stopped)
             return
         self._index.count("FBK_C_INDEX_SCRUB_CYCLES")
+        self.state = self.state.without_unseen(set(self._index.deleted_ledgers()))
+        self._show()
         now_s = int(self._clock_s())
         self._set(cycles=self.state.cycles + 1, began_s=0, ended_s=now_s, log_id=0, offset_bytes=0)
+
+    # ---- bad digests
+
+    def _take_digests(self, cycle: ScrubCycle) -> None:
+        """Count what was looked at; remember, and say, what came with a wrong digest."""
+        count = dataclasses.replace(cycle.digests)  # the other thread goes on counting
+        more = count.minus(self._counted_digests)
+        self._counted_digests = count
+        self._index.count("FBK_C_INDEX_SCRUB_DIGESTS", more.checked)
+        self._index.count("FBK_C_INDEX_SCRUB_BAD_DIGESTS", more.bad)
+        self._index.count("FBK_C_INDEX_SCRUB_DIGESTS_KEYED", more.keyed)
+        self._index.count("FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN", more.unknown)
+        if more.unanswered:
+            unanswered = self.state.digests_unanswered + more.unanswered
+            self.state = msgspec.structs.replace(self.state, digests_unanswered=unanswered)
+        found = [cycle.bad_digests.popleft() for _ in range(len(cycle.bad_digests))]
+        if found:
+            known = {one.key for one in self.state.bad_digests}
+            self._say_bad_digests([key for key in found if key not in known])
+            self.state = self.state.with_bad_digests(found, int(self._clock_s()))
+            self._is_changed = True
+            self._show()
+
+    def _say_bad_digests(self, found: list[tuple[int, int, int]]) -> None:
+        now_s = self._monotonic_s()
+        if now_s - self._bad_window_s >= LOG_WINDOW_S:
+            self._bad_window_s = now_s
+            if self._bad_unsaid:
+                self._log("scrub.more_bad_digests", ranges=self._bad_unsaid)
+            self._bad_lines = self._bad_unsaid = 0
+        said = found[: LOGGED_MAX - self._bad_lines]
+        self._bad_lines += len(said)
+        self._bad_unsaid += len(found) - len(said)
+        for ledger_id, first, last in said:
+            self._log(
+                "scrub.bad_digest",
+                ledger_id=ledger_id,
+                first_entry_id=first,
+                last_entry_id=last,
+                next="it came so: readers take another bookie's copy; docs/damage.md",
+            )
 
     # ---- what was found
 
@@ -259,6 +323,10 @@ class Scrubber:
         change = (ranges - self._shown_ranges) % (1 << 64)
         self._index.count("FBK_C_INDEX_QUARANTINED", change)
         self._shown_ranges = ranges
+        digests = len(self.state.bad_digests)
+        change = (digests - self._shown_digests) % (1 << 64)
+        self._index.count("FBK_C_INDEX_BAD_DIGESTS", change)
+        self._shown_digests = digests
 
     def _save(self) -> None:
         self._is_changed = False

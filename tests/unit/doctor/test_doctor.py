@@ -232,7 +232,12 @@ def test_entries_in_quarantine(patient: Patient) -> None:
             state = ScrubState(incarnation="01", quarantined=quarantined)
             write_scrub_state(disk, str(patient.ledgers), state)
             assert worst(patient.examine(), "quarantine").status is status
-    assert "ledger 7 from entry 3" in worst(patient.examine(), "quarantine").why
+        assert "ledger 7 from entry 3" in worst(patient.examine(), "quarantine").why
+        state = ScrubState(incarnation="01").with_bad_digests([(8, 2, 5)], 1)
+        write_scrub_state(disk, str(patient.ledgers), state)
+    found = worst(patient.examine(), "quarantine")
+    assert found.status is Status.WARN
+    assert "wrong digest, as of ledger 8 from entry 2" in found.why
 
 
 def test_limbo_that_waits(patient: Patient) -> None:

@@ -143,14 +143,16 @@ def test_limbo_scrub_and_the_mark_of_an_unclean_stop(tmp_path: Path) -> None:
         write_limbo(disk, str(tmp_path), [3, 7], 255)
         write_unclean(disk, str(tmp_path), Unclean(incarnation="ff", sync="never", started_s=1))
         bad = Quarantined(ledger_id=7, first=3, last=4, reason="checksum", found_s=1)
-        write_scrub_state(disk, str(tmp_path), ScrubState(incarnation="ff", quarantined=(bad,)))
+        state = ScrubState(incarnation="ff", quarantined=(bad,)).with_bad_digests([(8, 1, 2)], 1)
+        write_scrub_state(disk, str(tmp_path), state)
     (limbo,) = small_files.read_limbo(str(tmp_path))
     assert limbo.facts["ledgers"] == [3, 7]
     (flag,) = small_files.read_unclean(str(tmp_path))
     assert flag.facts["sync"] == "never"
-    scrub, quarantined = small_files.read_scrub(str(tmp_path))
-    assert scrub.facts["quarantined"] == 1
+    scrub, quarantined, bad_digests = small_files.read_scrub(str(tmp_path))
+    assert (scrub.facts["quarantined"], scrub.facts["bad_digests"]) == (1, 1)
     assert quarantined.facts["ledger_id"] == 7
+    assert bad_digests.facts["ledger_id"] == 8
     for name, reader in (
         (LIMBO_NAME, small_files.read_limbo),
         (UNCLEAN_NAME, small_files.read_unclean),

@@ -1,0 +1,106 @@
+"""What an Apache client sends with a wrong digest before the bookie knows which its ledger has: stored as it came, then
+found by the scrub of the running bookie and by the check of the stopped one."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import fastbk
+from fastbk.cli.admin_client import AdminClient
+from fastbk.devcluster import Bookie
+from fastbk.model.entry import master_key
+from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, with_digest
+from fastbk.testing import LocalCluster
+from tests.fixtures import apache_wire as apache
+from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3
+from tests.fixtures.stand_in import Client
+from tests.fixtures.wait import wait_until_async
+
+KEY = master_key(b"")
+SETTINGS = {"ledgers": {"flush_interval": "200ms"}, "scrub": {"cycle": "1s"}}
+BAD = {1, 2, 5}
+ENTRIES = 7
+
+
+def entry(entry_id: int, kind: int) -> bytes:
+    header = struct.pack(">qqqq", LEDGER, entry_id, entry_id - 1, 1000)
+    raw = with_digest(kind, header, b"data of entry %d" % entry_id)
+    return raw[:-1] + b"!" if entry_id in BAD else raw
+
+
+async def add_all(bookie: Bookie, kind: int) -> None:
+    """In one piece, before anybody could have learned of the ledger."""
+    client = Client(*await asyncio.open_connection("127.0.0.1", bookie.port, limit=8 << 20))
+    client.send(b"".join(apache.v3_add(n, n, body=entry(n, kind), key=KEY) for n in range(ENTRIES)))
+    assert [(await hear_v3(client)).status for _ in range(ENTRIES)] == [EOK] * ENTRIES
+    await client.close()
+
+
+async def get(bookie: Bookie, path: str) -> Any:
+    return await asyncio.to_thread(AdminClient("127.0.0.1", bookie.http_port or 0).get, path)
+
+
+async def metric(bookie: Bookie, name: str) -> float:
+    reader, writer = await asyncio.open_connection("127.0.0.1", bookie.http_port)
+    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+async def command(*words: str) -> tuple[int, str]:
+    def run() -> tuple[int, str]:
+        line = [sys.executable, "-m", "fastbk.cli", "bookie", *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout
+
+    return await asyncio.to_thread(run)
+
+
+async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined() -> None:
+    async with LocalCluster(1, settings=SETTINGS) as cluster:
+        bookie = cluster.bookies[0]
+        async with fastbk.connect(cluster.metadata_uri) as client:
+            await client.create_ledger(1, 1, 1, digest="crc32", ledger_id=LEDGER)
+        await add_all(bookie, DIGEST_CRC32)
+
+        async def found() -> bool:
+            ranges = (await get(bookie, "/scrub"))["bad_digests"]
+            return {
+                entry_id for one in ranges for entry_id in range(one["first"], one["last"] + 1)
+            } == BAD
+
+        await wait_until_async(found, "the scrub has found all of them", 60.0)
+        page = await get(bookie, "/scrub")
+        assert page["quarantined"] == []
+        assert {one["ledger_id"] for one in page["bad_digests"]} == {LEDGER}
+        assert (await get(bookie, "/info"))["bad_digests"] == len(page["bad_digests"])
+        assert await metric(bookie, "fastbk_index_scrub_bad_digests_total") >= len(BAD)
+        assert await metric(bookie, "fastbk_index_scrub_digests_total") >= ENTRIES
+        assert await metric(bookie, "fastbk_index_scrub_damaged_total") == 0
+        said = [
+            line for line in bookie.log_path.read_text().splitlines() if "scrub.bad_digest" in line
+        ]
+        assert len(said) == len(page["bad_digests"]), "once, however many cycles there were"
+        code, text = await command(
+            "info", "--bookie", bookie.name, "--metadata", cluster.metadata_uri
+        )
+        assert code == 0
+        assert "came with a wrong digest" in text
+
+
+async def test_what_metadata_does_not_have_is_counted_and_holds_nothing_up() -> None:
+    async with LocalCluster(1, settings=SETTINGS) as cluster:
+        bookie = cluster.bookies[0]
+        await add_all(bookie, DIGEST_CRC32C)
+
+        async def counted() -> bool:
+            return await metric(bookie, "fastbk_index_scrub_digests_unknown_total") >= ENTRIES
+
+        await wait_until_async(counted, "they are counted", 60.0)
+        page = await get(bookie, "/scrub")
+        assert page["bad_digests"] == page["quarantined"] == []

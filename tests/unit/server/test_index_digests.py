@@ -1,0 +1,136 @@
+"""What the scrub knows of digests: asked for once, waited for with bounded patience, kept within bounds."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from fastbk.server.index import digests
+from fastbk.server.index.digests import DigestTypes
+from fastbk.storage.digest_look import NO_TYPE
+
+pytestmark = pytest.mark.fast
+
+
+class Rig:
+    """Who asks, a clock, and what was asked."""
+
+    def __init__(self, ledgers_max: int = 100) -> None:
+        self.now_s = 1000.0
+        self.asked: list[list[int]] = []
+        self.has_room = True
+        self.types = DigestTypes(self.ask, ledgers_max=ledgers_max, monotonic_s=lambda: self.now_s)
+
+    def ask(self, message: dict[str, Any]) -> bool:
+        assert message["type"] == "digests_wanted"
+        if self.has_room:
+            self.asked.append(sorted(message["ledgers"]))
+        return self.has_room
+
+    def waits_s(self, *ledgers: int) -> float:
+        """How long it is willing to wait for these if nothing comes."""
+        began_s = self.now_s
+        while self.types.want(ledgers):
+            self.now_s += 0.01
+        return self.now_s - began_s
+
+
+def test_what_is_not_known_is_asked_for_once_and_kept() -> None:
+    rig = Rig()
+    assert rig.types.want([1, 2])
+    assert rig.types.want([1, 2])
+    assert rig.asked == [[1, 2]]
+    rig.types.told([[1, 3], [2, None]])
+    assert not rig.types.want([1, 2])
+    assert rig.types.known([1, 2, 5]) == {1: 3, 2: NO_TYPE}
+    assert rig.types.want([1, 5])
+    assert rig.asked == [[1, 2], [5]]
+
+
+def test_patience_ends_and_is_short_while_nobody_answers() -> None:
+    rig = Rig()
+    assert rig.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
+    assert rig.waits_s(1) == 0, "asked in vain a moment ago"
+    assert rig.waits_s(1, 2) == pytest.approx(digests.PATIENCE_QUIET_S, abs=0.1)
+    assert rig.asked == [[1], [2]], "and asked all the same"
+    rig.types.told([[2, 1]])
+    assert rig.types.known([1, 2]) == {2: 1}
+    assert rig.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), "somebody is there again"
+    rig.now_s += digests.PAUSE_S
+    assert rig.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
+    assert rig.asked[-1] == [1]
+
+
+def test_one_that_nobody_can_tell_of_does_not_cost_the_others_theirs() -> None:
+    rig = Rig()
+    assert rig.types.want([1, 2])
+    rig.types.told([[2, 3]])
+    rig.waits_s(1, 2)
+    assert rig.types.want([1, 3])
+    rig.now_s += digests.PATIENCE_S / 2
+    assert rig.types.want([1, 3]), "something was heard in that wait: patience is whole"
+    rig.types.told([[3, 3]])
+    assert not rig.types.want([1, 3])
+
+
+def test_answers_that_come_one_by_one_are_waited_for() -> None:
+    rig = Rig()
+    wanted = list(range(50))
+    for ledger_id in wanted:
+        assert rig.types.want(wanted)
+        rig.now_s += 0.9 * digests.PATIENCE_S
+        rig.types.told([[ledger_id, 3]])
+    assert not rig.types.want(wanted)
+    assert len(rig.asked) == 1
+
+
+def test_a_full_socket_is_tried_again() -> None:
+    rig = Rig()
+    rig.has_room = False
+    assert rig.types.want([1])
+    rig.has_room = True
+    assert rig.types.want([1])
+    assert rig.asked == [[1]]
+
+
+def test_messages_and_memory_are_bounded() -> None:
+    rig = Rig(ledgers_max=100)
+    many = list(range(digests.ASKED_MAX + 10))
+    assert rig.types.want(many)
+    assert rig.types.want(many)
+    assert [len(one) for one in rig.asked] == [digests.ASKED_MAX, 10]
+    rig.types.told([[ledger_id, 3] for ledger_id in many])
+    known = rig.types.known(many)
+    assert list(known) == many[-100:]
+    assert rig.types.want([many[0]]), "forgotten: asked again"
+
+
+def test_ids_may_get_other_ledgers() -> None:
+    rig = Rig()
+    rig.types.told([[1, 3], [2, None]])
+    rig.types.begin_cycle()
+    assert rig.types.known([1, 2]) == {}
+    rig.types.told([[1, 1]])
+    rig.now_s += digests.AGE_S_MAX + 1
+    assert rig.types.want([1])
+
+
+def test_an_answer_wakes_who_waits() -> None:
+    """With the real clock and a thread, as in the index."""
+    told = threading.Event()
+
+    def ask(_: dict[str, Any]) -> bool:
+        threading.Thread(target=answer).start()
+        return True
+
+    def answer() -> None:
+        types.told([[7, 3]])
+        told.set()
+
+    types = DigestTypes(ask)
+    while types.want([7]):
+        types.wait()
+    assert told.wait(10.0)
+    assert types.known([7]) == {7: 3}
