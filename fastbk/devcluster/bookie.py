@@ -75,7 +75,7 @@ class Bookie:
         if self.is_running:
             return
         self.forget()
-        self._write_config()
+        config = self._write_config()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs, open(self.log_path, "ab") as log:
@@ -83,7 +83,7 @@ class Bookie:
                 command(
                     "fastbk.server",
                     "--config",
-                    str(self.directory / CONFIG_NAME),
+                    str(config),
                     "--lifeline",
                     str(theirs.fileno()),
                     *arguments,
@@ -179,12 +179,14 @@ class Bookie:
         with contextlib.suppress(OSError, ValueError, KeyError):
             self.port = int((self.directory / PORT_NAME).read_text())
 
-    def _write_config(self) -> None:
-        """Write the configuration; a bookie that may have any port keeps the one it had."""
+    def _write_config(self) -> Path:
+        """Write the configuration and return where; a bookie that may have any port keeps the one it had."""
         sections = {name: dict(keys) for name, keys in self.sections.items()}
         if str(sections["bookie"]["listen"]).endswith(":0") and is_free(self.port):
             sections["bookie"]["listen"] = f"127.0.0.1:{self.port}"
-        (self.directory / CONFIG_NAME).write_text(toml_text(sections), "utf-8")
+        path = self.directory / CONFIG_NAME
+        path.write_text(toml_text(sections), "utf-8")
+        return path
 
     def _take(self, message: dict[str, Any]) -> None:
         match message.get("type"):

@@ -47,9 +47,7 @@ def run_cells(
         timer = threading.Timer(run_s_max, process.kill)
         timer.start()
         try:
-            yield from _serve(
-                column, process, {**_answers(cluster, python), **(more_answers or {})}
-            )
+            yield from serve(column, process, {**_answers(cluster, python), **(more_answers or {})})
         finally:
             timer.cancel()
             process.kill()
@@ -59,9 +57,10 @@ def run_cells(
         yield Result(column, main_class, "fail", time.monotonic() - started_s, reason)
 
 
-def _serve(
+def serve(
     column: str, process: subprocess.Popen[str], answers: dict[str, Callable[..., str]]
 ) -> Iterator[Result]:
+    """Yield the cells that a running program prints, and answer what it asks, until it ends."""
     assert process.stdin is not None and process.stdout is not None
     current = 0
     for line in process.stdout:

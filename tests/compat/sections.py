@@ -2,7 +2,7 @@
 
 ONLY=words takes cells whose names contain one of these words (commas between); PARTS=words takes parts by name.
 To see that the cells themselves are right, AGAINST=apache runs the Java cells on Apache's bookies instead of ours, and
-AGAINST=ours the Python cells on ours in our own protocol.
+AGAINST=ours the Python cells on ours in our own protocol. Apache's own tests run only where PARTS names them: suite.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from tests.compat.python_kills import python_kill_rounds
 from tests.compat.results import Result
 from tests.compat.rig import Rig
 from tests.compat.shell import shell_cells
+from tests.compat.suite import suite_tests
 
 Section = Callable[[Rig], Iterator[Result]]
 PULSAR_MAIN = "fastbk.compat.ManagedLedgerCells"
 PROTOCOLS = ("v3", "v2")
+BY_NAME_ONLY = {"suite"}
+"""Parts that take an hour or more."""
 
 
 def chosen_sections(environment: Mapping[str, str]) -> list[Section]:
@@ -50,6 +53,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[Section]:
         all_parts["pulsar"] = lambda rig: managed_ledgers(rig, only, kind="ours")
         all_parts["kills"] = lambda rig: kill_rounds(rig, rounds, seed, kind="mixed")
         all_parts["python-kills"] = lambda rig: python_kill_rounds(rig, rounds, seed)
+        all_parts["suite"] = lambda rig: suite_tests(rig, only)
     unknown = set(parts) - set(all_parts)
     if unknown:
         raise SystemExit(
@@ -57,7 +61,11 @@ def chosen_sections(environment: Mapping[str, str]) -> list[Section]:
         )
     if only and not parts:
         parts = [name for name in ("java", "python") if name in all_parts]
-    return [section for name, section in all_parts.items() if not parts or name in parts]
+    return [
+        section
+        for name, section in all_parts.items()
+        if name in (parts or set(all_parts) - BY_NAME_ONLY)
+    ]
 
 
 def group(rig: Rig, only: list[str], name: str, *, kind: str) -> Iterator[Result]:

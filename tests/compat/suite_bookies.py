@@ -1,0 +1,150 @@
+"""Bookies of ours that Apache's tests start, stop and hold up, each from the configuration that a test made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from fastbk.devcluster import Bookie, wait_for
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+HTTP_TIMEOUT_S = 20.0
+SMALL = {
+    "journalMaxSizeMB": 16,
+    "journalMaxMemorySizeMb": 16,
+    "dbStorage_writeCacheMaxSizeMb": 8,
+    "dbStorage_readAheadCacheMaxSizeMb": 8,
+}
+"""What a test does not set: bookies of its size, which start fast."""
+
+
+class ConfBookie(Bookie):
+    """One that is started with a file of Apache's."""
+
+    conf: Path
+
+    def _write_config(self) -> Path:
+        return self.conf
+
+
+class SuiteBookies:
+    """All bookies of one run of a test class, by id."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bookies: dict[str, ConfBookie] = {}
+
+    def answers(self) -> dict[str, Callable[..., str]]:
+        """Return what the tests may ask, as `java_cells` serves it."""
+        return {
+            "spawn": self.spawn,
+            "wait-ready": self.wait_ready,
+            "is-running": lambda bookie_id: _word(self._bookies[bookie_id].is_running),
+            "stop": self.stop,
+            "suspend": lambda bookie_id: self._signal(bookie_id, signal.SIGSTOP),
+            "resume": lambda bookie_id: self._signal(bookie_id, signal.SIGCONT),
+            "read-only": self.set_read_only,
+            "is-read-only": self.is_read_only,
+            "collect-garbage": self.collect_garbage,
+        }
+
+    def spawn(self, bookie_id: str, conf: str) -> str:
+        """Start a bookie and return at once."""
+        bookie = self._bookies.get(bookie_id)
+        if bookie is None:
+            folder = self._folder / f"bookie-{len(self._bookies) + 1}-{bookie_id.replace(':', '-')}"
+            folder.mkdir(parents=True)
+            bookie = self._bookies[bookie_id] = ConfBookie(bookie_id, folder, {})
+        text = Path(conf).read_text("iso-8859-1")
+        Path(conf).unlink()
+        known = {line.partition("=")[0].strip() for line in text.splitlines()}
+        text += "".join(f"{key} = {value}\n" for key, value in SMALL.items() if key not in known)
+        bookie.conf = bookie.directory / "bk_server.conf"
+        bookie.conf.write_text(text, "iso-8859-1")
+        bookie.reason = ""
+        bookie.spawn()
+        return ""
+
+    def wait_ready(self, bookie_id: str) -> str:
+        """Wait until it serves. Raises TimeoutError, RuntimeError with what it said."""
+        bookie = self._bookies[bookie_id]
+
+        def is_settled() -> bool:
+            bookie.refresh()
+            return bookie.is_ready or not bookie.is_running
+
+        wait_for(is_settled, START_TIMEOUT_S, f"{bookie_id} to be ready")
+        if not bookie.is_ready:
+            raise RuntimeError(f"{bookie_id} did not start: {bookie.reason or bookie.log_tail(1)}")
+        return ""
+
+    def stop(self, bookie_id: str) -> str:
+        """End it in order."""
+        bookie = self._bookies[bookie_id]
+        self._signal(bookie_id, signal.SIGCONT)
+        bookie.ask_to_stop()
+        bookie.wait_gone(STOP_TIMEOUT_S)
+        return ""
+
+    def stop_all(self) -> None:
+        """End whatever a test left behind."""
+        for bookie_id, bookie in self._bookies.items():
+            if bookie.is_running:
+                self._signal(bookie_id, signal.SIGCONT)
+                bookie.ask_to_stop()
+        for bookie in self._bookies.values():
+            bookie.wait_gone(STOP_TIMEOUT_S)
+
+    def set_read_only(self, bookie_id: str, is_read_only: str) -> str:
+        """Have it refuse writes, or take them again, over Apache's HTTP endpoint."""
+        self._http(bookie_id, "state/readonly", f'{{"readOnly": {is_read_only}}}')
+        return ""
+
+    def is_read_only(self, bookie_id: str) -> str:
+        """Whether it says that it refuses writes."""
+        state = self._http(bookie_id, "state/readonly", None)
+        return _word(isinstance(state, dict) and bool(state["readOnly"]))
+
+    def collect_garbage(self, bookie_id: str) -> str:
+        """Have it look for deleted ledgers over Apache's HTTP endpoint, and wait until it has."""
+        self._http(bookie_id, "gc", "{}")
+        wait_for(
+            lambda: self._http(bookie_id, "gc", None) == {"is_in_force_gc": "false"},
+            HTTP_TIMEOUT_S,
+            f"garbage collection of {bookie_id}",
+        )
+        return ""
+
+    def _http(self, bookie_id: str, path: str, body: str | None) -> object:
+        """GET a path of Apache's endpoints, or PUT `body` there; return the answer's JSON, or its text."""
+        url = f"http://127.0.0.1:{self._bookies[bookie_id].http_port}/api/v1/bookie/{path}"
+        data = None if body is None else body.encode()
+        method = "GET" if body is None else "PUT"
+        request = urllib.request.Request(url, data=data, method=method)
+        with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
+            text = answer.read().decode()
+        try:
+            parsed: object = json.loads(text)
+        except ValueError:
+            return str(text)
+        return parsed
+
+    def _signal(self, bookie_id: str, number: signal.Signals) -> str:
+        """Signal what serves the network; the rest goes on, as with Apache's `suspendProcessing`."""
+        bookie = self._bookies[bookie_id]
+        bookie.refresh()
+        for name, pid in bookie.pids.items():
+            if name.startswith("worker"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        return ""
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
