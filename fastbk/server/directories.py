@@ -30,11 +30,14 @@ _RETRY_S = 0.01
 class DirectoryLock:
     """An exclusive lock on one directory."""
 
-    def __init__(self, directory: Path, descriptor: int, made: Sequence[Path] = ()) -> None:
-        """`made`: what was not there before, from the outside in."""
+    def __init__(
+        self, directory: Path, descriptor: int, made: Sequence[Path] = (), *, is_new: bool = False
+    ) -> None:
+        """`made`: the directories that were not there before, from the outside in. `is_new`: nor was the file."""
         self.directory = directory
         self.descriptor = descriptor
         self._made = made
+        self._is_new = is_new
 
     def take_back(self) -> None:
         """Remove what taking the lock made: the file, and directories where nothing else came to lie.
@@ -42,9 +45,14 @@ class DirectoryLock:
         For a start that is refused: a directory that is left where a disk was not mounted, or a file in somebody
         else's, misleads whoever looks next. Only while nobody else was handed the descriptor, and before `close`.
         """
-        for path in reversed(self._made):
+        path = self.directory / LOCK_NAME
+        # Whoever put another file in its place has a reason.
+        with contextlib.suppress(OSError):
+            if self._is_new and _leads_to(path, self.descriptor):
+                path.unlink()
+        for folder in reversed(self._made):
             with contextlib.suppress(OSError):
-                path.rmdir() if path.is_dir() else path.unlink()
+                folder.rmdir()
 
     def close(self) -> None:
         """Let go of it; it is free once every process that was handed the descriptor has, too."""
@@ -116,14 +124,24 @@ def _open(directory: Path) -> DirectoryLock:
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir(mode=0o755)
                     made.append(folder)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        path = directory / LOCK_NAME
-        is_new = not path.exists()
-        descriptor = os.open(path, flags, 0o644)
+        descriptor, is_new = _open_file(directory / LOCK_NAME)
     except OSError as error:
         DirectoryLock(directory, -1, made).take_back()
         raise StorageError(f"{directory}: cannot be used: {error.strerror}") from error
-    return DirectoryLock(directory, descriptor, [*made, path] if is_new else made)
+    return DirectoryLock(directory, descriptor, made, is_new=is_new)
+
+
+def _open_file(path: Path) -> tuple[int, bool]:
+    """Return the descriptor of a lock's file, and whether it was not there before. Raises OSError."""
+    # The file is emptied later: a link could have us empty any other.
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        try:
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+        except FileExistsError:
+            # It may have been taken back by now.
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, flags, 0o644), False
 
 
 def _wait(lock: DirectoryLock, deadline_s: float) -> None:

@@ -35,6 +35,7 @@ class ReadOnlyDesk:
         self._directory = config.ledgers.all_directories[0]
         self._is_asked = False
         self._boot: Boot | None = None
+        self._turn = asyncio.Lock()
 
     @property
     def reason(self) -> str:
@@ -69,17 +70,23 @@ class ReadOnlyDesk:
         """
         if self.is_forced and not read_only:
             raise ConfigError(f"{FORCED}: change that, and restart the bookie")
-        if self._persists:
-            await asyncio.to_thread(self._write, read_only)
-        self._is_asked = read_only
-        logs.warning("bookie.read_only_asked", read_only=read_only, persists=self._persists)
-        self._order()
+        # Who asked may be gone before the disk is done: what is written down happens all the same.
+        await asyncio.shield(asyncio.create_task(self._change(read_only)))
         deadline_s = time.monotonic() + ASKED_WAIT_S
         while time.monotonic() < deadline_s and self._boot is not None:
             journals = sum(process.role == "journal" for process in self._boot.children)
             if metrics.journals_refusing() == (journals if read_only else 0):
                 return
             await asyncio.sleep(ASKED_POLL_S)
+
+    async def _change(self, read_only: bool) -> None:
+        """Write it down and have it done; one at a time, in the order in which they were asked."""
+        async with self._turn:
+            if self._persists:
+                await asyncio.to_thread(self._write, read_only)
+            self._is_asked = read_only
+            logs.warning("bookie.read_only_asked", read_only=read_only, persists=self._persists)
+            self._order()
 
     def _write(self, read_only: bool) -> None:
         disk = Disk(self._directory, "plain")

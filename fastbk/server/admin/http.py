@@ -4,7 +4,8 @@ configured otherwise.
 It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
 everything that a peer can stretch (INV-B1). A POST must say that its body is JSON: a web page that a person has open
 cannot send that to another origin without being asked first, and nothing here answers that question. The same goes for
-PUT and DELETE, whatever their body says it is.
+PUT and DELETE, whatever their body says it is. What is to change something must not have an Origin either, which
+browsers send with it: a page can have its own name lead here, and is not of another origin then.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ another Error 503 if trying again may help, else 409; all with {"error": text}."
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
-            413: "Content Too Large", 415: "Unsupported Media Type", 500: "Internal Server Error",
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+            409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type", 500: "Internal Server Error",
             503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
 
 Response = tuple[int, str, bytes]
@@ -175,16 +176,24 @@ _WITH_BODY = ("POST", "PUT", "DELETE")
 _PAGES = ("/metrics", "/livez", "/readyz")
 
 
+def decoded_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body is. Raises ConfigError."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"the body is no JSON object, or a very deep one: {error}") from None
+
+
 async def _routed(handler: Handler, method: str, query: str, body: bytes) -> Response:
     try:
         asked: dict[str, Any]
         if method == "POST":
-            asked = msgspec.json.decode(body or b"{}", type=dict)
+            asked = decoded_object(body or b"{}")
         else:
             asked = dict(parse_qsl(query, keep_blank_values=True))
         async with asyncio.timeout(ROUTE_TIMEOUT_S):
             return 200, JSON, msgspec.json.encode(await handler(asked)) + b"\n"
-    except (ConfigError, msgspec.DecodeError) as error:
+    except ConfigError as error:
         return _failed(400, str(error))
     except TimeoutError:
         return _failed(504, f"not done after {ROUTE_TIMEOUT_S:.0f} s")
@@ -217,6 +226,8 @@ def _parsed(head: bytes, whole: Container[str]) -> tuple[str, str, Response | No
     method, target, _ = words
     if method not in _WITH_BODY:
         return method, target, None, 0
+    if "origin" in headers:
+        return method, target, (403, TEXT, b"not for web pages\n"), 0
     is_whole = target.partition("?")[0] in whole
     if (
         method == "POST"

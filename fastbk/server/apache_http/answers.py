@@ -7,11 +7,9 @@ import json
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from fastbk.errors import Error
 from fastbk.observe import logs
-from fastbk.server.admin.http import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Response
+from fastbk.server.admin.http import JSON, ROUTE_TIMEOUT_S, TEXT, Request, Response, decoded_object
 
 if TYPE_CHECKING:
     from fastbk.server.admin.http import Page
@@ -46,8 +44,8 @@ def pretty(value: object, depth: int = 0) -> str:
 
 
 def json_object(request: Request) -> dict[str, Any]:
-    """Return the JSON object in a request's body. Raises msgspec.DecodeError, ValidationError."""
-    return msgspec.json.decode(request.body, type=dict[str, Any])
+    """Return the JSON object in a request's body. Raises ConfigError."""
+    return decoded_object(request.body)
 
 
 def integer(request: Request, name: str, default: int) -> int:

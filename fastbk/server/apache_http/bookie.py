@@ -6,9 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from fastbk.errors import ConfigError, Error
+from fastbk.errors import Error
 from fastbk.native.disk import Disk
 from fastbk.server.admin.http import Request, Response
 from fastbk.server.apache_http.answers import answer, json_object, text
@@ -179,7 +177,7 @@ class BookiePages:
                 if str(asked_for.get(name, kind not in suspended)).lower() == "true":
                     what.append(kind)
             await self._facts.gc.run({"what": what})
-        except (Error, msgspec.MsgspecError) as error:
+        except Error as error:
             return text(400, f"Failed to handle the request, exception: {error}")
         return answer(f"Triggered GC on BookieServer: {self._facts.bookie_id}")
 
@@ -260,10 +258,7 @@ class BookiePages:
             )
         if not request.body.strip():
             return text(400, "Empty request body")
-        try:
-            asked = json_object(request)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"not a JSON object: {error}") from error
+        asked = json_object(request)
         if asked.get("entryLocationRocksDBCompact") is not True:
             return text(200, "Not trigger Entry Location RocksDB compact.")
         return text(

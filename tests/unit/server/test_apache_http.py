@@ -6,11 +6,12 @@ import json
 
 import pytest
 
+from fastbk.errors import ConfigError
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.server.admin.http import Request, Response
 from fastbk.server.apache_http import by_client, ledgers
-from fastbk.server.apache_http.answers import guarded, pretty, text
+from fastbk.server.apache_http.answers import guarded, json_object, pretty, text
 
 
 def test_json_is_laid_out_as_jackson_does() -> None:
@@ -36,6 +37,12 @@ async def test_what_a_page_raises_becomes_a_500_with_the_reason() -> None:
         raise ValueError("not a number")
 
     assert await guarded(page)(Request("GET")) == text(500, "Internal Server Error: not a number")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"null", b"[1]", b'{"a":' * 9_000 + b"}" * 9_000])
+def test_what_is_no_object_is_a_reason_and_no_fault_of_ours(body: bytes) -> None:
+    with pytest.raises(ConfigError, match="the body is no JSON object"):
+        json_object(Request("PUT", {}, body))
 
 
 def store_with(count: int) -> MemoryStore:

@@ -2,6 +2,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -86,6 +87,59 @@ def test_a_lock_that_was_taken_back_meanwhile_is_taken_anew(tmp_path: Path) -> N
     with pytest.raises(StorageError, match="in use"):
         lock_all([str(tmp_path / "a")], wait_s=0.05)
     second.close()
+
+
+def test_who_is_second_does_not_take_back_the_file_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found no file; the other was quicker to make it."""
+    path = tmp_path / "lock"
+
+    def late(name: Path, *rest: int, opened: Callable[..., int] = os.open) -> int:
+        os.close(opened(path, os.O_RDWR | os.O_CREAT, 0o644))
+        return opened(name, *rest)
+
+    monkeypatch.setattr(os, "open", late)
+    (lock,) = lock_all([str(tmp_path)])
+    monkeypatch.undo()
+    lock.take_back()
+    lock.close()
+    assert path.exists()
+
+
+def test_another_file_in_the_place_of_the_lock_is_not_taken_back(tmp_path: Path) -> None:
+    (lock,) = lock_all([str(tmp_path / "a")])
+    (tmp_path / "other").write_text("precious")
+    (tmp_path / "other").rename(tmp_path / "a" / "lock")
+    lock.take_back()
+    lock.close()
+    assert (tmp_path / "a" / "lock").read_text() == "precious"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path, is_there: bool) -> None:
+    """A lock's file is emptied: nobody is to be led to another one."""
+    (tmp_path / "a").mkdir()
+    if is_there:
+        (tmp_path / "other").write_text("precious")
+    (tmp_path / "a" / "lock").symlink_to(tmp_path / "other")
+    with pytest.raises(StorageError, match="cannot be used"):
+        lock_all([str(tmp_path / "a")])
+    assert (tmp_path / "other").exists() == is_there
+    if is_there:
+        assert (tmp_path / "other").read_text() == "precious"
+
+
+def test_a_directory_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    (lock,) = lock_all([str(tmp_path / "link")])
+    with pytest.raises(StorageError, match="in use"):
+        lock_all([str(tmp_path / "disk")], wait_s=0.05)
+    lock.take_back()
+    lock.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+    assert not list((tmp_path / "disk").iterdir())
 
 
 def open_locks(folder: Path) -> list[str]:

@@ -138,6 +138,8 @@ async def test_routes_take_json_and_give_json() -> None:
     assert (await posted(port, JSON_POST, b'{"n": 10}'))[0] == 500
     assert (await posted(port, JSON_POST, b"[1]"))[0] == 400
     assert (await posted(port, JSON_POST, b"{"))[0] == 400
+    deep = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+    assert (await posted(port, JSON_POST, deep))[0] == 400
     assert (await posted(port, JSON_POST.replace("/thing", "/nothing"), b"{}"))[0] == 404
     await server.close()
 
@@ -157,6 +159,8 @@ async def test_what_a_web_page_could_send_is_refused_and_bodies_are_bounded() ->
     assert (await posted(server.port, plain, b"{}"))[0] == 415
     assert (await posted(server.port, "POST /thing HTTP/1.1", b"{}"))[0] == 415
     assert (await posted(server.port, "GET /thing HTTP/1.1"))[0] == 404
+    # Browsers name the page's origin with all but GET, also when they take us for a server of that page's.
+    assert (await posted(server.port, f"{JSON_POST}\r\nOrigin: http://h", b"{}"))[0] == 403
     too_long = f"{JSON_POST}\r\nContent-Length: {http.BODY_BYTES_MAX + 1}\r\n\r\n"
     assert (await ask(server.port, too_long.encode())).startswith(b"HTTP/1.1 413")
     for length in ("x", "-1", "1" * 20, "²"):
@@ -201,5 +205,8 @@ async def test_a_page_of_its_own_gets_every_method_and_a_bounded_body() -> None:
     too_long = f"PUT /own HTTP/1.1\r\nContent-Length: {http.BODY_BYTES_MAX + 1}\r\n\r\n".encode()
     assert (await ask(server.port, too_long)).startswith(b"HTTP/1.1 413")
     assert (await ask(server.port, b"PUT /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+    for method in (b"PUT", b"POST", b"DELETE"):
+        of_a_page = method + b" /own HTTP/1.1\r\norigin: null\r\n\r\n"
+        assert (await ask(server.port, of_a_page)).startswith(b"HTTP/1.1 403")
     assert len(seen) == 3
     await server.close()
