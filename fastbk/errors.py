@@ -186,3 +186,86 @@ class ReplicationConflict(StorageError):
 
 class WeakQuorumWarning(UserWarning):
     """A ledger is created whose ack quorum is less than a majority of its write quorum."""
+
+
+class StreamNotFound(Error):
+    """There is no such namespace or stream."""
+
+    code = -1010
+
+
+class StreamExists(Error):
+    """A namespace or stream of that name is there already."""
+
+    code = -1011
+
+
+class StreamSealed(Error):
+    """The stream has ended for good: nothing can be appended to it any more."""
+
+    code = -1012
+
+
+class WriterFenced(Error):
+    """Another writer has opened the stream; this one is finished. What it was told succeeded is in the stream."""
+
+    code = -1013
+    default_outcome: Outcome = "unknown"
+
+
+class WriterFailed(Error):
+    """An earlier append failed and ended this writer: this one was never sent. Open the stream again."""
+
+    code = -1014
+
+
+class AppendUnknown(Error):
+    """The append was sent, and nobody knows whether it is kept: open the stream again and look at `last_txid`."""
+
+    code = -1015
+    default_outcome: Outcome = "unknown"
+
+
+class TxidOutOfOrder(Error):
+    """The transaction id is less than one that the stream has already. Nothing was sent."""
+
+    code = -1016
+
+
+class RecordTooLarge(Error):
+    """The record, or the batch, does not fit into one entry. Nothing was sent."""
+
+    code = -1017
+
+
+class PositionTruncated(Error):
+    """That position lies before what the stream still has; `first_available` says where it begins, as text."""
+
+    code = -1018
+    first_available: str = ""
+
+
+class DataLost(Error):
+    """No bookie gives these entries: `first` and `next` say which positions are missing, as text."""
+
+    code = -1019
+    first: str = ""
+    next: str = ""
+
+
+class CursorFenced(Error):
+    """Somebody else has opened this cursor; this handle is finished."""
+
+    code = -1020
+
+
+class PolicyInvalid(ConfigError):
+    """A policy of a namespace or stream is out of its range; the message names the field and the range."""
+
+    code = -1021
+
+
+class QuotaExceeded(Error):
+    """The namespace has as many streams, or bytes, as its policy allows."""
+
+    code = -1022

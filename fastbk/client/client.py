@@ -21,6 +21,7 @@ from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.client.record_calls import RecordCalls
 from fastbk.client.repeating import Repeating
 from fastbk.client.requests import LedgerRequests
 from fastbk.client.rules import (
@@ -73,6 +74,7 @@ class Client:
     def __init__(self, uri: str | MetadataStore, config: ClientConfig | None = None) -> None:
         self.config = ClientConfig() if config is None else config
         self._store = MetadataCalls(uri, self.config)
+        self.records = RecordCalls(self._store)
         self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._rng = random.Random()
@@ -205,13 +207,11 @@ class Client:
             secrets.randbits(62),
         )
         if ledger_id is None:
-            found_id = await self._store.call(lambda store: store.next_ledger_id())
-        else:
-            found_id = ledger_id
-        known = await self._create(found_id, value)
+            ledger_id = await self.records.draw_ledger_id()
+        known = await self._create(ledger_id, value)
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
-        requests = LedgerRequests(found_id, digest_type, password, flags)
-        machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
+        requests = LedgerRequests(ledger_id, digest_type, password, flags)
+        machine = WriterMachine(ledger_id, known, writer_options(self.config, deferred_sync))
         io = self._io(requests, value, wish)
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         self._writers.add(writer)

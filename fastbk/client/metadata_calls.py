@@ -108,6 +108,15 @@ class MetadataCalls:
         told = self._on_loop(callback)
         self._watches.append(await self._watch(lambda store: store.watch_bookies(told)))
 
+    async def begin_watch(
+        self,
+        begin: Callable[[MetadataStore, Callable[[], None]], Watch],
+        callback: Callable[[], None],
+    ) -> Watch:
+        """Begin any watch of the store; `callback` is called on the loop."""
+        told = self._on_loop(callback)
+        return await self._watch(lambda store: begin(store, told))
+
     async def _watch(self, begin: Callable[[MetadataStore], Watch]) -> Watch:
         """Begin a watch; one that is there only when nobody waits for it any more is closed again."""
         lock = threading.Lock()

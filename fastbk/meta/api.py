@@ -1,4 +1,5 @@
-"""What fastbk asks of a metadata store. Three kinds of records: ledgers, identities and registrations of bookies.
+"""What fastbk asks of a metadata store. Ledgers, identities and registrations of bookies, and
+records for what is built on ledgers.
 
 A store is plain blocking calls, usable from any thread; the asyncio client calls it in a thread of its own.
 Everything changes by compare-and-set on the version that was read (INV-M1): a conflict means read again and
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import MetadataConflict
 from fastbk.model.cookie import Cookie
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+
+if TYPE_CHECKING:
+    from fastbk.meta.records import RecordStore
 
 # Endpoints of bookies that speak fastbk's own protocol, and Apache's.
 FASTBK_PROTOCOL = "fastbk"
@@ -149,6 +153,10 @@ class MetadataStore(Protocol):
     """A metadata store; see the module's text for what holds for all calls."""
 
     uri: str
+
+    @property
+    def records(self) -> RecordStore:
+        """Small values at paths, for what is built on ledgers."""
 
     def instance_id(self) -> str:
         """Return the id of this cluster, drawn when the store was first opened."""

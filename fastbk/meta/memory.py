@@ -23,7 +23,9 @@ from fastbk.meta.api import (
     deleted_before,
 )
 from fastbk.meta.leases import StoreLease
-from fastbk.meta.watching import Watcher, WatchHandle
+from fastbk.meta.memory_records import KeptRecords, MemoryRecords
+from fastbk.meta.records import look
+from fastbk.meta.watching import Subject, Watcher, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
@@ -50,6 +52,10 @@ class _Records:
     identities: dict[BookieId, VersionedIdentity] = field(default_factory=dict)
     bookies: dict[BookieId, _Registered] = field(default_factory=dict)
     users: int = 0
+    records: KeptRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.records = KeptRecords(self.lock)
 
 
 _shared: dict[str, _Records] = {}
@@ -74,6 +80,9 @@ class MemoryStore:
             self._records = _shared.setdefault(name, _Records())
             self._records.users += 1
         self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
+        self.records = MemoryRecords(
+            self._records.records, lambda: self._closed, lambda: self._watcher
+        )
 
     def _open(self) -> _Records:
         if self._closed:
@@ -265,12 +274,14 @@ class MemoryStore:
         """Tell of changes of the set of live bookies."""
         return self._watcher.add(None, callback)
 
-    def _look(self, subjects: list[LedgerId | None]) -> dict[LedgerId | None, object]:
+    def _look(self, subjects: list[Subject]) -> dict[Subject, object]:
         records = self._open()
-        seen: dict[LedgerId | None, object] = {}
+        seen: dict[Subject, object] = {}
         for subject in subjects:
             if subject is None:
                 seen[None] = [(one.service, one.writable) for one in self.list_bookies()]
+            elif isinstance(subject, str):
+                seen[subject] = look(self.records, subject)
             else:
                 held = records.ledgers.get(subject)
                 seen[subject] = None if held is None else held[1]

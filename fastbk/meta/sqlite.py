@@ -31,8 +31,10 @@ from fastbk.meta.api import (
     deleted_before,
 )
 from fastbk.meta.leases import StoreLease
+from fastbk.meta.records import look
 from fastbk.meta.sqlite_file import SqliteFile
-from fastbk.meta.watching import Watcher, WatchHandle
+from fastbk.meta.sqlite_records import SqliteRecords
+from fastbk.meta.watching import Subject, Watcher, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 
@@ -57,6 +59,7 @@ class SqliteStore:
         self._boot_id = _boot_id()
         self._file = SqliteFile(path, timeout_s)
         self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
+        self.records = SqliteRecords(self._file, lambda: self._watcher)
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 
@@ -308,11 +311,13 @@ class SqliteStore:
         """Tell of changes of the set of live bookies; a lease that runs out is one."""
         return self._watcher.add(None, callback)
 
-    def _look(self, subjects: list[LedgerId | None]) -> dict[LedgerId | None, object]:
-        seen: dict[LedgerId | None, object] = {}
+    def _look(self, subjects: list[Subject]) -> dict[Subject, object]:
+        seen: dict[Subject, object] = {}
         for subject in subjects:
             if subject is None:
                 seen[None] = [(one.service, one.writable) for one in self.list_bookies()]
+            elif isinstance(subject, str):
+                seen[subject] = look(self.records, subject)
             else:
                 with self._file.reading() as db:
                     seen[subject] = db.execute(

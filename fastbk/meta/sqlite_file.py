@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 from fastbk.errors import ClientClosed, MetadataUnavailable, StorageError
 
-FORMAT = 2
-"""2 remembers deleted ledgers. A file of format 1 is made so when it is opened; what was deleted before is unknown."""
+FORMAT = 3
+"""2 remembers deleted ledgers, 3 has records. Older files are made so when they are opened."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cluster (
@@ -47,6 +47,16 @@ CREATE TABLE IF NOT EXISTS bookies (
     boot_id TEXT NOT NULL,
     expires_s REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS records (
+    path TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    value BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS records_version (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    version INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO records_version VALUES (1, 0);
 """
 
 

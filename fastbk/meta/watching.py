@@ -10,7 +10,7 @@ from typing import Protocol
 from fastbk.errors import Error
 from fastbk.model.ids import LedgerId
 
-Subject = LedgerId | None  # None: the set of bookies
+Subject = LedgerId | str | None  # text: of records (`fastbk.meta.records`); None: the set of bookies
 _log = logging.getLogger("fastbk.meta")
 
 

@@ -22,6 +22,7 @@ from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_booki
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_ledgers import Ledgers
 from fastbk.meta.zookeeper_paths import OWN_NAME, OWN_NAME_OLD, Layout, Paths, parse_layout
+from fastbk.meta.zookeeper_records import ZooKeeperRecords
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
 from fastbk.meta.zookeeper_watches import ZooKeeperWatches
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id
@@ -50,6 +51,7 @@ class ZooKeeperStore:
         self._ledgers = Ledgers(self._paths, layout)
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
+        self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 

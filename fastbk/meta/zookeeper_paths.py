@@ -154,6 +154,7 @@ class Paths:
         self.own = f"{root}/{own_name}"
         self.identities = f"{self.own}/identities"
         self.deleted = f"{self.own}/deleted"
+        self.records = f"{self.own}/records"
 
     def registration(self, bookie_id: BookieId, *, writable: bool) -> str:
         """Return where a bookie is registered."""

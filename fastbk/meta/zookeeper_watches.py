@@ -24,7 +24,7 @@ from fastbk.model.ids import LedgerId
 _RETRY_S = 1.0
 _log = logging.getLogger("fastbk.meta")
 
-Seen = tuple[int, int] | list[BookieRegistration] | None
+Seen = tuple[int, int] | list[BookieRegistration] | list[str] | None
 
 
 class ZooKeeperWatches:
@@ -50,7 +50,7 @@ class ZooKeeperWatches:
         handle = WatchHandle(self, subject, callback)
         if subject is not None:
             with self._wake:
-                self._subjects_by_path[self._ledger_path(subject)] = subject
+                self._subjects_by_path[self._key(subject)] = subject
         now = self._look(self._session.call("watch"), subject)
         with self._wake:
             if self._closed:
@@ -58,9 +58,9 @@ class ZooKeeperWatches:
             # A watch that is there already may still have to tell of an older state: leave what it saw.
             self._seen.setdefault(subject, now)
             self._handles.append(handle)
-            if subject is not None and self._ledger_path(subject) not in self._subjects_by_path:
+            if subject is not None and self._key(subject) not in self._subjects_by_path:
                 # The last other handle was closed while we looked, and what fired since was nobody's: look again.
-                self._subjects_by_path[self._ledger_path(subject)] = subject
+                self._subjects_by_path[self._key(subject)] = subject
                 self._fired.add(subject)
                 self._wake.notify_all()
             if self._thread is None:
@@ -78,7 +78,7 @@ class ZooKeeperWatches:
             if all(other.subject != handle.subject for other in self._handles):
                 self._seen.pop(handle.subject, None)
                 if handle.subject is not None:
-                    self._subjects_by_path.pop(self._ledger_path(handle.subject), None)
+                    self._subjects_by_path.pop(self._key(handle.subject), None)
 
     def close(self) -> None:
         """End all subscriptions and the thread."""
@@ -95,7 +95,10 @@ class ZooKeeperWatches:
         with self._wake:
             if event.path is None:
                 return  # the connection went; what is watched is looked at when it is back
-            self._fired.add(self._subjects_by_path.get(event.path))
+            found = [self._subjects_by_path.get(kind + event.path) for kind in "=/"]
+            self._fired.update(one for one in found if one is not None)
+            if found == [None, None]:
+                self._fired.add(None)  # the bookies' folders
             self._wake.notify_all()
 
     def _all_fired(self) -> None:
@@ -109,8 +112,28 @@ class ZooKeeperWatches:
         """Return what is there now, with watches on it."""
         if subject is None:
             return list_bookies(call, self._paths, self._event)
-        node = call.exists(self._ledger_path(subject), self._event)
+        path = self._path(subject)
+        if isinstance(subject, str) and subject[0] == "/":
+            return self._names(call, path)
+        node = call.exists(path, self._event)
         return None if node is None else (node.created_zxid, node.version)
+
+    def _names(self, call: Call, path: str) -> list[str] | None:
+        names = call.children(path, self._event)
+        if names is None and call.exists(path, self._event) is not None:
+            names = call.children(path, self._event)  # it came between the two
+        return names and sorted(names)
+
+    def _path(self, subject: LedgerId | str) -> str:
+        if isinstance(subject, str):
+            return f"{self._paths.records}/{subject[1:]}"
+        return self._ledger_path(subject)
+
+    def _key(self, subject: LedgerId | str) -> str:
+        """Return what an event's path and kind lead to: a record's own changes, or what lies below it."""
+        return ("/" if isinstance(subject, str) and subject[0] == "/" else "=") + self._path(
+            subject
+        )
 
     def _run(self) -> None:
         while True:

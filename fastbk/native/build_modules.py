@@ -112,6 +112,7 @@ MODULES = [
             "client.h",
             "apache.h",
             "apache_lane.h",
+            "stream.h",
         ],
         sources=[
             *COMMON_SOURCES,
@@ -123,6 +124,7 @@ MODULES = [
             "fbk_apache_lane.c",
             "fbk_apache_lane_ask.c",
             "fbk_apache_lane_hear.c",
+            "fbk_stream.c",
         ],
     ),
     NativeModule(

@@ -21,6 +21,7 @@ LAYERS = [
     {"wire", "meta", "storage"},
     {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
+    {"stream"},
     {"sync", "admin", "doctor", "apache_import"},
     {"cli", "testing", "demo", "devcluster"},
 ]
@@ -43,6 +44,8 @@ HOMES = {
     "uvloop": ["fastbk/server/network/", "fastbk/client/blocking.py"],
     "sqlite3": ["fastbk/meta/"],
     "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],
+    "lz4": ["fastbk/stream/compression.py"],
+    "zstandard": ["fastbk/stream/compression.py"],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }
@@ -53,6 +56,10 @@ PURE = [
     "fastbk/client/*_machine.py",
     "fastbk/replication/",
     "fastbk/placement/",
+    "fastbk/stream/positions.py",
+    "fastbk/stream/policy.py",
+    "fastbk/stream/chain.py",
+    "fastbk/stream/chain_codec.py",
 ]
 IMPURE_MODULES = {
     "asyncio",

@@ -1,0 +1,68 @@
+"""Records of the metadata store (`fastbk.meta.records`) as coroutines, for what is built on ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.meta.api import Watch
+from fastbk.meta.records import Change, VersionedRecord
+from fastbk.model.ids import LedgerId
+
+
+class RecordCalls:
+    """The records of a client's cluster. Every call ends within `metadata_timeout`; errors are those of the store."""
+
+    def __init__(self, store: MetadataCalls) -> None:
+        self._store = store
+
+    async def read(self, path: str) -> VersionedRecord | None:
+        """Return a record, None if there is none."""
+        (found,) = await self.read_all([path])
+        return found
+
+    async def read_all(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        """Return several records, in their order; asked for together."""
+        return await self._store.call(lambda store: store.records.read(paths))
+
+    async def change(self, *changes: Change) -> list[int]:
+        """Do all of it or nothing; return the new versions. MetadataUnavailable: it may have happened."""
+        return await self._store.call(lambda store: store.records.change(changes))
+
+    async def children(self, path: str) -> list[str]:
+        """Return the names of what lies directly below, sorted."""
+        return await self._store.call(lambda store: store.records.children(path))
+
+    async def draw_ledger_id(self) -> LedgerId:
+        """Return a ledger id that nobody had or will get, to be named somewhere before its ledger is created."""
+        return await self._store.call(lambda store: store.next_ledger_id())
+
+    async def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        """Call `callback()` on the loop after each change of a record, until the watch is closed."""
+        return await self._store.begin_watch(
+            lambda store, told: store.records.watch(path, told), callback
+        )
+
+    async def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
+        """Call `callback()` on the loop after names came or went below a path, until the watch is closed."""
+        return await self._store.begin_watch(
+            lambda store, told: store.records.watch_children(path, told), callback
+        )
+
+    async def follow(self, path: str) -> AsyncGenerator[VersionedRecord | None, None]:
+        """Yield a record as it is now and after changes, of which several may be told as one; None where it is not."""
+        changed = asyncio.Event()
+        watch = await self.watch(path, changed.set)
+        seen: VersionedRecord | None = None
+        is_first = True
+        try:
+            while True:
+                changed.clear()
+                found = await self.read(path)
+                if is_first or found != seen:
+                    is_first, seen = False, found
+                    yield found
+                await changed.wait()
+        finally:
+            watch.close()

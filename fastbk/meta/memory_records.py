@@ -1,0 +1,94 @@
+"""Records in memory: see `fastbk.meta.records`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fastbk.errors import ClientClosed
+from fastbk.meta.records import (
+    Change,
+    VersionedRecord,
+    check_path,
+    children_subject,
+    conflict,
+    has_some_below,
+    record_subject,
+)
+from fastbk.meta.watching import Watcher, WatchHandle
+
+
+@dataclass(slots=True)
+class KeptRecords:
+    """What stores of one name share."""
+
+    lock: threading.RLock
+    values: dict[str, VersionedRecord] = field(default_factory=dict)
+    next_version: int = 1
+
+
+class MemoryRecords:
+    """One store's way to its records."""
+
+    def __init__(
+        self, kept: KeptRecords, is_closed: Callable[[], bool], watcher: Callable[[], Watcher]
+    ) -> None:
+        self._kept = kept
+        self._is_closed = is_closed
+        self._watcher = watcher
+
+    def _open(self) -> KeptRecords:
+        if self._is_closed():
+            raise ClientClosed("this metadata store is closed")
+        return self._kept
+
+    def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        """Return several records."""
+        kept = self._open()
+        with kept.lock:
+            return [kept.values.get(check_path(path)) for path in paths]
+
+    def change(self, changes: Sequence[Change]) -> list[int]:
+        """Do all of it or nothing (INV-M1)."""
+        kept = self._open()
+        with kept.lock:
+            after = dict(kept.values)
+            versions: list[int] = []
+            for change in changes:
+                change.check()
+                held = after.get(change.path)
+                if (held and held.version) != change.version:
+                    raise conflict(change.path)
+                if change.value is None:
+                    if any(path.startswith(f"{change.path}/") for path in after):
+                        raise has_some_below(change.path)
+                    del after[change.path]
+                    versions.append(0)
+                else:
+                    after[change.path] = VersionedRecord(change.value, kept.next_version)
+                    versions.append(kept.next_version)
+                    kept.next_version += 1
+            kept.values.clear()
+            kept.values.update(after)
+            return versions
+
+    def children(self, path: str) -> list[str]:
+        """Return the names below."""
+        kept, before = self._open(), f"{check_path(path)}/"
+        with kept.lock:
+            found = [one[len(before) :] for one in kept.values if one.startswith(before)]
+        return sorted({one.partition("/")[0] for one in found})
+
+    def version_of(self, path: str) -> int | None:
+        """Return a record's version."""
+        (found,) = self.read([path])
+        return None if found is None else found.version
+
+    def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Tell of changes of a record."""
+        return self._watcher().add(record_subject(path), callback)
+
+    def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Tell of names that come or go."""
+        return self._watcher().add(children_subject(path), callback)

@@ -1,0 +1,184 @@
+"""Records in ZooKeeper: a node each below `<own>/records`. See `fastbk.meta.records`.
+
+A node without data is no record but stands on the way to others; it is made when something below it is, and goes with
+the record above it. A version is made of the transaction that made the node and the node's own version, so that a
+record made anew never has a version that an earlier one had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastbk.errors import MetadataConflict
+from fastbk.meta.records import (
+    Change,
+    VersionedRecord,
+    check_path,
+    children_subject,
+    conflict,
+    has_some_below,
+    record_subject,
+)
+from fastbk.meta.watching import WatchHandle
+from fastbk.meta.zookeeper_calls import (
+    BadVersion,
+    Call,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    ResultUnknown,
+)
+from fastbk.meta.zookeeper_session import Session
+from fastbk.meta.zookeeper_watches import ZooKeeperWatches
+
+_READ_AT_ONCE = 500
+_NODE_VERSION_BITS = 32
+
+
+def _version(node: Node) -> int:
+    return node.created_zxid << _NODE_VERSION_BITS | node.version
+
+
+def _record(node: Node | None) -> VersionedRecord | None:
+    return VersionedRecord(node.data, _version(node)) if node is not None and node.data else None
+
+
+class ZooKeeperRecords:
+    """One store's way to its records."""
+
+    def __init__(self, session: Session, watches: ZooKeeperWatches, root: str) -> None:
+        self._session = session
+        self._watches = watches
+        self._root = root
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}"
+
+    def read(self, paths: Sequence[str]) -> list[VersionedRecord | None]:
+        """Return several records; what a server that is behind does not know is asked for once more."""
+        call = self._session.call("read records")
+        nodes = self._nodes(call, [self._path(path) for path in paths])
+        missing = [at for at, node in enumerate(nodes) if _record(node) is None]
+        if missing:
+            call.sync(self._root)
+            again = self._nodes(call, [self._path(paths[at]) for at in missing])
+            for at, node in zip(missing, again, strict=True):
+                nodes[at] = node
+        return [_record(node) for node in nodes]
+
+    @staticmethod
+    def _nodes(call: Call, paths: list[str]) -> list[Node | None]:
+        found: list[Node | None] = []
+        for at in range(0, len(paths), _READ_AT_ONCE):
+            found += call.get_all(paths[at : at + _READ_AT_ONCE])
+        return found
+
+    def change(self, changes: Sequence[Change]) -> list[int]:
+        """Do all of it in one transaction (INV-M1); what became of one whose answer was lost is found out."""
+        for change in changes:
+            change.check()
+        what = changes[0].path if len(changes) == 1 else f"{len(changes)} records"
+        call = self._session.call(f"change {what}")
+        paths = [self._path(change.path) for change in changes]
+        is_unknown = False
+        while True:
+            call.again()
+            nodes = self._nodes(call, paths)
+            if is_unknown and all(map(_may_be_ours, changes, nodes)):
+                break
+            ops: list[Op] = []
+            try:
+                for change, path, node in zip(changes, paths, nodes, strict=True):
+                    ops += self._ops(call, change, path, node)
+            except MetadataConflict as error:
+                # The connection was lost, and things are neither as before nor as they would be: who knows.
+                error.outcome = "unknown" if is_unknown else "not_written"
+                raise
+            try:
+                call.multi(ops)
+            except NoNode:
+                for change, path in zip(changes, paths, strict=True):
+                    if change.value is not None:
+                        call.ensure(path.rpartition("/")[0])
+            except (NodeExists, BadVersion, NotEmpty):
+                call.sync(self._root)
+            except ResultUnknown:
+                is_unknown = True
+                call.sync(self._root)
+            else:
+                break
+        return self._versions(call, changes, paths)
+
+    def _ops(self, call: Call, change: Change, path: str, node: Node | None) -> list[Op]:
+        held = _record(node)
+        if (held and held.version) != change.version:
+            call.sync(path)
+            node = call.get(path)
+            held = _record(node)
+            if (held and held.version) != change.version:
+                raise conflict(change.path)
+        if change.value is not None:
+            if node is None:
+                return [Op.create(path, change.value)]
+            return [Op.set(path, change.value, node.version)]
+        assert node is not None
+        return [*self._empty_below(call, change.path, path), Op.delete(path, node.version)]
+
+    def _empty_below(self, call: Call, name: str, path: str) -> list[Op]:
+        """Return what deletes the nodes below that only stood on the way to others, the lowest first."""
+        ops: list[Op] = []
+        for child in call.children(path) or []:
+            below = f"{path}/{child}"
+            node = call.get(below)
+            if node is None:
+                continue
+            if node.data:
+                raise has_some_below(name)
+            ops += [*self._empty_below(call, name, below), Op.delete(below, node.version)]
+        return ops
+
+    def _versions(self, call: Call, changes: Sequence[Change], paths: list[str]) -> list[int]:
+        """Return the new versions, as they are read back: only the server knows who made a node."""
+        wanted = [
+            path for change, path in zip(changes, paths, strict=True) if change.value is not None
+        ]
+        nodes = dict(zip(wanted, self._nodes(call, wanted), strict=True))
+        versions = []
+        for change, path in zip(changes, paths, strict=True):
+            node = nodes.get(path)
+            is_ours = node is not None and node.data == change.value
+            # Somebody was faster since: a version that is gone already makes the caller's next change a conflict.
+            versions.append(_version(node) if node is not None and is_ours else 0)
+        return versions
+
+    def children(self, path: str) -> list[str]:
+        """Return the names below that are records or have some below them."""
+        call = self._session.call(f"list {path}")
+        found = self._path(path)
+        names = call.children(found)
+        if names is None:
+            call.sync(self._root)
+            names = call.children(found) or []
+        nodes = self._nodes(call, [f"{found}/{name}" for name in names])
+        return sorted(
+            name
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None and (node.data or call.children(f"{found}/{name}"))
+        )
+
+    def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Tell of changes of a record."""
+        return self._watches.add(record_subject(path), callback)
+
+    def watch_children(self, path: str, callback: Callable[[], None]) -> WatchHandle:
+        """Tell of names that come or go."""
+        return self._watches.add(children_subject(path), callback)
+
+
+def _may_be_ours(change: Change, node: Node | None) -> bool:
+    """Return whether a record is as the change would have left it."""
+    if change.value is None:
+        return node is None
+    return node is not None and node.data == change.value and _version(node) != change.version

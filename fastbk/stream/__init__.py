@@ -1,0 +1,1 @@
+"""Streams: unbounded sequences of records on ledgers. What they promise, and how: fastbk/stream/README.md."""

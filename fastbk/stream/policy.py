@@ -1,0 +1,121 @@
+"""What holds for a namespace's streams: kept in metadata, inherited, and changed from the next segment on.
+
+A policy has a value for everything; a patch names only what differs from the namespace above. Durations are
+seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from fastbk.errors import ConfigError, PolicyInvalid
+from fastbk.model.entry import DigestType
+from fastbk.model.quorum import check_quorums
+
+Compression = Literal["none", "lz4", "zstd"]
+Digest = Literal["crc32c", "crc32", "hmac", "dummy"]
+HOUR_S = 3600.0
+MIB = 1024 * 1024
+
+
+class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of a stream's policy."""
+
+    ensemble: int = 3
+    """Bookies that a segment is spread over."""
+    write_quorum: int = 3
+    """Copies of each entry."""
+    ack_quorum: int = 2
+    """Copies that are durable before an append is acknowledged."""
+    bookie_group: str = ""
+    """Only bookies with this label hold the segments; empty: any (docs of placement: fastbk/placement)."""
+    digest: Digest = "crc32c"
+    compression: Compression = "none"
+    roll_age_s: float = 2 * HOUR_S
+    """A segment ends when it is so old, or so large; whichever comes first. 0: not by age."""
+    roll_bytes: int = 256 * MIB
+    """0: not by size."""
+    retention_age_s: float = 0.0
+    """Older records may go unless a cursor holds them. 0: no limit."""
+    retention_bytes: int = 0
+    """What is beyond so many bytes may go unless a cursor holds it. 0: no limit."""
+    hard_age_s: float = 0.0
+    """Older records go although a cursor holds them. 0: no limit."""
+    hard_bytes: int = 0
+    hold_for_cursors: bool = True
+    """Whether durable cursors hold records that are beyond the limits of retention."""
+    streams_max: int = 0
+    """Streams in this namespace and those below it; 0: no limit. For a stream it means nothing."""
+
+    def digest_type(self) -> DigestType:
+        """Return the digest as ledgers take it."""
+        return DigestType.of(self.digest)
+
+
+class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a namespace or stream says itself; None is inherited. The fields are those of `StreamPolicy`."""
+
+    ensemble: int | None = None
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+    bookie_group: str | None = None
+    digest: Digest | None = None
+    compression: Compression | None = None
+    roll_age_s: float | None = None
+    roll_bytes: int | None = None
+    retention_age_s: float | None = None
+    retention_bytes: int | None = None
+    hard_age_s: float | None = None
+    hard_bytes: int | None = None
+    hold_for_cursors: bool | None = None
+    streams_max: int | None = None
+
+    def changed(self, patch: PolicyPatch) -> PolicyPatch:
+        """Return this patch with what `patch` names put over it."""
+        return msgspec.structs.replace(self, **named(patch))
+
+    def without(self, fields: Iterable[str]) -> PolicyPatch:
+        """Return this patch with these fields inherited again. Raises PolicyInvalid for a name that is none."""
+        found = list(fields)
+        for name in found:
+            if name not in self.__struct_fields__:
+                raise PolicyInvalid(f"a policy has no field {name!r}: {', '.join(self.__struct_fields__)}")
+        return msgspec.structs.replace(self, **dict.fromkeys(found))
+
+
+DEFAULT_POLICY = StreamPolicy()
+
+
+def named(patch: PolicyPatch) -> dict[str, object]:
+    """Return what a patch names."""
+    return {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
+
+
+def effective(patches: Iterable[PolicyPatch], base: StreamPolicy = DEFAULT_POLICY) -> StreamPolicy:
+    """Return `base` with the patches put over it, the outermost namespace's first. Raises PolicyInvalid."""
+    for patch in patches:
+        base = msgspec.structs.replace(base, **named(patch))
+    check(base)
+    return base
+
+
+def check(policy: StreamPolicy) -> None:
+    """Raise PolicyInvalid for what is out of its range."""
+    try:
+        check_quorums(policy.ensemble, policy.write_quorum, policy.ack_quorum)
+    except ConfigError as error:
+        raise PolicyInvalid(str(error)) from error
+    for name in ("roll_age_s", "retention_age_s", "hard_age_s"):
+        if not 0 <= getattr(policy, name) <= 1e9:
+            raise PolicyInvalid(f"{name} must be from 0 (no limit) to 1e9 seconds")
+    for name in ("roll_bytes", "retention_bytes", "hard_bytes", "streams_max"):
+        if not 0 <= getattr(policy, name) < 1 << 60:
+            raise PolicyInvalid(f"{name} must be from 0 (no limit) to 2^60")
+    if policy.roll_age_s == 0 and policy.roll_bytes == 0:
+        raise PolicyInvalid("a segment must end some time: set roll_age_s, roll_bytes or both above 0")
+    for soft, hard in (("retention_age_s", "hard_age_s"), ("retention_bytes", "hard_bytes")):
+        if 0 < getattr(policy, hard) < getattr(policy, soft):
+            raise PolicyInvalid(f"{hard} must not be less than {soft}: it is what goes although a cursor holds it")

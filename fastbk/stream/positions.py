@@ -1,0 +1,91 @@
+"""Where a record is, and where a reader may begin."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple, TypeAlias
+
+from fastbk.errors import ConfigError
+
+_LAYOUT = struct.Struct(">bqqq")
+_VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DLSN(NamedTuple):
+    """A record's position: segment of the stream (from 1), entry of the segment, record of the entry (both from 0).
+
+    Positions of one stream are ordered as its records are. They hold no ledger ids, so they stay what they are where a
+    stream is copied segment by segment.
+    """
+
+    segment: int
+    entry: int
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}.{self.entry}.{self.slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> DLSN:
+        """Return what `str` wrote: three numbers with dots between them, such as 3.120.0. Raises ConfigError."""
+        parts = text.split(".")
+        if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+            raise ConfigError(f"{text!r} is no position: write segment.entry.slot, such as 3.120.0")
+        return cls(*map(int, parts))
+
+    def to_bytes(self) -> bytes:
+        """Return 25 bytes that sort as positions do: a version, then three numbers of 8 bytes, big-endian."""
+        return _LAYOUT.pack(_VERSION, *self)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> DLSN:
+        """Return what `to_bytes` wrote. Raises ConfigError."""
+        if len(raw) != _LAYOUT.size or raw[0] != _VERSION:
+            raise ConfigError(f"{raw.hex()} is no position of version {_VERSION}")
+        return cls(*_LAYOUT.unpack(raw)[1:])
+
+
+FIRST = DLSN(1, 0, 0)
+"""The position of a stream's first record."""
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtTxid:
+    """At the first record whose transaction id is not less."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """At the first record that was appended at this time or later, by its writer's clock."""
+
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AtSeq:
+    """At the record of this sequence number; records of a stream are numbered from 0 without holes."""
+
+    seq: int
+
+
+Start: TypeAlias = DLSN | AtTxid | AtTime | AtSeq | Literal["earliest", "latest"]
+"""Where to begin: "latest" is behind the last record that is visible now."""
+
+
+def to_us(time: datetime) -> int:
+    """Return microseconds since 1970 in UTC. Raises ConfigError for a time without a zone."""
+    if time.tzinfo is None:
+        raise ConfigError(f"{time} has no time zone: write datetime.now(UTC), or another zone")
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def to_time(us: int) -> datetime:
+    """Return the time of so many microseconds since 1970, in UTC."""
+    return _EPOCH + timedelta(microseconds=us)

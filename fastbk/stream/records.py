@@ -1,0 +1,217 @@
+"""What readers hand out: records, chunks of records, and gaps."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, overload
+
+from fastbk.native import stream_codec as codec
+from fastbk.native.stream_codec import (
+    CODEC_NONE,
+    HEAD_TIME_US,
+    HEAD_WORDS,
+    ROW_HEADERS_AT,
+    ROW_HEADERS_BYTES,
+    ROW_KEY_AT,
+    ROW_KEY_BYTES,
+    ROW_PAYLOAD_AT,
+    ROW_PAYLOAD_BYTES,
+    ROW_PLACE,
+    ROW_TXID,
+    ROW_WORDS,
+)
+from fastbk.stream.compression import unpacked
+from fastbk.stream.headers import Headers, get_headers
+from fastbk.stream.positions import DLSN, to_time
+
+_SLOT_MASK = 0xFFFFFFFF
+_CODEC_AT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. `payload` is a view of the chunk that it came in: keep `bytes(record.payload)` to keep it alone."""
+
+    dlsn: DLSN
+    seq: int
+    """Its number in the stream, from 0, without holes."""
+    txid: int
+    time_us: int
+    """When it was appended, by its writer's clock, in microseconds since 1970; never less than that before it."""
+    payload: memoryview
+    key: bytes | None = None
+    headers: Headers = ()
+
+    @property
+    def time(self) -> datetime:
+        """When it was appended, in UTC."""
+        return to_time(self.time_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records that a reader passed by: `first` up to, not with, `next`. `records`: how many, None if nobody knows."""
+
+    kind: Literal["trimmed", "lost"]
+    first: DLSN
+    next: DLSN
+    records: int | None = None
+
+
+class Chunk(Sequence[Record]):
+    """Records of one segment, one behind the other, at least one; they are decoded when they are looked at.
+
+    No Python object is made for a record unless it is asked for: `payloads()`, `txids()` and `rows()` go by columns.
+    """
+
+    __slots__ = ("_first", "_heads", "_last", "_rows", "base_txid", "data", "first_entry_id", "first_seq", "segment")
+
+    def __init__(
+        self,
+        segment: int,
+        first_entry_id: int,
+        base_seq: int,
+        base_txid: int,
+        data: bytes,
+        tables: tuple[memoryview, memoryview],
+    ) -> None:
+        """`base_seq`, `base_txid`: of the segment. `tables`: of `decode`; all entries' ids follow each other."""
+        self.segment = segment
+        self.first_entry_id = first_entry_id
+        self.base_txid = base_txid
+        self.data = data
+        self._heads, self._rows = tables
+        self._first = 0
+        self._last = len(self._rows) // ROW_WORDS
+        self.first_seq = base_seq + (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
+        """The number of the first record."""
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Chunk: ...
+    def __getitem__(self, index: int | slice) -> Record | Chunk:
+        """Return a record, or a chunk of consecutive ones (of the same memory)."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("a chunk's records follow each other: slices have no step")
+            return self._part(start, max(start, stop))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return self._record(self._first + index % len(self))
+
+    def __iter__(self) -> Iterator[Record]:
+        for row in range(self._first, self._last):
+            yield self._record(row)
+
+    def _part(self, start: int, stop: int) -> Chunk:
+        part = object.__new__(Chunk)
+        part.segment, part.first_entry_id = self.segment, self.first_entry_id
+        part.base_txid, part.data = self.base_txid, self.data
+        part._heads, part._rows = self._heads, self._rows
+        part._first, part._last = self._first + start, self._first + stop
+        part.first_seq = self.first_seq + start
+        return part
+
+    def _record(self, row: int) -> Record:
+        at = row * ROW_WORDS
+        words = self._rows[at : at + ROW_WORDS]
+        place = words[ROW_PLACE]
+        key_bytes, header_bytes = words[ROW_KEY_BYTES], words[ROW_HEADERS_BYTES]
+        view = memoryview(self.data)
+        return Record(
+            self._dlsn(place),
+            self.first_seq + row - self._first,
+            self.base_txid + words[ROW_TXID],
+            self._heads[(place >> 32) * HEAD_WORDS + HEAD_TIME_US],
+            view[words[ROW_PAYLOAD_AT] : words[ROW_PAYLOAD_AT] + words[ROW_PAYLOAD_BYTES]],
+            None if key_bytes < 0 else bytes(view[words[ROW_KEY_AT] : words[ROW_KEY_AT] + key_bytes]),
+            get_headers(view[words[ROW_HEADERS_AT] : words[ROW_HEADERS_AT] + header_bytes])
+            if header_bytes
+            else (),
+        )
+
+    def _dlsn(self, place: int) -> DLSN:
+        return DLSN(self.segment, self.first_entry_id + (place >> 32), place & _SLOT_MASK)
+
+    def _dlsn_of_row(self, row: int) -> DLSN:
+        return self._dlsn(self._rows[row * ROW_WORDS + ROW_PLACE])
+
+    @property
+    def first(self) -> Record:
+        """The first record."""
+        return self._record(self._first)
+
+    @property
+    def last(self) -> Record:
+        """The last record."""
+        return self._record(self._last - 1)
+
+    @property
+    def first_dlsn(self) -> DLSN:
+        """The position of the first record."""
+        return self._dlsn_of_row(self._first)
+
+    @property
+    def last_dlsn(self) -> DLSN:
+        """The position of the last record."""
+        return self._dlsn_of_row(self._last - 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all payloads."""
+        return sum(self._column(ROW_PAYLOAD_BYTES))
+
+    def payloads(self) -> list[memoryview]:
+        """Return all payloads, as views of the chunk's memory."""
+        view = memoryview(self.data)
+        starts, sizes = self._column(ROW_PAYLOAD_AT), self._column(ROW_PAYLOAD_BYTES)
+        return [view[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+
+    def txids(self) -> array[int]:
+        """Return all transaction ids."""
+        base = self.base_txid
+        return array("q", [base + txid for txid in self._column(ROW_TXID)])
+
+    def rows(self) -> memoryview:
+        """Return the table of records as int64, `stream_codec.ROW_WORDS` each; places count from `data`."""
+        return self._rows[self._first * ROW_WORDS : self._last * ROW_WORDS]
+
+    def _column(self, column: int) -> list[int]:
+        return self._rows[self._first * ROW_WORDS + column : self._last * ROW_WORDS : ROW_WORDS].tolist()
+
+    def index_of(self, dlsn: DLSN) -> int:
+        """Return the place of the first record that is not before `dlsn`; len(self) if there is none."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._dlsn_of_row(self._first + middle) < dlsn:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def chunk_of(
+    segment: int,
+    first_entry_id: int,
+    datas: Sequence[bytes | memoryview],
+    base_seq: int,
+    base_txid: int,
+) -> Chunk:
+    """Return the records of consecutive entries' data as one chunk; empty when they hold none (an index entry).
+
+    Raises ProtocolError for what is no entry of a stream.
+    """
+    if any(len(data) > _CODEC_AT and data[_CODEC_AT] != CODEC_NONE for data in datas):
+        datas = [unpacked(data) for data in datas]
+    joined = b"".join(datas)
+    sizes = array("I", map(len, datas))
+    return Chunk(segment, first_entry_id, base_seq, base_txid, joined, codec.decode(joined, sizes))
