@@ -56,7 +56,9 @@ def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
     if raw[: len(mark)] != mark or len(raw) <= len(mark):
         raise StorageError(f"{len(raw)} bytes are no {mark.decode()} record of a stream")
     if raw[len(mark)] != VERSION:
-        raise StorageError(f"a record of version {raw[len(mark)]}: this fastbk reads version {VERSION}")
+        raise StorageError(
+            f"a record of version {raw[len(mark)]}: this fastbk reads version {VERSION}"
+        )
     try:
         unpack = zlib.decompressobj()
         packed = unpack.decompress(raw[len(mark) + 1 :], RAW_BYTES_MAX)

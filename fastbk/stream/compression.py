@@ -45,7 +45,9 @@ def unpacked(entry: bytes | memoryview) -> bytes | memoryview:
     if head.codec == CODEC_NONE:
         return entry
     if head.raw_bytes > RAW_BYTES_MAX:
-        raise ProtocolError(f"an entry says that its body has {head.raw_bytes} bytes: at most {RAW_BYTES_MAX}")
+        raise ProtocolError(
+            f"an entry says that its body has {head.raw_bytes} bytes: at most {RAW_BYTES_MAX}"
+        )
     body = memoryview(entry)[HEAD_BYTES:]
     try:
         if head.codec == CODEC_LZ4:

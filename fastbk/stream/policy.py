@@ -55,7 +55,9 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return DigestType.of(self.digest)
 
 
-class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class PolicyPatch(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """What a namespace or stream says itself; None is inherited. The fields are those of `StreamPolicy`."""
 
     ensemble: int | None = None
@@ -82,7 +84,9 @@ class PolicyPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         found = list(fields)
         for name in found:
             if name not in self.__struct_fields__:
-                raise PolicyInvalid(f"a policy has no field {name!r}: {', '.join(self.__struct_fields__)}")
+                raise PolicyInvalid(
+                    f"a policy has no field {name!r}: {', '.join(self.__struct_fields__)}"
+                )
         return msgspec.structs.replace(self, **dict.fromkeys(found))
 
 
@@ -91,7 +95,9 @@ DEFAULT_POLICY = StreamPolicy()
 
 def named(patch: PolicyPatch) -> dict[str, object]:
     """Return what a patch names."""
-    return {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None}
+    return {
+        name: value for name, value in msgspec.structs.asdict(patch).items() if value is not None
+    }
 
 
 def effective(patches: Iterable[PolicyPatch], base: StreamPolicy = DEFAULT_POLICY) -> StreamPolicy:
@@ -115,7 +121,11 @@ def check(policy: StreamPolicy) -> None:
         if not 0 <= getattr(policy, name) < 1 << 60:
             raise PolicyInvalid(f"{name} must be from 0 (no limit) to 2^60")
     if policy.roll_age_s == 0 and policy.roll_bytes == 0:
-        raise PolicyInvalid("a segment must end some time: set roll_age_s, roll_bytes or both above 0")
+        raise PolicyInvalid(
+            "a segment must end some time: set roll_age_s, roll_bytes or both above 0"
+        )
     for soft, hard in (("retention_age_s", "hard_age_s"), ("retention_bytes", "hard_bytes")):
         if 0 < getattr(policy, hard) < getattr(policy, soft):
-            raise PolicyInvalid(f"{hard} must not be less than {soft}: it is what goes although a cursor holds it")
+            raise PolicyInvalid(
+                f"{hard} must not be less than {soft}: it is what goes although a cursor holds it"
+            )

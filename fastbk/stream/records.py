@@ -67,7 +67,17 @@ class Chunk(Sequence[Record]):
     No Python object is made for a record unless it is asked for: `payloads()`, `txids()` and `rows()` go by columns.
     """
 
-    __slots__ = ("_first", "_heads", "_last", "_rows", "base_txid", "data", "first_entry_id", "first_seq", "segment")
+    __slots__ = (
+        "_first",
+        "_heads",
+        "_last",
+        "_rows",
+        "base_txid",
+        "data",
+        "first_entry_id",
+        "first_seq",
+        "segment",
+    )
 
     def __init__(
         self,
@@ -86,7 +96,9 @@ class Chunk(Sequence[Record]):
         self._heads, self._rows = tables
         self._first = 0
         self._last = len(self._rows) // ROW_WORDS
-        self.first_seq = base_seq + (self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0)
+        self.first_seq = base_seq + (
+            self._heads[codec.HEAD_FIRST_RECORD] if len(self._heads) else 0
+        )
         """The number of the first record."""
 
     def __len__(self) -> int:
@@ -132,7 +144,9 @@ class Chunk(Sequence[Record]):
             self.base_txid + words[ROW_TXID],
             self._heads[(place >> 32) * HEAD_WORDS + HEAD_TIME_US],
             view[words[ROW_PAYLOAD_AT] : words[ROW_PAYLOAD_AT] + words[ROW_PAYLOAD_BYTES]],
-            None if key_bytes < 0 else bytes(view[words[ROW_KEY_AT] : words[ROW_KEY_AT] + key_bytes]),
+            None
+            if key_bytes < 0
+            else bytes(view[words[ROW_KEY_AT] : words[ROW_KEY_AT] + key_bytes]),
             get_headers(view[words[ROW_HEADERS_AT] : words[ROW_HEADERS_AT] + header_bytes])
             if header_bytes
             else (),
@@ -185,7 +199,9 @@ class Chunk(Sequence[Record]):
         return self._rows[self._first * ROW_WORDS : self._last * ROW_WORDS]
 
     def _column(self, column: int) -> list[int]:
-        return self._rows[self._first * ROW_WORDS + column : self._last * ROW_WORDS : ROW_WORDS].tolist()
+        return self._rows[
+            self._first * ROW_WORDS + column : self._last * ROW_WORDS : ROW_WORDS
+        ].tolist()
 
     def index_of(self, dlsn: DLSN) -> int:
         """Return the place of the first record that is not before `dlsn`; len(self) if there is none."""

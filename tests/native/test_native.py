@@ -165,6 +165,7 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_frame.c", WIRE_SOURCES, corpus="frames"),
     Fuzzer("fuzz_apache.c", APACHE_SOURCES, corpus="apache"),
     Fuzzer("fuzz_apache_lane.c", LANE_SOURCES, found=((100_000, 1569555891),)),
+    Fuzzer("fuzz_stream.c", ("fbk_stream.c",), corpus="stream"),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations"),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
     Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan"),

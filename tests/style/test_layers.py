@@ -58,8 +58,7 @@ PURE = [
     "fastbk/placement/",
     "fastbk/stream/positions.py",
     "fastbk/stream/policy.py",
-    "fastbk/stream/chain.py",
-    "fastbk/stream/chain_codec.py",
+    "fastbk/stream/chain*.py",
 ]
 IMPURE_MODULES = {
     "asyncio",

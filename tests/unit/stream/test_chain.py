@@ -1,4 +1,7 @@
-"""The chain's changes, in any order that writers, attachers, janitors and truncations may come in (INV-S2, S3, S6 to S9)."""
+"""A chain's changes in any order that writers, attachers and janitors may bring.
+
+INV-S2, INV-S3, INV-S4, INV-S6, INV-S7, INV-S8, INV-S9.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import random
 import pytest
 
 from fastbk.errors import MetadataConflict, StorageError, StreamSealed
-from fastbk.stream import chain as chains
-from fastbk.stream.chain import Chain, Contents
+from fastbk.stream import chain_changes as chains
+from fastbk.stream.chain import Chain, verify
+from fastbk.stream.chain_changes import Contents
 from fastbk.stream.chain_codec import PAGE_ROWS, ROWS_MAX, get_chain, get_page, put_chain, put_page
 from fastbk.stream.positions import DLSN
 
@@ -40,11 +44,16 @@ class Life:
         self.records = 0
 
     def step(self) -> None:
-        change = self.rng.choice([self.add, self.add, self.close, self.close, self.take_over, self.delete, self.sweep])
+        change = self.rng.choice(
+            [self.add, self.add, self.close, self.close, self.take_over, self.delete, self.sweep]
+        )
         change()
-        chains.verify(self.chain)
+        verify(self.chain)
         assert get_chain(put_chain(self.chain)) == self.chain
-        named = {row.ledger_id for row in self.chain.rows} | {*self.chain.doomed, self.chain.reserved}
+        named = {row.ledger_id for row in self.chain.rows} | {
+            *self.chain.doomed,
+            self.chain.reserved,
+        }
         assert self.ledgers <= named, "INV-S8: a ledger exists that nothing names"
         assert self.chain.end_seq == self.records
 
@@ -108,7 +117,10 @@ def test_what_an_older_epoch_does_is_refused() -> None:
 
 def test_a_sealed_stream_takes_nothing_more() -> None:
     chain = chains.seal(chains.open_for_append(Chain("a"), "w"), 1)
-    for change in (lambda: chains.open_for_append(chain, "x"), lambda: chains.attach(chain, (), "k", 1, 0)):
+    for change in (
+        lambda: chains.open_for_append(chain, "x"),
+        lambda: chains.attach(chain, (), "k", 1, 0),
+    ):
         with pytest.raises(StreamSealed):
             change()
 
@@ -116,7 +128,11 @@ def test_a_sealed_stream_takes_nothing_more() -> None:
 def test_an_empty_segment_never_changes_the_last_transaction_id() -> None:
     chain = closed(with_segment(chains.open_for_append(Chain("a"), "w"), 1), 5)
     after = closed(with_segment(chain, 2), 0)
-    assert (after.last_txid, after.last_dlsn, after.next_number) == (chain.last_txid, chain.last_dlsn, 2)
+    assert (after.last_txid, after.last_dlsn, after.next_number) == (
+        chain.last_txid,
+        chain.last_dlsn,
+        2,
+    )
     assert after.doomed == (2,)
 
 
@@ -143,7 +159,7 @@ def test_pages_hold_what_rows_held() -> None:
         if len(chain.rows) > ROWS_MAX:
             chain, page, moved = chains.spill(chain, PAGE_ROWS)
             pages[page.page] = put_page(moved)
-            chains.verify(chain)
+            verify(chain)
     found = [row for page in chain.pages for row in get_page(pages[page.page])]
     assert [*found, *chain.rows] == rows
     assert len(put_chain(chain)) < 40_000
@@ -151,12 +167,14 @@ def test_pages_hold_what_rows_held() -> None:
     assert page is not None and page.first <= 1500 <= page.last
     chain = chains.mark_deleting(chain, 1100)
     chain = chains.drop_deleted(chain, 1100, rows[1099].base_seq)
-    chains.verify(chain)
+    verify(chain)
     assert [page.page for page in chain.pages] == [1]
     assert chain.trim == DLSN(1100, 0, 0)
 
 
-@pytest.mark.parametrize("raw", [b"", b"FBKC", b"FBKC\x02abc", b"FBKC\x01abc", b"FBKP\x01", b"FBKC\x01\x78\x01\x03\x00"])
+@pytest.mark.parametrize(
+    "raw", [b"", b"FBKC", b"FBKC\x02abc", b"FBKC\x01abc", b"FBKP\x01", b"FBKC\x01\x78\x01\x03\x00"]
+)
 def test_bytes_that_are_no_chain_are_refused(raw: bytes) -> None:
     with pytest.raises(StorageError):
         get_chain(raw)

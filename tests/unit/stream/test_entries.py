@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,17 +29,23 @@ records = st.lists(
 )
 
 
-def entry_of(some: list[tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]], first: int = 0) -> bytearray:
+def entry_of(
+    some: list[tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]], first: int = 0
+) -> bytearray:
     txids, txid = array("q"), 5
     for *_, step in some:
         txid += step
         txids.append(txid)
     headers = [put_headers(each) for _, _, each, _ in some]
-    return codec.encode(7, first, 1_000_000, [one[0] for one in some], txids, [one[1] for one in some], headers)
+    return codec.encode(
+        7, first, 1_000_000, [one[0] for one in some], txids, [one[1] for one in some], headers
+    )
 
 
 @given(st.lists(records, min_size=1, max_size=4), st.sampled_from(sorted(CODECS)))
-def test_what_is_put_in_comes_out(entries: list[list[tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]]], name: str) -> None:
+def test_what_is_put_in_comes_out(
+    entries: list[list[tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]]], name: str
+) -> None:
     datas, first = [], 0
     for some in entries:
         datas.append(bytes(compressed(entry_of(some, first), CODECS[name])))  # type: ignore[index]
@@ -51,7 +58,9 @@ def test_what_is_put_in_comes_out(entries: list[list[tuple[bytes, bytes | None, 
         assert (bytes(record.payload), record.key, record.headers) == (payload, key, headers)
         assert record.seq == 1000 + number
         assert record.time_us == 1_000_000
-    places = [DLSN(3, 40 + at, slot) for at, some in enumerate(entries) for slot in range(len(some))]
+    places = [
+        DLSN(3, 40 + at, slot) for at, some in enumerate(entries) for slot in range(len(some))
+    ]
     assert [record.dlsn for record in chunk] == places
     assert list(chunk.txids()) == [record.txid for record in chunk]
     assert chunk.nbytes == sum(len(one[0]) for one in wanted)
@@ -65,7 +74,11 @@ def test_a_slice_is_a_chunk_of_the_same_memory() -> None:
     assert [bytes(one.payload)[0] for one in part] == [3, 4, 5, 6]
     assert (part.first_seq, part.first_dlsn, part.last_dlsn) == (3, DLSN(1, 0, 3), DLSN(1, 0, 6))
     assert part.data is chunk.data
-    assert (chunk.index_of(DLSN(1, 0, 5)), chunk.index_of(DLSN(1, 1, 0)), part.index_of(DLSN(0, 0, 0))) == (5, 10, 0)
+    assert (
+        chunk.index_of(DLSN(1, 0, 5)),
+        chunk.index_of(DLSN(1, 1, 0)),
+        part.index_of(DLSN(0, 0, 0)),
+    ) == (5, 10, 0)
 
 
 @pytest.mark.parametrize("txids", [[-1], [5, 4]])
@@ -101,7 +114,22 @@ def test_a_body_that_lies_about_its_size_is_refused() -> None:
         unpacked(bytes(lying))
 
 
-@pytest.mark.parametrize("raw", [b"\x05\x00ab", b"\x01\x00a\x05\x00\x00\x00xx", b"\x01", b"\x01\x00\xff\x00\x00\x00\x00"])
+@pytest.mark.parametrize(
+    "raw", [b"\x05\x00ab", b"\x01\x00a\x05\x00\x00\x00xx", b"\x01", b"\x01\x00\xff\x00\x00\x00\x00"]
+)
 def test_headers_that_end_too_early_are_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         get_headers(raw)
+
+
+def test_the_format_is_what_it_was() -> None:
+    raw = (Path(__file__).parents[2] / "golden" / "stream" / "records").read_bytes()[1:]
+    chunk = chunk_of(1, 0, [raw], 0, 0)
+    assert [(bytes(one.payload), one.key, one.headers, one.txid) for one in chunk] == [
+        (b"hello", b"key", (("a", b"b"),), 0),
+        (b"", None, (), 0),
+        (b"x" * 40, b"", (), 300),
+    ]
+    headers = [put_headers(one.headers) for one in chunk]
+    payloads, keys = [bytes(one) for one in chunk.payloads()], [one.key for one in chunk]
+    assert codec.encode(3, 0, 1_700_000_000_000_000, payloads, chunk.txids(), keys, headers) == raw

@@ -1,0 +1,256 @@
+"""Changes of a chain: pure functions from one to the next, whoever makes them (INV-S2 to INV-S4, INV-S6 to INV-S9).
+
+What a change may not do it refuses with an error. Whoever made a change writes the chain by compare-and-set, and
+decides anew when somebody was faster (`chain_store.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from fastbk.errors import MetadataConflict, StreamSealed
+from fastbk.invariant import check
+from fastbk.stream.chain import (
+    ATTACHMENTS_MAX,
+    DOOMED_MAX,
+    NONE,
+    OPEN_SEGMENTS_MAX,
+    Attachment,
+    Chain,
+    PageRef,
+    Segment,
+    SegmentState,
+)
+from fastbk.stream.positions import DLSN
+
+# --- writers ----------------------------------------------------------------------------------------------------
+
+
+def _check_not_sealed(chain: Chain) -> None:
+    if chain.is_sealed:
+        raise StreamSealed(f"stream {chain.stream_id} has ended: nothing can be appended to it")
+
+
+def check_epoch(chain: Chain, epoch: int) -> None:
+    """Raise MetadataConflict when another writer has opened the stream since `epoch` (INV-S6)."""
+    if chain.epoch != epoch:
+        raise MetadataConflict(
+            f"stream {chain.stream_id} was opened by {chain.owner or 'another writer'} (epoch {chain.epoch},"
+            f" ours is {epoch})"
+        )
+
+
+def _doom(chain: Chain, *ledger_ids: int) -> Chain:
+    more = tuple(one for one in ledger_ids if one != NONE and one not in chain.doomed)
+    if more and len(chain.doomed) + len(more) > DOOMED_MAX:
+        raise MetadataConflict(
+            f"stream {chain.stream_id}: {len(chain.doomed)} ledgers wait to be deleted: is a janitor running?",
+            retryable=True,
+        )
+    return replace(chain, doomed=chain.doomed + more)
+
+
+def open_for_append(chain: Chain, owner: str) -> Chain:
+    """A writer takes over: a new epoch. All segments must be closed by then (`close_segment`); raises StreamSealed."""
+    _check_not_sealed(chain)
+    check(not chain.open_rows, "INV-S6: a new epoch begins with all segments closed")
+    return replace(_doom(chain, chain.reserved), epoch=chain.epoch + 1, owner=owner, reserved=NONE)
+
+
+def reserve(chain: Chain, epoch: int, ledger_id: int) -> Chain:
+    """The writer is about to create this ledger: it is named before it exists (INV-S8)."""
+    check_epoch(chain, epoch)
+    _check_not_sealed(chain)
+    return replace(_doom(chain, chain.reserved), reserved=ledger_id)
+
+
+def add_segment(chain: Chain, epoch: int, ledger_id: int, now_us: int) -> Chain:
+    """The reserved ledger was created: it is the next segment, open."""
+    check_epoch(chain, epoch)
+    _check_not_sealed(chain)
+    check(chain.reserved == ledger_id, "INV-S8: a segment's ledger was reserved")
+    check(len(chain.open_rows) < OPEN_SEGMENTS_MAX, "INV-S2: at most two segments are open")
+    base_seq = NONE if chain.open_rows else chain.end_seq
+    row = Segment(chain.next_number, ledger_id, SegmentState.OPEN, epoch, now_us, base_seq)
+    return replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1, reserved=NONE)
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What a segment was found, or is known, to hold. Transaction ids are absolute."""
+
+    records: int
+    first_txid: int = NONE
+    last_txid: int = NONE
+    first_time_us: int = NONE
+    last_time_us: int = NONE
+    last_dlsn: DLSN | None = None
+    index_entry_id: int = NONE
+    size_bytes: int = 0
+
+
+def close_segment(chain: Chain, number: int, contents: Contents) -> Chain:
+    """The first open segment holds this for good: its ledger is closed. An empty one leaves the chain (S14).
+
+    An empty one must be the last one, too: what comes behind was only written when this had all it was given.
+    """
+    row = chain.open_rows[0] if chain.open_rows else None
+    if row is None or row.number != number:
+        raise MetadataConflict(
+            f"stream {chain.stream_id}: segment {number} is not the one to be closed"
+        )
+    if contents.records == 0:
+        return _drop_empty(chain, row)
+    check(contents.last_dlsn is not None, "INV-S3: a segment with records has a last one")
+    assert contents.last_dlsn is not None
+    closed = replace(
+        row,
+        state=SegmentState.CLOSED,
+        base_seq=chain.end_seq,
+        records=contents.records,
+        first_txid=contents.first_txid,
+        last_txid=contents.last_txid,
+        first_time_us=contents.first_time_us,
+        last_time_us=contents.last_time_us,
+        last_entry_id=contents.last_dlsn.entry,
+        index_entry_id=contents.index_entry_id,
+        size_bytes=contents.size_bytes,
+    )
+    at = number - chain.first_row
+    rows = [*chain.rows[:at], closed, *chain.rows[at + 1 :]]
+    if at + 1 < len(rows):
+        rows[at + 1] = replace(rows[at + 1], base_seq=closed.end_seq)
+    return replace(
+        chain,
+        rows=tuple(rows),
+        end_seq=closed.end_seq,
+        last_dlsn=contents.last_dlsn,
+        last_txid=max(chain.last_txid, contents.last_txid),
+        last_time_us=max(chain.last_time_us, contents.last_time_us),
+    )
+
+
+def _drop_empty(chain: Chain, row: Segment) -> Chain:
+    """Its number is used again, by a segment of another ledger: no record ever had it."""
+    chain = _doom(chain, *(one.ledger_id for one in chain.rows[row.number - chain.first_row :]))
+    return replace(chain, rows=chain.rows[: row.number - chain.first_row], next_number=row.number)
+
+
+def seal(chain: Chain, epoch: int) -> Chain:
+    """The stream ends with its last record, for good."""
+    check_epoch(chain, epoch)
+    check(not chain.open_rows, "INV-S2: a sealed stream has no open segment")
+    return replace(_doom(chain, chain.reserved), is_sealed=True, reserved=NONE)
+
+
+# --- attaching --------------------------------------------------------------------------------------------------
+
+
+def attach(
+    chain: Chain, segments: tuple[tuple[int, Contents], ...], key: str, number: int, now_us: int
+) -> Chain:
+    """Closed ledgers become segments, in this order, under `key`; a number that the key had already changes nothing.
+
+    `segments`: of each its ledger and contents, with transaction ids as they are in its entries. Raises
+    MetadataConflict while a segment is open: whoever attaches has to take the stream over first.
+    """
+    _check_not_sealed(chain)
+    done = next((one.number for one in chain.attachments if one.key == key), NONE)
+    if number <= done:
+        return chain
+    if chain.open_rows:
+        raise MetadataConflict(f"stream {chain.stream_id} has an open segment: a writer has it")
+    for ledger_id, contents in segments:
+        base_txid = max(chain.last_txid, 0)
+        row = Segment(
+            chain.next_number,
+            ledger_id,
+            SegmentState.OPEN,
+            chain.epoch,
+            now_us,
+            chain.end_seq,
+            base_txid,
+        )
+        chain = replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1)
+        chain = close_segment(
+            chain,
+            row.number,
+            replace(
+                contents,
+                first_txid=base_txid + contents.first_txid,
+                last_txid=base_txid + contents.last_txid,
+                last_dlsn=contents.last_dlsn and contents.last_dlsn._replace(segment=row.number),
+                first_time_us=max(contents.first_time_us, chain.last_time_us),
+                last_time_us=max(contents.last_time_us, chain.last_time_us),
+            ),
+        )
+    others = tuple(one for one in chain.attachments if one.key != key)
+    kept = others[-(ATTACHMENTS_MAX - 1) :]
+    return replace(chain, attachments=(*kept, Attachment(key, number)))
+
+
+# --- truncation and deletion ------------------------------------------------------------------------------------
+
+
+def truncate(chain: Chain, before: DLSN) -> Chain:
+    """Records before this position, which is not beyond the end, are gone for readers; never falls (INV-S7)."""
+    return chain if before <= chain.trim else replace(chain, trim=before)
+
+
+def mark_deleting(chain: Chain, below: int) -> Chain:
+    """Closed segments below this number are to be deleted, the newest closed one never (INV-S9)."""
+    newest = chain.next_number - 1 - len(chain.open_rows)
+    below = min(below, newest)
+    if below <= chain.deleting:
+        return chain
+    return replace(chain, deleting=below, trim=max(chain.trim, DLSN(below, 0, 0)))
+
+
+def drop_deleted(chain: Chain, below: int, head_seq: int) -> Chain:
+    """The ledgers of segments below this number are deleted: their rows go. `head_seq`: of what is the first now.
+
+    A page goes when all its segments are gone; its record is the caller's to delete.
+    """
+    check(below <= chain.deleting, "INV-S9: only marked segments are dropped")
+    if below <= chain.head:
+        return chain
+    return replace(
+        chain,
+        head=below,
+        head_seq=head_seq,
+        pages=tuple(page for page in chain.pages if page.last >= below),
+        rows=tuple(row for row in chain.rows if row.number >= below),
+    )
+
+
+def forget_doomed(chain: Chain, ledger_ids: tuple[int, ...]) -> Chain:
+    """These ledgers are deleted."""
+    return replace(chain, doomed=tuple(one for one in chain.doomed if one not in ledger_ids))
+
+
+# --- pages ------------------------------------------------------------------------------------------------------
+
+
+def spill(chain: Chain, count: int) -> tuple[Chain, PageRef, tuple[Segment, ...]]:
+    """Move the `count` oldest rows, all closed, to a page of their own, which has to be written first (INV-S4)."""
+    moved = chain.rows[:count]
+    check(
+        len(moved) == count > 0 and not any(row.is_open for row in moved),
+        "INV-S4: closed rows go to pages",
+    )
+    page = PageRef(
+        chain.next_page,
+        moved[0].number,
+        moved[-1].number,
+        moved[0].base_seq,
+        moved[0].first_txid,
+        moved[-1].last_txid,
+        moved[0].first_time_us,
+        moved[-1].last_time_us,
+        moved[-1].created_us,
+        sum(row.size_bytes for row in moved),
+    )
+    spilled = replace(
+        chain, pages=(*chain.pages, page), rows=chain.rows[count:], next_page=chain.next_page + 1
+    )
+    return spilled, page, moved
