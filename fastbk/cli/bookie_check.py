@@ -65,6 +65,11 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", metavar="SIZE", default="0", help="bytes read a second (no limit)"
     )
+    parser.add_argument(
+        "--metadata",
+        metavar="URI",
+        help="look at entries' own digests, too, by what this cluster's metadata says of their ledgers",
+    )
     add_json(parser)
 
 
@@ -110,6 +115,7 @@ def _looking(options: argparse.Namespace, work: Callable[[argparse.Namespace], i
 
 def _check(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie check")
+    from fastbk.cli.bookie_digests import types_by
     from fastbk.cli.bookie_repair import rate_of
     from fastbk.storage.check import Checked, DirectoryCheck
 
@@ -117,7 +123,10 @@ def _check(options: argparse.Namespace) -> int:
     line = ProgressLine()
     checked = Checked()
     is_strange = False
-    with _locked(options.config, only_reads=True) as (_, pairs):
+    with (
+        _locked(options.config, only_reads=True) as (_, pairs),
+        types_by(options.metadata) as types_of,
+    ):
         for pair in pairs:
             for directory, problem in pair.problems:
                 checked.add("damage", directory, problem)
@@ -131,6 +140,7 @@ def _check(options: argparse.Namespace) -> int:
                 pair.incarnation,
                 pair=pair.number,
                 checked=checked,
+                types_of=types_of,
                 on_progress=lambda now: line.at(lambda: _text(now)),
                 pause=lambda size_bytes: time.sleep(size_bytes / rate) if rate else None,
             ).run()
@@ -141,10 +151,15 @@ def _check(options: argparse.Namespace) -> int:
             "identities or cookies are not as they should be: before anything else, see what"
             f" `fastbk doctor --config {options.config}` says of them"
         )
-    elif not checked.is_whole:
+    elif checked.damage_count > checked.bad_digest_ranges:
         note(
             "start the bookie and run `fastbk bookie repair ID`: it copies what is damaged from other bookies"
             " (damaged locations and manifests first need `fastbk bookie rebuild-locations`)"
+        )
+    if checked.bad_digest_ranges:
+        note(
+            "what came with a wrong digest is stored as it came: readers take other bookies' copies, and a repair"
+            " leaves it as it is (docs/damage.md)"
         )
     return 0 if checked.is_whole else 1
 
@@ -196,6 +211,11 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
         f" in {checked.runs:,} runs of {checked.logs} logs, {checked.locations_files} locations files,"
         f" {checked.journal_batches:,} journal batches; {format_size(checked.read_bytes)} read in {seconds:.1f} s"
     )
+    if (digests := checked.digests) is not None:
+        print(
+            f"digests of {digests.checked:,} entries computed, {digests.bad:,} wrong; not looked at: {digests.keyed:,}"
+            f" with an HMAC, {digests.unknown:,} of ledgers that metadata does not name"
+        )
     print(
         f"live {format_size(checked.live_bytes)}, dead {format_size(checked.dead_bytes)}, of no manifest"
         f" {format_size(checked.orphan_bytes)}"

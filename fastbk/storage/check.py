@@ -18,6 +18,7 @@ from fastbk.native.location_pass import Scope
 from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage import entry_log_files, locations_files
+from fastbk.storage.check_digests import DigestCheck
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.manifest import ManifestSlots
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from fastbk.native.disk import Disk
     from fastbk.native.location_pass import Runs
+    from fastbk.storage.check_digests import TypesOf
+    from fastbk.storage.digest_look import DigestCount
     from fastbk.storage.manifest import Manifest
 
 RUNS_A_PASS = 262_144
@@ -66,6 +69,10 @@ class Checked:
     """In listed logs, of no run that a location names."""
     orphan_bytes: int = 0
     """In files that no manifest names: left behind by a crash, gone after the next start's first commit."""
+    digests: DigestCount | None = None
+    """None: entries' own digests were not looked at."""
+    bad_digest_ranges: int = 0
+    """Of `damage_count`: entries that came with a wrong digest."""
     began_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -93,13 +100,16 @@ class DirectoryCheck:
         *,
         pair: int = 0,
         checked: Checked | None = None,
+        types_of: TypesOf | None = None,
         on_progress: Callable[[Checked], None] = lambda _: None,
         pause: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Args:
-        checked: to add to. pause: called with the bytes of each step: paces it.
+        checked: to add to. types_of: what metadata says of digests; None: they are not looked at. pause: called with
+            the bytes of each step: paces it.
         """
         self.checked = Checked() if checked is None else checked
+        self._digests = None if types_of is None else DigestCheck(types_of, self.checked)
         self._disk = disk
         self._directory = directory
         self._journal_disk = journal_disk
@@ -113,7 +123,7 @@ class DirectoryCheck:
         self._pause = pause
 
     def run(self) -> Checked:
-        """Look at everything. Raises FormatTooNewError, OSError of a directory that can't be listed."""
+        """Look at everything. Raises FormatTooNewError, OSError of a directory that can't be listed, metadata's."""
         manifest = self._check_manifest()
         if manifest is not None:
             self._estimate(manifest)
@@ -249,7 +259,11 @@ class DirectoryCheck:
 
     def _verify(self, store: Store, path: str, scan: LogScan, runs: list[Run]) -> None:
         checked = self.checked
-        for bad in scan.verify(runs):
+        look = None if self._digests is None else self._digests.look(runs)
+        damaged = scan.verify(runs, look)
+        if self._digests is not None and look is not None:
+            self._digests.note(path, runs, look)
+        for bad in damaged:
             where = f"a damaged run of ledger {bad.ledger_id} at offset {bad.offset_bytes}"
             ranges = unreadable(store, bad)
             if not ranges:

@@ -4,6 +4,7 @@ found by the scrub of the running bookie and by the check of the stopped one."""
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 import subprocess
 import sys
@@ -91,6 +92,21 @@ async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined() -> N
         )
         assert code == 0
         assert "came with a wrong digest" in text
+        await cluster.stop_bookie_async(0)
+        config = ("check", "--config", str(bookie.directory / "bookie.toml"), "--json")
+        code, text = await command(*config)
+        assert (code, json.loads(text)["digests"]) == (0, None)
+        code, text = await command(*config, "--metadata", cluster.metadata_uri)
+        checked = json.loads(text)
+        assert (code, checked["damaged_entries"]) == (1, 0)
+        assert (checked["digests"]["checked"], checked["digests"]["bad"]) == (ENTRIES, len(BAD))
+        texts = [one["text"] for one in checked["findings"] if one["severity"] == "damage"]
+        assert len(texts) == checked["bad_digest_ranges"] > 0
+        assert all("of ledger 5 came with a wrong CRC32 digest" in one for one in texts)
+        nowhere = f"sqlite:{bookie.directory}/no-folder/metadata.sqlite"
+        code, text = await command(*config, "--metadata", nowhere)
+        assert code == 2, text
+        assert json.loads(text)["error"]
 
 
 async def test_what_metadata_does_not_have_is_counted_and_holds_nothing_up() -> None:
