@@ -27,12 +27,16 @@ ABORT = lib.FBK_DO_ABORT
 BUFFER = lib.FBK_DO_BUFFER
 COLLECT = lib.FBK_DO_COLLECT
 TIGHT = lib.FBK_DO_TIGHT
+DIGESTS = lib.FBK_DO_DIGESTS
 
 CONNECTIONS_REFUSED = lib.FBK_C_WORKER_CONNECTIONS_REFUSED
 BAD_VERSION = lib.FBK_C_WORKER_BAD_VERSION
 
 TIGHT_RECEIVE_BYTES = 8192
 """What a connection may receive at once while the memory for waiting input is half used."""
+
+DIGESTS_WANTED_MAX = 1024
+"""Ledgers that `digests_wanted` returns at once, at most."""
 
 Event = tuple[int, int]
 """A slot and its bits."""
@@ -69,6 +73,7 @@ class WorkerOptions:
     receive_size_bytes: int = 256 * 1024
     apache_requests_max: int = 32_768
     apache_batch_bytes_max: int = 5 * 1024 * 1024
+    apache_digests_max: int = 65_536
     apache_adds_pending_max: int = 0
     apache_reads_pending_max: int = 0
     apache_adds_in_progress_max: int = 0
@@ -103,6 +108,7 @@ class Worker:
         self._size = ffi.new("uint32_t *")
         pointer = lib.fbk_worker_receive_buffer(handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
+        self._wanted = ffi.new("int64_t[]", DIGESTS_WANTED_MAX)
         self._full = shared
         self._tight = shared[:TIGHT_RECEIVE_BYTES]
         self.receive_buffer = shared
@@ -187,6 +193,18 @@ class Worker:
     def sweep(self) -> list[Event]:
         """Look at deadlines; about once a second."""
         return self._events(check(lib.fbk_worker_sweep(self.handle), "sweep"))
+
+    def digests_wanted(self) -> list[int]:
+        """Return ledgers that DIGESTS announced; each is wanted again later if it is not answered."""
+        count = lib.fbk_worker_digests_wanted(self.handle, self._wanted, DIGESTS_WANTED_MAX)
+        return [self._wanted[i] for i in range(count)]
+
+    def digests_known(self, digests: Sequence[tuple[int, int | None]]) -> None:
+        """Check entries of Apache's clients from now on by these digest types; None: metadata names none."""
+        count = len(digests)
+        ledger_ids = ffi.new("int64_t[]", [ledger_id for ledger_id, _ in digests])
+        types = ffi.new("uint8_t[]", [digest_type or 0 for _, digest_type in digests])
+        lib.fbk_worker_digests_known(self.handle, ledger_ids, types, count)
 
     def drain(self) -> list[Event]:
         """Take no more requests, of no connection."""

@@ -134,6 +134,8 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_WORKER_V3_EREADONLY": "Answers over Apache's version 3 that said: read-only.",
     "FBK_C_WORKER_V3_ETOOMANYREQUESTS": "Answers over Apache's version 3 that said: too many requests.",
     "FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE": "Answers over Apache's version 3 that said: cannot tell.",
+    "FBK_C_WORKER_ADDS_UNVERIFIED": "Entries taken without a look at their digest: its type is not known yet, named by"
+    " no metadata (both of Apache's clients only), or HMAC. DUMMY is no digest and does not count.",
     "FBK_C_JOURNAL_BATCHES": "Batches written and synced.",
     "FBK_C_JOURNAL_BYTES": "Bytes written to journal files, padding included.",
     "FBK_C_JOURNAL_PADDING_BYTES": "Bytes of them that fill blocks up.",

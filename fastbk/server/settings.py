@@ -164,6 +164,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     apache_batch_read_bytes_max: Size = 5 * MIB
     """Most that a batch read over Apache's version 2 is answered with, as Apache counts it."""
 
+    apache_digests_max: Annotated[int, msgspec.Meta(ge=64, le=1 << 24)] = 65_536
+    """Ledgers of those clients whose type of digest a worker remembers, 16 bytes each; a power of two, else the
+    next one below counts. Of more that are written to at once some entries are not verified on the way in."""
+
     apache_adds_pending_max: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     """Unanswered adds of those clients, over all of a worker's connections; beyond it ETOOMANYREQUESTS, but not to
     repairs and others of high priority. 0: no such bound; credit and rings make writers wait.

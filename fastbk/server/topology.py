@@ -283,6 +283,9 @@ LEDGERS_EXPECTED = 10_000
 LEDGER_STATE_BYTES = 82
 """A ledger's state with its share of the hash index, at most; once in the journal and once in the index."""
 
+APACHE_DIGEST_BYTES = 16
+"""What a worker remembers of the digest of a ledger, of those that are expected."""
+
 APACHE_REQUEST_BYTES = 112
 """What a worker remembers of an unanswered request in Apache's protocols; of these, too, the table counts a quarter."""
 
@@ -322,6 +325,11 @@ def memory_table(config: BookieConfig) -> list[Budget]:
                 "worker",
                 name + "requests of Apache's clients",
                 config.network.apache_requests_max * APACHE_REQUEST_BYTES // PARTIAL_FRAMES_SHARE,
+            ),
+            Budget(
+                "worker",
+                name + "digests of Apache's ledgers",
+                min(LEDGERS_EXPECTED, config.network.apache_digests_max) * APACHE_DIGEST_BYTES,
             ),
         ]
     return table

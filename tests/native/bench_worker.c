@@ -1,5 +1,6 @@
 /* What an add costs the worker's C: in fbk_worker_receive, and its ack in fbk_worker_collect (the send included).
- * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL]]]; 0 = ours, 2 and 3 = Apache's. */
+ * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL [DIGEST]]]]; 0 = ours, 2 and 3 = Apache's;
+ * the type of the digest as metadata tells it for these, 0 = it names none, 3 = the right one. */
 #include "check.h"
 #include "stand_in.c"
 
@@ -64,13 +65,14 @@ main(int argc, char **argv)
     uint32_t data_bytes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1024;
     uint64_t run_ns = (argc > 2 ? strtoull(argv[2], NULL, 10) : 2) * 1000000000ull;
     uint32_t protocol = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
+    const uint8_t digest_type = argc > 4 ? (uint8_t)atoi(argv[4]) : FBK_DIGEST_CRC32C;
     CHECK(data_bytes <= 1 << 20);
     struct stand_in *s = stand_in_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
     struct fbk_worker_options options = {
         .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(s)}, .bell_fd = s->worker_bell,
         .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
         .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
-        .apache_requests_max = 32768, .apache_batch_bytes_max = 5u << 20,
+        .apache_requests_max = 32768, .apache_batch_bytes_max = 5u << 20, .apache_digests_max = 65536,
     };
     int32_t error, ends[2];
     struct fbk_worker *worker = fbk_worker_create(&options, &error);
@@ -81,6 +83,7 @@ main(int argc, char **argv)
     if (protocol == 0)
         greet(worker, slot, buffer);
     fbk_worker_collect(worker);
+    fbk_worker_digests_known(worker, &(const int64_t){5}, &digest_type, 1);
 
     uint8_t *stream = malloc(room);
     uint32_t used = 0, count = 0;

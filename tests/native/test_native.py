@@ -94,6 +94,7 @@ WORKER_SOURCES = (
     "fbk_worker_apache_list.c",
     "fbk_worker_apache_reply.c",
     "fbk_worker_context.c",
+    "fbk_worker_digests.c",
     "fbk_worker.c",
     "fbk_worker_receive.c",
     "fbk_worker_take.c",

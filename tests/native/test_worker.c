@@ -211,7 +211,7 @@ main(int argc, char **argv)
         .hello_timeout_ms = 1000000,
         .frame_timeout_ms = 1000000,
         .apache_requests_max = 64,
-        .apache_batch_bytes_max = 20000,
+        .apache_batch_bytes_max = 20000, .apache_digests_max = 64,
     };
     memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);
     for (uint32_t p = 0; p < pair_count; p++)

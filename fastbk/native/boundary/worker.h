@@ -11,6 +11,7 @@
 #define FBK_DO_ABORT 32   /* close it at once */
 #define FBK_DO_BUFFER 64  /* receive its next bytes into fbk_worker_buffer, else into the shared buffer */
 #define FBK_DO_COLLECT 128 /* other connections have events: call fbk_worker_collect soon */
+#define FBK_DO_DIGESTS 512 /* digest types are wanted: fbk_worker_digests_wanted; lost with its connection, so look at each sweep, too */
 #define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
 
 /* One journal/index pair, as the worker meets it (A19). */
@@ -44,6 +45,7 @@ struct fbk_worker_options {
     uint32_t apache_batch_bytes_max;      /* a batch read's reply, as Apache counts it */
     uint32_t apache_adds_pending_max;     /* beyond it TOO_MANY_REQUESTS; 0: no such bound, as in the following */
     uint32_t apache_reads_pending_max;
+    uint32_t apache_digests_max;          /* ledgers whose digest type is remembered, 16 bytes each; a power of two, else less; 4..2^24 */
     uint32_t apache_adds_in_progress_max; /* beyond it they are not read */
     uint32_t apache_reads_in_progress_max;
 };
@@ -96,6 +98,13 @@ int32_t fbk_worker_collect(struct fbk_worker *worker);
 const struct fbk_worker_event *fbk_worker_events(struct fbk_worker *worker);
 /* About once a second: deadlines. Returns the number of events. */
 int32_t fbk_worker_sweep(struct fbk_worker *worker);
+
+/* Moves ids of ledgers whose digest type is to be found out to `ledger_ids`; what stays unanswered is wanted again later.
+ * Returns how many, at most count_max; 1,024 are never too few. */
+int32_t fbk_worker_digests_wanted(struct fbk_worker *worker, int64_t *ledger_ids, uint32_t count_max);
+/* FBK_DIGEST_* of ledgers, NONE where metadata names none: from now on entries of Apache's clients are checked by it. */
+void fbk_worker_digests_known(struct fbk_worker *worker, const int64_t *ledger_ids, const uint8_t *digest_types,
+                              uint32_t count);
 
 /* Takes no more requests. Returns the number of events (pauses). */
 int32_t fbk_worker_drain(struct fbk_worker *worker);

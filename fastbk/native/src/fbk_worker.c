@@ -77,7 +77,8 @@ take_memory(struct fbk_worker *worker)
     worker->events = fbk_memory_take(count * sizeof *worker->events);
     worker->receive_memory = fbk_memory_take(FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     bool all = worker->connections && worker->free_slots && worker->dirty && worker->events && worker->receive_memory;
-    return all ? fbk_contexts_init(worker) : -ENOMEM;
+    int32_t error = all ? fbk_contexts_init(worker) : -ENOMEM;
+    return error != 0 ? error : fbk_digests_init(worker);
 }
 
 static bool
@@ -96,6 +97,7 @@ are_options_sound(const struct fbk_worker_options *options)
 {
     return is_shard_map_sound(options) && options->worker < FBK_WORKERS_MAX && options->connections_max > 0 &&
            options->pending_requests_max > 0 && options->apache_requests_max > 1 && options->apache_batch_bytes_max > 0 &&
+           options->apache_digests_max >= FBK_DIGEST_WAYS && options->apache_digests_max <= 1u << 24 &&
            options->batch_entries_max > 0 && options->receive_size_bytes >= FBK_PAGE_BYTES &&
            options->frame_size_bytes_max >= FBK_COLD_FRAME_BYTES_MAX &&
            options->partial_frames_bytes_max >= 2ull * options->frame_size_bytes_max &&
@@ -144,6 +146,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     for (uint32_t i = 0; i < worker->output_block_count; i++)
         free(worker->output_blocks[i]);
     fbk_contexts_free(worker);
+    fbk_digests_free(worker);
     uint64_t count = worker->options.connections_max;
     fbk_memory_give_back(worker->connections, count * sizeof *worker->connections);
     fbk_memory_give_back(worker->free_slots, count * sizeof *worker->free_slots);

@@ -11,6 +11,7 @@
 #include "fbk_stats.h"
 #include "fbk_wire.h"
 #include "fbk_worker_apache.h"
+#include "fbk_worker_digests.h"
 
 #include "../boundary/stats_names.h"
 #include "../boundary/worker.h"
@@ -147,6 +148,7 @@ struct fbk_worker {
     const struct fbk_connection *serving; /* whose turn it is: it was first in its line */
     uint64_t pending, polls;
     struct fbk_worker_apache apache;
+    struct fbk_digests digests;
 
     uint32_t *dirty;
     uint32_t dirty_count;

@@ -9,13 +9,15 @@
 /* ------------------------------------------------------------------ each request's steps */
 
 static void
-ask_add(const struct fbk_apache_request *asked, struct fbk_request *request)
+ask_add(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
+        struct fbk_request *request)
 {
-    /* Ids are those inside the entry, as Apache's bookies take them; nobody says which digest it has. */
+    /* Ids are those inside the entry, as Apache's bookies take them; which digest it has metadata knows. */
     request->body_type = FBK_REQUEST_BODY_ADD;
     request->flags = (asked->flags & FBK_APACHE_RECOVERY ? FBK_FLAG_RECOVERY : 0) |
                      (asked->flags & FBK_APACHE_DEFERRED_SYNC ? FBK_FLAG_DEFERRED_SYNC : 0);
-    request->digest_type = FBK_DIGEST_NONE;
+    if (fbk_digests_look_up(&worker->digests, asked->ledger_id, &request->digest_type))
+        fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
     request->body = asked->body;
     request->body_bytes = asked->body_bytes;
 }
@@ -92,7 +94,7 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
     struct fbk_request request = request_of(worker, context);
     request.master_key = asked->master_key;
     switch (asked->operation) {
-    case FBK_APACHE_ADD: ask_add(asked, &request); break;
+    case FBK_APACHE_ADD: ask_add(worker, connection, asked, &request); break;
     case FBK_APACHE_READ:
         ask_read(context, &request);
         if (!fbk_apache_is_poll(context->asked.operation, context->flags))

@@ -15,7 +15,11 @@ static enum fbk_taken
 refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request, uint32_t status)
 {
     switch (status) {
-    case FBK_S_BAD_DIGEST: fbk_worker_note(worker, FBK_C_WORKER_BAD_DIGEST); break;
+    case FBK_S_BAD_DIGEST:
+        fbk_worker_note(worker, FBK_C_WORKER_BAD_DIGEST);
+        if (connection->is_apache && fbk_digests_doubt(&worker->digests, request->ledger_id))
+            fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
+        break;
     case FBK_S_READ_ONLY: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_READ_ONLY); break;
     case FBK_S_UNAUTHORIZED: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_KEY); break;
     case FBK_S_UNSUPPORTED: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_UNSUPPORTED); break;
@@ -59,6 +63,14 @@ check_add(const struct fbk_worker *worker, const struct fbk_lane *lane, const st
     return FBK_S_OK;
 }
 
+/* Entries whose digest says nothing here: it is not known, or only readers can check it. */
+static void
+count_unverified(struct fbk_worker *worker, const struct fbk_request *request, uint32_t entry_count)
+{
+    if (request->digest_type == FBK_DIGEST_NONE || request->digest_type == FBK_DIGEST_HMAC)
+        fbk_count(worker->stats, FBK_C_WORKER_ADDS_UNVERIFIED, entry_count);
+}
+
 /* A normal add behind others that wait for credit would take it from under their noses. */
 static bool
 must_queue(const struct fbk_worker *worker, const struct fbk_lane *lane, const struct fbk_connection *connection, bool is_normal)
@@ -94,6 +106,7 @@ take_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection
     record.entry_count = 1;
     lane->cost_written += is_normal ? cost : 0;
     fbk_worker_note(worker, FBK_C_WORKER_ADDS);
+    count_unverified(worker, request, 1);
     return fbk_place_add(worker, lane, connection, &record);
 }
 
@@ -156,6 +169,7 @@ take_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conn
     record.body_crc = fbk_crc32c(0, table, table_bytes);
     lane->cost_written += is_normal ? cost : 0;
     fbk_worker_note(worker, FBK_C_WORKER_ADD_BATCHES);
+    count_unverified(worker, request, request->entry_count);
     return fbk_place_add(worker, lane, connection, &record);
 }
 

@@ -17,6 +17,7 @@ from fastbk.native.worker import (
     COLD,
     COLLECT,
     CONNECTIONS_REFUSED,
+    DIGESTS,
     FINISH,
     PAUSE,
     RESUME,
@@ -110,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self._own_buffer = self._worker.own_buffer(self.slot) if todo & BUFFER else None
         if todo & COLLECT:
             self._network.collect_soon()
+        if todo & DIGESTS:
+            self._network.digests.ask_soon()
         if todo & ABORT:
             self._transport.abort()
             return

@@ -13,6 +13,7 @@ from fastbk.observe import logs
 from fastbk.server.network.admission import keep_alive
 from fastbk.server.network.apache import ApacheHandlers
 from fastbk.server.network.connection import Connection
+from fastbk.server.network.digests import Digests
 from fastbk.server.network.handlers import Handlers
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Network:
         self.loop = loop
         self.handlers = Handlers(config, worker)
         self.apache = ApacheHandlers(config)
+        self.digests = Digests(worker, loop)
         self.connections: dict[int, Connection] = {}
         self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
@@ -94,6 +96,7 @@ class Network:
         """Leave the loop; the worker's memory may be unmapped after this."""
         if self._timer is not None:
             self._timer.cancel()
+        self.digests.stop()
         self.loop.remove_reader(self._bell_fd)
         for connection in list(self.connections.values()):
             connection.abort()
@@ -126,6 +129,7 @@ class Network:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
         self._act(self.worker.sweep())
         self._on_bell()
+        self.digests.ask_soon()
 
     def _act(self, events: list[Event]) -> None:
         for slot, todo in events:

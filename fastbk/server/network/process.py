@@ -54,6 +54,7 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         frame_timeout_ms=settings.frame_timeout_ms,
         apache_requests_max=settings.apache_requests_max,
         apache_batch_bytes_max=settings.apache_batch_read_bytes_max,
+        apache_digests_max=settings.apache_digests_max,
         apache_adds_pending_max=settings.apache_adds_pending_max,
         apache_reads_pending_max=settings.apache_reads_pending_max,
         apache_adds_in_progress_max=settings.apache_adds_in_progress_max,
@@ -71,8 +72,11 @@ async def until_drain(child: Child, network: Network) -> None:
         try:
             message = child.receive()
             while message is not None:
-                if message.get("type") == "drain" and not told.done():
+                kind = message.get("type")
+                if kind == "drain" and not told.done():
                     told.set_result(None)
+                elif kind == "digests_known":
+                    network.digests.known(message)
                 message = child.receive()
         except SupervisorGone as error:
             network.fail(error)
@@ -90,6 +94,7 @@ async def serve(child: Child) -> None:
     config = msgspec.convert(child.config, WorkerConfig)
     worker = Worker(worker_options(child, config))
     network = Network(worker, config, child.fds["bell"], asyncio.get_running_loop())
+    network.digests.send = child.offer
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))
     os.close(child.fds["listener"])
     child.send({"type": "ready", "port": port})

@@ -1,0 +1,271 @@
+"""Entries of Apache's clients are checked once it is known which digest their ledger has, and never held up before."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastbk.native._bookie import lib
+from fastbk.native.wire import (
+    DIGEST_CRC32,
+    DIGEST_CRC32C,
+    DIGEST_DUMMY,
+    DIGEST_HMAC,
+    DIGEST_NONE,
+    with_digest,
+)
+from tests.fixtures import apache_wire as apache
+from tests.fixtures.apache_wire import (
+    EBADREQ,
+    EOK,
+    LEDGER,
+    V2_STATUSES,
+    hear,
+    hear_v2,
+    hear_v3,
+)
+from tests.fixtures.stand_in import ADD, Client, Record, Served, StandIn, served, until
+
+
+def entry(
+    entry_id: int, digest_type: int = DIGEST_CRC32C, *, ledger_id: int = LEDGER, data: bytes = b"x"
+) -> bytes:
+    return with_digest(digest_type, struct.pack(">qqqq", ledger_id, entry_id, -1, 1), data * 50)
+
+
+def damaged(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 4])
+
+
+def counted(stand_in: StandIn, name: str) -> int:
+    return stand_in.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
+
+
+class Supervisor:
+    """What the worker asks of it, ledger by ledger; it answers when a test says so."""
+
+    def __init__(self, bookie: Served, *, is_there: bool = True) -> None:
+        self.asked: list[int] = []
+        self.questions = 0
+        self.is_there = is_there
+        self._digests = bookie.network.digests
+        self._digests.send = self._hear
+
+    def _hear(self, message: dict[str, Any]) -> bool:
+        if not self.is_there:
+            return False
+        assert message["type"] == "digests_wanted"
+        assert len(message["ledgers"]) <= 1024
+        self.questions += 1
+        self.asked += message["ledgers"]
+        return True
+
+    async def is_asked(self, count: int) -> None:
+        await until(lambda: len(self.asked) >= count)
+
+    def tell(self, *digests: tuple[int, int | None]) -> None:
+        self._digests.known({"type": "digests_known", "digests": [list(one) for one in digests]})
+
+
+async def add(bookie: Served, client: Client, version: int, body: bytes) -> Record:
+    """Add an entry that is taken; return its record."""
+    client.send(frame_of(version, body))
+    (record,) = await bookie.take(1)
+    assert (record.kind, record.payload) == (ADD, body)
+    bookie.stand_in.publish()
+    bookie.stand_in.index()
+    assert await status(client, version) == EOK
+    return record
+
+
+def frame_of(version: int, body: bytes) -> bytes:
+    return apache.v2_add(0, body=body) if version == 2 else apache.v3_add(1, 0, body=body)
+
+
+async def status(client: Client, version: int) -> int:
+    if version == 3:
+        return (await hear_v3(client)).status
+    error = (await hear_v2(client)).error
+    return {V2_STATUSES[EOK]: EOK, V2_STATUSES[EBADREQ]: EBADREQ}[error]
+
+
+@pytest.mark.uvloop_too
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("digest_type", [DIGEST_CRC32, DIGEST_CRC32C])
+async def test_a_damaged_entry_is_refused_once_the_digest_is_known(
+    version: int, digest_type: int
+) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            for entry_id in range(3):
+                body = damaged(entry(entry_id, digest_type))
+                assert (await add(bookie, client, version, body)).digest_type == DIGEST_NONE
+            await supervisor.is_asked(1)
+            assert supervisor.asked == [LEDGER], "once"
+            supervisor.tell((LEDGER, digest_type))
+            record = await add(bookie, client, version, entry(3, digest_type))
+            assert record.digest_type == digest_type
+            client.send(frame_of(version, damaged(entry(4, digest_type))))
+            assert await status(client, version) == EBADREQ
+            client.send(frame_of(version, entry(4, digest_type)[:33]))
+            assert await status(client, version) == EBADREQ, "too short for its digest"
+            await add(bookie, client, version, entry(4, digest_type))
+            assert stand_in.next() is None, "nothing else was placed"
+            assert counted(stand_in, "ADDS_UNVERIFIED") == 3
+            assert counted(stand_in, "BAD_DIGEST") == 1
+            assert counted(stand_in, f"V{version}_EBADREQ") == 2
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "seen", "unverified"),
+    [
+        (None, DIGEST_NONE, 2),
+        (DIGEST_HMAC, DIGEST_HMAC, 2),
+        (DIGEST_DUMMY, DIGEST_DUMMY, 1),
+        (99, DIGEST_NONE, 2),
+    ],
+)
+async def test_what_has_no_checksum_is_taken_as_it_is(
+    told: int | None, seen: int, unverified: int
+) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            await add(bookie, client, 3, entry(0))
+            await supervisor.is_asked(1)
+            supervisor.tell((LEDGER, told))
+            assert (await add(bookie, client, 3, damaged(entry(1)))).digest_type == seen
+            assert counted(stand_in, "ADDS_UNVERIFIED") == unverified
+            await client.close()
+
+
+async def test_what_was_wrong_is_asked_again() -> None:
+    """An id may be another ledger's by now."""
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            await add(bookie, client, 2, entry(0))
+            await supervisor.is_asked(1)
+            supervisor.tell((LEDGER, DIGEST_CRC32))
+            for _ in range(3):
+                client.send(frame_of(2, entry(1)))
+                assert await status(client, 2) == EBADREQ
+            await supervisor.is_asked(2)
+            supervisor.tell((LEDGER, DIGEST_CRC32C))
+            await add(bookie, client, 2, entry(1))
+            assert supervisor.asked == [LEDGER, LEDGER]
+            await client.close()
+
+
+async def test_nobody_waits_for_a_supervisor_that_does_not_hear() -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor = Supervisor(bookie, is_there=False)
+            client = await bookie.connect()
+            for entry_id in range(20):
+                await add(bookie, client, 3, damaged(entry(entry_id)))
+            assert counted(stand_in, "ADDS_UNVERIFIED") == 20
+            assert supervisor.asked == []
+            await client.close()
+
+
+async def test_a_question_outlives_the_connection_that_led_to_it() -> None:
+    """The next look at deadlines finds what its bit did not tell."""
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            bookie.network.digests.ask_soon = lambda: None  # type: ignore[method-assign]
+            await add(bookie, client, 3, entry(0))
+            await client.close()
+            await until(lambda: not bookie.network.connections)
+            del bookie.network.digests.ask_soon
+            await supervisor.is_asked(1)
+            assert supervisor.asked == [LEDGER]
+
+
+async def test_more_ledgers_than_the_table_has_places_for() -> None:
+    """What is refused is damaged, and what is taken as verified is whole; forgetting costs only verification."""
+    draw = random.Random(7)
+    count = 800
+    kinds = {ledger: draw.choice([DIGEST_CRC32, DIGEST_CRC32C]) for ledger in range(count)}
+    with StandIn() as stand_in:
+        stand_in.grant(1 << 40)
+        async with served(stand_in, apache_digests_max=64) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            verified = refused = 0
+            for turn in range(2 * count):
+                ledger = turn % count if turn < count else draw.randrange(count)
+                is_bad = draw.random() < 0.2
+                body = entry(turn, kinds[ledger], ledger_id=ledger)
+                client.send(frame_of(2, damaged(body) if is_bad else body))
+                before = counted(stand_in, "BAD_DIGEST")
+                records: list[Record] = []
+                await until(one_or_refused(stand_in, records, before))
+                if records:
+                    assert records[0].digest_type in (DIGEST_NONE, kinds[ledger])
+                    verified += records[0].digest_type != DIGEST_NONE
+                    assert not (is_bad and records[0].digest_type != DIGEST_NONE)
+                    stand_in.publish()
+                    stand_in.index()
+                else:
+                    assert is_bad
+                    refused += 1
+                await hear(client)
+                for asked in supervisor.asked:
+                    supervisor.tell((asked, kinds[asked]))
+                supervisor.asked.clear()
+                if turn % 50 == 0:  # one that was heard of just now is known
+                    supervisor.tell((ledger, kinds[ledger]))
+                    client.send(frame_of(2, damaged(body)))
+                    assert await status(client, 2) == EBADREQ
+            assert verified + refused > 0
+            assert counted(stand_in, "ADDS_UNVERIFIED") == counted(stand_in, "ADDS") - verified
+            await client.close()
+
+
+def one_or_refused(
+    stand_in: StandIn, records: list[Record], refused_before: int
+) -> Callable[[], bool]:
+    def is_decided() -> bool:
+        record = stand_in.next()
+        if record is not None:
+            records.append(record)
+        return bool(records) or counted(stand_in, "BAD_DIGEST") > refused_before
+
+    return is_decided
+
+
+async def test_many_unknown_ledgers_at_once_are_asked_for_in_bounded_messages() -> None:
+    with StandIn() as stand_in:
+        stand_in.grant(1 << 40)
+        async with served(stand_in, apache_digests_max=1 << 16) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            ledgers = range(100, 2200)
+            bookie.network.digests.ask_soon = lambda: None  # type: ignore[method-assign]
+            await add_to_each(bookie, client, ledgers)
+            del bookie.network.digests.ask_soon
+            bookie.network.digests.ask_soon()
+            await supervisor.is_asked(1024)
+            assert supervisor.asked == list(ledgers[:1024])
+            while set(supervisor.asked) != set(
+                ledgers
+            ):  # those that found no room are due at their next add
+                await add_to_each(bookie, client, ledgers[1024:])
+            await client.close()
+
+
+async def add_to_each(bookie: Served, client: Client, ledgers: range) -> None:
+    for at in range(0, len(ledgers), 300):
+        some = ledgers[at : at + 300]
+        client.send(b"".join(frame_of(2, entry(0, ledger_id=one)) for one in some))
+        await bookie.take(len(some))
+        bookie.stand_in.publish()
+        bookie.stand_in.index()
+        for _ in some:
+            assert await status(client, 2) == EOK
