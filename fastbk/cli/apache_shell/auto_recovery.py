@@ -120,17 +120,20 @@ def _force_checks(context: Context, words: Words) -> int:
     from fastbk.meta.zookeeper_underreplication import Check
 
     names = {
-        "checkallledgerscheck": Check.ALL_LEDGERS,
-        "placementpolicycheck": Check.PLACEMENT,
-        "replicascheck": Check.REPLICAS,
+        "checkallledgerscheck": (Check.ALL_LEDGERS, "CheckAllLedgersCTime"),
+        "placementpolicycheck": (Check.PLACEMENT, "PlacementPolicyCheckCTime"),
+        "replicascheck": (Check.REPLICAS, "ReplicasCheckCTime"),
     }
     checks = [check for key, check in names.items() if words.has(key)]
     if not checks:
         fail("Command line args must contain atleast one type of check. This was a no-op.")
         return -1
+    time_ms = int(time.time() * 1000) - LONG_AGO_MS
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))
     with context.auto_recovery() as nodes:
-        for check in checks:
-            nodes.set_check_time(check, int(time.time() * 1000) - LONG_AGO_MS)
+        for check, name in checks:
+            print(f"Resetting {name} to : {moment}.{time_ms % 1000:03d}")
+            nodes.set_check_time(check, time_ms)
     return 0
 
 

@@ -128,7 +128,11 @@ def _delete(context: Context, words: Words) -> int:
     shown = context.shown(ledger_id)
     if words.has("force") or context.confirmed(f"Are your sure to delete Ledger : {shown}?"):
         with context.store() as store:
-            store.delete_ledger(ledger_id)
+            try:
+                store.delete_ledger(ledger_id)
+            except NoSuchLedger:
+                # Done, as with Apache's: who deletes again after a lost answer need not tell the two apart.
+                fail(f"there is no ledger {shown}")
     return 0
 
 

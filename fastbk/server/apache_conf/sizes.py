@@ -116,6 +116,8 @@ def _cache_bytes(work: Work, key: str) -> int | None:
     size_mb = work.source.integer(key)
     if size_mb is None or size_mb <= 0:
         return None
+    if size_mb * MIB > CACHE_BYTES_MAX:
+        work.remark(key, f"lowered to {CACHE_BYTES_MAX // MIB}")
     return min(size_mb * MIB, CACHE_BYTES_MAX)
 
 

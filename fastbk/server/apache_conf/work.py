@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from fastbk.errors import ConfigError
 from fastbk.server.apache_conf import keys_settings
 from fastbk.server.apache_conf.keys import Kind, Verdict
 from fastbk.server.apache_conf.report import Finding, Report
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from fastbk.server.apache_conf.source import Source
 
 TOO_MUCH = 1 << 60
+JOINED = ("metadataServiceUri",)
+"""Its commas stand between servers."""
 
 
 class Work:
@@ -107,6 +111,8 @@ class Work:
                 by_key.setdefault(word, []).append(setting)
         for key in self.source.names():
             row = key_of(key)
+            if row.setting and row.kind is not Kind.LIST and key not in JOINED:
+                self._remark_on_several(key)
             self.report.findings.append(
                 Finding(
                     row,
@@ -118,6 +124,16 @@ class Work:
                 )
             )
         return self.report
+
+    def _remark_on_several(self, key: str) -> None:
+        """Say so where only one of a key's values counts: a line added below another one is there in vain."""
+        with contextlib.suppress(ConfigError):  # a problem already
+            values = self.source.items(key)
+            if len(set(values)) > 1:
+                self.report.remarks.append(
+                    f"{key} ({self.source.origin(key)}) has several values, {','.join(values)}:"
+                    " the first one counts, as in Apache"
+                )
 
     def _is_harmless(self, key: str) -> bool:
         return (self.source.text(key) or "").lower() in ("", *key_of(key).harmless)

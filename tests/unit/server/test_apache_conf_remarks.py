@@ -1,0 +1,46 @@
+"""What a file of Apache's is told of: values that were there in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastbk import properties
+from fastbk.server.apache_conf import source, translate
+from fastbk.server.apache_conf.report import Report
+from tests.fixtures.host import Host
+
+BASE = """
+advertisedAddress=10.0.0.1
+journalDirectories=/data/journal
+ledgerDirectories=/data/a,/data/b
+metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
+"""
+
+
+def report_of(text: str) -> Report:
+    read = source.Source(Path("bk_server.conf"), properties.parse(BASE + text), {})
+    config, report = translate.translate(read, Host())
+    assert config is not None, report.problems
+    return report
+
+
+def test_of_several_values_the_first_counts_and_that_is_said() -> None:
+    """Whoever writes a line below the one that is there gets what was there, in Apache as here."""
+    report = report_of("journalMaxSizeMB=512\nbookiePort=3181\njournalMaxSizeMB=2048\n")
+    assert report.remarks == [
+        "journalMaxSizeMB (line 6) has several values, 512,2048: the first one counts, as in Apache"
+    ]
+    twice = report_of("bookiePort=3181\nbookiePort=3181\n")
+    assert twice.remarks == []
+
+
+def test_lists_and_one_value_are_not_remarked_on() -> None:
+    assert report_of("journalMaxSizeMB=,512\ncompactionRate=5,6\n").remarks == []
+
+
+def test_a_cache_that_is_too_large_is_lowered_and_that_is_said() -> None:
+    report = report_of("dbStorage_writeCacheMaxSizeMb=999999999\n")
+    (finding,) = (
+        one for one in report.findings if one.key.name == "dbStorage_writeCacheMaxSizeMb"
+    )
+    assert finding.remarks == ("lowered to 1048576",)
