@@ -1,16 +1,19 @@
 """Everything that an Apache bookie has stored, as entries and ledger states of ours: checked, counted, in order.
 
 Entry logs come first, older ones before newer ones, then the journals from their mark on: of several copies of an entry
-the last one counts, as it does for Apache's bookie. A damaged copy does not count at all.
+the last one counts, as it does for Apache's bookie; among those in entry logs the one that its index names, if that can
+be read. A damaged copy does not count at all.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.apache_import.entry_log import read_entry_log
+from fastbk.apache_import.index_use import IndexCounts, Indexes, IndexUse
 from fastbk.apache_import.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
 from fastbk.apache_import.records import LENGTH, Damage
 from fastbk.inspect.source import Source
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.apache_import.directories import ApacheDirectories
+    from fastbk.apache_import.index import Listed
     from fastbk.apache_import.known_ledgers import Known, KnownLedgers
     from fastbk.apache_import.records import Record
 
@@ -50,6 +54,25 @@ class Counts:
     left_out_ledgers: set[int] = field(default_factory=set)
     damage: list[Damage] = field(default_factory=list)
     """The first ones."""
+    journal_entries: int = 0
+    """Of `entries`, those of journals."""
+    index: IndexCounts = field(default_factory=IndexCounts)
+
+    @property
+    def log_entries(self) -> int:
+        """Of `entries`, those of entry logs."""
+        return self.entries - self.journal_entries
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something that was found is damaged, or something that should be here is not."""
+        index = self.index
+        return bool(
+            self.damaged_entries
+            + self.damaged_places
+            + index.damaged_places
+            + index.missing_entries
+        )
 
     def note(self, damage: Damage, *, is_expected: bool) -> None:
         """Count damage of a file; `is_expected`: a crash leaves it there."""
@@ -74,25 +97,52 @@ class _Ledger:
 
 
 class Content:
-    """What lies in an Apache bookie's directories. Read `entries` to its end, then `states`."""
+    """What lies in an Apache bookie's directories. Read `entries` to its end, then `states` and `doubtful`."""
 
-    def __init__(self, directories: ApacheDirectories, known: KnownLedgers) -> None:
+    def __init__(
+        self, directories: ApacheDirectories, known: KnownLedgers, use: IndexUse = IndexUse.USE
+    ) -> None:
         self.counts = Counts()
         self._directories = directories
         self._known = known
+        self._use = use
         self._ledgers: dict[int, _Ledger] = {}
+        self._in_limbo: set[int] = set()
 
     def entries(self) -> Iterator[Record]:
-        """Yield the entries of ledgers that metadata lists. Raises StorageError."""
+        """Yield the entries of ledgers that metadata lists. Raises StorageError.
+
+        Of several copies of an entry that are yielded the last one counts.
+        """
+        counts = self.counts
+        with closing(Indexes(self._directories, self._use, counts.index, counts.damage)) as indexes:
+            listed = list(indexes.listed(self._known))
+            yield from self._in_logs(indexes)
+            yield from self._in_journals(indexes)
+            for one in listed:
+                self._take(one)
+            indexes.find_missing(self._known)
+
+    def doubtful(self) -> set[int]:
+        """Return the ledgers of which the indexes say that something is missing, or that they were in limbo before."""
+        return self._in_limbo | self.counts.index.missing_ledgers
+
+    def _in_logs(self, indexes: Indexes) -> Iterator[Record]:
         for path in self._directories.entry_logs():
+            number, index = int(path.stem, 16) << 32, indexes.of(path)
             with Source(path) as source:
 
                 def on_log(damage: Damage) -> None:
                     # A log is only closed when it is full: the newest one of each directory, at least, is not.
                     self.counts.note(damage, is_expected=damage.is_tail)
 
-                yield from self._of(source, read_entry_log(source, self._known.is_whole, on_log))
+                records = read_entry_log(source, self._known.is_whole, on_log)
+                for record in self._of(source, records):
+                    if indexes.counts_in_log(index, record[0], record[1], number | record[3]):
+                        yield record
                 self._unreadable(source)
+
+    def _in_journals(self, indexes: Indexes) -> Iterator[Record]:
         for part in self._directories.journal_parts():
             is_newest = part.is_newest
             with Source(part.path) as source:
@@ -101,7 +151,10 @@ class Content:
                     self.counts.note(damage, is_expected=damage.is_tail and is_newest)
 
                 records = read_journal(source, part.from_bytes, self._known.is_whole, on_journal)
-                yield from self._of(source, records)
+                for record in self._of(source, records):
+                    self.counts.journal_entries += 1
+                    indexes.saw(record[0], record[1])
+                    yield record
                 self._unreadable(source)
 
     def states(self) -> list[LedgerState]:
@@ -128,7 +181,7 @@ class Content:
         counts.files += 1
         before_bytes = counts.read_bytes
         for record in records:
-            ledger_id, entry_id, raw = record
+            ledger_id, entry_id, raw, _ = record
             counts.read_bytes += len(raw) + LENGTH.size
             known = self._known.get(ledger_id)
             if known is None:
@@ -155,9 +208,32 @@ class Content:
                 yield record
         counts.read_bytes = before_bytes + source.size_bytes
 
+    def _take(self, listed: Listed) -> None:
+        """Take in what an index says of a ledger."""
+        ledger_id, key = listed.ledger_id, listed.master_key
+        known = self._known.get(ledger_id)
+        assert known is not None, "only those are taken"
+        if listed.is_in_limbo:
+            self._in_limbo.add(ledger_id)
+        if known.master_key is not None and key and key != known.master_key:
+            self.counts.index.other_keys += 1
+            self.counts.index.tell(
+                f"the key of ledger {ledger_id} in its index is not that of the password in metadata, which counts"
+            )
+        lac = known.lac_in(ledger_id, listed.explicit_lac) if listed.explicit_lac else -1
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            if not listed.is_fenced and lac < 0:
+                return  # nothing of it is here, and nothing would be said by naming it
+            ledger = self._ledgers[ledger_id] = _Ledger()
+        ledger.flags |= FENCED if listed.is_fenced else 0
+        ledger.lac = max(ledger.lac, lac)
+        if len(key) == _KEY_BYTES:
+            ledger.key = ledger.key or key
+
     @staticmethod
     def _note(ledger: _Ledger, known: Known, record: Record) -> None:
-        ledger_id, kind, raw = record
+        ledger_id, kind, raw, _ = record
         body = raw[_BODY_AT + LENGTH.size :]
         if kind == FENCE:
             ledger.flags |= FENCED

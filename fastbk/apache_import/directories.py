@@ -44,6 +44,7 @@ class ApacheDirectories:
 
     journals: tuple[Path, ...]
     ledgers: tuple[Path, ...]
+    indexes: tuple[Path, ...]
 
     def entry_logs(self) -> list[Path]:
         """Return the entry logs, older ones first. Raises StorageError."""
@@ -69,7 +70,7 @@ class ApacheDirectories:
     def cookies(self) -> list[tuple[Path, Cookie]]:
         """Return the cookie of each directory that has one. Raises StorageError for damaged ones."""
         found = []
-        for directory in (*self.journals, *self.ledgers):
+        for directory in dict.fromkeys((*self.journals, *self.ledgers, *self.indexes)):
             path = directory / FOLDER / "VERSION"
             try:
                 with path.open("rb") as file:
@@ -82,7 +83,7 @@ class ApacheDirectories:
 
     def check_is_stopped(self) -> None:
         """Raise StorageError when a process holds the lock of one of the bookie's databases."""
-        for directory in self.ledgers:
+        for directory in self.indexes:
             for name in _DATABASES:
                 path = directory / FOLDER / name / "LOCK"
                 if pid := _locked_by(path):
@@ -113,10 +114,18 @@ class ApacheDirectories:
         return file_id, offset_bytes
 
 
-def find(journals: Sequence[str], ledgers: Sequence[str]) -> ApacheDirectories:
-    """Return the directories that were named. Raises StorageError for one that holds no bookie's data."""
-    found = ApacheDirectories(tuple(map(Path, journals)), tuple(map(Path, ledgers)))
-    for what, paths in (("journal", found.journals), ("ledger", found.ledgers)):
+def find(
+    journals: Sequence[str], ledgers: Sequence[str], indexes: Sequence[str] = ()
+) -> ApacheDirectories:
+    """Return the directories that were named; indexes lie beside the entry logs where none is named for them.
+
+    Raises StorageError for one that holds no bookie's data.
+    """
+    found = ApacheDirectories(
+        tuple(map(Path, journals)), tuple(map(Path, ledgers)), tuple(map(Path, indexes or ledgers))
+    )
+    sorts = {"journal": found.journals, "ledger": found.ledgers, "index": found.indexes}
+    for what, paths in sorts.items():
         if not paths:
             raise StorageError(f"no {what} directory is named")
         for path in paths:

@@ -83,7 +83,7 @@ def read_entry_log(source: Source, is_whole: Check, report: Report) -> Iterator[
             raw = source.read(body_at, size_bytes)
             ledger_id, entry_id = IDS.unpack_from(raw)
             if ledger_id >= 0 and entry_id >= 0:
-                yield ledger_id, entry_id, raw
+                yield ledger_id, entry_id, raw, body_at
             if ledger_id >= MAP_LEDGER:
                 before, at = at, body_at + size_bytes
                 continue

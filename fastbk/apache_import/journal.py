@@ -86,7 +86,7 @@ def read_journal(
             )
         else:
             raw = source.read(body_at, size_bytes)
-            yield (*IDS.unpack_from(raw), raw)
+            yield (*IDS.unpack_from(raw), raw, body_at)
             before, at = at, body_at + size_bytes
             continue
         at, before = pass_over(source, at, before, reason, is_whole, report), -1

@@ -25,8 +25,8 @@ IDS = struct.Struct(">qq")
 _WINDOW_BYTES = 1 * MIB
 _NOT_ZERO = re.compile(rb"[^\0]")
 
-Record = tuple[int, int, bytes]
-"""Ledger, entry, and all bytes from the ledger's id on."""
+Record = tuple[int, int, bytes, int]
+"""Ledger, entry, all bytes from the ledger's id on, and where in the file they begin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ only if metadata has heard of it already, nothing but the marks is left to remov
 
 Nobody knows whether a stopped Apache bookie still has all that it acknowledged: its files have no checksums, and it may
 have run without syncs. So each ledger that may count on the bookie comes in limbo, unless it is closed and all that
-metadata says is here is here.
+metadata says is here is here. So does a ledger of which an index names an entry that no file holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.apache_import.content import Content, Counts
+from fastbk.apache_import.index_use import IndexUse
 from fastbk.apache_import.known_ledgers import KnownLedgers
 from fastbk.errors import StorageError
 from fastbk.gc.limbo import shares_of
@@ -70,17 +71,19 @@ class Plan:
     bookie_id: BookieId
     apache: ApacheDirectories
     replace_cookie: bool = False
+    index_use: IndexUse = IndexUse.USE
 
 
 def survey(plan: Plan, store: MetadataStore, on_bytes: Callable[[Counts], None]) -> Imported:
     """Read everything and write nothing; like `run`. `in_limbo` counts as if nothing were whole."""
     check_source(plan, store)
     known = KnownLedgers(store, plan.bookie_id)
-    content = Content(plan.apache, known)
+    content = Content(plan.apache, known, plan.index_use)
     for count, _ in enumerate(content.entries(), 1):
         if count % FLUSH_ENTRIES == 0:
             on_bytes(content.counts)
-    return Imported(content.counts, len(content.states()), len(known.named()), known.open_count())
+    in_limbo = content.doubtful().union(known.named())
+    return Imported(content.counts, len(content.states()), len(in_limbo), known.open_count())
 
 
 def check_source(plan: Plan, store: MetadataStore) -> bytes | None:
@@ -179,11 +182,12 @@ def _take(
                 stack.callback(opened.close)
                 pairs.append(opened)
         shards = even_shards(len(pairs))
-        content = Content(plan.apache, known)
+        content = Content(plan.apache, known, plan.index_use)
         _put_entries(pairs, shards, content.entries(), lambda: on_bytes(content.counts))
         states = content.states()
         _put_states(pairs, shards, states)
-        doubtful = _doubtful(pairs, shards, store, plan.bookie_id, known.named())
+        incomplete = _doubtful(pairs, shards, store, plan.bookie_id, known.named())
+        doubtful = sorted(content.doubtful().union(incomplete))
         return Imported(content.counts, len(states), len(doubtful), known.open_count()), doubtful
 
 
@@ -206,7 +210,7 @@ def _put_entries(
         kill_point("import.after_part")
         on_part()
 
-    for ledger_id, entry_id, raw in records:
+    for ledger_id, entry_id, raw, _ in records:
         pair = pair_of(ledger_id, shards)
         parts[pair][ledger_id, entry_id] = raw
         sizes_bytes[pair] += len(raw)

@@ -55,6 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a ledger directory; again for each",
     )
     parser.add_argument(
+        "--indexes",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="an index directory, where they are others than the ledger directories; again for each, in the same order",
+    )
+    parser.add_argument(
+        "--index",
+        choices=["use", "ignore", "require"],
+        default="use",
+        help="use: what indexes add, where they can be read (the default); require: no import unless all can; ignore",
+    )
+    parser.add_argument(
         "--replace-cookie",
         action="store_true",
         help="take the place of Apache's cookie in the metadata: its directories start no Apache bookie any more",
@@ -70,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie import")
     from fastbk.apache_import import work
     from fastbk.apache_import.content import Rate
+    from fastbk.apache_import.index_use import IndexUse
     from fastbk.meta.uri import open_store
     from fastbk.model.ids import BookieId
     from fastbk.server import bookie_file
@@ -80,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     server_config.check(config)
     _check_apart(config, apache)
     bookie_id = BookieId(config.bookie.id or config.bookie.listen)
-    plan = work.Plan(bookie_id, apache, options.replace_cookie)
+    plan = work.Plan(bookie_id, apache, options.replace_cookie, IndexUse(options.index))
     line, rate = ProgressLine(), Rate()
 
     def on_bytes(counts: Counts) -> None:
@@ -102,30 +116,31 @@ def run(options: argparse.Namespace) -> int:
         line.end()
         store.close()
     _say(options, done, rate.of(done.counts.read_bytes))
-    return 1 if done.counts.damaged_entries or done.counts.damaged_places else 0
+    return 1 if done.counts.is_damaged else 0
 
 
 def _source(options: argparse.Namespace) -> ApacheDirectories:
     from fastbk.apache_import import directories
     from fastbk.server.apache_conf import source
 
-    journals, ledgers = options.journal, options.ledgers
+    journals, ledgers, indexes = options.journal, options.ledgers, options.indexes
     if options.from_conf is not None:
-        if journals or ledgers:
-            raise ConfigError("give --from-conf, or --journal and --ledgers")
+        if journals or ledgers or indexes:
+            raise ConfigError("give --from-conf, or --journal, --ledgers and --indexes")
         read = source.read(options.from_conf, os.environ)
         journals = read.items("journalDirectories") or read.items("journalDirectory")[:1]
         ledgers = read.items("ledgerDirectories")
+        indexes = read.items("indexDirectories")
     if not journals or not ledgers:
         raise ConfigError(
             "give --from-conf FILE, or each --journal and --ledgers directory of the bookie that is to be imported"
         )
-    return directories.find(journals, ledgers)
+    return directories.find(journals, ledgers, indexes)
 
 
 def _check_apart(config: BookieConfig, apache: ApacheDirectories) -> None:
     """Raise ConfigError when a directory of ours is one of Apache's, or one lies in the other."""
-    theirs = [path.resolve() for path in (*apache.journals, *apache.ledgers)]
+    theirs = [path.resolve() for path in (*apache.journals, *apache.ledgers, *apache.indexes)]
     for name in (*config.journal.all_directories, *config.ledgers.all_directories):
         ours = Path(name).resolve()
         for other in theirs:
@@ -157,7 +172,8 @@ def _locked(config: BookieConfig) -> Iterator[None]:
 
 def _say(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
     counts = done.counts
-    answer: dict[str, int | bool | list[str]] = {
+    index = counts.index
+    answer: dict[str, object] = {
         "dry_run": options.dry_run,
         "was_finished": done.was_finished,
         "ledgers": done.ledgers,
@@ -175,15 +191,32 @@ def _say(options: argparse.Namespace, done: Imported, bytes_per_s: int) -> None:
         "files": counts.files,
         "read_bytes": counts.read_bytes,
         "bytes_per_s": bytes_per_s,
+        "journal_entries": counts.journal_entries,
+        "index": {
+            "read": index.read,
+            "not_read": index.not_read,
+            "ledgers": index.ledgers,
+            "unlisted_ledgers": index.unlisted_ledgers,
+            "entries": index.entries,
+            "in_place": index.in_place,
+            "elsewhere": index.elsewhere,
+            "not_named": index.not_named,
+            "not_checked": index.not_checked,
+            "missing_entries": index.missing_entries,
+            "missing_ledgers": len(index.missing_ledgers),
+            "other_keys": index.other_keys,
+            "damaged_places": index.damaged_places,
+            "cut_off_ends": index.cut_off_ends,
+        },
     }
     if options.json:
-        print_json(answer | {"damage": [str(one) for one in counts.damage]})
+        print_json(answer | {"damage": [str(one) for one in counts.damage], "told": index.told})
         return
     if done.was_finished:
         print("the import was done before, but for its marks; they are gone: start the bookie")
         return
     print(_text(done, "found" if options.dry_run else "imported"))
-    _tell([str(one) for one in counts.damage])
+    _tell([*(f"not read: {one}" for one in index.not_read), *index.told, *map(str, counts.damage)])
 
 
 def _text(done: Imported, what: str) -> str:
@@ -195,6 +228,7 @@ def _text(done: Imported, what: str) -> str:
         f"damaged: {counts.damaged_entries:,} entries, {counts.damaged_places:,} places in files;"
         f" ends that were cut off: {counts.cut_off_ends:,}",
         f"without a digest that could be checked: {counts.unproven_entries:,} entries",
+        *_index_text(counts),
         f"in limbo: {done.in_limbo:,} ledgers, of which {done.open_ledgers:,} are not closed and the others not whole",
     ]
     if what == "found":
@@ -203,6 +237,26 @@ def _text(done: Imported, what: str) -> str:
             " closed, and would be fenced and in limbo: best close them first"
         )
     return "\n".join(lines)
+
+
+def _index_text(counts: Counts) -> list[str]:
+    index = counts.index
+    lines = [
+        f"whole copies: {counts.journal_entries:,} in journals, {counts.log_entries:,} in entry logs"
+    ]
+    if index.read:
+        lines[0] += (
+            f"; of these {index.in_place:,} where the index has them, {index.elsewhere:,} elsewhere,"
+            f" {index.not_named:,} that it does not name, {index.not_checked:,} not looked up"
+        )
+        lines += [
+            f"the index lists {index.ledgers:,} ledgers, {index.unlisted_ledgers:,} of them not in metadata; of the"
+            f" others it names {index.entries:,} entries, of which {index.missing_entries:,} of"
+            f" {len(index.missing_ledgers):,} ledgers are missing",
+            f"ledgers whose key in the index is another: {index.other_keys:,}; places where the index is damaged:"
+            f" {index.damaged_places:,}",
+        ]
+    return lines
 
 
 def _tell(damage: Sequence[str]) -> None:

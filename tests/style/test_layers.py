@@ -43,6 +43,7 @@ HOMES = {
     "fastbk.wire.generated": ["fastbk/wire/"],
     "uvloop": ["fastbk/server/network/", "fastbk/client/blocking.py"],
     "sqlite3": ["fastbk/meta/"],
+    "rocksdict": ["fastbk/apache_import/rocksdb.py"],
     "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],

@@ -20,7 +20,7 @@ from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports, entry, padding, record, special
 from tests.fixtures.fork import exit_code_of_fork
 
-Records = list[tuple[int, int, bytes]]
+Records = list[tuple[int, int, bytes, int]]
 
 
 def read_log(path: Path, content: bytes | None = None) -> tuple[Records, Reports]:
@@ -59,7 +59,7 @@ def test_what_real_bookies_left_behind_holds_every_acknowledged_entry(storage: s
         assert not reports
     assert 0 < in_logs < len(records)
     counts = dict.fromkeys(bookie.entries, 0)
-    for ledger_id, entry_id, raw in records:
+    for ledger_id, entry_id, raw, _ in records:
         if entry_id == MASTER_KEY:
             assert raw[16:] == record(master_key(bookie.ledgers[ledger_id].password or b""))
         elif entry_id >= 0 and ledger_id != apache_disk.DELETED:
@@ -127,7 +127,7 @@ def test_a_damaged_length_costs_its_own_entry_alone(
     content = around(*(record(entry(7, number)) for number in range(6)))
     at = content.index(record(entry(7, 2)))
     found, reports = read(tmp_path / "file", content[:at] + damaged + content[at + 4 :])
-    whole = [entry_id for _, entry_id, raw in found if apache_disk.is_whole(7, raw)]
+    whole = [entry_id for _, entry_id, raw, _ in found if apache_disk.is_whole(7, raw)]
     assert whole == [0, 1, 3, 4, 5]
     assert len(reports) == 1
     assert not reports[0].is_tail
