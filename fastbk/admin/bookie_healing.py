@@ -118,6 +118,11 @@ class BookieHealing:
         if healed.lost_count:
             some = ", ".join(map(str, list(healed.lost)[:5]))
             reasons.append(f"{healed.lost_count} entries have no good copy left ({some})")
+        if healed.refused_count:
+            some = ", ".join(map(str, healed.refused[:5]))
+            reasons.append(
+                f"{healed.refused_count} entries came to it with other bytes or a wrong digest, and stay so ({some})"
+            )
         return "; ".join(reasons)
 
     async def _healed(self, ledger_id: LedgerId) -> LedgerHealed:

@@ -48,7 +48,10 @@ class RepairOptions:
 
 @dataclass(slots=True)
 class ShareCopied:
-    """What became of one share: entries and bytes written, ids that nobody could give (the first 100 by name)."""
+    """What became of one share: entries and bytes written, ids that nobody could give (the first 100 by name).
+
+    `refused_count`, `refused`: ids that the target holds with other bytes, where that is passed over (the first 100).
+    """
 
     entries: int = 0
     last_entry_id: EntryId = -1
@@ -60,6 +63,8 @@ class ShareCopied:
     size_bytes: int = 0
     lost_count: int = 0
     lost: dict[EntryId, str] = field(default_factory=dict)
+    refused_count: int = 0
+    refused: list[EntryId] = field(default_factory=list)
 
 
 def share_of(
@@ -83,8 +88,14 @@ class CopyShare(Procedure[ShareCopied]):
         options: RepairOptions,
         *,
         runs: Iterator[tuple[EntryId, EntryId]] | None = None,
+        passes_conflicts: bool = False,
     ) -> None:
-        """`runs`: only these ranges of ids of the share, ascending."""
+        """Begin.
+
+        Args:
+            runs: only these ranges of ids of the share, ascending.
+            passes_conflicts: what the target holds with other bytes is counted, and the rest copied.
+        """
         super().__init__()
         self.copied = ShareCopied()
         self._ledger_id = ledger_id
@@ -95,6 +106,7 @@ class CopyShare(Procedure[ShareCopied]):
         self._runs = runs
         self._target = target
         self._options = options
+        self._passes_conflicts = passes_conflicts
         self._reading: ReadRange | None = None
         self._run_last: EntryId = -1
         self._is_resting = False
@@ -217,6 +229,18 @@ class CopyShare(Procedure[ShareCopied]):
                 self.copied.entries += 1
                 self.copied.last_entry_id = max(self.copied.last_entry_id, entry.entry_id)
                 self.copied.size_bytes += len(entry.data)
+                self._pump(now_s)
+                return
+            if (
+                self._passes_conflicts
+                and isinstance(outcome, Reply)
+                and outcome.status == Status.CONFLICT
+            ):
+                self._entries_in_flight -= 1
+                self._bytes_in_flight -= len(entry.data)
+                self.copied.refused_count += 1
+                if len(self.copied.refused) < LOST_LISTED_MAX:
+                    self.copied.refused.append(entry.entry_id)
                 self._pump(now_s)
                 return
             busy = not isinstance(outcome, Reply) or outcome.status in _BUSY

@@ -16,7 +16,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
-from fastbk.replication.copying import CopyShare, RepairOptions, share_of
+from fastbk.replication.copying import LOST_LISTED_MAX, CopyShare, RepairOptions, share_of
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Backoff, Pacing
 from fastbk.wire.statuses import Status, status_name
@@ -36,6 +36,8 @@ class LedgerHealed:
     Attributes:
         checked: entries that it showed with a good digest. healed, size_bytes: copied to it.
         lost_count, lost: entries of which nobody has a good copy (the first 100 by name).
+        refused_count, refused: entries that it holds with other data or a wrong digest, and keeps so (INV-A5; some by
+            name, fewer than 200).
         left: parts (by first entry) that could not be made whole, and why.
         open: entries of a fragment that is being written are not looked at.
     """
@@ -46,6 +48,8 @@ class LedgerHealed:
     size_bytes: int = 0
     lost_count: int = 0
     lost: dict[EntryId, str] = field(default_factory=dict)
+    refused_count: int = 0
+    refused: list[EntryId] = field(default_factory=list)
     left: dict[EntryId, str] = field(default_factory=dict)
     is_open: bool = False
     is_deleted: bool = False
@@ -53,7 +57,7 @@ class LedgerHealed:
     @property
     def is_whole(self) -> bool:
         """Whether it holds all that it should of the finished fragments."""
-        return not self.left and not self.lost_count
+        return not (self.left or self.lost_count or self.refused_count)
 
 
 class HealLedger(Procedure[LedgerHealed]):
@@ -156,6 +160,7 @@ class HealLedger(Procedure[LedgerHealed]):
             self._bookie_id,
             self._options,
             runs=iter(look.bad),
+            passes_conflicts=True,
         )
 
         def copied(_: object, at_s: float) -> None:
@@ -164,6 +169,9 @@ class HealLedger(Procedure[LedgerHealed]):
             healed.size_bytes += copy.copied.size_bytes
             healed.lost_count += copy.copied.lost_count
             healed.lost.update(copy.copied.lost)
+            healed.refused_count += copy.copied.refused_count
+            if len(healed.refused) < LOST_LISTED_MAX:
+                healed.refused += copy.copied.refused
             if copy.error is not None:
                 healed.left[look.bad[0][0]] = f"{copy.error} ({look.reason})"
             if look.is_done:

@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+from collections.abc import Container
 from typing import Any
 
 import fastbk
@@ -27,16 +28,19 @@ BAD = {1, 2, 5}
 ENTRIES = 7
 
 
-def entry(entry_id: int, kind: int) -> bytes:
-    header = struct.pack(">qqqq", LEDGER, entry_id, entry_id - 1, 1000)
-    raw = with_digest(kind, header, b"data of entry %d" % entry_id)
-    return raw[:-1] + b"!" if entry_id in BAD else raw
+def entry(entry_id: int, kind: int, *, is_bad: bool) -> bytes:
+    """A bad one has other data, or, with an odd id, another digest."""
+    header = struct.pack(">qqqq", LEDGER, entry_id, entry_id - 1, 16 * (entry_id + 1))
+    raw = with_digest(kind, header, b"data of entry %2d" % entry_id)
+    at = 35 if entry_id % 2 else len(raw) - 1
+    return raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :] if is_bad else raw
 
 
-async def add_all(bookie: Bookie, kind: int) -> None:
+async def add_all(bookie: Bookie, kind: int, *, bad: Container[int] = BAD) -> None:
     """In one piece, before anybody could have learned of the ledger."""
     client = Client(*await asyncio.open_connection("127.0.0.1", bookie.port, limit=8 << 20))
-    client.send(b"".join(apache.v3_add(n, n, body=entry(n, kind), key=KEY) for n in range(ENTRIES)))
+    bodies = [entry(n, kind, is_bad=n in bad) for n in range(ENTRIES)]
+    client.send(b"".join(apache.v3_add(n, n, body=bodies[n], key=KEY) for n in range(ENTRIES)))
     assert [(await hear_v3(client)).status for _ in range(ENTRIES)] == [EOK] * ENTRIES
     await client.close()
 
@@ -107,6 +111,25 @@ async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined() -> N
         code, text = await command(*config, "--metadata", nowhere)
         assert code == 2, text
         assert json.loads(text)["error"]
+
+
+async def test_a_repair_does_not_count_such_a_copy_and_readers_do_without_it() -> None:
+    """First copy wins (INV-A5): it can't be replaced in place. It is never taken for a good one either."""
+    async with LocalCluster(3, settings=SETTINGS) as cluster:
+        uri, sick = cluster.metadata_uri, cluster.bookies[2]
+        async with fastbk.connect(uri) as client:
+            await client.create_ledger(3, 3, 2, ledger_id=LEDGER)
+            for bookie in cluster.bookies:
+                await add_all(bookie, DIGEST_CRC32C, bad=BAD if bookie is sick else ())
+            reader = await client.open_ledger(LEDGER)
+            found = [bytes(one.data) async for one in reader.read(0, ENTRIES - 1)]
+            assert found == [b"data of entry %2d" % n for n in range(ENTRIES)]
+        words = ("repair", sick.name, "--metadata", uri, "--json")
+        for _ in range(2):
+            code, text = await command(*words)
+            answer = json.loads(text)
+            assert (code, answer["failed"], answer["entries_lost"]) == (1, 1, 0), text
+            assert answer["entries_checked"] <= ENTRIES - len(BAD)
 
 
 async def test_what_metadata_does_not_have_is_counted_and_holds_nothing_up() -> None:

@@ -160,5 +160,9 @@ fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_
     if (digest_type == FBK_DIGEST_NONE)
         return same_of_unknown_digest(a, b, a_bytes);
     int32_t digest_bytes = fbk_digest_bytes(digest_type); /* one that we don't know: everything counts */
-    return same_from(a, b, a_bytes, HEADER + (digest_bytes < 0 ? 0 : (uint32_t)digest_bytes));
+    if (!same_from(a, b, a_bytes, HEADER + (digest_bytes < 0 ? 0 : (uint32_t)digest_bytes)))
+        return false;
+    /* The same data under a wrong digest is a copy that no reader takes: nothing may be acknowledged by it. */
+    return !has_crc(digest_type) || memcmp(a, b, a_bytes) == 0 ||
+           fbk_digest_check(digest_type, a, a_bytes) == fbk_digest_check(digest_type, b, b_bytes);
 }

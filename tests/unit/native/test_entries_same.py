@@ -73,4 +73,15 @@ def test_a_crc_in_one_copy_only() -> None:
     broken = entry(DIGEST_CRC32C, bytes(64), 6)
     broken = broken[:34] + b"\xff" + broken[35:]
     assert not entries_same(whole, broken, DIGEST_NONE)
-    assert entries_same(whole, broken, DIGEST_CRC32C), "who knows the digest leaves it out"
+    assert not entries_same(whole, broken, DIGEST_CRC32C)
+
+
+@pytest.mark.parametrize("digest_type", [DIGEST_CRC32, DIGEST_CRC32C])
+@pytest.mark.parametrize("lac", [3, 6])
+def test_a_copy_that_no_reader_takes_stands_for_no_other(digest_type: int, lac: int) -> None:
+    """What came with a wrong digest, the type not being known yet, is nothing that a repair or recovery may count."""
+    good = entry(digest_type, bytes(64), 3)
+    bad = good[:34] + bytes([good[34] ^ 1]) + good[35:]
+    assert entries_same(bad, bad, digest_type), "sent again"
+    assert not entries_same(bad, entry(digest_type, bytes(64), lac), digest_type)
+    assert entries_same(good, entry(digest_type, bytes(64), lac), digest_type)

@@ -173,14 +173,17 @@ def test_what_nobody_has_is_counted_and_the_rest_is_healed(rng: random.Random) -
     assert sick.rotten == {7}
 
 
-def test_a_copy_that_it_does_not_take_is_said(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(3, 3, 2), 9)
-    sick.rotten = {4}
-    sick.stubborn = {4}
-    result, _ = heal(world, rng)
-    assert list(result.left) == [4]
-    assert "CONFLICT" in str(result.left[4]) or "did not take" in result.left[4]
-    assert not result.is_whole
+def test_a_copy_that_it_does_not_take_is_said_and_the_rest_is_healed(rng: random.Random) -> None:
+    """First copy wins (INV-A5), also one that came with a wrong digest."""
+    world, sick = world_of(metadata_of(3, 3, 2), 60)
+    sick.rotten = {4, 5, 7, 40}
+    sick.stubborn = {4, 7}
+    for _ in range(2):
+        result, _ = heal(world, rng, entries_in_flight_max=1)
+        assert (result.refused_count, sorted(result.refused)) == (2, [4, 7])
+        assert not result.left
+        assert not result.is_whole
+        assert sick.rotten == {4, 7}
 
 
 def test_the_fragment_that_is_written_is_left_alone(rng: random.Random) -> None:
