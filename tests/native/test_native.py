@@ -152,7 +152,8 @@ PROGRAMS = [
 class Fuzzer:
     """A fuzz harness, its sources, the folder of its seed inputs under tests/golden if any, and what found faults.
 
-    `found` holds pairs of (runs, seed), each of which found a fault that was mended since.
+    `found` holds pairs of (runs, seed), each of which found a fault that was mended since. `cost`: how many runs of
+    another harness take as long as one of this one.
     """
 
     file: str
@@ -160,12 +161,14 @@ class Fuzzer:
     libraries: tuple[str, ...] = ()
     corpus: str = ""
     found: tuple[tuple[int, int], ...] = ()
+    cost: int = 1
 
 
 FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_frame.c", WIRE_SOURCES, corpus="frames"),
     Fuzzer("fuzz_apache.c", APACHE_SOURCES, corpus="apache"),
     Fuzzer("fuzz_apache_lane.c", LANE_SOURCES, found=((100_000, 1569555891),)),
+    Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("fbk_stream.c",), corpus="stream"),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations"),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
@@ -231,7 +234,7 @@ def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int
     built = build_program(
         [fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries
     )
-    runs = FUZZ_RUNS[os.environ.get("FASTBK_TIER", "fast")]
+    runs = FUZZ_RUNS[os.environ.get("FASTBK_TIER", "fast")] // fuzzer.cost
     corpus = Path(__file__).parent.parent / "golden" / fuzzer.corpus
     files = sorted(str(file) for file in corpus.rglob("*") if file.is_file()) if fuzzer.corpus else []
     assert bool(files) == bool(fuzzer.corpus), f"no seed inputs in {corpus}"

@@ -5,6 +5,7 @@
  *
  * PROGRAM [SEED [STEPS]] */
 #include "worker_clients.h"
+#include "worker_invariants.h"
 
 static struct stand_in *pairs[PAIRS_MAX];
 static uint32_t pair_count;
@@ -147,6 +148,7 @@ step(void)
         else if (below(200) == 0 || c->sent == REQUESTS_MAX)
             go(c);
     }
+    check_worker(worker);
 }
 
 /* Everything moves until all is answered. */

@@ -62,23 +62,32 @@ fbk_line_first(struct fbk_worker *worker, uint32_t line)
     return slot == FBK_NO_CONNECTION ? NULL : &worker->connections[slot];
 }
 
+/* It may have received more before its turn came as one of those that go on: where it waits now is what counts. */
+static void
+wait_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line)
+{
+    if (connection->line == FBK_LINE_READY)
+        fbk_line_leave(worker, connection);
+    fbk_line_join(worker, connection, line, false);
+}
+
 void
 fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why)
 {
     connection->blocked |= (uint8_t)why;
     if (why == FBK_BLOCKED_ADD)
-        fbk_line_join(worker, connection, FBK_LINE_ADD + connection->lane, false);
+        wait_in(worker, connection, FBK_LINE_ADD + connection->lane);
     else if (why == FBK_BLOCKED_REQUEST)
-        fbk_line_join(worker, connection, FBK_LINE_REQUEST + connection->lane, false);
+        wait_in(worker, connection, FBK_LINE_REQUEST + connection->lane);
     else if (why == FBK_BLOCKED_BUDGET)
-        fbk_line_join(worker, connection, FBK_LINE_BUDGET, false);
+        wait_in(worker, connection, FBK_LINE_BUDGET);
     fbk_connection_mark(worker, connection);
 }
 
 void
 fbk_connection_block_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line)
 {
-    fbk_line_join(worker, connection, line, false);
+    wait_in(worker, connection, line);
     fbk_connection_block(worker, connection, FBK_BLOCKED_CONTEXT);
 }
 

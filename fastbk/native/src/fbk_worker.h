@@ -293,6 +293,8 @@ enum fbk_taken fbk_worker_apache_take(struct fbk_worker *worker, struct fbk_conn
 /* The next request that a context is for; FBK_TAKEN: placed, or answered with a refusal. */
 enum fbk_taken fbk_worker_apache_step(struct fbk_worker *worker, struct fbk_connection *connection,
                                       struct fbk_apache_context *context);
+/* The body of a good answer to what is placed for it, FBK_RESPONSE_BODY_*; 0 = nothing but a status. */
+uint32_t fbk_worker_apache_body(const struct fbk_apache_context *context);
 
 /* ---- fbk_worker_apache_reply.c */
 /* One of our answers to a context's request: a status; or a frame that an index wrote (false: it can't be one). */

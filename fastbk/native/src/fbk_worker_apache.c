@@ -45,7 +45,7 @@ ask_batch(const struct fbk_worker *worker, const struct fbk_apache_context *cont
     uint32_t most = FBK_APACHE_BATCH_ENTRIES_MAX;
     uint32_t count = context->count_max == 0 || context->count_max > most ? most : context->count_max;
     int64_t left = INT64_MAX - context->entry_id;
-    int64_t limit = context->size_bytes_max - BATCH_HEAD_BYTES;
+    int64_t limit = context->size_bytes_max < BATCH_HEAD_BYTES ? 0 : context->size_bytes_max - BATCH_HEAD_BYTES;
     int64_t frame = worker->options.frame_size_bytes_max;
     request->body_type = FBK_REQUEST_BODY_READ_BATCH;
     request->other_id = context->entry_id < 0 ? -1 : context->entry_id + (left < count ? left : (int64_t)count - 1);
@@ -135,6 +135,26 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
     default: request.body_type = FBK_REQUEST_BODY_FORCE; break;
     }
     return fbk_worker_take(worker, connection, &request);
+}
+
+uint32_t
+fbk_worker_apache_body(const struct fbk_apache_context *context)
+{
+    switch (context->step) {
+    case FBK_STEP_PAGE: return FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY;
+    case FBK_STEP_POLL: return FBK_RESPONSE_BODY_READ_LAC_REPLY;
+    case FBK_STEP_FENCE: return FBK_RESPONSE_BODY_READ_REPLY;
+    default: break;
+    }
+    switch (context->asked.operation) {
+    case FBK_APACHE_READ:
+        return (context->flags & (FBK_APACHE_PIGGYBACK | FBK_APACHE_FENCE)) == FBK_APACHE_PIGGYBACK
+                   ? FBK_RESPONSE_BODY_READ_LAC_REPLY
+                   : FBK_RESPONSE_BODY_READ_REPLY;
+    case FBK_APACHE_READ_BATCH: return FBK_RESPONSE_BODY_READ_BATCH_REPLY;
+    case FBK_APACHE_READ_LAC: return FBK_RESPONSE_BODY_READ_LAC_REPLY;
+    default: return 0;
+    }
 }
 
 /* ------------------------------------------------------------------ may it be taken */

@@ -288,7 +288,7 @@ end_poll(struct fbk_worker *worker, struct fbk_connection *connection, struct fb
     reply.lac = response->lac;
     if (response->lac > context->previous_lac)
         reply.lac_time_ms = wall_clock_ms();
-    if (response->entry_bytes != 0) {
+    if (response->entry_bytes != 0 && context->previous_lac != INT64_MAX) {
         reply.asked.entry_id = context->previous_lac + 1;
         reply.entry = response->entry;
         reply.entry_bytes = response->entry_bytes;
@@ -358,8 +358,8 @@ static void
 take_answer(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
             const struct fbk_response *response)
 {
-    if (response->status != FBK_S_OK) {
-        end_with_status(worker, connection, context, response->status);
+    if (response->status != FBK_S_OK || response->body_type != fbk_worker_apache_body(context)) { /* or to something else */
+        end_with_status(worker, connection, context, response->status != FBK_S_OK ? response->status : FBK_S_IO_ERROR);
         return;
     }
     switch (context->step) {

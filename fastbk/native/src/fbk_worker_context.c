@@ -156,7 +156,7 @@ fbk_context_of(struct fbk_worker *worker, const struct fbk_connection *connectio
         return NULL;
     struct fbk_apache_context *context = &worker->apache.contexts[number];
     bool is_it = context->generation == (uint32_t)(id >> 32) && context->slot == fbk_connection_slot(worker, connection);
-    return is_it ? context : NULL;
+    return is_it && !context->is_in_line ? context : NULL; /* in line it has asked nothing that may be answered */
 }
 
 void

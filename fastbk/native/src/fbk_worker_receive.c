@@ -211,10 +211,10 @@ settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8
 bool
 fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    uint8_t *data = connection->input + connection->input_from;
     uint32_t size_bytes = connection->input_used - connection->input_from;
     uint32_t taken = 0;
     if (connection->blocked == 0 && size_bytes > 0) {
+        const uint8_t *data = connection->input + connection->input_from;
         taken = take_frames(worker, connection, data, size_bytes);
         settle(worker, connection, data, size_bytes, taken);
     }
