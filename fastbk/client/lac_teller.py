@@ -29,6 +29,7 @@ class LacTeller:
         self._timeout_s = config.read_timeout
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
         self._told: EntryId = -1
         self._to_tell_again: set[BookieId] = set()
         self._asking: dict[Asking, asyncio.Future[str | None] | None] = {}
@@ -37,6 +38,14 @@ class LacTeller:
         """The LAC has moved."""
         if self._timer is None and self._interval_s:
             self._timer = self._loop.call_later(self._interval_s, self._tell_when_idle)
+
+    def tell_if_idle(self) -> None:
+        """Tell the LAC now, without waiting for answers, unless something is in flight or it is told already."""
+        if self._is_stopped or self._pipe.entries_in_flight:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell_when_idle()
 
     def again(self, bookie_id: BookieId) -> None:
         """That bookie is there again: it may not have heard what was told, or has forgotten it."""
@@ -47,6 +56,7 @@ class LacTeller:
     def stop(self) -> None:
         """Tell nothing more."""
         self._interval_s = 0
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

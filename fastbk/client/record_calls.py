@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 
 from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.meta.api import Watch
+from fastbk.errors import MetadataConflict, NoSuchLedger
+from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.model.ids import LedgerId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+
+_NEVER_WRITTEN = LedgerMetadata(
+    ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("none:0",)),)
+).closed(-1, 0)
 
 
 class RecordCalls:
@@ -38,6 +45,10 @@ class RecordCalls:
         """Return a ledger id that nobody had or will get, to be named somewhere before its ledger is created."""
         return await self._store.call(lambda store: store.next_ledger_id())
 
+    async def retire_ledger_id(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger; where it was not created yet, see to it that it never will be, by nobody who is slow."""
+        await self._store.call(lambda store: _retire(store, ledger_id))
+
     async def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call `callback()` on the loop after each change of a record, until the watch is closed."""
         return await self._store.begin_watch(
@@ -66,3 +77,14 @@ class RecordCalls:
                 await changed.wait()
         finally:
             watch.close()
+
+
+def _retire(store: MetadataStore, ledger_id: LedgerId) -> None:
+    try:
+        store.delete_ledger(ledger_id)
+    except NoSuchLedger:
+        # A store never forgets the id of a ledger that was deleted, so make one.
+        with suppress(MetadataConflict):  # somebody has just made it, or it was deleted before
+            store.create_ledger(ledger_id, _NEVER_WRITTEN)
+        with suppress(NoSuchLedger):
+            store.delete_ledger(ledger_id)

@@ -71,7 +71,9 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True):
     """A page of rows that lie outside the chain's own record: which, and what a search has to know of them."""
 
     page: int
-    """Its number, from 0; the page's record has it as its name."""
+    """Its number, from 0; with the token it is the name of the page's record."""
+    token: int
+    """Drawn for it: two who spill at once write two records, and the chain names one."""
     first: int
     last: int
     """Numbers of its first and last segment."""

@@ -1,7 +1,8 @@
 """Changes of a chain: pure functions from one to the next, whoever makes them (INV-S2 to INV-S4, INV-S6 to INV-S9).
 
 What a change may not do it refuses with an error. Whoever made a change writes the chain by compare-and-set, and
-decides anew when somebody was faster (`chain_store.py`).
+decides anew when somebody was faster, or when nobody knows whether it was written (`chain_store.py`): a change that
+is there already changes nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ def check_epoch(chain: Chain, epoch: int) -> None:
         )
 
 
+def _row_of(chain: Chain, ledger_id: int) -> Segment | None:
+    return next((row for row in reversed(chain.rows) if row.ledger_id == ledger_id), None)
+
+
 def _doom(chain: Chain, *ledger_ids: int) -> Chain:
     more = tuple(one for one in ledger_ids if one != NONE and one not in chain.doomed)
     if more and len(chain.doomed) + len(more) > DOOMED_MAX:
@@ -52,8 +57,13 @@ def _doom(chain: Chain, *ledger_ids: int) -> Chain:
 
 
 def open_for_append(chain: Chain, owner: str) -> Chain:
-    """A writer takes over: a new epoch. All segments must be closed by then (`close_segment`); raises StreamSealed."""
+    """A writer takes over: a new epoch. All segments must be closed by then (`close_segment`); raises StreamSealed.
+
+    `owner` has to be a name of this opening alone.
+    """
     _check_not_sealed(chain)
+    if chain.owner == owner:
+        return chain
     check(not chain.open_rows, "INV-S6: a new epoch begins with all segments closed")
     return replace(_doom(chain, chain.reserved), epoch=chain.epoch + 1, owner=owner, reserved=NONE)
 
@@ -62,6 +72,8 @@ def reserve(chain: Chain, epoch: int, ledger_id: int) -> Chain:
     """The writer is about to create this ledger: it is named before it exists (INV-S8)."""
     check_epoch(chain, epoch)
     _check_not_sealed(chain)
+    if chain.reserved == ledger_id or _row_of(chain, ledger_id):
+        return chain
     return replace(_doom(chain, chain.reserved), reserved=ledger_id)
 
 
@@ -69,6 +81,8 @@ def add_segment(chain: Chain, epoch: int, ledger_id: int, now_us: int) -> Chain:
     """The reserved ledger was created: it is the next segment, open."""
     check_epoch(chain, epoch)
     _check_not_sealed(chain)
+    if _row_of(chain, ledger_id):
+        return chain
     check(chain.reserved == ledger_id, "INV-S8: a segment's ledger was reserved")
     check(len(chain.open_rows) < OPEN_SEGMENTS_MAX, "INV-S2: at most two segments are open")
     base_seq = NONE if chain.open_rows else chain.end_seq
@@ -89,16 +103,17 @@ class Contents(msgspec.Struct, frozen=True):
     size_bytes: int = 0
 
 
-def close_segment(chain: Chain, number: int, contents: Contents) -> Chain:
-    """The first open segment holds this for good: its ledger is closed. An empty one leaves the chain (S14).
+def close_segment(chain: Chain, ledger_id: int, contents: Contents) -> Chain:
+    """The first open segment, of this ledger, holds this for good: the ledger is closed. An empty one leaves the chain.
 
-    An empty one must be the last one, too: what comes behind was only written when this had all it was given.
+    What stands open behind an empty one goes with it: it was only to be written when this one was full (S14).
     """
     row = chain.open_rows[0] if chain.open_rows else None
-    if row is None or row.number != number:
-        raise MetadataConflict(
-            f"stream {chain.stream_id}: segment {number} is not the one to be closed"
-        )
+    if row is None or row.ledger_id != ledger_id:
+        found = _row_of(chain, ledger_id)
+        check(found is None or not found.is_open, "INV-S2: segments are closed in order")
+        return chain
+    number = row.number
     if contents.records == 0:
         return _drop_empty(chain, row)
     check(contents.last_dlsn is not None, "INV-S3: a segment with records has a last one")
@@ -174,7 +189,7 @@ def attach(
         chain = replace(chain, rows=(*chain.rows, row), next_number=chain.next_number + 1)
         chain = close_segment(
             chain,
-            row.number,
+            ledger_id,
             replace(
                 contents,
                 first_txid=base_txid + contents.first_txid,
@@ -231,7 +246,7 @@ def forget_doomed(chain: Chain, ledger_ids: tuple[int, ...]) -> Chain:
 # --- pages ------------------------------------------------------------------------------------------------------
 
 
-def spill(chain: Chain, count: int) -> tuple[Chain, PageRef, tuple[Segment, ...]]:
+def spill(chain: Chain, count: int, token: int) -> tuple[Chain, PageRef, tuple[Segment, ...]]:
     """Move the `count` oldest rows, all closed, to a page of their own, which has to be written first (INV-S4)."""
     moved = chain.rows[:count]
     check(
@@ -240,6 +255,7 @@ def spill(chain: Chain, count: int) -> tuple[Chain, PageRef, tuple[Segment, ...]
     )
     page = PageRef(
         chain.next_page,
+        token,
         moved[0].number,
         moved[-1].number,
         moved[0].base_seq,

@@ -59,7 +59,10 @@ PURE = [
     "fastbk/placement/",
     "fastbk/stream/positions.py",
     "fastbk/stream/policy.py",
-    "fastbk/stream/chain*.py",
+    "fastbk/stream/chain.py",
+    "fastbk/stream/chain_c*.py",
+    "fastbk/stream/writer_queue.py",
+    "fastbk/stream/index_entry.py",
 ]
 IMPURE_MODULES = {
     "asyncio",

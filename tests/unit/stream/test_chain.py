@@ -30,7 +30,7 @@ def with_segment(chain: Chain, ledger_id: int) -> Chain:
 
 def closed(chain: Chain, records: int) -> Chain:
     row = chain.open_rows[0]
-    return chains.close_segment(chain, row.number, contents(chain, row.number, records))
+    return chains.close_segment(chain, row.ledger_id, contents(chain, row.number, records))
 
 
 class Life:
@@ -76,7 +76,7 @@ class Life:
         while self.chain.open_rows:
             self.close()
         before = self.chain.epoch
-        self.chain = chains.open_for_append(self.chain, "other")
+        self.chain = chains.open_for_append(self.chain, f"other {before}")
         with pytest.raises(MetadataConflict):
             chains.reserve(self.chain, before, 99)
 
@@ -113,6 +113,20 @@ def test_what_an_older_epoch_does_is_refused() -> None:
     ):
         with pytest.raises(MetadataConflict, match="two"):
             change()
+
+
+def test_a_change_that_is_there_already_changes_nothing() -> None:
+    chain = chains.open_for_append(Chain("a"), "one")
+    assert chains.open_for_append(chain, "one") == chain
+    chain = chains.reserve(chain, 1, 7)
+    assert chains.reserve(chain, 1, 7) == chain
+    chain = chains.add_segment(chain, 1, 7, 0)
+    assert chains.reserve(chain, 1, 7) == chain
+    assert chains.add_segment(chain, 1, 7, 0) == chain
+    once = closed(chain, 4)
+    assert chains.close_segment(once, 7, contents(once, 1, 4)) == once
+    empty = closed(with_segment(once, 8), 0)
+    assert chains.close_segment(empty, 8, contents(empty, 2, 0)) == empty
 
 
 def test_a_sealed_stream_takes_nothing_more() -> None:
@@ -157,7 +171,7 @@ def test_pages_hold_what_rows_held() -> None:
         chain = closed(with_segment(chain, ledger_id), 1 + ledger_id % 7)
         rows.append(chain.rows[-1])
         if len(chain.rows) > ROWS_MAX:
-            chain, page, moved = chains.spill(chain, PAGE_ROWS)
+            chain, page, moved = chains.spill(chain, PAGE_ROWS, 7)
             pages[page.page] = put_page(moved)
             verify(chain)
     found = [row for page in chain.pages for row in get_page(pages[page.page])]

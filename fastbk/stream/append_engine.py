@@ -1,0 +1,248 @@
+"""What lies between a writer's queue and its segments: sending, rolling, acknowledgements, and the end by a failure.
+
+Acknowledgements come in the order of the entries, and so futures resolve in the order of the calls (INV-S5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.errors import (
+    AppendUnknown,
+    BufferFull,
+    Error,
+    LedgerFenced,
+    MetadataConflict,
+    WriterFailed,
+    WriterFenced,
+)
+from fastbk.stream.chain import Segment
+from fastbk.stream.chain_store import Known
+from fastbk.stream.context import StreamContext
+from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.positions import DLSN
+from fastbk.stream.segment_keeper import SegmentKeeper
+from fastbk.stream.segment_writer import SegmentWriter
+from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer_queue import Group, WriterQueue
+
+ENTRIES_BEFORE_PACKING = 2
+"""With as many in flight, the last group stays open for more until an acknowledgement comes."""
+
+
+class AppendEngine:
+    """One writer's, from its opening to its end.
+
+    Attributes:
+        segment: that is written now; None before the first append.
+        failure: what ended the writer, None while it goes on.
+        last_dlsn: of the last record that was acknowledged, also by earlier writers.
+    """
+
+    def __init__(
+        self,
+        context: StreamContext,
+        options: WriterOptions,
+        known: Known,
+        policy: StreamPolicy,
+        progressed: Callable[[], None],
+    ) -> None:
+        """`progressed()` is called when there may be room again, or the writer has ended."""
+        chain = known.chain
+        self.segment: SegmentWriter | None = None
+        self.failure: Error | None = None
+        self.last_dlsn = chain.last_dlsn
+        self.queue = WriterQueue(
+            options.entry_bytes_max, options.batch_bytes, options.unacked_bytes_max, chain.last_txid
+        )
+        self.keeper = SegmentKeeper(context, known, self._make, self._send_soon, self.fail)
+        self._name = context.name
+        self._options = options
+        self._policy = policy
+        self._progressed = progressed
+        self._loop = asyncio.get_running_loop()
+        self._time_us = chain.last_time_us
+        self._is_rolling = False
+        self._is_stopped = False
+        self._is_scheduled = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def _make(
+        self, row: Segment, ledger: LedgerWriter, codec: int, policy: StreamPolicy
+    ) -> SegmentWriter:
+        self._next_policy = policy
+        return SegmentWriter(row, ledger, codec, self._acknowledged, self._entry_failed)
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    def queued(self) -> None:
+        """Something was put into the queue: send it in the next turn of the loop, with all that this turn appends.
+
+        With a linger, when that is over, or when an entry is full.
+        """
+        if not self._options.linger:
+            self._send_soon()
+        elif len(self.queue.groups) > 1:
+            self._send()
+        elif "linger" not in self._timers:
+            self._timers["linger"] = self._loop.call_later(self._options.linger, self._send)
+
+    def _send_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_scheduled = False
+        self._cancel("linger")
+        queue, most = self.queue, self._options.entries_in_flight
+        while queue.groups and self.failure is None:
+            segment = self._segment_for_next()
+            if segment is None or segment.in_flight >= most:
+                return
+            group = queue.take(only_full=segment.in_flight >= ENTRIES_BEFORE_PACKING)
+            if group is None:
+                return
+            try:
+                segment.send(group, self._time_us)
+            except BufferFull:
+                queue.groups.appendleft(group)
+                return  # an acknowledgement makes room, and comes here
+            except Error as error:
+                self._entry_failed(group, error)
+
+    def _segment_for_next(self) -> SegmentWriter | None:
+        """Return the segment to write to; None while a roll waits for acknowledgements, or none is there yet."""
+        segment, keeper = self.segment, self.keeper
+        if segment is None:
+            if keeper.ready is not None:
+                return self._begin()
+            keeper.want()
+            self._wait_for_first()
+            return None
+        self._is_rolling = self._is_rolling or self._is_used(segment, 1.0)
+        if self._is_rolling and keeper.ready is not None:
+            return None if segment.in_flight else self.roll_over()
+        if self._is_rolling or self._is_used(segment, 0.5):
+            keeper.want()
+        return segment
+
+    def _is_used(self, segment: SegmentWriter, share: float) -> bool:
+        """Return whether so much of a segment's size or age is used."""
+        if segment.records == 0:
+            return False
+        by_size = 0 < share * self._policy.roll_bytes <= segment.size_bytes
+        return by_size or 0 < share * self._policy.roll_age_s <= segment.age_s(time.monotonic())
+
+    def roll_over(self) -> SegmentWriter:
+        """Go on in the segment that is ready; all of the one before is acknowledged, and it is ended behind us."""
+        assert self.segment is not None
+        self._is_rolling = False
+        self._time_us = self.segment.last_time_us
+        self.keeper.end(self.segment)
+        return self._begin()
+
+    def _begin(self) -> SegmentWriter:
+        self.segment = self.keeper.take()
+        self._policy = self._next_policy
+        self._cancel("first")
+        self._look_at_age()
+        return self.segment
+
+    def _look_at_age(self) -> None:
+        """A segment that nobody writes to any more ends by its age all the same."""
+        self._cancel("age")
+        if self._is_stopped or not self._policy.roll_age_s:
+            return
+        pause_s = min(max(self._policy.roll_age_s / 4, 0.05), 60.0)
+        self._timers["age"] = self._loop.call_later(pause_s, self._look_at_age)
+        self._segment_for_next()
+
+    def _wait_for_first(self) -> None:
+        if "first" not in self._timers:
+            limit_s = self._options.first_segment_timeout
+
+            def too_late() -> None:
+                why = self.keeper.trouble or "no segment could be made"
+                self.fail(WriterFailed(f"{self._name}: {why} (for {limit_s:g} s)"))
+
+            self._timers["first"] = self._loop.call_later(limit_s, too_late)
+
+    # --- answers ------------------------------------------------------------------------------------------------
+
+    def _acknowledged(self, group: Group, first: DLSN) -> None:
+        if self.failure is not None:
+            # Acknowledged behind one that failed: for the caller it never is (INV-S5).
+            self._give_up(group, self._unknown(self.failure))
+            self._settle()
+            return
+        self.queue.acknowledged(group)
+        segment, entry, _ = first
+        self.last_dlsn = DLSN(segment, entry, len(group.payloads) - 1)
+        for slot, waiter in enumerate(group.waiters):
+            if not waiter.done():
+                waiter.set_result(DLSN(segment, entry, slot))
+        current = self.segment
+        if current is not None and not current.in_flight and self._options.publish == "immediate":
+            current.ledger.tell_if_idle()
+        if self.queue.groups or self._is_rolling:
+            self._send()
+        self._progressed()
+
+    def _entry_failed(self, group: Group, error: Error) -> None:
+        is_unsent = error.outcome == "not_written" and self.failure is None
+        self.fail(error)
+        assert self.failure is not None
+        self._give_up(group, self.failure if is_unsent else self._unknown(error))
+        self._settle()
+
+    def _unknown(self, cause: Error) -> AppendUnknown:
+        error = AppendUnknown(
+            f"{self._name}: {cause}; it may be kept: open the stream again and look at last_txid"
+        )
+        error.__cause__ = cause
+        return error
+
+    def _give_up(self, group: Group, error: Error) -> None:
+        self.queue.acknowledged(group)
+        for waiter in group.waiters:
+            if not waiter.done():
+                waiter.set_exception(error.copy())
+                waiter.exception()  # nobody has to look at each of many
+
+    def fail(self, error: Error) -> None:
+        """End the writer, unless it has ended: the first cause counts (INV-S5)."""
+        if self.failure is not None:
+            return
+        if isinstance(error, LedgerFenced | MetadataConflict):
+            self.failure = WriterFenced(f"{self._name}: another writer has opened it: {error}")
+        elif isinstance(error, WriterFailed):
+            self.failure = error
+        else:
+            self.failure = WriterFailed(f"{self._name}: an append failed: {error}")
+        self.failure.__cause__ = error
+        self.stop()
+        self._settle()
+
+    def _settle(self) -> None:
+        """What was never sent fails behind all that was."""
+        if self.failure is None or (self.segment is not None and self.segment.in_flight):
+            return
+        while self.queue.groups:
+            self._give_up(self.queue.groups.popleft(), self.failure)
+        self._progressed()
+
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def stop(self) -> None:
+        """Make and end no more segments."""
+        self._is_stopped = True
+        for name in list(self._timers):
+            self._cancel(name)
+        self.keeper.stop()

@@ -1,0 +1,209 @@
+"""What a writer does about segments beside writing: the next one is made ready ahead of need, the last one is ended.
+
+One task a writer, one thing at a time: what ends is ended before more is made, so that at most two segments are open.
+Metadata or bookies that are away delay this, with growing pauses, and nothing else: the writer goes on in the segment
+it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.errors import (
+    Error,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataConflict,
+    NoSuchLedger,
+    StorageError,
+    StreamNotFound,
+    StreamSealed,
+)
+from fastbk.observe import logs
+from fastbk.placement.values import PlacementConfig
+from fastbk.stream.chain import Chain
+from fastbk.stream.chain_changes import add_segment, check_epoch, close_segment, reserve
+from fastbk.stream.chain_store import Known
+from fastbk.stream.compression import CODECS
+from fastbk.stream.context import StreamContext
+from fastbk.stream.opening import PASSWORD
+from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.segment_writer import SegmentWriter
+
+AGAIN_S = 0.05
+AGAIN_S_MAX = 5.0
+ENDS_THE_WRITER = (MetadataConflict, StreamNotFound, StreamSealed)
+
+MakeWriter = Callable[..., SegmentWriter]
+
+
+class SegmentKeeper:
+    """One writer's.
+
+    Attributes:
+        ready: the segment that is ready to be written, None if there is none yet.
+        trouble: why the last try of anything failed; None when it succeeded.
+    """
+
+    def __init__(
+        self,
+        context: StreamContext,
+        known: Known,
+        make: MakeWriter,
+        changed: Callable[[], None],
+        ended_by: Callable[[Error], None],
+    ) -> None:
+        """`make(row, ledger, codec, policy)` returns a segment's writer. `changed()` is called when something is ready.
+
+        `ended_by(error)`: nothing can be made ever again: another writer has the stream, or it is gone.
+        """
+        self.ready: SegmentWriter | None = None
+        self.trouble: Error | None = None
+        self.known = known
+        self._context = context
+        self._epoch = known.chain.epoch
+        self._make = make
+        self._changed = changed
+        self._ended_by = ended_by
+        self._ending: deque[SegmentWriter] = deque()
+        self._is_wanted = False
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._reserved: int | None = None
+
+    def want(self) -> None:
+        """Have a segment made ready, if none is."""
+        if self.ready is None and not self._is_wanted:
+            self._is_wanted = True
+            self._wake()
+
+    def take(self) -> SegmentWriter:
+        """Return the segment that is ready: it is the writer's from now on."""
+        assert self.ready is not None
+        ready, self.ready = self.ready, None
+        return ready
+
+    def end(self, segment: SegmentWriter) -> None:
+        """Have a segment ended, all of which is acknowledged."""
+        self._ending.append(segment)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._work.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def until_idle(self) -> None:
+        """Return when nothing is left to do."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Do nothing more; what was under way may have happened."""
+        self._is_wanted = False
+        self._ending.clear()
+        self._idle.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._ending or self._is_wanted:
+                if not await self._persist():
+                    self.stop()
+                    return
+            self._idle.set()
+
+    async def _persist(self) -> bool:
+        """Do the next thing, however often it takes; False when it can never be done."""
+        pause_s = AGAIN_S
+        while True:
+            try:
+                if self._ending:
+                    await self._end(self._ending[0])
+                    self._ending.popleft()
+                else:
+                    await self._make_ready()
+                    self._is_wanted = False
+                self.trouble = None
+                return True
+            except Error as error:
+                if isinstance(error, ENDS_THE_WRITER) and not error.retryable:
+                    self._ended_by(error)
+                    return False
+                self.trouble = error
+                logs.warning("stream.segment_waits", stream=self._context.name, reason=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+    # --- the next one -------------------------------------------------------------------------------------------
+
+    async def _make_ready(self) -> None:
+        context, store, epoch = self._context, self._context.store, self._epoch
+        policy = await context.policy()
+        ledger_id = self._reserved
+        if ledger_id is None:
+            ledger_id = await context.client.records.draw_ledger_id()
+            self.known = await store.change(
+                lambda chain: reserve(chain, epoch, ledger_id), self.known
+            )
+            self._reserved = ledger_id
+        ledger = await self._create(policy, ledger_id)
+        self._reserved = None
+        now_us = time.time_ns() // 1000
+        self.known = await store.change(
+            lambda chain: add_segment(chain, epoch, ledger_id, now_us), self.known
+        )
+        row = next(row for row in self.known.chain.rows if row.ledger_id == ledger_id)
+        self.ready = self._make(row, ledger, CODECS[policy.compression], policy)
+        self._changed()
+
+    async def _create(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
+        """Create the ledger that is reserved; where its id cannot be used, another one is reserved next time."""
+        number = str(self.known.chain.next_number)
+        try:
+            return await self._context.client.create_ledger(
+                policy.ensemble,
+                policy.write_quorum,
+                policy.ack_quorum,
+                policy.digest,
+                PASSWORD,
+                {
+                    "fastbk.stream": self._context.stream_id.encode(),
+                    "fastbk.segment": number.encode(),
+                },
+                ledger_id,
+                placement=PlacementConfig(group=policy.bookie_group)
+                if policy.bookie_group
+                else None,
+            )
+        except MetadataConflict as error:
+            # A try before this one made it after all, and its answer was lost.
+            self._reserved = None
+            raise StorageError(str(error), retryable=True) from error
+
+    # --- the last one -------------------------------------------------------------------------------------------
+
+    async def _end(self, segment: SegmentWriter) -> None:
+        """Close the ledger, and say in the chain what it holds."""
+        try:
+            await segment.end()
+        except (LedgerFenced, LedgerClosed, NoSuchLedger):
+            # Somebody recovers it: one who opens the stream, which ends us, or a person, which changes nothing: all
+            # of it is acknowledged, so all of it stays.
+            check_epoch((await self._context.store.read()).chain, self._epoch)
+        contents = segment.contents
+
+        def decide(chain: Chain) -> Chain:
+            check_epoch(chain, self._epoch)
+            return close_segment(chain, segment.ledger.ledger_id, contents)
+
+        self.known = await self._context.store.change(decide, self.known)

@@ -1,0 +1,252 @@
+"""The writer of a stream: takes records, and says when they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TypeAlias
+
+from fastbk.errors import ClientClosed, ConfigError, QuorumTimeout, WriterFailed
+from fastbk.stream.append_engine import AppendEngine
+from fastbk.stream.chain import Chain
+from fastbk.stream.chain_changes import Contents, check_epoch, close_segment, seal
+from fastbk.stream.context import StreamContext
+from fastbk.stream.doomed import delete_doomed
+from fastbk.stream.headers import put_headers
+from fastbk.stream.opening import new_owner, open_stream
+from fastbk.stream.positions import DLSN
+from fastbk.stream.writer_options import WriterOptions
+
+Data: TypeAlias = bytes | bytearray | memoryview
+HeadersLike: TypeAlias = Iterable[tuple[str, bytes]]
+
+
+class StreamWriter:
+    """Appends to one stream; made by `Stream.writer()`. Safe to share between tasks of one loop.
+
+    `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes, leaving it by an
+    exception aborts. The first append that fails ends the writer (INV-S5); open the stream again and go on behind
+    `last_txid`. Cancelling the await of an append's future withdraws nothing.
+    """
+
+    def __init__(self, context: StreamContext, options: WriterOptions) -> None:
+        self._context = context
+        self._options = options
+        self._engine: AppendEngine | None = None
+        self._is_closed = False
+        self._room: list[asyncio.Future[None]] = []
+        self._last_future: asyncio.Future[DLSN] | None = None
+        self.epoch = 0
+        """Of this opening; rises with each."""
+
+    @property
+    def last_txid(self) -> int:
+        """The last transaction id appended, acknowledged or not; -1 in an empty stream."""
+        return self._opened().queue.last_txid
+
+    @property
+    def last_dlsn(self) -> DLSN | None:
+        """The position of the last record that was acknowledged, also by earlier writers; None in an empty stream."""
+        return self._opened().last_dlsn
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What was appended and not acknowledged yet."""
+        return self._opened().queue.unacked_bytes
+
+    def _opened(self) -> AppendEngine:
+        if self._engine is None:
+            raise ClientClosed(f"the writer of {self._context.name} is not open: use `async with`")
+        return self._engine
+
+    def _check(self) -> AppendEngine:
+        engine = self._opened()
+        if engine.failure is not None:
+            raise engine.failure.copy()
+        if self._is_closed:
+            raise ClientClosed(f"the writer of {self._context.name} is closed")
+        return engine
+
+    async def open(self) -> None:
+        """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises."""
+        known = await open_stream(self._context.client, self._context.store, new_owner())
+        policy = await self._context.policy()
+        self.epoch = known.chain.epoch
+        if known.chain.doomed:
+            known = await delete_doomed(self._context, known)
+        self._loop = asyncio.get_running_loop()
+        self._engine = AppendEngine(self._context, self._options, known, policy, self._wake_room)
+
+    # --- appending ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        payload: Data,
+        *,
+        txid: int | None = None,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+    ) -> asyncio.Future[DLSN]:
+        """Take a record and return a future of its position, resolved when the ack quorum has it, in call order.
+
+        `txid` None: one more than the last. Raises, and nothing was taken: TxidOutOfOrder, RecordTooLarge, BufferFull
+        (await `drain()`), what ended the writer (WriterFenced, WriterFailed).
+        """
+        engine = self._check()
+        future: asyncio.Future[DLSN] = self._loop.create_future()
+        data = payload if type(payload) is bytes else bytes(payload)
+        engine.queue.put(data, txid, key, put_headers(headers) if headers else b"", future)
+        self._last_future = future
+        engine.queued()
+        return future
+
+    def append_batch(
+        self,
+        payloads: Sequence[Data],
+        *,
+        txids: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+    ) -> asyncio.Future[DLSN]:
+        """Take records that are all kept or none: they become one entry. The future has the first one's position.
+
+        The others follow it, slot by slot. Raises as `append`, and ConfigError for an empty batch.
+        """
+        engine = self._check()
+        beside = (txids, keys, headers)
+        if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
+            raise ConfigError(
+                "a batch has at least one record, and as many ids, keys and headers as payloads"
+            )
+        future: asyncio.Future[DLSN] = self._loop.create_future()
+        raw = None if headers is None else [put_headers(one) for one in headers]
+        engine.queue.put_batch([bytes(one) for one in payloads], txids, keys, raw, future)
+        self._last_future = future
+        engine.queued()
+        return future
+
+    # --- waiting ------------------------------------------------------------------------------------------------
+
+    def _wake_room(self) -> None:
+        engine = self._engine
+        if (
+            self._room
+            and engine is not None
+            and (engine.queue.has_room or engine.failure is not None)
+        ):
+            waiting, self._room = self._room, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def drain(self) -> None:
+        """Wait until what is not acknowledged is within its bound. Raises what ended the writer."""
+        while not self._check().queue.has_room:
+            future = self._loop.create_future()
+            self._room.append(future)
+            await future
+
+    async def flush(self) -> DLSN | None:
+        """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it."""
+        engine, last = self._opened(), self._last_future
+        if last is not None:
+            await asyncio.wait([last])
+        if engine.failure is not None:
+            raise engine.failure.copy()
+        return engine.last_dlsn
+
+    async def publish(self) -> DLSN | None:
+        """Flush, and have readers see it: returns when bookies were told how far they may read."""
+        last = await self.flush()
+        segment = self._opened().segment
+        if segment is not None and segment.records:
+            await segment.ledger.tell_last_add_confirmed()
+        return last
+
+    async def roll(self) -> None:
+        """Flush, and end the segment; what comes next goes to a new one. Nothing happens to an empty one."""
+        await self.flush()
+        engine = self._check()
+        segment, keeper = engine.segment, engine.keeper
+        if segment is None or not segment.records:
+            return
+        keeper.want()
+        await keeper.until_idle()
+        self._check()
+        if engine.segment is segment and keeper.ready is not None and not segment.in_flight:
+            engine.roll_over()
+        await keeper.until_idle()
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def seal(self) -> DLSN | None:
+        """End the stream for good, and the writer. Returns the last record's position."""
+        self._check()
+        await self.close()
+        epoch = self.epoch
+        await self._context.store.change(lambda chain: seal(chain, epoch))
+        return self.last_dlsn
+
+    async def close(self) -> None:
+        """Flush, end the segment, and take no more appends. A second call does nothing. Raises what ended the writer.
+
+        QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`; whoever
+        opens the stream next does that.
+        """
+        engine = self._engine
+        if engine is None or self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self.flush()
+            async with asyncio.timeout(self._context.client.config.close_timeout):
+                await self._end_segments(engine)
+        except TimeoutError:
+            raise QuorumTimeout(
+                f"{self._context.name}: its last segment could not be ended in time ({engine.keeper.trouble});"
+                " all appends are kept, and the next one who opens it ends it",
+                outcome="written",
+            ) from None
+        finally:
+            engine.stop()
+
+    async def _end_segments(self, engine: AppendEngine) -> None:
+        keeper, epoch = engine.keeper, self.epoch
+        if engine.segment is not None:
+            keeper.end(engine.segment)
+        await keeper.until_idle()
+        if engine.failure is not None:
+            raise engine.failure.copy()
+        if keeper.ready is not None:
+            unused = keeper.take().ledger
+            await unused.close()
+
+            def decide(chain: Chain) -> Chain:
+                check_epoch(chain, epoch)
+                return close_segment(chain, unused.ledger_id, Contents(0))
+
+            keeper.known = await self._context.store.change(decide, keeper.known)
+        if keeper.known.chain.doomed:
+            await delete_doomed(self._context, keeper.known)
+
+    def abort(self) -> None:
+        """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""
+        self._is_closed = True
+        if self._engine is not None:
+            self._engine.fail(WriterFailed(f"{self._context.name}: the writer was aborted"))
+
+    async def __aenter__(self) -> StreamWriter:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abort()

@@ -1,0 +1,35 @@
+"""How a stream's writer packs, waits and tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastbk.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOptions:
+    """How a writer packs, waits and tells."""
+
+    batch_bytes: int = 64 * 1024
+    """A group of records as large becomes an entry."""
+    linger: float = 0.0
+    """How long a record waits for others, in seconds. 0: not at all; what queues behind others is packed anyway."""
+    publish: Literal["immediate", "piggyback"] = "immediate"
+    """When readers learn of what is acknowledged: at once, or with the next entry (and when the writer falls idle)."""
+    unacked_bytes_max: int = 32 * 1024 * 1024
+    """`drain` waits above it; above twice as much `append` raises BufferFull."""
+    entry_bytes_max: int = 4 * 1024 * 1024
+    """A record, or a batch, that is larger is refused."""
+    entries_in_flight: int = 64
+    """Entries that may be sent and not acknowledged; what comes meanwhile is packed."""
+    first_segment_timeout: float = 30.0
+    """How long the first append waits for its segment to be made, in seconds."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_bytes", "unacked_bytes_max", "entry_bytes_max", "entries_in_flight"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        if not 0 <= self.linger <= 60:
+            raise ConfigError("linger must be from 0 to 60 seconds")

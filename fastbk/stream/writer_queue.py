@@ -1,0 +1,142 @@
+"""What a writer was given and has not sent yet, in groups that become an entry each. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from fastbk.errors import BufferFull, RecordTooLarge, TxidOutOfOrder
+from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
+
+TXID_MAX = 2**62
+"""Beyond it nothing could follow, nor be attached."""
+
+
+class Group:
+    """Records that go into one entry, and who waits for them."""
+
+    __slots__ = ("headers", "is_atomic", "keys", "payloads", "size_bytes", "txids", "waiters")
+
+    def __init__(self, *, is_atomic: bool) -> None:
+        self.is_atomic = is_atomic
+        self.payloads: list[bytes] = []
+        self.txids = array("q")
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[bytes] | None = None
+        self.waiters: list[Any] = []
+        """Of each record of its own, or one for all of an atomic group."""
+        self.size_bytes = HEAD_BYTES
+
+    def add(self, payload: bytes, txid: int, key: bytes | None, headers: bytes) -> None:
+        """Put a record behind the others."""
+        if (key is not None or headers) and self.keys is None:
+            self.keys = [None] * len(self.payloads)
+            self.headers = [b""] * len(self.payloads)
+        self.payloads.append(payload)
+        self.txids.append(txid)
+        if self.keys is not None and self.headers is not None:
+            self.keys.append(key)
+            self.headers.append(headers)
+        self.size_bytes += record_bytes(payload, key, headers)
+
+
+def record_bytes(payload: bytes, key: bytes | None, headers: bytes) -> int:
+    """Return the most that a record takes in an entry."""
+    return len(payload) + len(headers) + (len(key) if key else 0) + RECORD_OVERHEAD_BYTES_MAX
+
+
+class WriterQueue:
+    """Groups in the order of the calls; counts what was not acknowledged yet, sent or not."""
+
+    def __init__(
+        self, entry_bytes_max: int, batch_bytes: int, unacked_bytes_max: int, last_txid: int
+    ) -> None:
+        """`entry_bytes_max`: of one entry's data. `batch_bytes`: a group as large is sent as it is."""
+        self.groups: deque[Group] = deque()
+        self.last_txid = last_txid
+        self.unacked_bytes = 0
+        self._entry_bytes_max = entry_bytes_max
+        self._batch_bytes = min(batch_bytes, entry_bytes_max)
+        self._unacked_bytes_max = unacked_bytes_max
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is not acknowledged is within its bound."""
+        return self.unacked_bytes <= self._unacked_bytes_max
+
+    def put(
+        self, payload: bytes, txid: int | None, key: bytes | None, headers: bytes, waiter: object
+    ) -> None:
+        """Take one record. Raises TxidOutOfOrder, RecordTooLarge, BufferFull; then nothing has changed."""
+        size = record_bytes(payload, key, headers)
+        self._check_size(size)
+        number = self._next_txid(txid, self.last_txid)
+        last = self.groups[-1] if self.groups else None
+        if last is None or last.is_atomic or last.size_bytes + size > self._batch_bytes:
+            last = Group(is_atomic=False)
+            self.groups.append(last)
+        last.add(payload, number, key, headers)
+        last.waiters.append(waiter)
+        self.last_txid = number
+        self.unacked_bytes += size
+
+    def put_batch(
+        self,
+        payloads: Sequence[bytes],
+        txids: Sequence[int] | None,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[bytes] | None,
+        waiter: object,
+    ) -> None:
+        """Take records that are one entry. Raises as `put`, and then nothing has changed."""
+        group, last = Group(is_atomic=True), self.last_txid
+        for at, payload in enumerate(payloads):
+            last = self._next_txid(None if txids is None else txids[at], last)
+            key = None if keys is None else keys[at]
+            group.add(payload, last, key, b"" if headers is None else headers[at])
+        self._check_size(group.size_bytes - HEAD_BYTES)
+        group.waiters.append(waiter)
+        self.groups.append(group)
+        self.last_txid = last
+        self.unacked_bytes += group.size_bytes - HEAD_BYTES
+
+    def _check_size(self, size: int) -> None:
+        if size + HEAD_BYTES > self._entry_bytes_max:
+            raise RecordTooLarge(
+                f"{size} bytes do not fit into one entry: at most {self._entry_bytes_max - HEAD_BYTES}, with about"
+                f" {RECORD_OVERHEAD_BYTES_MAX} around each record"
+            )
+        if self.unacked_bytes and self.unacked_bytes + size > 2 * self._unacked_bytes_max:
+            raise BufferFull(
+                f"{self.unacked_bytes} bytes are not acknowledged yet: await drain() before appending more"
+            )
+
+    @staticmethod
+    def _next_txid(txid: int | None, last: int) -> int:
+        if txid is None:
+            txid = last + 1
+        if not max(last, 0) <= txid <= TXID_MAX:
+            raise TxidOutOfOrder(
+                f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
+            )
+        return txid
+
+    def take(self, *, only_full: bool) -> Group | None:
+        """Return the next group to send. `only_full`: the last one, to which more may come, stays."""
+        if not self.groups:
+            return None
+        first = self.groups[0]
+        if (
+            only_full
+            and len(self.groups) == 1
+            and not first.is_atomic
+            and first.size_bytes < self._batch_bytes // 2
+        ):
+            return None
+        return self.groups.popleft()
+
+    def acknowledged(self, group: Group) -> None:
+        """That group was acknowledged, or failed."""
+        self.unacked_bytes -= group.size_bytes - HEAD_BYTES
