@@ -29,6 +29,7 @@ GROUPS = (
     "cookies",
     "making",
     "disk",
+    "own_cookie",
 )
 EXIT_FAILED = 255
 

@@ -5,19 +5,13 @@ Journal, ledger and index directories are one and the same, as many of Apache's 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fastbk
 from fastbk.cli.__main__ import main
+from tests.fixtures.conf_bookie import events, running
 from tests.fixtures.wait import wait_until
 
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
@@ -34,32 +28,6 @@ indexDirectories = {folder}/disk
 dbStorage_rocksDB_blockSize = 65536
 notAKey = 1
 """
-
-
-@contextmanager
-def running(path: Path, log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A bookie in the foreground of another process; stopped by SIGTERM at the end."""
-    environment = {**os.environ, **variables}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fastbk.cli", "bookie", "--conf", str(path)],
-            stderr=out,
-            env=environment,
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def events(log: Path, name: str) -> list[dict[str, Any]]:
-    lines = log.read_text().splitlines()
-    return [line for line in map(json.loads, lines) if line["event"] == name]
 
 
 async def test_a_bookie_of_a_conf_file_and_variables_serves(tmp_path: Path) -> None:

@@ -147,7 +147,6 @@ INSTEAD = {
     "rebuild-db-ledgers-index": "Ours: `fastbk bookie rebuild-locations --config FILE`",
     "check-db-ledgers-index": "Ours: `fastbk bookie check --config FILE`",
     "regenerate-interleaved-storage-index-file": "Ours: `fastbk bookie rebuild-locations --config FILE`",
-    "updatecookie": "Ours: `fastbk bookie expand --config FILE` for new directories, `cookie_update` for the metadata",
 }
 """Verbs that are not done here, and what does the same; JOURNAL, LEDGERS and FILE stand for the bookie's own."""
 

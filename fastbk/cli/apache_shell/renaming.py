@@ -34,6 +34,14 @@ def _update_bookie(context: Context, words: Words) -> int:
 
 
 def _update_ledgers(context: Context, words: Words) -> int:
+    return _rename(context, words, *ids_before_and_now(context, words))
+
+
+def ids_before_and_now(context: Context, words: Words) -> tuple[BookieId, BookieId]:
+    """Return the id that the bookie of Apache's file had, and the one that follows from the file. Raises ConfigError.
+
+    The option -bookieId says what it is called by now: `hostname` or `ip`.
+    """
     from fastbk.server.apache_conf import source
 
     wanted = words.text("bookieId")
@@ -48,7 +56,7 @@ def _update_ledgers(context: Context, words: Words) -> int:
     old, new = ids["ip" if wanted == "hostname" else "hostname"], ids[wanted]
     if old == new:
         raise ConfigError(f"the id is {new} either way: nothing to change")
-    return _rename(context, words, old, new)
+    return old, new
 
 
 def _ids_by_host(context: Context) -> dict[str, BookieId]:

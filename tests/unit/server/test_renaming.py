@@ -1,0 +1,170 @@
+"""A stopped bookie gets another id: all or, cut off anywhere, nothing that a second try does not end (INV-D1)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastbk.errors import MetadataConflict
+from fastbk.meta.api import BookieIdentity, BookieService
+from fastbk.meta.memory import MemoryStore
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.native.disk import Disk
+from fastbk.server import renaming
+from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.server.identity import settle
+from fastbk.server.renaming import rename
+from fastbk.storage.cookie import read_cookie
+from fastbk.storage.identity import read_identity
+from fastbk.storage.start_rules import IdentityError
+
+OLD, NEW, OTHER = BookieId("10.0.0.1:3181"), BookieId("host:3181"), BookieId("other")
+
+
+class World:
+    """A bookie with two pairs that was started once as OLD."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore(str(folder))
+        self.folders = {
+            kind: [str(folder / f"{kind}-{n}") for n in (1, 2)] for kind in ("journal", "ledgers")
+        }
+        self.config = BookieConfig(
+            journal=JournalSettings(directories=tuple(self.folders["journal"])),
+            ledgers=LedgerSettings(directories=tuple(self.folders["ledgers"])),
+        )
+        for path in self.paths:
+            Path(path).mkdir()
+        settle(self.config, self.store, OLD)
+        self.incarnation = settle(self.config, self.store, OLD)
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for kind in ("journal", "ledgers") for path in self.folders[kind]]
+
+    def ids(self) -> set[str]:
+        """Whom the directories belong to, by their identities and cookies."""
+        found = set()
+        for path in self.paths:
+            disk = Disk(Path(path), "plain")
+            identity, cookie = read_identity(disk, path), read_cookie(disk, path)
+            disk.destroy()
+            assert identity is not None
+            assert cookie is not None
+            found |= {identity.bookie_id, cookie.bookie_id}
+        return found
+
+    def known(self) -> list[str]:
+        return [one.bookie_id for one in self.store.list_identities()]
+
+    def ledger(self, ledger_id: int, bookie: BookieId) -> None:
+        metadata = LedgerMetadata(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, (bookie,)),)
+        )
+        self.store.create_ledger(ledger_id, metadata)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_a_renamed_bookie_starts_under_its_new_id_only(world: World) -> None:
+    world.ledger(1, OLD)
+    assert rename(world.config, world.store, OLD, NEW)
+    assert (world.ids(), world.known()) == ({NEW}, [NEW])
+    assert settle(world.config, world.store, NEW) == world.incarnation
+    with pytest.raises(IdentityError, match="the cookie"):
+        settle(world.config, world.store, OLD)
+    assert not rename(world.config, world.store, OLD, NEW)
+    world.store.delete_ledger(1)  # or written with the new id
+    assert rename(world.config, world.store, NEW, OLD)
+    assert settle(world.config, world.store, OLD) == world.incarnation
+
+
+class CutOffError(Exception):
+    """The process ended here."""
+
+
+@pytest.mark.parametrize("writes", range(11))
+def test_cut_off_anywhere_it_is_ended_by_a_second_try(
+    world: World, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """One write to metadata, an identity and a cookie for each of four directories, one deletion."""
+    left = writes
+
+    def counted(target: object, name: str) -> None:
+        real = getattr(target, name)
+
+        def write(*arguments: object) -> object:
+            nonlocal left
+            if not left:
+                raise CutOffError
+            left -= 1
+            return real(*arguments)
+
+        monkeypatch.setattr(target, name, write)
+
+    for target, name in (
+        (world.store, "write_identity"),
+        (world.store, "delete_identity"),
+        (renaming, "write_identity"),
+        (renaming, "write_cookie"),
+    ):
+        counted(target, name)
+    if writes < 10:
+        with pytest.raises(CutOffError):
+            rename(world.config, world.store, OLD, NEW)
+    else:
+        assert rename(world.config, world.store, OLD, NEW)
+    monkeypatch.undo()
+    starts_as = {1: OLD, 9: NEW}.get(writes)
+    if starts_as is not None:  # in good order on either side of the directories' change
+        assert settle(world.config, world.store, starts_as) == world.incarnation
+    elif 1 < writes < 9:
+        for one in (OLD, NEW):
+            with pytest.raises(IdentityError):
+                settle(world.config, world.store, one)
+    rename(world.config, world.store, OLD, NEW)
+    assert (world.ids(), world.known()) == ({NEW}, [NEW])
+    assert settle(world.config, world.store, NEW) == world.incarnation
+
+
+def test_an_id_of_another_bookie_is_refused(world: World) -> None:
+    world.store.write_identity(BookieIdentity(NEW, 7, ()), None)
+    with pytest.raises(IdentityError, match="another bookie 'host:3181'"):
+        rename(world.config, world.store, OLD, NEW)
+    assert (world.ids(), world.known()) == ({OLD}, [OLD, NEW])
+
+
+def test_an_id_that_ledgers_name_is_refused(world: World) -> None:
+    """Of what another bookie held under that id ours would say that it never was."""
+    world.ledger(5, NEW)
+    with pytest.raises(IdentityError, match="ledger 5"):
+        rename(world.config, world.store, OLD, NEW)
+    assert (world.ids(), world.known()) == ({OLD}, [OLD])
+
+
+@pytest.mark.parametrize("running", [OLD, NEW])
+def test_a_bookie_that_runs_is_not_renamed(world: World, running: BookieId) -> None:
+    lease = world.store.register_bookie(BookieService(running, 7, ()), writable=True)
+    with pytest.raises(MetadataConflict, match="stop it first"):
+        rename(world.config, world.store, OLD, NEW)
+    lease.close()
+    assert (world.ids(), world.known()) == ({OLD}, [OLD])
+
+
+def test_directories_that_are_not_that_bookies_are_refused(world: World) -> None:
+    with pytest.raises(IdentityError, match="knows neither"):
+        rename(world.config, world.store, OTHER, NEW)
+    shutil.rmtree(world.paths[0])
+    Path(world.paths[0]).mkdir()
+    with pytest.raises(IdentityError):
+        rename(world.config, world.store, OLD, NEW)
+    assert world.known() == [OLD]
