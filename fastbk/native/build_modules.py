@@ -26,6 +26,7 @@ WORKER_SOURCES = [
     "fbk_worker_apache_reply.c",
     "fbk_worker_context.c",
     "fbk_worker_digests.c",
+    "fbk_worker_count.c",
     "fbk_worker.c",
     "fbk_worker_receive.c",
     "fbk_worker_take.c",

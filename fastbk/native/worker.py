@@ -31,6 +31,11 @@ DIGESTS = lib.FBK_DO_DIGESTS
 
 CONNECTIONS_REFUSED = lib.FBK_C_WORKER_CONNECTIONS_REFUSED
 BAD_VERSION = lib.FBK_C_WORKER_BAD_VERSION
+PLACED_MAX = lib.FBK_PLACED_MAX
+"""Adds, fences and forces of one worker and pair that the journal has not answered, at most."""
+
+INFOS_DONE, INFOS_DONE_US = lib.FBK_C_WORKER_INFOS_DONE, lib.FBK_C_WORKER_INFOS_DONE_US
+INFOS_FAILED, INFOS_FAILED_US = lib.FBK_C_WORKER_INFOS_FAILED, lib.FBK_C_WORKER_INFOS_FAILED_US
 
 TIGHT_RECEIVE_BYTES = 8192
 """What a connection may receive at once while the memory for waiting input is half used."""

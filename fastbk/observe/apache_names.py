@@ -24,7 +24,8 @@ class Summary:
         slot_name: the histogram's.
         scope: which labels it carries.
         scale: what a stored value is multiplied with: times are milliseconds.
-        has_failures: whether there may be failures, whose times are not kept apart; if not, `success="false"` counts 0.
+        failed: counters of failures and of their sum, which the histogram does not have; () if there are none.
+            None: the histogram has them too, and nothing can be said of `success="false"`.
     """
 
     metric: str
@@ -32,7 +33,24 @@ class Summary:
     scope: Scope
     scale: float
     text: str
-    has_failures: bool = False
+    failed: tuple[str, str] | tuple[()] | None = ()
+
+
+@dataclass(frozen=True)
+class Total:
+    """A summary without quantiles: how many, and what they sum up to. No dashboard draws their quantiles, and nobody
+    can add them up over bookies (ARCHITECTURE.md: series are paid for).
+
+    Attributes:
+        done, failed: counters of how many, and of the sum. failed = None: nothing is known of failures.
+    """
+
+    metric: str
+    done: tuple[str, str]
+    scope: Scope
+    scale: float
+    text: str
+    failed: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,19 +66,22 @@ class Value:
     legacy: str = ""
 
 
-_ADD_US, _READ_NS = "FBK_H_WORKER_ADD_US", "FBK_H_INDEX_READ_NS"
-_ADDS = "Adds, from the last byte received to the answer, refused ones too."
-_READS = "Reads, from the last byte received to the answer of the index, refused ones too; no long polls."
+_ADD_US, _READ_US, _READ_NS = "FBK_H_WORKER_ADD_US", "FBK_H_WORKER_READ_US", "FBK_H_INDEX_READ_NS"
+_ADDS_FAILED = ("FBK_C_WORKER_ADDS_FAILED", "FBK_C_WORKER_ADDS_FAILED_US")
+_READS_FAILED = ("FBK_C_WORKER_READS_FAILED", "FBK_C_WORKER_READS_FAILED_US")
+_ADDS = "Adds, from the last byte received to the answer."
+_READS = "Reads, from the last byte received to the answer; no fencing ones, no long polls."
+_STORAGE_READS = "Reads, fencing ones too, from the last byte received to the answer of the index, refused ones too."
 
 SUMMARIES = (
-    Summary("bookkeeper_server_ADD_ENTRY_REQUEST", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, True),
-    Summary("bookkeeper_server_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, True),
-    Summary("bookie_BOOKIE_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, True),
-    Summary("bookkeeper_server_READ_ENTRY_REQUEST", _READ_NS, "bookie", MILLISECONDS_OF_NS, _READS, True),
-    Summary("bookkeeper_server_READ_ENTRY", _READ_NS, "bookie", MILLISECONDS_OF_NS, _READS, True),
-    Summary("bookie_BOOKIE_READ_ENTRY", _READ_NS, "bookie", MILLISECONDS_OF_NS, _READS, True),
-    Summary("bookie_read_entry", _READ_NS, "storage", MILLISECONDS_OF_NS, _READS, True),
-    Summary("bookie_journal_JOURNAL_ADD_ENTRY", _ADD_US, "journal", MILLISECONDS_OF_US, _ADDS, True),
+    Summary("bookkeeper_server_ADD_ENTRY_REQUEST", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, _ADDS_FAILED),
+    Summary("bookkeeper_server_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, _ADDS_FAILED),
+    Summary("bookie_BOOKIE_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, _ADDS_FAILED),
+    Summary("bookkeeper_server_READ_ENTRY_REQUEST", _READ_US, "bookie", MILLISECONDS_OF_US, _READS, _READS_FAILED),
+    Summary("bookkeeper_server_READ_ENTRY", _READ_US, "bookie", MILLISECONDS_OF_US, _READS, _READS_FAILED),
+    Summary("bookie_BOOKIE_READ_ENTRY", _READ_US, "bookie", MILLISECONDS_OF_US, _READS, _READS_FAILED),
+    Summary("bookie_read_entry", _READ_NS, "storage", MILLISECONDS_OF_NS, _STORAGE_READS, None),
+    Summary("bookie_journal_JOURNAL_ADD_ENTRY", _ADD_US, "journal", MILLISECONDS_OF_US, _ADDS),
     Summary(
         "bookie_journal_JOURNAL_SYNC", "FBK_H_JOURNAL_COMMIT_NS", "journal", MILLISECONDS_OF_NS,
         "From the submission of a batch to its durability.",
@@ -73,7 +94,45 @@ SUMMARIES = (
         "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES", "FBK_H_JOURNAL_BATCH_BYTES", "journal", 1.0,
         "Bytes of a batch.",
     ),
-    Summary("bookie_flush", "FBK_H_INDEX_FLUSH_NS", "storage", MILLISECONDS_OF_NS, "Length of a flush.", True),
+    Summary("bookie_flush", "FBK_H_INDEX_FLUSH_NS", "storage", MILLISECONDS_OF_NS, "Length of a flush.", None),
+)  # fmt: skip
+
+
+def _timed(metric: str, operation: str, text: str, scope: Scope = "bookie") -> Total:
+    """Return the total of an operation that workers count by how it ends."""
+    done, failed = (f"FBK_C_WORKER_{operation}_{end}" for end in ("DONE", "FAILED"))
+    return Total(
+        metric, (done, f"{done}_US"), scope, MILLISECONDS_OF_US, text, (failed, f"{failed}_US")
+    )
+
+
+_FORCES, _LISTS = "Forces.", "Lists of a ledger's entries; of our clients: pages of them."
+_LAC_READS, _LAC_WRITES = "Reads of the LAC.", "Writes of an explicit LAC."
+_INFOS = "Questions for the disk's room, as long as they are answered."
+
+TOTALS = (
+    _timed("bookkeeper_server_READ_ENTRY_FENCE_REQUEST", "FENCES", "Fencing reads."),
+    _timed("bookkeeper_server_READ_ENTRY_LONG_POLL_REQUEST", "POLLS", "Long polls, their waiting included."),
+    _timed("bookkeeper_server_READ_LAC", "LAC_READS", _LAC_READS),
+    _timed("bookkeeper_server_READ_LAC_REQUEST", "LAC_READS", _LAC_READS),
+    _timed("bookkeeper_server_WRITE_LAC", "LAC_WRITES", _LAC_WRITES),
+    _timed("bookkeeper_server_WRITE_LAC_REQUEST", "LAC_WRITES", _LAC_WRITES),
+    _timed("bookkeeper_server_FORCE_LEDGER", "FORCES", _FORCES),
+    _timed("bookkeeper_server_FORCE_LEDGER_REQUEST", "FORCES", _FORCES),
+    _timed("bookie_journal_JOURNAL_FORCE_LEDGER", "FORCES", _FORCES, "journal"),
+    _timed("bookkeeper_server_GET_BOOKIE_INFO", "INFOS", _INFOS),
+    _timed("bookkeeper_server_GET_BOOKIE_INFO_REQUEST", "INFOS", _INFOS),
+    _timed("bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER", "LISTS", _LISTS),
+    _timed("bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "LISTS", _LISTS),
+    _timed("bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER", "LISTS", _LISTS),
+    Total(
+        "bookie_BOOKIE_ADD_ENTRY_BYTES", ("FBK_C_INDEX_ENTRIES", "FBK_C_INDEX_ENTRY_BYTES"), "bookie", 1.0,
+        "Bytes of entries stored.",
+    ),
+    Total(
+        "bookie_BOOKIE_READ_ENTRY_BYTES", ("FBK_C_INDEX_READ_ENTRIES", "FBK_C_INDEX_READ_BYTES"), "bookie", 1.0,
+        "Bytes of entries sent.",
+    ),
 )  # fmt: skip
 
 _LOOKS = "FBK_C_INDEX_DISK_JOBS"
@@ -84,6 +143,26 @@ VALUES = (
     Value("bookie_BOOKIE_FORCE_LEDGER", "counter", ("FBK_C_JOURNAL_FORCES",), "bookie", "Forces."),
     Value("bookie_journal_JOURNAL_WRITE_BYTES", "counter", ("FBK_C_JOURNAL_BYTES",), "journal",
           "Bytes written to journal files."),
+    Value("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", "gauge", ("FBK_C_WORKER_ADDS_IN_PROGRESS",), "bookie",
+          "Adds, fences and forces that the journal has not answered."),
+    Value("bookkeeper_server_ADD_ENTRY_BLOCKED", "gauge", ("FBK_C_WORKER_ADDS_BLOCKED",), "bookie",
+          "Connections whose next add waits for room or its turn."),
+    Value("bookkeeper_server_ADD_ENTRY_REJECTED", "counter", ("FBK_C_WORKER_ADDS_REJECTED",), "bookie",
+          "Adds answered that too many wait."),
+    Value("bookkeeper_server_READ_ENTRY_IN_PROGRESS", "gauge", ("FBK_C_WORKER_READS_IN_PROGRESS",), "bookie",
+          "Requests that wait for the index, without long polls."),
+    Value("bookkeeper_server_READ_ENTRY_BLOCKED", "gauge", ("FBK_C_WORKER_READS_BLOCKED",), "bookie",
+          "Connections whose next read waits for room or its turn."),
+    Value("bookkeeper_server_READ_ENTRY_REJECTED", "counter", ("FBK_C_WORKER_READS_REJECTED",), "bookie",
+          "Reads answered that too many wait."),
+    Value("bookie_entries_count", "gauge", ("FBK_C_INDEX_STORED_ENTRIES",), "storage", "Entries stored here."),
+    Value("bookie_write_cache_count", "gauge", ("FBK_C_INDEX_CACHE_ENTRIES",), "storage",
+          "Entries in the write cache that is being filled."),
+    Value("bookie_read_cache_size", "gauge", ("FBK_C_INDEX_READ_CACHE_BYTES",), "storage", "Bytes in the read cache."),
+    Value("bookie_read_cache_count", "gauge", ("FBK_C_INDEX_READ_CACHE_ENTRIES",), "storage",
+          "Entries in the read cache."),
+    Value("bookie_throttled_write_requests", "counter", ("FBK_C_INDEX_CACHE_FULL",), "storage",
+          "Batches that had to wait for a flush."),
     Value("bookie_ledgers_count", "gauge", ("FBK_C_INDEX_LEDGERS",), "storage", "Ledgers stored here."),
     Value("bookie_write_cache_size", "gauge", ("FBK_C_INDEX_CACHE_BYTES",), "storage",
           "Bytes in the write cache that is being filled."),
@@ -115,8 +194,14 @@ COMPACTIONS = {
 }
 """By kind: the name now, and the one before."""
 
-QUEUE_SIZE = Value(
-    "bookie_journal_JOURNAL_QUEUE_SIZE", "gauge", ("FBK_C_WORKER_ADDS",), "journal",
-    "Adds in the rings that the journal has not taken yet.", minus=("FBK_C_JOURNAL_ADDS",),
+OF_ONE_PAIR = (
+    Value(
+        "bookie_journal_JOURNAL_QUEUE_SIZE", "gauge", ("FBK_C_WORKER_ADDS",), "journal",
+        "Adds in the rings that the journal has not taken yet.", minus=("FBK_C_JOURNAL_ADDS",),
+    ),
+    Value(
+        "bookie_journal_JOURNAL_MEMORY_USED", "gauge", ("FBK_C_WORKER_RING_BYTES",), "journal",
+        "Bytes in the rings that the journal has not answered.",
+    ),
 )  # fmt: skip
-"""Of a bookie of one pair: workers count adds over all pairs."""
+"""Of a bookie of one pair: workers count over all pairs."""

@@ -2,8 +2,8 @@
 
 Keyed by the names of `native/boundary/stats_names.h`, whose numbers say where each lies in its
 role's segment. A test keeps both lists the same. From these come the names at `/metrics`:
-`FBK_C_JOURNAL_BATCHES` is `fastbk_journal_batches_total`, a gauge has no `_total`, and a histogram
-carries its base unit (`fastbk_journal_commit_seconds`).
+`FBK_C_JOURNAL_BATCHES` is `fastbk_journal_batches_total`, a gauge has no `_total`, and what measures
+time carries its base unit (`fastbk_journal_commit_seconds`, `fastbk_worker_forces_done_seconds_total`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class Name:
     metric: str
     scale: float
     text: str
+
+    @property
+    def is_of_apaches_clients(self) -> bool:
+        """Whether it stays 0 until a client speaks one of Apache's protocols."""
+        return self.slot_name.split("_")[3] in ("V2", "V3")
 
 
 def describe(slot_name: str, text: str, *, is_gauge: bool = False) -> Name:
@@ -217,9 +222,52 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_GC_COMPACTION_FREED_BYTES": "Bytes won back by compaction.",
     "FBK_C_GC_COMPACTION_BAD_RUNS": "Runs of entries that compaction could not move, being damaged.",
     "FBK_C_GC_COMPACTION_ERRORS": "Compactions in which something ended early; see the log.",
+    "FBK_C_WORKER_ADDS_FAILED": "Adds that were refused or failed, of all protocols.",
+    "FBK_C_WORKER_ADDS_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_READS_FAILED": "Reads that were refused or failed, of all protocols.",
+    "FBK_C_WORKER_READS_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_FENCES_DONE": "Fencing reads answered well, of all protocols.",
+    "FBK_C_WORKER_FENCES_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_FENCES_FAILED": "Fencing reads answered with anything else.",
+    "FBK_C_WORKER_FENCES_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_POLLS_DONE": "Long polls answered well, of all protocols.",
+    "FBK_C_WORKER_POLLS_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_POLLS_FAILED": "Long polls answered with anything else.",
+    "FBK_C_WORKER_POLLS_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_LAC_READS_DONE": "Reads of the LAC answered well, of all protocols.",
+    "FBK_C_WORKER_LAC_READS_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_LAC_READS_FAILED": "Reads of the LAC answered with anything else.",
+    "FBK_C_WORKER_LAC_READS_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_LAC_WRITES_DONE": "Writes of an explicit LAC answered well, of all protocols.",
+    "FBK_C_WORKER_LAC_WRITES_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_LAC_WRITES_FAILED": "Writes of an explicit LAC answered with anything else.",
+    "FBK_C_WORKER_LAC_WRITES_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_FORCES_DONE": "Forces answered well, of all protocols.",
+    "FBK_C_WORKER_FORCES_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_FORCES_FAILED": "Forces answered with anything else.",
+    "FBK_C_WORKER_FORCES_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_LISTS_DONE": "Lists of entries answered well, of all protocols.",
+    "FBK_C_WORKER_LISTS_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_LISTS_FAILED": "Lists of entries answered with anything else.",
+    "FBK_C_WORKER_LISTS_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_INFOS_DONE": "Questions for the disk's room answered well, of all protocols.",
+    "FBK_C_WORKER_INFOS_DONE_US": "How long those took in all.",
+    "FBK_C_WORKER_INFOS_FAILED": "Questions for the disk's room answered with anything else.",
+    "FBK_C_WORKER_INFOS_FAILED_US": "How long those took in all.",
+    "FBK_C_WORKER_ADDS_REJECTED": "Adds of Apache's clients refused because too many waited.",
+    "FBK_C_WORKER_READS_REJECTED": "Reads of Apache's clients refused because too many waited.",
 }
 
 _GAUGES: dict[str, str] = {
+    "FBK_C_WORKER_ADDS_IN_PROGRESS": "Adds, fences and forces in the rings that the journal has not answered.",
+    "FBK_C_WORKER_READS_IN_PROGRESS": "Requests that wait for the index, long polls left out.",
+    "FBK_C_WORKER_ADDS_BLOCKED": "Connections whose next add waits for room.",
+    "FBK_C_WORKER_READS_BLOCKED": "Connections whose next read waits for room.",
+    "FBK_C_WORKER_RING_BYTES": "Bytes in the add rings that the journal has not answered.",
+    "FBK_C_INDEX_STORED_ENTRIES": "Entries stored, those of deleted ledgers until their locations are merged away.",
+    "FBK_C_INDEX_CACHE_ENTRIES": "Entries in the write cache that is being filled.",
+    "FBK_C_INDEX_READ_CACHE_BYTES": "Bytes of the read cache in use.",
+    "FBK_C_INDEX_READ_CACHE_ENTRIES": "Entries in the read cache.",
     "FBK_C_WORKER_CONNECTIONS": "Connections open.",
     "FBK_C_WORKER_INPUT_BYTES": "Memory held by frames that are not complete.",
     "FBK_C_WORKER_PENDING": "Requests not answered yet.",
@@ -249,8 +297,8 @@ _GAUGES: dict[str, str] = {
 }
 
 _HISTOGRAMS: dict[str, str] = {
-    "FBK_H_WORKER_ADD_US": "From an add's last byte received to its answer.",
-    "FBK_H_WORKER_READ_US": "From a read's last byte received to its answer.",
+    "FBK_H_WORKER_ADD_US": "From an add's last byte received to its answer, of those that went well.",
+    "FBK_H_WORKER_READ_US": "From a read's last byte received to its answer, of those that went well.",
     "FBK_H_WORKER_RECEIVE_BYTES": "Bytes of one receive from a socket.",
     "FBK_H_WORKER_V2_ADD_US": "The same for adds over Apache's version 2.",
     "FBK_H_WORKER_V2_READ_US": "The same for reads over Apache's version 2, long polls left out.",

@@ -6,7 +6,7 @@ without the unit (`fastbk.config.key_of`). Read once at start; a change needs a 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -92,7 +92,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Section [metrics]: what /metrics shows by Apache's names."""
+    """Section [metrics]: what /metrics shows."""
+
+    names: Literal["all", "apache", "fastbk"] = "all"
+    """Of Apache's names and our own, both or one; a scrape chooses otherwise by /metrics?names=...."""
 
     legacy_names: bool = True
     """Also the names that ended in _COUNT before Apache's 4.16; dashboards still mix both."""

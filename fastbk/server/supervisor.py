@@ -78,7 +78,7 @@ class Supervisor:
         self._life = Lifecycle(time.monotonic())
         budget = RestartBudget(config.bookie.restarts_max, config.bookie.restarts_window_s)
         self._restarts = Restarts(budget)
-        self._metrics = Metrics(self._life, budget)
+        self._metrics = Metrics(self._life, budget, config.metrics.names)
         self._disks = DiskBoard(self._life)
         self._gc = GcDesk()
         self._read_only = ReadOnlyDesk(config)

@@ -4,51 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import re
-import urllib.request
+import urllib.error
 from pathlib import Path
+
+import pytest
 
 import fastbk
 from fastbk.testing import LocalCluster
+from tests.fixtures import apache_wire as apache
+from tests.fixtures.exposition import Exposition, scraped
+from tests.fixtures.stand_in import Client
+from tests.fixtures.wait import wait_until_async
 
 TABLE = Path(__file__).parents[1] / "golden" / "apache_metrics.txt"
-SERIES_MAX = 200
+SERIES_MAX = 400
 QUANTILES = {"0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0"}
-_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"(?:,|$)')
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-def parsed(text: str) -> tuple[dict[str, str], Samples]:
-    """Return the types by name, and all samples of an exposition; AssertionError for what is none."""
-    types: dict[str, str] = {}
-    samples: Samples = {}
-    for line in text.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name not in types, f"{name}: two types"
-            types[name] = kind
-        elif not line.startswith("#"):
-            match = _SAMPLE.fullmatch(line)
-            assert match is not None, line
-            labels = tuple(_LABEL.findall(match[2] or ""))
-            assert "".join(f'{key}="{value}",' for key, value in labels).rstrip(",") == (
-                match[2] or ""
-            ), line
-            key = (match[1], labels)
-            assert key not in samples, f"{line}: twice"
-            samples[key] = float(match[3])
-    return types, samples
 
 
 def is_apaches(name: str) -> bool:
     return name.startswith(("bookie_", "bookkeeper_"))
 
 
-def table_of(types: dict[str, str], samples: Samples) -> list[str]:
+def table_of(shown: Exposition) -> list[str]:
     """Return `name type labels` of each of Apache's names; the directory in a name is DIR."""
     rows = set()
-    for name, labels in samples:
+    types = shown.types
+    for name, labels in shown.samples:
         base = re.sub(r"_(?:count|sum)$", "", name) if name not in types else name
         if is_apaches(base):
             keys = ",".join(sorted({key for key, _ in labels} - {"quantile"}))
@@ -58,13 +39,6 @@ def table_of(types: dict[str, str], samples: Samples) -> list[str]:
     return sorted(rows)
 
 
-def scraped(cluster: LocalCluster) -> tuple[dict[str, str], Samples]:
-    with urllib.request.urlopen(
-        f"http://127.0.0.1:{cluster.bookies[0].http_port}/metrics", timeout=10
-    ) as answer:
-        return parsed(answer.read().decode())
-
-
 async def test_names_types_labels_and_exact_sums() -> None:
     async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         async with await client.create_ledger(1, 1, 1) as writer:
@@ -72,19 +46,9 @@ async def test_names_types_labels_and_exact_sums() -> None:
                 await writer.append(b"x" * 700)
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         assert len([entry async for entry in reader.read(0, 320)]) == 321
-        types, samples = await asyncio.to_thread(scraped, cluster)
-
-    assert table_of(types, samples) == TABLE.read_text().splitlines()
-    assert sum(is_apaches(name) for name, _ in samples) <= SERIES_MAX
-
-    def value(name: str, **labels: str) -> float:
-        (found,) = [
-            one
-            for (at, keys), one in samples.items()
-            if at == name and labels.items() <= dict(keys).items()
-        ]
-        return found
-
+        shown = await scraped(cluster)
+    assert table_of(shown) == TABLE.read_text().splitlines()
+    value = shown.value
     assert value("bookkeeper_server_ADD_ENTRY_REQUEST_count", success="true") == 321
     assert value("bookie_WRITE_BYTES") == 321 * (700 + 36), (
         "with header and digest, as Apache counts"
@@ -98,7 +62,7 @@ async def test_names_types_labels_and_exact_sums() -> None:
     assert value("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES_sum", success="true") == 321
     quantiles = {
         dict(keys)["quantile"]: one
-        for (name, keys), one in samples.items()
+        for (name, keys), one in shown.samples.items()
         if name == "bookkeeper_server_ADD_ENTRY_REQUEST"
     }
     assert set(quantiles) == QUANTILES
@@ -114,7 +78,8 @@ async def test_old_names_are_left_out_and_pairs_have_labels_where_configured(
         "ledgers": {"directory": "", "directories": [str(tmp_path / "l0"), str(tmp_path / "l1")]},
     }
     async with LocalCluster(1, settings=settings) as cluster:
-        types, samples = await asyncio.to_thread(scraped, cluster)
+        shown = await scraped(cluster)
+    types, samples = shown.types, shown.samples
     assert not [name for name in types if name.endswith("_COUNT")]
     assert types["bookie_DELETED_LEDGER_TOTAL"] == "counter"
     indexes = {
@@ -127,3 +92,60 @@ async def test_old_names_are_left_out_and_pairs_have_labels_where_configured(
         dict(keys)["ledgerDir"] for name, keys in samples if name == "bookie_ledgers_count"
     }
     assert directories == {str(tmp_path / "l0"), str(tmp_path / "l1")}
+
+
+async def test_each_family_of_names_has_a_page_within_its_budget() -> None:
+    """Users of the field pay by the series. Both together are what an operator sees who asks for neither."""
+    async with LocalCluster(1) as cluster:
+        apaches, ours, both = [
+            await scraped(cluster, query) for query in ("?names=apache", "?names=fastbk", "")
+        ]
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            await scraped(cluster, "?names=java")
+    assert all(is_apaches(name) for name, _ in apaches.samples)
+    assert all(name.startswith("fastbk_") for name, _ in ours.samples)
+    assert both.samples.keys() == apaches.samples.keys() | ours.samples.keys()
+    assert len(apaches.samples) < SERIES_MAX
+    assert len(ours.samples) < SERIES_MAX
+
+
+async def test_one_family_is_shown_where_configured() -> None:
+    settings: dict[str, dict[str, object]] = {"metrics": {"names": "apache"}}
+    async with LocalCluster(1, settings=settings) as cluster:
+        shown, all_of_them = await scraped(cluster), await scraped(cluster, "?names=all")
+    assert {name.split("_")[0] for name in shown.types} == {"bookie", "bookkeeper"}
+    assert len(all_of_them.types) > len(shown.types)
+
+
+async def test_what_is_rejected_is_counted_exactly() -> None:
+    settings: dict[str, dict[str, object]] = {"network": {"apache_adds_pending_max": 1}}
+    async with LocalCluster(1, settings=settings) as cluster:
+        address = ("127.0.0.1", cluster.bookies[0].port)
+        client = Client(*await asyncio.open_connection(*address))
+        client.send(b"".join(apache.v2_add(entry_id) for entry_id in range(20)))
+        statuses = [(await apache.hear_v2(client)).error for _ in range(20)]
+        shown = await scraped(cluster)
+        await client.close()
+    rejected = statuses.count(apache.V2_STATUSES[apache.ETOOMANYREQUESTS])
+    assert 0 < rejected == 20 - statuses.count(0)
+    assert shown.value("bookkeeper_server_ADD_ENTRY_REJECTED") == rejected
+    assert shown.value("bookkeeper_server_ADD_ENTRY_REQUEST_count", success="true") == 20 - rejected
+    assert shown.value("bookkeeper_server_ADD_ENTRY_REQUEST_count", success="false") == rejected
+
+
+async def test_entries_are_counted_in_caches_and_files() -> None:
+    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        async with await client.create_ledger(1, 1, 1) as writer:
+            for _ in range(40):
+                await writer.append(b"x" * 700)
+
+        async def stored() -> tuple[float, float]:
+            shown = await scraped(cluster)
+            return shown.value("bookie_entries_count"), shown.value("bookie_write_cache_count")
+
+        async def is_stored(entries: int, in_the_cache: int) -> bool:
+            return await stored() == (entries, in_the_cache)
+
+        await wait_until_async(lambda: is_stored(40, 40), "the gauges of a full cache")
+        await cluster.restart_bookie_async(0)  # a stop flushes
+        await wait_until_async(lambda: is_stored(40, 0), "the gauges of an empty one")

@@ -11,7 +11,7 @@
 #define FBK_SHARD_COUNT 64
 uint32_t fbk_python_shard_of(int64_t ledger_id);
 
-#define FBK_COUNTERS_MAX 96
+#define FBK_COUNTERS_MAX 160
 #define FBK_HISTOGRAMS_MAX 10
 #define FBK_HISTOGRAM_BUCKETS 512
 

@@ -1,5 +1,5 @@
 /* Slots of counters and histograms in a segment's stats, one list a role. fastbk/observe/names.py says what each
- * one means; it reads the numbers from here. Counters: FBK_C_<ROLE>_..., below 96. Histograms: FBK_H_<ROLE>_...,
+ * one means; it reads the numbers from here. Counters: FBK_C_<ROLE>_..., below 160. Histograms: FBK_H_<ROLE>_...,
  * below 10. A slot is never given to another meaning while processes of two builds could meet in one bookie. */
 
 /* WORKER */
@@ -84,7 +84,47 @@
 #define FBK_C_WORKER_V3_ETOOMANYREQUESTS 78
 #define FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE 79
 #define FBK_C_WORKER_ADDS_UNVERIFIED 80
-#define FBK_H_WORKER_ADD_US 0 /* from received to answered */
+/* How requests of all protocols end, and how long that took in all; of adds and reads that went well: histograms. */
+#define FBK_C_WORKER_ADDS_FAILED 96
+#define FBK_C_WORKER_ADDS_FAILED_US 97
+#define FBK_C_WORKER_READS_FAILED 98
+#define FBK_C_WORKER_READS_FAILED_US 99
+#define FBK_C_WORKER_FENCES_DONE 100
+#define FBK_C_WORKER_FENCES_DONE_US 101
+#define FBK_C_WORKER_FENCES_FAILED 102
+#define FBK_C_WORKER_FENCES_FAILED_US 103
+#define FBK_C_WORKER_POLLS_DONE 104
+#define FBK_C_WORKER_POLLS_DONE_US 105
+#define FBK_C_WORKER_POLLS_FAILED 106
+#define FBK_C_WORKER_POLLS_FAILED_US 107
+#define FBK_C_WORKER_LAC_READS_DONE 108
+#define FBK_C_WORKER_LAC_READS_DONE_US 109
+#define FBK_C_WORKER_LAC_READS_FAILED 110
+#define FBK_C_WORKER_LAC_READS_FAILED_US 111
+#define FBK_C_WORKER_LAC_WRITES_DONE 112
+#define FBK_C_WORKER_LAC_WRITES_DONE_US 113
+#define FBK_C_WORKER_LAC_WRITES_FAILED 114
+#define FBK_C_WORKER_LAC_WRITES_FAILED_US 115
+#define FBK_C_WORKER_FORCES_DONE 116
+#define FBK_C_WORKER_FORCES_DONE_US 117
+#define FBK_C_WORKER_FORCES_FAILED 118
+#define FBK_C_WORKER_FORCES_FAILED_US 119
+#define FBK_C_WORKER_LISTS_DONE 120
+#define FBK_C_WORKER_LISTS_DONE_US 121
+#define FBK_C_WORKER_LISTS_FAILED 122
+#define FBK_C_WORKER_LISTS_FAILED_US 123
+#define FBK_C_WORKER_INFOS_DONE 124
+#define FBK_C_WORKER_INFOS_DONE_US 125
+#define FBK_C_WORKER_INFOS_FAILED 126
+#define FBK_C_WORKER_INFOS_FAILED_US 127
+#define FBK_C_WORKER_ADDS_REJECTED 128      /* too many of Apache's clients' wait */
+#define FBK_C_WORKER_READS_REJECTED 129
+#define FBK_C_WORKER_ADDS_IN_PROGRESS 130   /* gauge: in the add ring, not answered by the journal; this one and those below: as of the last sweep */
+#define FBK_C_WORKER_READS_IN_PROGRESS 131  /* gauge: all that waits for the index but for long polls */
+#define FBK_C_WORKER_ADDS_BLOCKED 132       /* gauge: connections whose next request waits for room or its turn */
+#define FBK_C_WORKER_READS_BLOCKED 133      /* gauge */
+#define FBK_C_WORKER_RING_BYTES 134         /* gauge: in the add rings, not answered */
+#define FBK_H_WORKER_ADD_US 0 /* from received to answered, of adds that went well */
 #define FBK_H_WORKER_READ_US 1
 #define FBK_H_WORKER_RECEIVE_BYTES 2
 #define FBK_H_WORKER_V2_ADD_US 3
@@ -180,6 +220,10 @@
 #define FBK_C_INDEX_SCRUB_DIGESTS_KEYED 53 /* entries whose digest takes a key to check */
 #define FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN 54 /* entries whose digest nobody named */
 #define FBK_C_INDEX_BAD_DIGESTS 55      /* gauge: ranges of entries that came with a wrong digest */
+#define FBK_C_INDEX_STORED_ENTRIES 96   /* gauge: in write caches and locations files */
+#define FBK_C_INDEX_CACHE_ENTRIES 97    /* gauge: in the cache being filled */
+#define FBK_C_INDEX_READ_CACHE_BYTES 98 /* gauge */
+#define FBK_C_INDEX_READ_CACHE_ENTRIES 99 /* gauge */
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2

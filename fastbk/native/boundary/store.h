@@ -115,6 +115,8 @@ struct fbk_store_counts {
     uint64_t ahead_runs;    /* read ahead of a reader */
     uint64_t ahead_reads;   /* disk reads that brought them */
     uint64_t cache_bytes;   /* in use now */
+    uint64_t cache_entries; /* in runs that may be found there */
+    uint64_t entries;       /* in all locations files that are searched */
     uint64_t pinned_bytes;
     uint64_t jobs;          /* not yet collected */
     uint64_t files;         /* in the searched set */

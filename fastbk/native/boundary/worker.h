@@ -3,6 +3,8 @@
  * fbk_worker_disconnect. */
 
 /* What Python has to do for a connection; the result of the calls that name one. */
+#define FBK_PLACED_MAX 65536 /* records in a lane's add ring that are not answered; a power of two */
+
 #define FBK_DO_PAUSE 1    /* stop reading it */
 #define FBK_DO_RESUME 2   /* read it again */
 #define FBK_DO_COLD 4     /* a request for Python waits: fbk_worker_cold, then fbk_worker_continue */

@@ -1,5 +1,5 @@
 /* Connections: slots, the lines they wait in, their events, their deadlines. */
-#include "fbk_worker.h"
+#include "fbk_worker_count.h"
 
 struct fbk_connection *
 fbk_connection_at(struct fbk_worker *worker, uint32_t slot)
@@ -321,6 +321,7 @@ fbk_worker_sweep(struct fbk_worker *worker)
     }
     fbk_gauge(worker->stats, FBK_C_WORKER_INPUT_BYTES, worker->input_bytes);
     fbk_gauge(worker->stats, FBK_C_WORKER_PENDING, worker->pending);
+    fbk_worker_set_gauges(worker);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count;
 }

@@ -134,8 +134,11 @@ swap_set(struct fbk_store *store, struct fbk_file_set *set)
     store->old_sets++;
     store->counts.files = set->count;
     store->counts.index_bytes = 0;
-    for (uint32_t i = 0; i < set->count; i++)
+    store->counts.entries = 0;
+    for (uint32_t i = 0; i < set->count; i++) {
         store->counts.index_bytes += set->files[i]->index_bytes;
+        store->counts.entries += set->files[i]->entry_count;
+    }
     fbk_store_unlock(store);
     fbk_file_set_unref(store, old);
 }

@@ -35,7 +35,7 @@ fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint
         .frame_bytes = frame_bytes,
         .connection_id = asker->connection_id,
         .epoch = index->options.epoch,
-        .kind = asker->kind,
+        .kind = asker->is_poll ? FBK_KIND_POLL : asker->kind,
         .received_us = asker->received_us,
         .status = status,
     };

@@ -227,6 +227,7 @@ fill_arguments(struct fbk_index_request *request, const struct fbk_record *recor
             return false;
         request->previous_lac = args.previous_lac;
         request->timeout_ms = args.timeout_ms;
+        request->asker.is_poll = args.timeout_ms > 0;
         request->flags = args.flags;
         return true;
     }

@@ -17,7 +17,7 @@ struct fbk_asker {
     uint32_t worker;
     uint32_t received_us;
     uint32_t kind;
-    uint32_t reserved;
+    uint32_t is_poll; /* READ_LAC that may wait */
 };
 
 /* A request that waits for a disk, or for room in the reply ring. */

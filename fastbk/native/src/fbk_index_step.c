@@ -162,6 +162,14 @@ set_gauges(struct fbk_index *index)
     fbk_gauge(stats, FBK_C_INDEX_JOURNAL_BEHIND, index->journal_bytes - index->mark_journal_bytes);
     fbk_gauge(stats, FBK_C_INDEX_MARK, fbk_cursor_load(&index->segment->mark_sequence));
     fbk_gauge(stats, FBK_C_INDEX_BULK_RATE, index->pace.rate_bytes);
+    struct fbk_store_counts counts = {0};
+    if (index->store != NULL) /* until a store is given there is none */
+        fbk_store_counts_get(index->store, &counts);
+    uint64_t flushing = index->sealed.cache != NULL ? index->sealed.cache->item_count : 0;
+    fbk_gauge(stats, FBK_C_INDEX_STORED_ENTRIES, counts.entries + flushing + index->active->item_count);
+    fbk_gauge(stats, FBK_C_INDEX_CACHE_ENTRIES, index->active->item_count);
+    fbk_gauge(stats, FBK_C_INDEX_READ_CACHE_BYTES, counts.cache_bytes);
+    fbk_gauge(stats, FBK_C_INDEX_READ_CACHE_ENTRIES, counts.cache_entries);
 }
 
 int32_t

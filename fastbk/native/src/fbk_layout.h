@@ -14,7 +14,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 4u
+#define FBK_LAYOUT_VERSION 5u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -33,6 +33,8 @@ enum fbk_record_kind {
     FBK_KIND_WRITE_LAC = 19,  /* payload: the LAC body; entry_id = the LAC */
     FBK_KIND_LIST = 20,       /* entry_id = first id asked for; entry_count = most ranges wanted */
     FBK_KIND_CANCEL = 21,     /* forget the waiters of connection_id (it is gone) */
+    /* replies only */
+    FBK_KIND_POLL = 22,       /* a READ_LAC that was ready to wait */
 };
 
 #define FBK_FLAG_RECOVERY 1u

@@ -76,6 +76,10 @@ index_block(struct fbk_locations_file *file, uint64_t block, const uint8_t *byte
     }
     if (good) {
         file->keys[block] = (struct fbk_sparse_key){location.ledger_id, location.first_entry_id};
+        for (uint32_t i = 0, count = locations_in_block(&file->header, block); i < count; i++) {
+            memcpy(&location, bytes + i * sizeof location, sizeof location);
+            file->entry_count += location.flags & FBK_LOCATION_DAMAGED ? 0 : location.entry_count;
+        }
         return;
     }
     file->damaged[block] = 1;

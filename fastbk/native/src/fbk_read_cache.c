@@ -57,6 +57,7 @@ take_out(struct fbk_read_cache *cache, struct fbk_cached_run *run)
     else
         list->oldest = run->newer;
     list->bytes -= run->buffer_bytes;
+    cache->entries -= run->run.entry_count;
 }
 
 static void
@@ -72,6 +73,7 @@ put_newest(struct fbk_read_cache *cache, struct fbk_cached_run *run, enum fbk_ru
         list->oldest = run;
     list->newest = run;
     list->bytes += run->buffer_bytes;
+    cache->entries += run->run.entry_count;
 }
 
 static void
@@ -86,6 +88,7 @@ put_oldest(struct fbk_read_cache *cache, struct fbk_cached_run *run)
         list->newest = run;
     list->oldest = run;
     list->bytes += run->buffer_bytes;
+    cache->entries += run->run.entry_count;
 }
 
 static void

@@ -62,6 +62,7 @@ struct fbk_read_cache {
     struct fbk_free_buffer *free[FBK_BUFFER_CLASSES];
     uint64_t bytes_max;
     uint64_t bytes;        /* of all buffers, free ones included */
+    uint64_t entries;      /* of runs that are listed */
     uint64_t pinned_bytes; /* of buffers that can't be evicted now */
 };
 

@@ -246,6 +246,7 @@ fbk_store_counts_get(struct fbk_store *store, struct fbk_store_counts *counts)
     fbk_store_lock(store);
     *counts = store->counts;
     counts->cache_bytes = store->read_cache.bytes;
+    counts->cache_entries = store->read_cache.entries;
     counts->pinned_bytes = store->read_cache.pinned_bytes;
     counts->jobs = store->jobs_under_way;
     fbk_store_unlock(store);

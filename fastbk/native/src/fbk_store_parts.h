@@ -29,6 +29,7 @@ struct fbk_locations_file {
     uint32_t references;
     uint32_t damaged_blocks;
     uint32_t damaged_state_blocks;
+    uint64_t entry_count;         /* of its locations whose blocks are whole */
     bool damaged_whole;           /* not even its header could be read: it may hold anything */
     int32_t read_error;           /* of the last read that failed, though bytes are there; 0 = none did */
     struct fbk_sparse_key *keys;  /* of each location block; a damaged one repeats the key before it */

@@ -17,7 +17,6 @@
 #include "../boundary/worker.h"
 
 #define FBK_NO_CONNECTION 0xffffffffu
-#define FBK_PLACED_MAX 65536u         /* records in the add ring that are not answered; a power of two */
 #define FBK_PLACED_RESERVE 4096u      /* of these for fences, barriers and recovery adds (INV-R3) */
 #define FBK_SMALL_FRAME_BYTES 65536u  /* larger ones are received into a buffer of their own */
 #define FBK_COLD_FRAME_BYTES_MAX 16384u
@@ -305,8 +304,6 @@ bool fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *c
 /* Answers a request that never had a context. */
 void fbk_worker_apache_refuse(struct fbk_worker *worker, struct fbk_connection *connection,
                               const struct fbk_apache_request *asked, uint32_t apache_status);
-/* Counts what is asked for, once. */
-void fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked);
 
 /* ---- fbk_worker_apache_list.c */
 /* Adds a page's ranges to a list's.  FBK_S_OK, or the status that the list ends with: there is no memory for it. */

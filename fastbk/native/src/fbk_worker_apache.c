@@ -1,5 +1,5 @@
 /* Apache's requests, as ours: read, given a context, and placed the way that ours are (fbk_worker_take). */
-#include "fbk_worker.h"
+#include "fbk_worker_count.h"
 
 #include "fbk_schema.h"
 

@@ -1,6 +1,6 @@
 /* Our answers, as Apache's: what a context's request was answered with goes out in the words of its own protocol, or leads to
  * its next step. */
-#include "fbk_worker.h"
+#include "fbk_worker_count.h"
 
 #include "fbk_schema.h"
 
@@ -29,104 +29,12 @@ apache_status_of(uint32_t status)
     }
 }
 
-/* ------------------------------------------------------------------ counting */
-
-/* Slots of one protocol's counters, in the order of boundary/stats_names.h. */
-struct slots {
-    uint32_t adds, add_bytes, reads, read_bytes, read_batches, polls, lac_writes, lac_reads, forces, lists, others;
-    uint32_t errors; /* ENOLEDGER; the others follow */
-    uint32_t add_us, read_us;
-};
-
-static const struct slots slots_of[2] = {
-    {
-        .adds = FBK_C_WORKER_V2_ADDS,
-        .add_bytes = FBK_C_WORKER_V2_ADD_BYTES,
-        .reads = FBK_C_WORKER_V2_READS,
-        .read_bytes = FBK_C_WORKER_V2_READ_BYTES,
-        .read_batches = FBK_C_WORKER_V2_READ_BATCHES,
-        .others = FBK_C_WORKER_V2_OTHERS,
-        .errors = FBK_C_WORKER_V2_ENOLEDGER,
-        .add_us = FBK_H_WORKER_V2_ADD_US,
-        .read_us = FBK_H_WORKER_V2_READ_US,
-    },
-    {
-        .adds = FBK_C_WORKER_V3_ADDS,
-        .add_bytes = FBK_C_WORKER_V3_ADD_BYTES,
-        .reads = FBK_C_WORKER_V3_READS,
-        .read_bytes = FBK_C_WORKER_V3_READ_BYTES,
-        .polls = FBK_C_WORKER_V3_LONG_POLLS,
-        .lac_writes = FBK_C_WORKER_V3_LAC_WRITES,
-        .lac_reads = FBK_C_WORKER_V3_LAC_READS,
-        .forces = FBK_C_WORKER_V3_FORCES,
-        .lists = FBK_C_WORKER_V3_LISTS,
-        .others = FBK_C_WORKER_V3_OTHERS,
-        .errors = FBK_C_WORKER_V3_ENOLEDGER,
-        .add_us = FBK_H_WORKER_V3_ADD_US,
-        .read_us = FBK_H_WORKER_V3_READ_US,
-    },
-};
-
-static const struct slots *
-slots(uint32_t protocol)
-{
-    return &slots_of[protocol == 2 ? 0 : 1];
-}
-
-void
-fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked)
-{
-    const struct slots *slot = slots(asked->protocol);
-    switch (asked->operation) {
-    case FBK_APACHE_ADD:
-        fbk_worker_note(worker, slot->adds);
-        fbk_count(worker->stats, slot->add_bytes, asked->body_bytes);
-        break;
-    case FBK_APACHE_READ: fbk_worker_note(worker, fbk_apache_is_poll(asked->operation, asked->flags) ? slot->polls : slot->reads); break;
-    case FBK_APACHE_READ_BATCH: fbk_worker_note(worker, slot->read_batches ? slot->read_batches : slot->others); break;
-    case FBK_APACHE_WRITE_LAC: fbk_worker_note(worker, slot->lac_writes); break;
-    case FBK_APACHE_READ_LAC: fbk_worker_note(worker, slot->lac_reads); break;
-    case FBK_APACHE_FORCE: fbk_worker_note(worker, slot->forces); break;
-    case FBK_APACHE_LIST: fbk_worker_note(worker, slot->lists); break;
-    default: fbk_worker_note(worker, slot->others); break;
-    }
-}
-
-static void
-count_error(struct fbk_worker *worker, uint32_t protocol, uint32_t status)
-{
-    static const uint16_t statuses[] = {
-        FBK_APACHE_ENOLEDGER, FBK_APACHE_ENOENTRY,     FBK_APACHE_EBADREQ,  FBK_APACHE_EIO,       FBK_APACHE_EUA,
-        FBK_APACHE_EBADVERSION, FBK_APACHE_EFENCED, FBK_APACHE_EREADONLY, FBK_APACHE_ETOOMANYREQUESTS,
-        FBK_APACHE_EUNKNOWNLEDGERSTATE,
-    };
-    _Static_assert(FBK_C_WORKER_V2_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE, "order");
-    _Static_assert(FBK_C_WORKER_V3_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE, "order");
-    for (uint32_t n = 0; n < sizeof statuses / sizeof statuses[0]; n++)
-        if (statuses[n] == status)
-            fbk_worker_note(worker, slots(protocol)->errors + n);
-}
-
-static void
-observe(struct fbk_worker *worker, const struct fbk_apache_context *context)
-{
-    const struct slots *slot = slots(context->asked.protocol);
-    uint32_t took_us = worker->now_us - context->received_us;
-    if (context->asked.operation == FBK_APACHE_ADD)
-        fbk_observe_many(worker->stats, slot->add_us, took_us, 1);
-    else if (context->asked.operation == FBK_APACHE_READ_BATCH ||
-             (context->asked.operation == FBK_APACHE_READ && !fbk_apache_is_poll(context->asked.operation, context->flags)))
-        fbk_observe_many(worker->stats, slot->read_us, took_us, 1);
-}
-
 /* ------------------------------------------------------------------ the last word */
 
 static void
 put(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_reply *reply)
 {
-    if (reply->status != FBK_APACHE_EOK)
-        count_error(worker, reply->asked.protocol, reply->status);
-    fbk_count(worker->stats, slots(reply->asked.protocol)->read_bytes, reply->entry_bytes);
+    fbk_worker_apache_sent(worker, reply->asked.protocol, reply->entry_bytes);
     uint64_t size_bytes = fbk_apache_reply_size(reply);
     if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && size_bytes <= worker->options.frame_size_bytes_max) {
         /* Through no output that would have to grow for it: mostly the socket takes it at once. */
@@ -157,7 +65,7 @@ static void
 end(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
     const struct fbk_apache_reply *reply)
 {
-    observe(worker, context);
+    fbk_worker_apache_finish(worker, context, reply->status);
     put(worker, connection, reply);
     fbk_context_give_back(worker, connection, context);
 }
@@ -167,9 +75,7 @@ end_with_status(struct fbk_worker *worker, struct fbk_connection *connection, st
 {
     uint32_t apache_status = apache_status_of(status);
     if (context->asked.operation == FBK_APACHE_ADD) { /* nearly every one */
-        observe(worker, context);
-        if (FBK_UNLIKELY(apache_status != FBK_APACHE_EOK))
-            count_error(worker, context->asked.protocol, apache_status);
+        fbk_worker_apache_finish(worker, context, apache_status);
         uint8_t reply[FBK_APACHE_ADD_REPLY_BYTES_MAX];
         uint32_t size_bytes = fbk_apache_put_add_reply(reply, &context->asked, apache_status);
         uint8_t *room = fbk_output_room(worker, connection, size_bytes);
@@ -195,6 +101,7 @@ fbk_worker_apache_refuse(struct fbk_worker *worker, struct fbk_connection *conne
         .entry_id = asked->asked_entry_id,
     };
     struct fbk_apache_reply reply = reply_of(&repeated, apache_status);
+    fbk_worker_apache_finish_refused(worker, asked, apache_status);
     put(worker, connection, &reply);
 }
 

@@ -3,7 +3,7 @@
  * A batch descriptor acknowledges everything of this worker's add ring for that journal up to its end, but for the
  * exceptions: refusals carry their status; what has to be checked, and fences, will be answered by the index (through the
  * reply ring).  Both rings' contents are copied before they are believed; what cannot be is poison. */
-#include "fbk_worker.h"
+#include "fbk_worker_count.h"
 
 #include "fbk_fault.h"
 
@@ -86,7 +86,10 @@ acknowledge_one(struct fbk_worker *worker, struct acknowledging *run, const stru
     }
     if (run->connection == NULL)
         return;
-    latency_add(worker, &run->latency, placed->received_us);
+    if (FBK_LIKELY(verdict == FBK_S_OK && fbk_kind_is_add(placed->kind)))
+        latency_add(worker, &run->latency, placed->received_us);
+    else
+        fbk_worker_finish_step(worker, run->connection, fbk_operation_of_kind(placed->kind), verdict == FBK_S_OK, placed->received_us);
     fbk_output_status(worker, run->connection, placed->request_id, verdict);
     note_answered(worker, run->connection);
     run->acks++;
@@ -186,16 +189,13 @@ pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t 
         fbk_worker_note(worker, FBK_C_WORKER_REPLIES_STALE);
         return true;
     }
-    bool is_add = reply->kind == FBK_KIND_ADD || reply->kind == FBK_KIND_ADD_BATCH;
-    bool is_poll = reply->kind == FBK_KIND_READ_LAC;
-    if (is_poll && connection->polls > 0) {
+    bool asks_lac = reply->kind == FBK_KIND_READ_LAC || reply->kind == FBK_KIND_POLL;
+    if (asks_lac && connection->polls > 0) {
         worker->polls--;
         if (--connection->polls == 0)
             connection->poll_lanes = 0;
     }
-    if (!is_poll) /* how long a poll takes is the client's wish */
-        fbk_observe_many(worker->stats, is_add ? FBK_H_WORKER_ADD_US : FBK_H_WORKER_READ_US,
-                         worker->now_us - reply->received_us, 1);
+    fbk_worker_finish_step(worker, connection, fbk_operation_of_kind(reply->kind), reply->status == FBK_S_OK, reply->received_us);
     note_answered(worker, connection);
     if (connection->is_apache)
         return fbk_worker_apache_frame(worker, connection, frame, reply->frame_bytes);

@@ -1,7 +1,7 @@
 /* From a read request to a record in a ring, or to an answer at once: one function a kind of request.
  *
  * Nothing here waits: what has no credit or no room is put back and tried again when the index has moved. */
-#include "fbk_worker.h"
+#include "fbk_worker_count.h"
 
 #include "fbk_digest.h"
 #include "fbk_record.h"
@@ -27,6 +27,8 @@ refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struc
     case FBK_S_OK: break;
     default: fbk_worker_note(worker, FBK_C_WORKER_BAD_REQUEST); break;
     }
+    if (status != FBK_S_OK) /* a ping */
+        fbk_worker_finish_refused(worker, connection, request);
     fbk_output_status(worker, connection, request->request_id, status);
     return FBK_TAKEN;
 }

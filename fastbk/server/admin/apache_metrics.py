@@ -8,13 +8,14 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fastbk.native.stats import SLOTS, Histogram
-from fastbk.observe.apache_names import COMPACTIONS, QUEUE_SIZE, SUMMARIES, VALUES, Value
+from fastbk.native.worker import PLACED_MAX
+from fastbk.observe.apache_names import COMPACTIONS, OF_ONE_PAIR, SUMMARIES, TOTALS, VALUES, Value
 from fastbk.server.admin.rolling import RollingWindow, quantile
 from fastbk.server.topology import worker_count
 
 if TYPE_CHECKING:
     from fastbk.native.stats import Stats
-    from fastbk.observe.apache_names import Scope, Summary
+    from fastbk.observe.apache_names import Scope, Summary, Total
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.config import BookieConfig
     from fastbk.server.disks.board import DiskBoard
@@ -33,13 +34,14 @@ class ApacheMetrics:
         self._journals = config.journal.all_directories
         self._cache_bytes = 2 * config.ledgers.write_cache_size_bytes
         self._rings_bytes = config.limits.add_ring_size_bytes * worker_count(config)
+        self._requests_max = PLACED_MAX * worker_count(config) * len(self._journals)
         self._legacy = config.metrics.legacy_names
         self._metrics = metrics
         self._disks = disks
         self._gc = gc
         self._window = RollingWindow(config.metrics.latency_window_s)
         self._boot = 0
-        metrics.add_source(self.lines)
+        metrics.add_source(self.lines, "apache")
 
     def roll(self) -> None:
         """Let the window of quantiles move on. Call every second or so."""
@@ -60,15 +62,36 @@ class ApacheMetrics:
             lines += [f"# HELP {summary.metric} {summary.text}", f"# TYPE {summary.metric} summary"]
             for label, key in self._sources(summary):
                 if key in now:
-                    lines += _summary_lines(
-                        summary, label, now[key], self._window.recent(key, now[key])
+                    lines += _quantile_lines(summary, label, self._window.recent(key, now[key]))
+                    lines += _sum_lines(
+                        summary.metric, label, "true", now[key].count, now[key].sum * summary.scale
                     )
+                    lines += self._failed_lines(summary, label)
+        for total in TOTALS:
+            lines += self._total_lines(total)
         for value in VALUES:
             lines += self._value_lines(value)
         if len(self._journals) == 1:
-            lines += self._value_lines(QUEUE_SIZE)
+            for value in OF_ONE_PAIR:
+                lines += self._value_lines(value)
         self._add_others(lines)
         return lines
+
+    def _failed_lines(self, one: Summary | Total, label: str) -> list[str]:
+        if one.failed is None:
+            return []
+        count, amount = map(self._metrics.value, one.failed) if one.failed else (0, 0)
+        return _sum_lines(one.metric, label, "false", count, amount * one.scale)
+
+    def _total_lines(self, total: Total) -> list[str]:
+        if not self._metrics.stats(total.done[0].split("_")[2].lower()):
+            return []
+        is_one = len(self._journals) == 1 and total.scope == "journal"
+        label = 'journalIndex="0"' if is_one else ""
+        count, amount = map(self._metrics.value, total.done)
+        lines = [f"# HELP {total.metric} {total.text}", f"# TYPE {total.metric} summary"]
+        lines += _sum_lines(total.metric, label, "true", count, amount * total.scale)
+        return lines + self._failed_lines(total, label)
 
     def _histograms(self) -> dict[Hashable, Histogram]:
         found: dict[Hashable, Histogram] = {}
@@ -144,9 +167,17 @@ class ApacheMetrics:
         lines += _lines(
             "bookie_JOURNAL_DIRS", "gauge", "Journal directories.", [("", len(self._journals))]
         )
+        text = "Requests that the rings may hold unanswered."
+        lines += _lines("bookie_JOURNAL_QUEUE_MAX_SIZE", "gauge", text, [("", self._requests_max)])
         queues = [(self._label("journal", pair), 0) for pair in pairs]
         text = "There is no such queue: what is written is durable when the write ends."
         lines += _lines("bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE", "gauge", text, queues)
+        if self._legacy:
+            text = "Gone from Apache's bookies, but not from dashboards: answers wait in no queue."
+            lines += _lines("bookie_journal_JOURNAL_CB_QUEUE_SIZE", "gauge", text, queues)
+        text = "No add is refused for want of room in the write cache: its connection waits."
+        waits = [(self._label("storage", pair), 0) for pair in pairs]
+        lines += _lines("bookie_rejected_write_requests", "counter", text, waits)
         for kind, names in COMPACTIONS.items():
             series = [(self._whole_label("storage"), self._gc.compactions_ended(kind))]
             for name in names if self._legacy else names[:1]:
@@ -172,25 +203,19 @@ class ApacheMetrics:
             lines += _lines(name, "gauge", "Percent of the disk that is used.", percent)
 
 
-def _summary_lines(summary: Summary, label: str, whole: Histogram, recent: Histogram) -> list[str]:
+def _quantile_lines(summary: Summary, label: str, recent: Histogram) -> list[str]:
     after = f",{label}" if label else ""
     lines = []
-    outcomes = (
-        [("true", whole, recent)]
-        if summary.has_failures
-        else [("false", None, None), ("true", whole, recent)]
-    )
-    for success, total, last in outcomes:
-        for share in QUANTILES:
-            value = float("nan") if last is None else quantile(last, share) * summary.scale
-            lines.append(
-                f'{summary.metric}{{success="{success}",quantile="{share}"{after}}} {_number(value)}'
-            )
-        count = 0 if total is None else total.count
-        amount = 0.0 if total is None else total.sum * summary.scale
-        lines.append(f'{summary.metric}_count{{success="{success}"{after}}} {count}')
-        lines.append(f'{summary.metric}_sum{{success="{success}"{after}}} {_number(amount)}')
+    for share in QUANTILES:
+        labels = f'success="true",quantile="{share}"{after}'
+        value = quantile(recent, share) * summary.scale
+        lines.append(f"{summary.metric}{{{labels}}} {_number(value)}")
     return lines
+
+
+def _sum_lines(metric: str, label: str, success: str, count: int, amount: float) -> list[str]:
+    labels = f'success="{success}",{label}' if label else f'success="{success}"'
+    return [f"{metric}_count{{{labels}}} {count}", f"{metric}_sum{{{labels}}} {_number(amount)}"]
 
 
 def _lines(

@@ -22,6 +22,7 @@ import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
+from fastbk.server.admin.metrics import FAMILIES
 
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
@@ -122,11 +123,17 @@ class AdminServer:
             if method == "POST" and ("GET", path) not in self._routes and path not in _PAGES:
                 return 404, TEXT, self._paths()
             return 405, TEXT, b"not for this path\n"
+        if path == "/metrics":
+            return self._exposition(dict(parse_qsl(query)).get("names"))
         return self._page(path)
 
+    def _exposition(self, names: str | None) -> Response:
+        for family in (None, *FAMILIES):
+            if names == family:
+                return 200, _METRICS, self._metrics.text(family).encode()
+        return 400, TEXT, f"names: one of {', '.join(FAMILIES)}\n".encode()
+
     def _page(self, path: str) -> Response:
-        if path == "/metrics":
-            return 200, _METRICS, self._metrics.text().encode()
         if path == "/livez":
             live = self._life.is_live
             body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}

@@ -10,7 +10,7 @@ boot, as Prometheus expects of a restart.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import fastbk
 from fastbk.native.segment import Segment
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from fastbk.server.lifecycle import Lifecycle, RestartBudget
     from fastbk.server.topology import Process
 
-_OCTAVES = range(4, 64)
-_BOUNDS_MAX = 20
-"""Buckets shown of one histogram, a power of two apart: every bound is one of the stored ones, so
-the counts are exact."""
+_TIME_BOUNDS, _SIZE_BOUNDS = 20, 10
+"""Buckets shown of one histogram, of times a power of two apart, of sizes and counts a power of four: every bound is
+one of the stored ones, so the counts are exact."""
+
+Family = Literal["fastbk", "apache"]
+Names = Literal["all", "fastbk", "apache"]
+FAMILIES: tuple[Names, ...] = ("all", "fastbk", "apache")
 
 _STATE_VALUES = {State.WRITABLE: 1, State.READ_ONLY: 0}
 
@@ -35,18 +38,20 @@ _STATE_VALUES = {State.WRITABLE: 1, State.READ_ONLY: 0}
 class Metrics:
     """What `/metrics` answers."""
 
-    def __init__(self, life: Lifecycle, budget: RestartBudget) -> None:
+    def __init__(self, life: Lifecycle, budget: RestartBudget, names: Names = "all") -> None:
+        """`names`: what is shown to those who do not ask for either family."""
         self._life = life
         self._budget = budget
+        self._names = names
         self._began_s = time.time()
         self._stats: dict[str, list[Stats]] = {}
         self.boots = 0
         """How often counters began anew."""
-        self._sources: list[Callable[[], list[str]]] = []
+        self._sources: dict[Family, list[Callable[[], list[str]]]] = {"fastbk": [], "apache": []}
 
-    def add_source(self, lines: Callable[[], list[str]]) -> None:
-        """Have `/metrics` show what `lines` returns, too: whole lines of the text format."""
-        self._sources.append(lines)
+    def add_source(self, lines: Callable[[], list[str]], family: Family = "fastbk") -> None:
+        """Have `/metrics` show what `lines` returns, too: whole lines of the text format, with names of one family."""
+        self._sources[family].append(lines)
 
     def attach(self, segments: dict[Process, int]) -> None:
         """Read from these segments from now on; their descriptors stay the caller's."""
@@ -89,16 +94,29 @@ class Metrics:
         """Whether the index or the journal refuses normal adds now."""
         return any(self.value(name) for name in _REFUSING if name in SLOTS)
 
-    def text(self) -> str:
-        """Return all metrics in Prometheus' text format, version 0.0.4."""
+    def text(self, names: Names | None = None) -> str:
+        """Return the metrics of both families of names, or of one, in Prometheus' text format, version 0.0.4."""
+        names = names or self._names
         lines: list[str] = []
-        self._own(lines)
-        for source in self._sources:
-            lines += source()
+        if names != "fastbk":
+            self._status(lines)
+            for source in self._sources["apache"]:
+                lines += source()
+        if names != "apache":
+            self._own(lines)
+            for source in self._sources["fastbk"]:
+                lines += source()
+            self._counted(lines)
+        return "\n".join(lines) + "\n"
+
+    def _counted(self, lines: list[str]) -> None:
         series = {role: list(_series(role, stats)) for role, stats in self._stats.items()}
+        hides_apaches = self.value("FBK_C_WORKER_APACHE_CONNECTIONS") == 0
         for name in NAMES:
             slot = SLOTS.get(name.slot_name)
             if slot is None or name.role not in series:
+                continue
+            if hides_apaches and name.is_of_apaches_clients:
                 continue
             lines += [f"# HELP {name.metric} {name.text}", f"# TYPE {name.metric} {name.kind}"]
             for one in series[name.role]:
@@ -106,18 +124,21 @@ class Metrics:
                     lines += _histogram_lines(name, one.histogram(slot), one.label)
                 else:
                     labels = f"{{{one.label}}}" if one.label else ""
-                    lines.append(f"{name.metric}{labels} {one.counters[slot]}")
-        return "\n".join(lines) + "\n"
+                    value = one.counters[slot]
+                    shown = value if name.scale == 1.0 else _number(value * name.scale)
+                    lines.append(f"{name.metric}{labels} {shown}")
+
+    def _status(self, lines: list[str]) -> None:
+        lines += _lines(
+            "bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.",
+            _STATE_VALUES.get(self._life.state, -1),
+        )  # fmt: skip
 
     def _own(self, lines: list[str]) -> None:
         state = self._life.state
         lines += _lines(
             "fastbk_build_info", "gauge", "The version that runs.", 1,
             f'{{version="{fastbk.__version__}"}}',
-        )  # fmt: skip
-        lines += _lines(
-            "bookie_SERVER_STATUS", "gauge", "1 writable, 0 read-only, -1 anything else.",
-            _STATE_VALUES.get(state, -1),
         )  # fmt: skip
         lines += _lines(
             "fastbk_supervisor_restarts_total", "counter",
@@ -199,14 +220,15 @@ def cumulative(histogram: Histogram, scale: float) -> list[tuple[int, int]]:
     unit.
 
     Fixed by the unit, not by what was seen: a series must not come and go. Times are shown from
-    about 16 us to 8 s, other values from 16 on. A stored time is cut to whole units, so below the
+    about 16 us to 8 s, other values from 16 to 4 Mi. A stored time is cut to whole units, so below the
     bound and up to it are the same.
     """
     first = 4
     if scale < 1.0:
         while (1 << first) * scale < 15e-6:
             first += 1
-    bounds = [1 << octave for octave in range(first, min(64, first + _BOUNDS_MAX))]
+    count, step = (_TIME_BOUNDS, 1) if scale < 1.0 else (_SIZE_BOUNDS, 2)
+    bounds = [1 << octave for octave in range(first, min(64, first + step * count), step)]
     found: list[tuple[int, int]] = []
     below = 0
     position = 0

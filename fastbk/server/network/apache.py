@@ -54,31 +54,34 @@ class ApacheHandlers:
         if body[0] != V3_FIRST_BYTE:  # of version 2 only AUTH comes here
             return Answer(_framed(struct.pack(">I", V2_AUTH) + _auth_message()))
         try:
-            return Answer(_framed(self._answer_v3(_read_question(body))))
+            return self._answer_v3(_read_question(body))
         except ValueError:
             return Answer(b"", is_last=True)
 
-    def _answer_v3(self, question: Question) -> bytes:
+    def _answer_v3(self, question: Question) -> Answer:
         if question.operation == AUTH:
-            return _response(question, EOK, RESPONSE_AUTH, _auth_message())
+            return Answer(_framed(_response(question, EOK, RESPONSE_AUTH, _auth_message())))
         if question.operation == INFO:
             return self._info(question)
-        return _response(question, EBADREQ)  # there is no TLS; or nobody knows what it is
+        # there is no TLS; or nobody knows what it is
+        return Answer(_framed(_response(question, EBADREQ)))
 
-    def _info(self, question: Question) -> bytes:
+    def _info(self, question: Question) -> Answer:
         wanted = _integers(question.parts.get(REQUEST_INFO, b"")).get(1, 0)
         reply = bytearray()
         try:
             free_bytes, total_bytes = disk_bytes(self._config.ledger_directories)
         except OSError:
             protobuf.put_int(reply, 1, EIO)
-            return _response(question, EIO, RESPONSE_INFO, bytes(reply))
+            return Answer(
+                _framed(_response(question, EIO, RESPONSE_INFO, bytes(reply))), info="failed"
+            )
         protobuf.put_int(reply, 1, EOK)
         if wanted & WANTS_TOTAL:
             protobuf.put_int(reply, 2, total_bytes)
         if wanted & WANTS_FREE:
             protobuf.put_int(reply, 3, free_bytes)
-        return _response(question, EOK, RESPONSE_INFO, bytes(reply))
+        return Answer(_framed(_response(question, EOK, RESPONSE_INFO, bytes(reply))), info="done")
 
 
 def _framed(body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import TYPE_CHECKING, cast
 
 from fastbk.native.worker import (
@@ -19,6 +20,10 @@ from fastbk.native.worker import (
     CONNECTIONS_REFUSED,
     DIGESTS,
     FINISH,
+    INFOS_DONE,
+    INFOS_DONE_US,
+    INFOS_FAILED,
+    INFOS_FAILED_US,
     PAUSE,
     RESUME,
     WRITE,
@@ -141,7 +146,10 @@ class Connection(asyncio.BufferedProtocol):
         is_apache = self._worker.is_apache(self.slot)
         handlers = self._network.apache if is_apache else self._network.handlers
         for left in reversed(range(COLD_REQUESTS_A_TURN)):
+            began_ns = time.monotonic_ns()
             answer = handlers.answer(self._worker.cold_frame(self.slot))
+            if answer.info:
+                self._count_info(answer.info == "done", (time.monotonic_ns() - began_ns) // 1000)
             todo = merged(
                 todo & ~COLD, self._worker.send(self.slot, answer.frame, is_last=answer.is_last)
             )
@@ -154,6 +162,10 @@ class Connection(asyncio.BufferedProtocol):
             if not todo & COLD:
                 break
         return todo
+
+    def _count_info(self, is_done: bool, took_us: int) -> None:
+        self._worker.count(INFOS_DONE if is_done else INFOS_FAILED)
+        self._worker.count(INFOS_DONE_US if is_done else INFOS_FAILED_US, took_us)
 
     def _proceed_later(self) -> None:
         if self.slot >= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 from fastbk import __version__
 from fastbk.native.worker import BAD_VERSION
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A frame to send. `is_last`: the connection is refused with it; `is_open`: its hello is accepted."""
+    """A frame to send. `is_last`: the connection is refused with it; `is_open`: its hello is accepted; `info`: it says
+    what room there is, or fails to.
+    """
 
     frame: bytes
     is_last: bool = False
     is_open: bool = True
+    info: Literal["", "done", "failed"] = ""
 
 
 class Handlers:
@@ -51,7 +55,7 @@ class Handlers:
         """Return the answer to a verified cold request."""
         request = decode_cold_request(frame)
         if request.hello is None:
-            return Answer(encode_reply(request.request_id, STATUS_OK, self._info()))
+            return Answer(encode_reply(request.request_id, STATUS_OK, self._info()), info="done")
         return self._hello(request, request.hello)
 
     def too_many_connections(self) -> bytes:

@@ -1,5 +1,6 @@
 import os
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -120,17 +121,48 @@ def test_the_journals_limit_makes_the_bookie_read_only(metrics: Metrics) -> None
     os.close(descriptor)
 
 
-def test_series_of_a_bookie_stay_within_their_budget(metrics: Metrics) -> None:
-    """Users of the field pay by the series: fewer than 500 for a bookie by default (84 for Apache's protocols)."""
-    made = {}
-    for process in (worker(0), JOURNAL, Process("index"), Process("gc")):
-        made[process] = segment(process)
+@pytest.fixture
+def of_a_bookie(metrics: Metrics) -> Iterator[dict[str, Stats]]:
+    """What the processes of a bookie of one pair count, by role; `metrics` reads it."""
+    made = {
+        process: segment(process)
+        for process in (worker(0), JOURNAL, Process("index"), Process("gc"))
+    }
     metrics.attach({process: descriptor for process, (descriptor, _) in made.items()})
-    text = metrics.text()
-    assert len(parsed(text)) < 500
-    for name in NAMES:
-        assert f"# TYPE {name.metric} {name.kind}\n" in text
+    yield {process.role: stats for process, (_, stats) in made.items()}
     metrics.detach()
     for descriptor, stats in made.values():
         stats.segment.close()
         os.close(descriptor)
+
+
+def test_series_of_a_bookie_stay_within_their_budget(
+    metrics: Metrics, of_a_bookie: dict[str, Stats]
+) -> None:
+    """Users of the field pay by the series: fewer than 400 by our names, and 150 once one of Apache's clients comes."""
+    text = metrics.text()
+    assert len(parsed(text)) < 400
+    for name in NAMES:
+        assert (f"# TYPE {name.metric} {name.kind}\n" in text) != name.is_of_apaches_clients
+    of_a_bookie["worker"].count(SLOTS["FBK_C_WORKER_APACHE_CONNECTIONS"])
+    text = metrics.text()
+    assert len(parsed(text)) < 400 + 150
+    for name in NAMES:
+        assert f"# TYPE {name.metric} {name.kind}\n" in text
+
+
+def test_counters_of_time_are_shown_in_seconds(
+    metrics: Metrics, of_a_bookie: dict[str, Stats]
+) -> None:
+    of_a_bookie["worker"].count(SLOTS["FBK_C_WORKER_FORCES_DONE_US"], 1_234_567)
+    assert parsed(metrics.text())["fastbk_worker_forces_done_seconds_total"] == 1.234567
+
+
+def test_a_family_of_names_can_be_had_alone() -> None:
+    ours = Metrics(Lifecycle(0.0), RestartBudget(1, 1.0), "fastbk")
+    ours.add_source(lambda: ["bookie_something 1"], "apache")
+    ours.add_source(lambda: ["fastbk_something 1"])
+    assert not [key for key in parsed(ours.text()) if not key.startswith("fastbk_")]
+    assert set(parsed(ours.text("apache"))) == {"bookie_SERVER_STATUS", "bookie_something"}
+    both = set(parsed(ours.text("all")))
+    assert both == set(parsed(ours.text("apache"))) | set(parsed(ours.text("fastbk")))
