@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fastbk.apache_import import rocksdb
+from fastbk.apache_import.entry_log import HEADER_BYTES
 from fastbk.apache_import.index import NOWHERE, UNKNOWN
 from fastbk.apache_import.index_files import IndexFiles
 from fastbk.apache_import.seen import SeenEntries
@@ -200,7 +201,9 @@ class Indexes:
             return
         if len(files):
             self._add(files)
-        elif len(covered) < len(directories.ledgers):
+        elif any(
+            _has_records(log) for log in directories.entry_logs() if log.parents[1] not in covered
+        ):
             places = ", ".join(map(str, directories.indexes))
             self._not_read(f"there is none in {places}; is it elsewhere (indexDirectories)?")
 
@@ -220,3 +223,11 @@ class Indexes:
             self._counts.damaged_places += 1
         if len(self._damage) < KEPT_MAX:
             self._damage.append(damage)
+
+
+def _has_records(log: Path) -> bool:
+    """Return whether an entry log has more than its header: what is in no log yet is in no index."""
+    try:
+        return log.stat().st_size > HEADER_BYTES
+    except OSError:
+        return True

@@ -208,6 +208,16 @@ def test_a_bookie_without_any_index_is_told_of_unless_one_is_required(bookie: Im
     assert "indexDirectories" in run(bookie).counts.index.not_read[0]
 
 
+def test_a_bookie_that_has_flushed_nothing_needs_no_index(bookie: Import) -> None:
+    """Its entry log was made, and not written to, or only its header was."""
+    bookie.put("ledgers/0.log", b"")
+    bookie.put("ledgers/1.log", apache_disk.entry_log())
+    bookie.put("journal/1.txn", apache_disk.journal(record(NEW)))
+    done = run(bookie, IndexUse.REQUIRE)
+    assert bookie.content()[0] == {7: {0: NEW}}
+    assert done.counts.index.not_read == []
+
+
 def test_each_ledger_directory_has_a_database_for_its_own_logs(tmp_path: Path) -> None:
     """Both have a log 0, and what an index says of it holds for its own directory only."""
     made = Import(tmp_path)
