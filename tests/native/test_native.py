@@ -116,6 +116,11 @@ PROGRAMS = [
         Program("test_worker.c", WORKER_SOURCES, ("asan",), arguments=(str(seed), "30000"))
         for seed in range(1, 7)
     ),
+    Program("test_worker_digests.c", WORKER_SOURCES),
+    *(
+        Program("test_worker_apache.c", WORKER_SOURCES, ("asan",), arguments=(str(seed), "20000"))
+        for seed in range(1, 5)
+    ),
     Program(
         "test_store.c",
         (*STORE_SOURCES, *STORE_NEEDS),
