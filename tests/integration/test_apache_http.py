@@ -161,6 +161,7 @@ async def check_metadata(pages: Pages, bookie_id: str, ledger_id: str) -> None:
     assert (await pages.raw("GET", V1 + f"ledger/delete?ledger_id={ledger_id}"))[0] == 404
     said = await pages.raw("DELETE", V1 + f"ledger/delete?ledger_id={ledger_id}")
     assert said == (200, f'"Deleted ledger: {ledger_id}"')
+    assert await pages.raw("DELETE", V1 + f"ledger/delete?ledger_id={ledger_id}") == said
     assert await pages.get("ledger/list") == {}
 
 

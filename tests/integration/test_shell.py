@@ -346,4 +346,4 @@ def test_names_in_ledgers(shell: Shell, cluster: LocalCluster, tmp_path: Path) -
 def test_recovery_is_asked_for(shell: Shell) -> None:
     code, out, err = shell("recover", "bookie-1", typed="N\n")
     assert (code, err) == (255, "Give up!\n")
-    assert "Are you sure to recover them" in out
+    assert out.startswith("Bookies : [bookie-1]\nAre you sure to recover them")

@@ -30,7 +30,7 @@ def _recover(context: Context, words: Words) -> int:
         fail(f"The provided bookie dest {words.arguments[1]} will be ignored!")
     bookie_ids = [check_bookie_id(one) for one in words.arguments[0].split(",")]
     if not words.has("force"):
-        print(f"Bookies : {bookie_ids}")
+        print(f"Bookies : [{', '.join(bookie_ids)}]")
         if not context.confirmed("Are you sure to recover them : (Y/N)"):
             fail("Give up!")
             return -1

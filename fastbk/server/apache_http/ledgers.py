@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, NoSuchLedger
 from fastbk.model.ledger import FORMAT_VERSION
 from fastbk.observe import logs
 from fastbk.server.apache_http.answers import answer, integer, text
@@ -59,8 +60,10 @@ class LedgerPages:
         if "ledger_id" not in request.query:
             return text(404, "Not ledger found. Should provide ledger_id=<id>")
         ledger_id = integer(request, "ledger_id", 0)
-        await self._metadata.call(lambda store: store.delete_ledger(ledger_id))
-        logs.warning("http.ledger_deleted", ledger_id=ledger_id)
+        # One that is gone is deleted, as for Apache's client: who asks again after a lost answer is not told of an error.
+        with suppress(NoSuchLedger):
+            await self._metadata.call(lambda store: store.delete_ledger(ledger_id))
+            logs.warning("http.ledger_deleted", ledger_id=ledger_id)
         return answer(f"Deleted ledger: {ledger_id}")
 
 
