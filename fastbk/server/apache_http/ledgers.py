@@ -60,7 +60,7 @@ class LedgerPages:
         if "ledger_id" not in request.query:
             return text(404, "Not ledger found. Should provide ledger_id=<id>")
         ledger_id = integer(request, "ledger_id", 0)
-        # One that is gone is deleted, as for Apache's client: who asks again after a lost answer is not told of an error.
+        # One that is gone is deleted, as for Apache's client: who asks again after a lost answer gets no error.
         with suppress(NoSuchLedger):
             await self._metadata.call(lambda store: store.delete_ledger(ledger_id))
             logs.warning("http.ledger_deleted", ledger_id=ledger_id)
