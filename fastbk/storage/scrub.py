@@ -42,6 +42,8 @@ STEP_BYTES = 512 * KIB
 RUNS_A_STEP = 256
 FOUND_MAX = 10_000
 """Findings that the main loop has not taken yet; more are only counted."""
+BAD_DIGESTS_FOUND_MAX = 1024
+"""The same for ranges of entries with wrong digests: more than the list of them holds."""
 TRIES_MAX = 5
 
 
@@ -223,7 +225,8 @@ class ScrubCycle:
         self.digests.checked += look.entries
         self.digests.bad += look.bad_entries
         self.digests.add_unchecked(runs, look.types)
-        self.bad_digests.extend(look.bad[: FOUND_MAX - len(self.bad_digests)])
+        room = max(0, BAD_DIGESTS_FOUND_MAX - len(self.bad_digests))
+        self.bad_digests.extend(look.bad[:room])
 
     def _note(self, store: Store, path: str, run: Run, reason: str) -> None:
         try:

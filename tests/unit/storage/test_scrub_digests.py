@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.scrub import BAD_RANGES_MAX
 from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC
+from fastbk.storage import scrub as scrub_module
 from fastbk.storage.digest_look import NO_TYPE, KnownTypes
 from fastbk.storage.scrub import ScrubCycle
 from fastbk.storage.scrub_state import BAD_DIGESTS_MAX, ScrubState
@@ -109,6 +111,21 @@ def test_bad_digests_are_named_and_the_rest_is_counted(life: Life) -> None:
     assert count.keyed == ENTRIES
     assert count.unknown == 2 * ENTRIES
     assert count.unanswered == ENTRIES, "of ledger 6; of 5 metadata says that it is not there"
+
+
+def test_what_nobody_takes_in_time_is_only_counted(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub_module, "BAD_DIGESTS_FOUND_MAX", 1)
+    scrub = cycle(life, Source(TYPES))
+    run(scrub, life)
+    assert list(scrub.bad_digests) == [(1, 3, 4)]
+    assert scrub.digests.bad == 3
+
+
+def test_the_list_is_full_before_anything_is_left_out() -> None:
+    assert scrub_module.BAD_DIGESTS_FOUND_MAX > BAD_DIGESTS_MAX
+    assert BAD_RANGES_MAX > BAD_DIGESTS_MAX
 
 
 def test_without_anybody_to_ask_nothing_is_looked_at(life: Life) -> None:
