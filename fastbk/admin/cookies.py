@@ -73,3 +73,30 @@ def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = F
                 f" {bookie_id}` copies them to others first"
             )
     store.delete_identity(bookie_id, read.version)
+
+
+def free_id(uri: str, bookie_id: BookieId) -> None:
+    """Delete cookie and identity of a bookie that was emptied, ours or Apache's; none at all is well, too.
+
+    Args:
+        uri: of the metadata.
+        bookie_id: of a bookie that is not running, and that no ledger counts on.
+
+    Raises MetadataUnavailable, MetadataConflict (it was started, or taken over, meanwhile).
+    """
+    from fastbk.meta.uri import open_store, parse_zookeeper
+
+    store = open_store(uri)
+    try:
+        found = store.read_identity(bookie_id)
+        if found is not None:
+            store.delete_identity(bookie_id, found.version)
+            return
+        foreign = store.foreign_cookie(bookie_id)
+    finally:
+        store.close()
+    if foreign is not None:
+        from fastbk.meta.zookeeper_cookies import Cookies
+
+        with Cookies(parse_zookeeper(uri)) as cookies:
+            cookies.delete(bookie_id, only=foreign)

@@ -86,6 +86,7 @@ def rate_of(text: str) -> float:
 async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
     from fastbk.admin.bookie_recovery import BookieRecovery
+    from fastbk.admin.cookies import free_id
 
     uri = metadata_uri(options)
     line = ProgressLine()
@@ -119,27 +120,15 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
         "failed": progress.failed_count,
     }
     if forget:
-        done = not is_named and await asyncio.to_thread(_forget, uri, options.bookie_id)
-        answer["decommissioned"] = done
+        if not is_named:
+            await asyncio.to_thread(free_id, uri, options.bookie_id)
+        answer["decommissioned"] = not is_named
     say(options, answer)
     for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
         note(f"ledger {ledger_id} still names {options.bookie_id}: {reason}")
     if progress.failed_count > LISTED_MAX:
         note(f"... and {progress.failed_count - LISTED_MAX} more")
     return 1 if is_named else 0
-
-
-def _forget(uri: str, bookie_id: str) -> bool:
-    from fastbk.meta import open_store
-
-    store = open_store(uri, 10.0)
-    try:
-        found = store.read_identity(bookie_id)
-        if found is not None:
-            store.delete_identity(bookie_id, found.version)
-        return True
-    finally:
-        store.close()
 
 
 def say(options: argparse.Namespace, answer: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_calls import NodeExists, NoNode, ResultUnknown
+from fastbk.meta.zookeeper_calls import BadVersion, Call, NodeExists, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_tool import ClusterSession
 from fastbk.model.ids import BookieId, check_bookie_id
@@ -65,18 +65,23 @@ class Cookies(ClusterSession):
                     raise _missing(bookie_id) from None
                 return
 
-    def delete(self, bookie_id: BookieId) -> None:
-        """Remove one. Raises StorageError if there is none."""
+    def delete(self, bookie_id: BookieId, *, only: bytes | None = None) -> None:
+        """Remove one; with `only`, if it says that. Raises StorageError if there is none, MetadataConflict."""
         call = self._session.call("delete a cookie")
+        path, version = self._path(bookie_id), -1
         is_unknown = False
         while True:
             call.again()
             try:
-                call.delete(self._path(bookie_id))
+                if only is not None:
+                    version = _version_of(call, path, bookie_id, only)
+                call.delete(path, version)
             except NoNode:
                 if is_unknown:
                     return
                 raise _missing(bookie_id) from None
+            except BadVersion:
+                raise _changed(bookie_id) from None
             except ResultUnknown:
                 is_unknown = True
             else:
@@ -84,6 +89,20 @@ class Cookies(ClusterSession):
 
     def _path(self, bookie_id: BookieId) -> str:
         return self._paths.cookie(check_bookie_id(bookie_id))
+
+
+def _version_of(call: Call, path: str, bookie_id: BookieId, data: bytes) -> int:
+    """Return the version of a node with that data. Raises NoNode, MetadataConflict."""
+    node = call.get(path)
+    if node is None:
+        raise NoNode
+    if node.data != data:
+        raise _changed(bookie_id)
+    return node.version
+
+
+def _changed(bookie_id: BookieId) -> MetadataConflict:
+    return MetadataConflict(f"the cookie of bookie {bookie_id} has been changed: look again")
 
 
 def _missing(bookie_id: BookieId) -> StorageError:
