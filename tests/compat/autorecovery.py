@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kazoo.exceptions import NoNodeError
@@ -19,9 +19,9 @@ CHECK_TIMES = ("checkallledgersctime", "replicascheckctime")
 
 
 @contextmanager
-def daemon(cluster: Cluster) -> Iterator[None]:
-    """Run the daemon with short periods."""
-    settings = {
+def daemon(cluster: Cluster, changes: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Run the daemon with short periods; `changes` go before its settings."""
+    settings: dict[str, object] = {
         "bookiePort": free_port(),
         "metadataServiceUri": cluster.metadata_uri,
         "advertisedAddress": "127.0.0.1",
@@ -34,6 +34,7 @@ def daemon(cluster: Cluster) -> Iterator[None]:
         "openLedgerRereplicationGracePeriod": 2000,
         "rwRereplicateBackoffMs": 1000,
         "httpServerEnabled": "false",
+        **(changes or {}),
     }
     conf = cluster.folder / "autorecovery.conf"
     conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -53,12 +54,18 @@ def daemon(cluster: Cluster) -> Iterator[None]:
 
 
 def autorecovery_cells(rig: Rig, only: list[str], *, kind: str) -> Iterator[Result]:
-    """AutoRecovery over five bookies, ours or Apache's, one of which is lost for good."""
-    ours, apache = {"ours": (5, 0), "apache": (0, 5)}[kind]
+    """AutoRecovery over five bookies, ours or Apache's, one of which is lost for good, or three of each kind.
+
+    Of those one of each kind is lost.
+    """
+    ours, apache = {"ours": (5, 0), "apache": (0, 5), "mixed": (3, 3)}[kind]
+    only = only or ["autorecovery-lost-both-kinds" if kind == "mixed" else "autorecovery-"]
     # Lists of entries, which one of the checks asks for, are not to be had from DbLedgerStorage.
     settings: dict[str, object] = {"ledgerStorageClass": STORAGES["sorted"]}
     with (
-        rig.cluster(ours=ours, apache=apache, apache_settings=settings) as cluster,
+        rig.cluster(
+            ours=ours, apache=apache, apache_settings=settings, is_made_by_apache=kind == "mixed"
+        ) as cluster,
         daemon(cluster),
     ):
         arguments = [cluster.metadata_uri, "v3", "autorecovery", *only]

@@ -99,7 +99,17 @@ def _answers(cluster: Cluster, python: PythonSide) -> dict[str, Callable[..., st
         cluster.member(bookie_id).signal(signal.SIGCONT)
         return ""
 
+    def read_only(bookie_id: str) -> str:
+        cluster.set_read_only(bookie_id, is_read_only=True)
+        return ""
+
+    def writable(bookie_id: str) -> str:
+        cluster.set_read_only(bookie_id, is_read_only=False)
+        return ""
+
     return {
+        "read-only": read_only,
+        "writable": writable,
         "kill": kill,
         "start": start,
         "restore": start,

@@ -7,17 +7,21 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fastbk.devcluster import Bookie, DevCluster
-from fastbk.devcluster.processes import cpu_seconds, is_alive, is_free
+from fastbk.devcluster.processes import cpu_seconds, is_alive, is_free, wait_for
 from tests.compat.jars import Programs
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
+FASTBK = (sys.executable, "-m", "fastbk.cli")
 BOOKIE_MAIN = "org.apache.bookkeeper.server.Main"
 STORAGES = {
     "db": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -34,6 +38,10 @@ class Member(Protocol):
     @property
     def bookie_id(self) -> str:
         """Its id in metadata."""
+
+    @property
+    def http_port(self) -> int:
+        """Where its HTTP endpoints are, on loopback."""
 
     @property
     def is_running(self) -> bool:
@@ -80,6 +88,11 @@ class FastbkMember:
     def port(self) -> int:
         return self._bookie.port
 
+    @property
+    def http_port(self) -> int:
+        assert self._bookie.http_port is not None
+        return self._bookie.http_port
+
     def spawn(self) -> None:
         self._boots = self._bookie.boots
         self._bookie.spawn()
@@ -106,8 +119,109 @@ class FastbkMember:
         return sum(cpu_seconds(self._bookie.pids).values())
 
 
-class ApacheMember:
-    """One of Apache's, with its data in `folder`."""
+class FileMember(ABC):
+    """A bookie with a configuration file of Apache's and its data in `folder`."""
+
+    kind = ""
+
+    def __init__(self, folder: Path, conf: ConfFile, registered_by: Callable[[str], int]) -> None:
+        """Nothing runs yet; the folder is there."""
+        self.folder = folder
+        self.conf = conf.path
+        self.port = conf.port
+        self._http_port = conf.http_port
+        self._registered_by = registered_by
+        self._session_before = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def http_port(self) -> int:
+        return self._http_port
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """Return what starts it in the foreground."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment that it is started with."""
+        return dict(os.environ)
+
+    def spawn(self) -> None:
+        if self.is_running:
+            return
+        self._session_before = self._registered_by(self.bookie_id)
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=self.environment(),
+                process_group=0,
+            )
+
+    def wait_ready(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready():
+            if not self.is_running or time.monotonic() > deadline_s:
+                tail = (self.folder / "log").read_text(errors="replace").splitlines()[-5:]
+                raise TimeoutError(f"{self.bookie_id} did not start: {' | '.join(tail)}")
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        # The registration of its last life may still be there. Apache's listen for HTTP last.
+        session = self._registered_by(self.bookie_id)
+        is_new = session not in (0, self._session_before)
+        return is_new and listens(self.port) and listens(self.http_port)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            pids = self._pids()
+            self._process.kill()
+            self._process.wait()
+            self._wait_gone(pids)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            pids = self._pids()
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self._wait_gone(pids)
+
+    def signal(self, number: signal.Signals) -> None:
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def cpu_s(self) -> float:
+        return sum(cpu_seconds({str(pid): pid for pid in self._pids()}).values())
+
+    def _pids(self) -> list[int]:
+        """Return its process and that one's children, which are not in its process group."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        return [self._process.pid, *children_of(self._process.pid)]
+
+    def _wait_gone(self, pids: list[int]) -> None:
+        wait_for(
+            lambda: not any(map(is_alive, pids)), STOP_TIMEOUT_S, f"the end of {self.bookie_id}"
+        )
+
+
+class ApacheMember(FileMember):
+    """One of Apache's."""
 
     def __init__(
         self,
@@ -117,90 +231,69 @@ class ApacheMember:
         registered_by: Callable[[str], int],
         *,
         kind: str = "db",
-        settings: dict[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
         java_options: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
-        self._folder = folder
         self._programs = programs
-        self._registered_by = registered_by
-        self._session_before = 0
         self._java_options = java_options
-        self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True)
-        self.port = free_port()
-        self.conf = folder / "bookie.conf"
-        keys = bookie_settings(folder, self.port, metadata_uri)
-        keys |= {"ledgerStorageClass": STORAGES[kind], **(settings or {})}
-        self.conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        keys = {"ledgerStorageClass": STORAGES[kind], **(settings or {})}
+        super().__init__(folder, make_conf(folder, metadata_uri, keys), registered_by)
 
-    @property
-    def bookie_id(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def spawn(self) -> None:
-        if self.is_running:
-            return
-        self._session_before = self._registered_by(self.bookie_id)
+    def command(self) -> list[str]:
         options = self._java_options or ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-        command = self._programs.command(BOOKIE_MAIN, "--conf", str(self.conf), options=options)
-        with open(self._folder / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                process_group=0,
-            )
+        return self._programs.command(BOOKIE_MAIN, "--conf", str(self.conf), options=options)
 
-    def wait_ready(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        # The registration of its last life may still be there.
-        while not listens(self.port) or self._registered_by(self.bookie_id) in (
-            0,
-            self._session_before,
-        ):
-            if not self.is_running or time.monotonic() > deadline_s:
-                tail = (self._folder / "log").read_text(errors="replace").splitlines()[-5:]
-                raise TimeoutError(
-                    f"Apache's bookie {self.bookie_id} did not start: {' | '.join(tail)}"
-                )
-            time.sleep(0.1)
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+class ConfMember(FileMember):
+    """One of ours, started as an operator does: by a file, and BK_ variables where it is Apache's."""
 
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
+    kind = "ours"
 
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None and is_alive(self._process.pid):
-            os.kill(self._process.pid, number)
+    def __init__(
+        self,
+        folder: Path,
+        conf: ConfFile,
+        registered_by: Callable[[str], int],
+        *,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder, conf, registered_by)
+        self._variables = dict(variables or {})
 
-    def cpu_s(self) -> float:
-        return (
-            sum(cpu_seconds({"java": self._process.pid}).values())
-            if self._process is not None
-            else 0.0
-        )
+    def command(self) -> list[str]:
+        return [*FASTBK, "bookie", "--config", str(self.conf)]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self._variables}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfFile:
+    """A configuration file, and where its bookie listens."""
+
+    path: Path
+    port: int
+    http_port: int
+
+
+def make_conf(folder: Path, metadata_uri: str, settings: Mapping[str, object]) -> ConfFile:
+    """Make a bookie's folder with a file of Apache's in it; `settings` go before `bookie_settings`."""
+    folder.mkdir(parents=True)
+    made = ConfFile(folder / "bookie.conf", free_port(), free_port())
+    keys = bookie_settings(folder, made.port, metadata_uri)
+    keys |= {"httpServerPort": made.http_port, **settings}
+    made.path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    return made
 
 
 def bookie_settings(folder: Path, port: int, metadata_uri: str) -> dict[str, object]:
     """Return a configuration of an Apache bookie on loopback: small, quick to start, durable as by default."""
     return {
         "bookiePort": port,
+        "httpServerEnabled": "true",
+        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+        "httpServerHost": "127.0.0.1",
         "metadataServiceUri": metadata_uri,
         "advertisedAddress": "127.0.0.1",
         "allowLoopback": "true",
@@ -217,6 +310,16 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> dict[str, obj
         "numAddWorkerThreads": 1,
         "numReadWorkerThreads": 2,
     }
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the ids of a process's children."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def free_port() -> int:

@@ -9,95 +9,29 @@ import asyncio
 import signal
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import fastbk
 import fastbk.errors
 import fastbk.sync
-from fastbk.client.client import Client
-from fastbk.client.ledger_reader import LedgerReader
-from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
     DuplicateEntryId,
-    Error,
     LedgerClosed,
     LedgerFenced,
     NoSuchEntry,
     NoSuchLedger,
     Unauthorized,
 )
+from tests.compat.python_faults import FAULT_CELLS
 from tests.compat.python_side import PASSWORD, payload
+from tests.compat.python_world import Cell, PythonWorld, append, check, refused
 from tests.compat.results import Result
 from tests.compat.rig import Cluster, Rig
 
 ENTRIES = 120
-CELL_S_MAX = 60.0
+CELL_S_MAX = 90.0
 DIGESTS = ("crc32", "crc32c", "hmac", "none")
 QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 2, 2), (3, 3, 2), (3, 3, 3), (4, 3, 2))
-
-
-class PythonWorld:
-    """What a cell sees: a cluster and a client."""
-
-    def __init__(self, cluster: Cluster, client: Client, options: dict[str, object]) -> None:
-        self.cluster = cluster
-        self.client = client
-        self.options = options
-
-    async def create(
-        self, ensemble: int = 3, write_quorum: int = 3, ack_quorum: int = 2
-    ) -> LedgerWriter:
-        """Make a ledger."""
-        return await self.client.create_ledger(
-            ensemble, write_quorum, ack_quorum, password=PASSWORD
-        )
-
-    async def written(self, count: int, *quorum: int) -> int:
-        """Make a closed ledger with so many entries and return its id."""
-        async with await self.create(*quorum) as writer:
-            await append(writer, 0, count)
-        return writer.ledger_id
-
-    async def open(self, ledger_id: int, *, recovery: bool = True) -> LedgerReader:
-        """Open a ledger."""
-        return await self.client.open_ledger(ledger_id, password=PASSWORD, recovery=recovery)
-
-    async def kill(self, bookie_id: str) -> None:
-        """SIGKILL a bookie; after the cell it is started again."""
-        await asyncio.to_thread(self.cluster.member(bookie_id).kill)
-
-    async def restore(self) -> None:
-        """Have all bookies run."""
-        for member in self.cluster.members:
-            await asyncio.to_thread(self.cluster.restore, member.bookie_id)
-
-
-Cell = Callable[[PythonWorld], Awaitable[None]]
-
-
-async def append(writer: LedgerWriter, first: int, count: int) -> None:
-    """Append entries of `payload`."""
-    ids = await writer.append_many([payload(writer.ledger_id, first + n) for n in range(count)])
-    assert tuple(ids) == (first, first + count - 1), f"ids {ids}"
-
-
-async def check(reader: LedgerReader, ledger_id: int, first: int, last: int) -> None:
-    """Demand that the entries are there as they were written."""
-    next_id = first
-    async for entry in reader.read(first, last):
-        assert entry.entry_id == next_id, f"entry {entry.entry_id} instead of {next_id}"
-        assert bytes(entry.data) == payload(ledger_id, next_id), f"bytes of entry {next_id}"
-        next_id += 1
-    assert next_id == last + 1, f"entries end before {next_id}"
-
-
-async def refused(call: Awaitable[object], *kinds: type[Error]) -> None:
-    """Demand that a call ends with one of these errors."""
-    try:
-        await call
-    except kinds:
-        return
-    raise AssertionError(f"went through instead of {kinds[0].__name__}")
 
 
 async def append_and_read(world: PythonWorld) -> None:
@@ -333,6 +267,7 @@ CELLS: dict[str, Cell] = {
     "python-speculative": speculative,
     "python-metadata": metadata,
     "python-blocking-client": blocking,
+    **FAULT_CELLS,
 }
 
 

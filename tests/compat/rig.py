@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http
+import http.client
 import itertools
+import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +23,21 @@ from fastbk.meta import zookeeper_admin
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.zookeeper_paths import Layout
 from tests.compat.jars import Programs
-from tests.compat.members import ApacheMember, FastbkMember, Member, free_port
+from tests.compat.members import (
+    ApacheMember,
+    ConfMember,
+    FastbkMember,
+    Member,
+    free_port,
+    make_conf,
+)
 
 OUR_SETTINGS: dict[str, dict[str, object]] = {
     "gc": {"interval": "20s"},
 }
 REGISTER_S_MAX = 60.0
+HTTP_S_MAX = 30.0
+READ_ONLY_PATH = "/api/v1/bookie/state/readonly"
 SHELL_MAIN = "org.apache.bookkeeper.bookie.BookieShell"
 
 
@@ -40,6 +53,7 @@ class Cluster:
         self.ours: DevCluster | None = None
         self.kazoo = kazoo
         self.programs = programs
+        self._read_only: set[str] = set()
 
     @property
     def metadata_uri(self) -> str:
@@ -55,14 +69,31 @@ class Cluster:
         member = self.member(bookie_id)
         member.signal(signal.SIGCONT)
         if not member.is_running:
+            self._read_only.discard(bookie_id)
             member.spawn()
             member.wait_ready()
+        if bookie_id in self._read_only:
+            self.set_read_only(bookie_id, is_read_only=False)
         # One that stood still for long has to register anew.
         wait_for(
             lambda: self.registered_by(bookie_id) != 0,
             REGISTER_S_MAX,
             f"{bookie_id} to be registered",
         )
+
+    def set_read_only(self, bookie_id: str, *, is_read_only: bool) -> None:
+        """Have a bookie refuse adds, or take them again, by the HTTP endpoint that both kinds have."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.member(bookie_id).http_port, timeout=HTTP_S_MAX
+        )
+        with contextlib.closing(connection):
+            body = json.dumps({"readOnly": is_read_only})
+            connection.request("PUT", READ_ONLY_PATH, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(f"{bookie_id}: PUT {READ_ONLY_PATH}: {answer.status} {text}")
+        (self._read_only.add if is_read_only else self._read_only.discard)(bookie_id)
 
     def add_ours(self, count: int, settings: dict[str, dict[str, object]] | None = None) -> None:
         """Make bookies of ours; `start` starts them."""
@@ -100,6 +131,21 @@ class Cluster:
                     java_options=java_options,
                 )
             )
+
+    def add_by_conf(
+        self,
+        count: int,
+        settings: Mapping[str, object] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make bookies of ours with Apache's configuration files; `start` starts them.
+
+        settings: of the files; variables: BK_…, of the environments.
+        """
+        for number in range(count):
+            folder = self.folder / f"by-conf-{number + 1}"
+            conf = make_conf(folder, self.metadata_uri, settings or {})
+            self.members.append(ConfMember(folder, conf, self.registered_by, variables=variables))
 
     def start(self) -> None:
         """Start all bookies and wait until they take writes."""
@@ -153,8 +199,12 @@ class Rig:
         apache_settings: dict[str, object] | None = None,
         java_options: tuple[str, ...] = (),
         is_made_by_apache: bool = False,
+        is_started: bool = True,
     ) -> Iterator[Cluster]:
-        """Give a cluster of its own; its metadata are made by us, or by Apache's shell."""
+        """Give a cluster of its own; its metadata are made by us, or by Apache's shell.
+
+        is_started: else its bookies are not there or do not run yet: `add_…`, `start`.
+        """
         assert self.kazoo is not None
         name = f"cluster-{next(self._numbers)}"
         location = ZooKeeperLocation(
@@ -170,7 +220,8 @@ class Rig:
         try:
             cluster.add_ours(ours, our_settings)
             cluster.add_apache(apache, apache_settings, java_options)
-            cluster.start()
+            if is_started:
+                cluster.start()
             yield cluster
         finally:
             cluster.stop()

@@ -32,12 +32,22 @@ public final class Cells {
                 RecoveryCells.addTo(cells);
                 AdminCells.addTo(cells);
                 FaultCells.addTo(cells);
+                ReadOnlyCells.addTo(cells);
+                break;
+            case "disk-full":
+                ReadOnlyCells.addDiskFullTo(cells);
+                break;
+            case "limits":
+                LimitCells.addTo(cells);
                 break;
             case "autorecovery":
                 AutoRecoveryCells.addTo(cells);
                 break;
             case "distributedlog":
                 LogCells.addTo(cells);
+                break;
+            case "rolling":
+                RollingCells.addTo(cells);
                 break;
             case "kills":
                 cells.put("kill-rounds", new KillRounds());

@@ -28,7 +28,7 @@ final class FaultCells {
     }
 
     /** The client gets stuck now and then when it replaces the same bookie twice (apache/bookkeeper#4261). */
-    private static void retried(Check.Action action) throws Exception {
+    static void retried(Check.Action action) throws Exception {
         for (int attempt = 0;; attempt++) {
             try {
                 action.run();

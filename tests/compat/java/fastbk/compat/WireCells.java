@@ -21,12 +21,13 @@ import org.apache.bookkeeper.proto.checksum.DigestManager;
 final class WireCells {
     private final World world;
     private final BookieClient bookies;
-    private final BookieId bookie;
-    private final long ledgerId;
-    private final byte[] key;
+    final BookieId bookie;
+    final long ledgerId;
+    final byte[] key;
     private final DigestManager digests;
 
-    private WireCells(World world) throws Exception {
+    /** With a fresh ledger on one bookie. */
+    WireCells(World world) throws Exception {
         this.world = world;
         bookies = world.client().getClientCtx().getBookieClient();
         LedgerHandle ledger = world.create(1, 1, 1);
@@ -159,25 +160,29 @@ final class WireCells {
         }
     }
 
-    private int add(long entryId, byte[] masterKey, short flags) throws Exception {
+    int add(long entryId, byte[] masterKey, short flags) throws Exception {
         return add(entryId, entryId - 1, masterKey, flags);
     }
 
     private int add(long entryId, long lac, byte[] masterKey, short flags) throws Exception {
+        return addLater(entryId, lac, masterKey, flags).get(15, TimeUnit.SECONDS);
+    }
+
+    CompletableFuture<Integer> addLater(long entryId, long lac, byte[] masterKey, short flags) {
         ByteBuf data = Unpooled.wrappedBuffer(World.payload(ledgerId, entryId));
         ReferenceCounted packaged =
                 digests.computeDigestAndPackageForSending(entryId, lac, 10_000, data, masterKey, flags);
         CompletableFuture<Integer> done = new CompletableFuture<>();
         bookies.addEntry(bookie, ledgerId, masterKey, entryId, packaged,
                 (rc, ledger, entry, from, context) -> done.complete(rc), null, flags, false, WriteFlag.NONE);
-        return done.get(15, TimeUnit.SECONDS);
+        return done;
     }
 
-    private int read(long ledger, long entryId, short flags, byte[] masterKey) throws Exception {
+    int read(long ledger, long entryId, short flags, byte[] masterKey) throws Exception {
         return readLater(ledger, entryId, flags, masterKey).get(15, TimeUnit.SECONDS);
     }
 
-    private CompletableFuture<Integer> readLater(long ledger, long entryId, short flags, byte[] masterKey) {
+    CompletableFuture<Integer> readLater(long ledger, long entryId, short flags, byte[] masterKey) {
         CompletableFuture<Integer> done = new CompletableFuture<>();
         bookies.readEntry(bookie, ledger, entryId, (rc, id, entry, body, context) -> done.complete(rc), null, flags,
                 masterKey);

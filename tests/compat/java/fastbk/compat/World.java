@@ -158,6 +158,19 @@ final class World implements AutoCloseable {
         ask("resume", bookie.toString());
     }
 
+    /** Has a bookie refuse adds, over HTTP. After the cell it takes them again, if it did not before. */
+    void readOnly(BookieId bookie) throws Exception {
+        touched.add(bookie.toString());
+        ask("read-only", bookie.toString());
+    }
+
+    /** Has a bookie take adds again, and waits until the shared client chooses it. */
+    void writable(BookieId bookie) throws Exception {
+        ask("writable", bookie.toString());
+        touched.remove(bookie.toString());
+        awaitAll();
+    }
+
     /** Asks the one who started us, and returns the answer. */
     synchronized String ask(String... words) throws IOException {
         System.out.println("ASK\t" + String.join("\t", words));

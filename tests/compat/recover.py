@@ -1,0 +1,105 @@
+"""`fastbk bookie recover` and `decommission` of lost bookies of either kind, without AutoRecovery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import fastbk.sync
+from fastbk.devcluster.processes import wait_for
+from fastbk.errors import Error
+from tests.compat.members import FASTBK
+from tests.compat.python_side import PASSWORD, PythonSide, payload
+from tests.compat.results import Result
+from tests.compat.rig import Cluster, Rig
+from tests.compat.rolling import run
+
+COLUMN = "fastbk > mixed"
+ENTRIES = 60
+GONE_S_MAX = 30.0
+QUORUMS = ((3, 2, 2), (3, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3))
+
+
+def recover_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
+    """Five bookies, three of ours; one of each kind is lost, one after the other."""
+    with rig.cluster(ours=3, apache=2, is_made_by_apache=True) as cluster:
+        for name, cell in CELLS.items():
+            if only and not any(word in name for word in only):
+                continue
+            started_s = time.monotonic()
+            verdict, reason = "pass", ""
+            try:
+                cell(cluster)
+            except Exception as error:
+                verdict, reason = "fail", f"{type(error).__name__}: {error}".replace("\n", " ")
+            yield Result(COLUMN, name, verdict, time.monotonic() - started_s, reason)
+
+
+def recover_apache(cluster: Cluster) -> None:
+    """One of Apache's is killed, what it held is copied, and it comes back."""
+    victim = cluster.members[-1].bookie_id
+    _lose(cluster, victim, "recover")
+    assert cluster.kazoo.exists(f"{cluster.location.root}/cookies/{victim}"), "its cookie stays"
+    cluster.restore(victim)
+
+
+def recover_ours(cluster: Cluster) -> None:
+    """One of ours is killed, what it held is copied, and it comes back."""
+    victim = cluster.members[1].bookie_id
+    _lose(cluster, victim, "recover")
+    cluster.restore(victim)
+
+
+def decommission_apache(cluster: Cluster) -> None:
+    """One of Apache's is stopped, copied and forgotten."""
+    victim = cluster.members[-1].bookie_id
+    _lose(cluster, victim, "decommission")
+    assert not cluster.kazoo.exists(f"{cluster.location.root}/cookies/{victim}"), "its cookie"
+
+
+CELLS: dict[str, Callable[[Cluster], None]] = {
+    "fastbk-recover-apache": recover_apache,
+    "fastbk-recover-ours": recover_ours,
+    "fastbk-decommission-apache": decommission_apache,
+}
+
+
+def _lose(cluster: Cluster, victim: str, verb: str) -> None:
+    """Write ledgers, one of them left open, lose a bookie, run the verb, and look at every ledger."""
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        written = []
+        for sizes in QUORUMS * 3:
+            writer = client.create_ledger(*sizes, password=PASSWORD)
+            writer.append_many([payload(writer.ledger_id, n) for n in range(ENTRIES)])
+            writer.close()
+            written.append(writer.ledger_id)
+        # On all but one: the victim, most likely, among them.
+        left_open = client.create_ledger(4, 3, 2, password=PASSWORD)
+        while not _names(client, left_open.ledger_id, victim):
+            left_open = client.create_ledger(4, 3, 2, password=PASSWORD)
+        left_open.append_many([payload(left_open.ledger_id, n) for n in range(ENTRIES)])
+        written.append(left_open.ledger_id)
+        assert any(_names(client, ledger_id, victim) for ledger_id in written[:-1])
+        cluster.member(victim).kill()
+        wait_for(
+            lambda: cluster.registered_by(victim) == 0, GONE_S_MAX, "the end of its registration"
+        )
+        words = ("bookie", verb, victim, "--grace", "1", "--metadata", cluster.metadata_uri)
+        run([*FASTBK, *words], cluster.folder)
+        for ledger_id in written:
+            assert not _names(client, ledger_id, victim), f"{ledger_id} still names {victim}"
+        try:
+            left_open.append(b"late")
+        except Error:
+            pass
+        else:
+            raise AssertionError("the writer of a ledger that was closed went on")
+    with PythonSide(cluster.metadata_uri) as reader:
+        for ledger_id in written:
+            assert reader.read(str(ledger_id)) == str(ENTRIES - 1), f"ledger {ledger_id}"
+
+
+def _names(client: fastbk.sync.Client, ledger_id: int, bookie_id: str) -> bool:
+    """Return whether a ledger counts on a bookie."""
+    fragments = client.ledger_info(ledger_id).metadata.fragments
+    return any(bookie_id in fragment.ensemble for fragment in fragments)

@@ -1,0 +1,216 @@
+"""Apache's bookies become ours one by one, by import and under load, and one goes back: docs/migration.md, followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import fastbk.sync
+from fastbk.devcluster.processes import wait_for
+from tests.compat.autorecovery import daemon
+from tests.compat.java_cells import run_cells
+from tests.compat.members import FASTBK, ApacheMember, ConfFile, ConfMember, FileMember, free_port
+from tests.compat.results import Result
+from tests.compat.rig import SHELL_MAIN, Cluster, Rig
+
+COMMAND_S_MAX = 120.0
+GONE_S_MAX = 30.0
+LIMBO_S_MAX = 90.0
+CELL_S_MAX = 300
+RUN_S_MAX = 900.0
+
+
+def rolling_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
+    """Three of Apache's bookies, writers on two at a time, and AutoRecovery beside them.
+
+    Its check of replicas is off: DbLedgerStorage does not answer it, and the auditor waits for nothing else meanwhile.
+    """
+    with rig.cluster(is_started=False, is_made_by_apache=True) as cluster:
+        cluster.add_apache(3)
+        cluster.start()
+        with daemon(cluster, {"auditorReplicasCheckInterval": 0}):
+            move = Move(cluster)
+            answers: dict[str, Callable[..., str]] = {
+                "move-bookies": lambda: " ".join(one.bookie_id for one in cluster.members),
+                "move-read-only": move.read_only,
+                "move-import": move.take_over,
+                "move-import-taken-back": move.take_over_and_back,
+                "move-new-apache": move.new_apache,
+                "move-decommission": move.decommission,
+            }
+            yield from run_cells(
+                "java > apache, then ours",
+                cluster,
+                rig.programs,
+                [cluster.metadata_uri, "v3", "rolling", *only],
+                options=[f"-Dfastbk.compat.seconds={CELL_S_MAX}"],
+                more_answers=answers,
+                run_s_max=RUN_S_MAX,
+            )
+
+
+class Move:
+    """What the operator does."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        settings = {
+            "bookiePort": free_port(),
+            "metadataServiceUri": cluster.metadata_uri,
+            "advertisedAddress": "127.0.0.1",
+            "allowLoopback": "true",
+            "zkTimeout": 4000,
+        }
+        self._shell_conf = cluster.folder / "shell.conf"
+        self._shell_conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def read_only(self, bookie_id: str) -> str:
+        """Make a bookie read-only."""
+        self._cluster.set_read_only(bookie_id, is_read_only=True)
+        return ""
+
+    def take_over(self, bookie_id: str) -> str:
+        """Stop one of Apache's, import what it holds, and start ours in its place."""
+        old = self._apache(bookie_id)
+        self._shell("autorecovery", "-disable")
+        self._stop(old)
+        self._start(self._import(old))
+        self._shell("autorecovery", "-enable")
+        return ""
+
+    def take_over_and_back(self, bookie_id: str) -> str:
+        """Import, do not start, and have Apache's bookie go on."""
+        old = self._apache(bookie_id)
+        self._shell("autorecovery", "-disable")
+        self._stop(old)
+        new = self._import(old)
+        uri = self._cluster.metadata_uri
+        forget = ("cluster", "cookies", "--forget", bookie_id, "--even-if-named", "--metadata", uri)
+        self._fastbk(*forget)
+        cookie = old.folder / "ledgers" / "current" / "VERSION"
+        self._shell("cookie_create", "--cookie-file", str(cookie), bookie_id)
+        shutil.rmtree(new.folder)
+        old.spawn()
+        old.wait_ready()
+        self._shell("autorecovery", "-enable")
+        return ""
+
+    def new_apache(self) -> str:
+        """Start another one of Apache's, with empty directories and an id of its own."""
+        member = ApacheMember(
+            self._cluster.folder / "apache-new",
+            self._cluster.programs,
+            self._cluster.metadata_uri,
+            self._cluster.registered_by,
+        )
+        self._cluster.members.append(member)
+        member.spawn()
+        member.wait_ready()
+        return member.bookie_id
+
+    def decommission(self, bookie_id: str) -> str:
+        """Stop one of ours, and have Apache's AutoRecovery empty it."""
+        member = self._cluster.member(bookie_id)
+        assert isinstance(member, FileMember)
+        self._stop(member)
+        self._shell("decommissionbookie", "-bookieid", bookie_id)
+        with fastbk.sync.connect(self._cluster.metadata_uri) as client:
+            for info in client.list_ledgers():
+                named = [one for one in info.metadata.fragments if bookie_id in one.ensemble]
+                if info.metadata.is_closed and named:
+                    raise AssertionError(f"ledger {info.ledger_id} still names {bookie_id}")
+        root = self._cluster.location.root
+        if self._cluster.kazoo.exists(f"{root}/cookies/{bookie_id}"):
+            raise AssertionError("its cookie is still there")
+        return ""
+
+    def _import(self, old: ApacheMember) -> ConfMember:
+        """Make the new bookie's file and directories."""
+        folder = self._cluster.folder / f"imported-{old.port}"
+        folder.mkdir()
+        directories = {
+            "BK_journalDirectories": str(folder / "journal"),
+            "BK_ledgerDirectories": str(folder / "ledgers"),
+        }
+        toml = folder / "bookie.toml"
+        toml.write_text(self._fastbk("config", "convert", str(old.conf), variables=directories))
+        words = ("bookie", "import", "--config", str(toml), "--from-conf", str(old.conf), "--json")
+        found = json.loads(self._fastbk(*words, "--dry-run"))
+        if found["open_ledgers"]:
+            raise AssertionError(f"{found['open_ledgers']} ledgers on it are not closed")
+        done = json.loads(self._fastbk(*words, "--replace-cookie"))
+        if done["entries"] != found["entries"] or not done["entries"]:
+            raise AssertionError(f"{done['entries']} entries imported, {found['entries']} found")
+        print(f"{old.bookie_id}: {done['ledgers']} ledgers, {done['entries']:,} entries imported")
+        return ConfMember(
+            folder,
+            ConfFile(toml, old.port, old.http_port),
+            self._cluster.registered_by,
+        )
+
+    def _start(self, new: ConfMember) -> None:
+        """Start it in the place of the one with its id, and wait until it is in limbo with nothing."""
+        members = self._cluster.members
+        members[[one.bookie_id for one in members].index(new.bookie_id)] = new
+        new.spawn()
+        new.wait_ready()
+
+        def is_whole() -> bool:
+            words = ("doctor", "--config", str(new.conf), "--problems", "--json")
+            return "in limbo" not in self._fastbk(*words, codes=(0, 1))
+
+        wait_for(is_whole, LIMBO_S_MAX, "the end of limbo")
+
+    def _stop(self, member: FileMember) -> None:
+        member.stop()
+        wait_for(
+            lambda: self._cluster.registered_by(member.bookie_id) == 0,
+            GONE_S_MAX,
+            "the end of its registration",
+        )
+
+    def _apache(self, bookie_id: str) -> ApacheMember:
+        member = self._cluster.member(bookie_id)
+        assert isinstance(member, ApacheMember)
+        return member
+
+    def _fastbk(
+        self,
+        *words: str,
+        variables: Mapping[str, str] | None = None,
+        codes: tuple[int, ...] = (0,),
+    ) -> str:
+        return run([*FASTBK, *words], self._cluster.folder, variables, codes)
+
+    def _shell(self, *words: str) -> str:
+        conf = ("-conf", str(self._shell_conf))
+        command = self._cluster.programs.command(SHELL_MAIN, *conf, *words)
+        return run(command, self._cluster.folder)
+
+
+def run(
+    command: list[str],
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    codes: tuple[int, ...] = (0,),
+) -> str:
+    """Return what a command prints. Raises AssertionError if it ends with another code."""
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(variables or {})},
+        timeout=COMMAND_S_MAX,
+    )
+    with open(folder / "commands.log", "a") as log:
+        log.write(f"{' '.join(command)}\n{done.stdout}{done.stderr}-> {done.returncode}\n\n")
+    if done.returncode not in codes:
+        tail = " | ".join((done.stdout + done.stderr).splitlines()[-3:])
+        raise AssertionError(f"{' '.join(command[-8:])}: exit code {done.returncode}: {tail}")
+    return done.stdout
