@@ -85,6 +85,7 @@ public abstract class BookKeeperClusterTestCase extends TestSurroundings {
         baseClientConf.setMetadataServiceUri(uri);
         baseClientConf.setAllocatorPoolingPolicy(PoolingPolicy.UnpooledHeap);
         if (numBookies > 0) {
+            bkc = null;
             client();
         }
         List<ServerConfiguration> confs = new ArrayList<>();
