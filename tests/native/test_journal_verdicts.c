@@ -274,7 +274,7 @@ test_notices(void)
     uint64_t over = rig_add(&rig, 0, 3, 0, 1, 0, 64);
     uint64_t over_fenced = rig_add(&rig, 0, 4, 0, 1, 0, 64);
     rig_settle(&rig);
-    CHECK_EQUAL(rig_verdict(&rig, 0, deleted), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(rig_verdict(&rig, 0, deleted), FBK_S_FENCED); /* fenced before: its writer is to hear that */
     CHECK_EQUAL(rig_verdict(&rig, 0, deleted_repair), FBK_S_NO_LEDGER);
     CHECK_EQUAL(rig_verdict(&rig, 0, alive), 0);
     CHECK_EQUAL(rig_verdict(&rig, 0, over), 0);
@@ -324,7 +324,7 @@ test_forgotten(void)
     uint64_t alive = rig_add(&rig, 0, 3, 7, 1, FBK_FLAG_RECOVERY, 64);
     rig_settle(&rig);
     CHECK_EQUAL(rig_verdict(&rig, 0, again), 0);
-    CHECK_EQUAL(rig_verdict(&rig, 0, fenced), FBK_S_NO_LEDGER);
+    CHECK_EQUAL(rig_verdict(&rig, 0, fenced), FBK_S_FENCED);
     CHECK_EQUAL(rig_verdict(&rig, 0, alive), FBK_V_CHECK);
     const uint64_t *answers = rig.segment->notice_answers;
     CHECK_EQUAL(fbk_cursor_load(&rig.segment->notices_consumed), 6);

@@ -94,6 +94,14 @@ int32_t fbk_index_damage(struct fbk_index *index);
 /* All states into a memory file, one behind the other.  Returns their count. */
 int64_t fbk_index_write_states(struct fbk_index *index, int32_t states_fd);
 
+/* ---- explicit LACs, as their writers signed them (ledger id and LAC, big-endian, then the digest).  How many were kept since the
+ * start; all there are into `out`, of fbk_index_lacs_bytes_max bytes, each behind its size in one byte: the bytes used. */
+uint32_t fbk_index_lacs_kept(const struct fbk_index *index);
+uint32_t fbk_index_lacs_bytes_max(void);
+uint32_t fbk_index_lacs(const struct fbk_index *index, uint8_t *out);
+/* Takes one back at a start.  0: its ledger is not here, or in limbo (INV-X4), or it makes no sense. */
+uint32_t fbk_index_put_lac(struct fbk_index *index, const uint8_t *body, uint32_t body_bytes);
+
 /* ---- gc.  Ids of undeleted ledgers from *cursor (0 at first) on; 0 at the end. */
 int32_t fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max);
 /* Marks ledgers deleted and tells the journal, which takes no adds to them from then on; returns how many were known and not

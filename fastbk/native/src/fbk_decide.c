@@ -31,6 +31,9 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
     if (is_fence && (flags & FBK_LEDGER_FENCED) && (flags & FBK_LEDGER_HAS_KEY))
         return FBK_TAKE_ORDERED;
     bool normal = !is_fence && !(record->flags & FBK_FLAG_RECOVERY);
+    *status = FBK_S_FENCED; /* deleted since or not: its writer is to hear that the ledger is no longer his */
+    if (normal && (flags & FBK_LEDGER_FENCED))
+        return FBK_TAKE_REFUSED;
     *status = FBK_S_NO_LEDGER; /* whatever lies under a deleted id goes with the next merge */
     if (!is_fence && (flags & FBK_LEDGER_DELETED))
         return FBK_TAKE_REFUSED;

@@ -253,6 +253,51 @@ keep_lac_body(struct fbk_index *index, int64_t ledger_id, int64_t lac, const uin
     memcpy(slot->bytes, body, body_bytes);
 }
 
+uint32_t
+fbk_index_lacs_bytes_max(void)
+{
+    return LAC_BODY_SETS * LAC_BODY_WAYS * (1 + FBK_LAC_BODY_BYTES_MAX);
+}
+
+uint32_t
+fbk_index_lacs_kept(const struct fbk_index *index)
+{
+    return index->lac_age;
+}
+
+uint32_t
+fbk_index_lacs(const struct fbk_index *index, uint8_t *out)
+{
+    uint8_t *at = out;
+    for (uint32_t n = 0; n < LAC_BODY_SETS * LAC_BODY_WAYS; n++) {
+        const struct fbk_lac_body *slot = &index->lac_bodies[n];
+        if (slot->size_bytes == 0)
+            continue;
+        *at++ = (uint8_t)slot->size_bytes;
+        memcpy(at, slot->bytes, slot->size_bytes);
+        at += slot->size_bytes;
+    }
+    return (uint32_t)(at - out);
+}
+
+uint32_t
+fbk_index_put_lac(struct fbk_index *index, const uint8_t *body, uint32_t body_bytes)
+{
+    if (body_bytes < 16 || body_bytes > FBK_LAC_BODY_BYTES_MAX)
+        return 0;
+    int64_t ledger_id = (int64_t)fbk_load_be64(body);
+    int64_t lac = (int64_t)fbk_load_be64(body + 8);
+    struct fbk_ledger_state *state = ledger_id < 0 ? NULL : fbk_index_ledger(index, ledger_id);
+    if (lac < 0 || !fbk_index_is_here(state) || (state->flags & FBK_LEDGER_LIMBO))
+        return 0;
+    keep_lac_body(index, ledger_id, lac, body, body_bytes);
+    if (lac > state->lac) {
+        fbk_index_touch(index, state);
+        state->lac = lac;
+    }
+    return 1;
+}
+
 void
 fbk_index_forget_lac(struct fbk_index *index, int64_t ledger_id)
 {

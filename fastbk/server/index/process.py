@@ -28,6 +28,7 @@ from fastbk.server.gc_messages import Space
 from fastbk.server.index.background import Background
 from fastbk.server.index.digests import DigestTypes
 from fastbk.server.index.disk import IndexDisk
+from fastbk.server.index.explicit_lacs import ExplicitLacs
 from fastbk.server.index.flush import Flusher, FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
@@ -151,6 +152,7 @@ class Parts:
             ),
             self.store,
         )
+        self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
         self.background = Background(self.store, self.jobs.post)
         self.flusher = Flusher(
             self.index,
@@ -204,6 +206,8 @@ class IndexLoop:
         self.index = parts.index
         self.flusher = parts.flusher
         self.checkpoint = parts.checkpoint
+        self.jobs = parts.jobs
+        self.explicit_lacs = parts.explicit_lacs
         self.digests = DigestTypes(child.offer)
         self.scrubber = parts.scrubber(self.digests)
         self.port = GcPort(
@@ -230,6 +234,7 @@ class IndexLoop:
         if wants_flush and self.disk.may_flush and not self.flusher.is_busy:
             self.scrubber.wants_flush = False
             self.flusher.begin()
+            self.explicit_lacs.write(self.jobs)
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_INTERVAL_S
@@ -266,6 +271,7 @@ class IndexLoop:
         while idle < EXIT_DRAIN_ROUNDS:
             reasons = self.step(DRAIN_STEP_TIMEOUT_MS)
             idle = idle + 1 if reasons & IDLE else 0
+        self.explicit_lacs.write(self.jobs)  # done before the flush is: jobs keep their order
         self.flusher.flush_now(clean=True)
 
 
@@ -321,6 +327,7 @@ def main(child: Child) -> None:
         confirm=lambda: confirm_damage(parts),
     )
     remove_limbo(parts.disk, config.settings.directory)
+    parts.explicit_lacs.load()
     kill_point("index.replay_before_states")
     states = parts.index.write_states(child.fds["states"])
     logs.info(

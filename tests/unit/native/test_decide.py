@@ -94,6 +94,15 @@ def test_limbo_takes_repairs_only_and_denies_nothing(table: LedgerTable, fenced:
     assert table.decide(3, 1, Kind.ADD, RECOVERY, KEY) == refused(Status.NO_LEDGER)
 
 
+def test_a_fenced_ledger_that_was_deleted_is_fenced_to_its_writer(table: LedgerTable) -> None:
+    """As Apache's bookies say: it is somebody else's, and to look for it in metadata is no use."""
+    table.put(LedgerState(6, flags=FENCED | DELETED))
+    assert table.decide(6, 1, Kind.ADD, 0, KEY) == refused(Status.FENCED)
+    assert table.decide(6, 1, Kind.ADD, RECOVERY, KEY) == refused(Status.NO_LEDGER)
+    table.put(LedgerState(6, flags=DELETED))
+    assert table.decide(6, 1, Kind.ADD, 0, KEY) == refused(Status.NO_LEDGER)
+
+
 @pytest.mark.parametrize(
     "state", [LedgerState(4, flags=LIMBO), LedgerState(4, 9, 8, 0, LIMBO, KEY)]
 )
