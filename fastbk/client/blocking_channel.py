@@ -245,7 +245,8 @@ class BlockingChannel:
         if request_id == 0 and answer.kind in (codec.STATUS_ONLY, codec.ERROR_REPLY):
             raise ProtocolError(f"the bookie refused a frame: {status_name(answer.status)}")
         if request_id == HELLO_REQUEST_ID:
-            self._greeted(answer)
+            if not self.is_up:
+                self._greeted(answer)
             return
         for one in range(request_id, request_id + words[at + 2]):
             if one in self.answers:

@@ -298,6 +298,20 @@ take_bytes(const struct values *values, uint32_t slot, const uint8_t **bytes, ui
     *size_bytes = (uint32_t)values->slots[slot].number;
 }
 
+/* What the answer itself says; Apache's clients look at it, too, where the one outside is good. */
+static uint32_t
+inner_status(const struct values *values, uint32_t operation)
+{
+    static const uint8_t slots[13] = {
+        [FBK_APACHE_READ] = RESPONSE_READ_STATUS,         [FBK_APACHE_ADD] = RESPONSE_ADD_STATUS,
+        [FBK_APACHE_WRITE_LAC] = RESPONSE_WRITE_LAC_STATUS, [FBK_APACHE_READ_LAC] = RESPONSE_READ_LAC_STATUS,
+        [FBK_APACHE_INFO] = RESPONSE_INFO_STATUS,         [FBK_APACHE_FORCE] = RESPONSE_FORCE_STATUS,
+        [FBK_APACHE_LIST] = RESPONSE_LIST_STATUS,
+    };
+    const uint32_t slot = operation < sizeof slots ? slots[operation] : 0;
+    return slot != 0 ? (uint32_t)number_or(values, slot, FBK_APACHE_EOK) : FBK_APACHE_EOK;
+}
+
 static int32_t
 read_v3_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply *reply)
 {
@@ -335,6 +349,8 @@ read_v3_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     case FBK_APACHE_LIST: take_bytes(&values, RESPONSE_LIST_AVAILABILITY, &reply->blob, &reply->blob_bytes); break;
     default: break; /* a status alone */
     }
+    if (reply->status == FBK_APACHE_EOK)
+        reply->status = inner_status(&values, reply->asked.operation);
     return 0;
 }
 

@@ -236,3 +236,15 @@ def test_the_client_without_await_does_the_same(version: str) -> None:
         assert following.last_add_confirmed() == 4
         tailed.close()
         assert [bytes(one.data) for one in following.tail()] == [b"%d" % one for one in range(5)]
+
+
+def test_a_second_hello_is_an_answer_to_nobody() -> None:
+    """Else a bookie that repeats it would be sent all that it has not acknowledged, each time."""
+    with in_a_thread(1) as (store, toys), fastbk.sync.connect(store) as client:
+        writer = client.create_ledger(1, 1)
+        toys[0].strange_answers = 20
+        for _ in range(20):
+            writer.append(b"x")
+        writer.close()
+        sent = [one.entry_id for one in asked(toys, frames.ADD, 3)]
+        assert sorted(sent) == list(range(20))

@@ -152,6 +152,18 @@ def test_statuses_of_both_versions_become_ours() -> None:
         assert statuses(one) == [(77, ours)]
 
 
+def test_a_good_status_outside_does_not_hide_the_one_inside() -> None:
+    bodies: dict[int, dict[str, object]] = {
+        ADD: {"addResponse": {"status": 504, "ledgerId": 5, "entryId": 7}},
+        READ: {"readResponse": {"status": 504, "ledgerId": 5, "entryId": 7}},
+        10: {"forceLedgerResponse": {"status": 504, "ledgerId": 5}},
+    }
+    for operation, body in bodies.items():
+        one = lane(3)
+        one.hear(v3_reply(operation, 77, **body))
+        assert statuses(one) == [(77, Status.FENCED)]
+
+
 def test_answers_of_version_2_go_to_who_asked_first() -> None:
     one = lane(2)
     for request_id in range(1, 201):

@@ -136,3 +136,23 @@ async def test_a_batch_of_any_size_has_its_first_entry(size_bytes_max: int) -> N
             assert 1 <= limit <= stand_in.options().frame_size_bytes_max
             assert size_bytes_max > 37 or limit == 1
             await client.close()
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\xf8\x03\x01",  # field 63: a number, a group, four bytes
+        b"\xf3\x03\x08\x01\xf4\x03",
+        b"\xfd\x03four",
+        b"\x0a\x02\x20\x64",  # more of the header: the priority
+    ],
+)
+async def test_what_python_answers_may_have_fields_that_nobody_knows(tail: bytes) -> None:
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            client = await bookie.connect()
+            for question in (apache.v3_info(4, 3), apache.v3_auth(4)):
+                client.send(apache.framed(question[4:] + tail))
+                reply = await hear_v3(client)
+                assert (reply.txn, reply.status) == (4, EOK)
+            await client.close()
