@@ -1,4 +1,4 @@
-"""A known number of requests of each kind over three protocols, found exactly in Apache's names (INV-S1)."""
+"""A known number of requests of each kind over three protocols, found exactly in Apache's names (INV-O1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* Counters and gauges of what becomes of requests: INV-S1 (fbk_worker_count.h). */
+/* Counters and gauges of what becomes of requests: INV-O1 (fbk_worker_count.h). */
 #include "fbk_worker_count.h"
 
 #include "fbk_schema.h"

@@ -1,6 +1,6 @@
 /* How requests end, counted by what they were: the names that operators' dashboards know (docs/metrics.md).
  *
- * INV-S1: a request that is answered is counted exactly once, with the answer that its client gets: as done or as failed.
+ * INV-O1: a request that is answered is counted exactly once, with the answer that its client gets: as done or as failed.
  * Adds are counted where their one step ends, whoever asked (one run of equal latencies is one observation); the rest of
  * Apache's requests, which may take several of our steps, where their last word is said. */
 #ifndef FBK_WORKER_COUNT_H
