@@ -7,10 +7,10 @@ import java.lang.reflect.Field;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import org.apache.bookkeeper.bookie.BookieImpl;
+import org.apache.bookkeeper.bookie.BookieStateManager;
 import org.apache.bookkeeper.bookie.GarbageCollectorThread;
 import org.apache.bookkeeper.bookie.InterleavedLedgerStorage;
 import org.apache.bookkeeper.bookie.LedgerDirsManager;
-import org.apache.bookkeeper.bookie.StateManager;
 import org.apache.bookkeeper.proto.BookieServer;
 import org.mockito.invocation.InvocationOnMock;
 
@@ -45,7 +45,7 @@ public final class StandIns {
     }
 
     private static BookieImpl bookie(BookieProcess process) {
-        StateManager state = standIn(StateManager.class, process, Map.of(
+        BookieStateManager state = standIn(BookieStateManager.class, process, Map.of(
                 "transitionToReadOnlyMode", call -> setReadOnly(process, true),
                 "doTransitionToReadOnlyMode", call -> nothing(() -> process.setReadOnly(true)),
                 "transitionToWritableMode", call -> setReadOnly(process, false),
