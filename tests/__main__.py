@@ -58,10 +58,11 @@ def phases() -> list[tuple[str, list[str]]]:
     """Return the pytest runs of the chosen tier: a title and arguments."""
     name, markers = tier()
     both = f"({markers}) and " if markers else ""
-    parallel = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
+    slowest = "--durations=30"
+    parallel = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal", slowest]
     listed = [("parallel", [*parallel, "-m", f"{both}not serial"])]
     if name != "fast":
-        listed.append(("serial", ["-m", f"{both}serial"]))
+        listed.append(("serial", [slowest, "-m", f"{both}serial"]))
     return listed
 
 
