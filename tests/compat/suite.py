@@ -21,7 +21,7 @@ from tests.compat.suite_bookies import SuiteBookies
 COLUMN = "apache's tests > ours"
 MAIN = "fastbk.suite.Suite"
 PACKAGE = "org.apache.bookkeeper."
-CLASS_S_MAX = 1200.0
+CLASS_S_MAX = 2400.0
 
 
 @dataclass

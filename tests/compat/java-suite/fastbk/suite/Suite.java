@@ -14,8 +14,8 @@ import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
 /**
- * Runs one class of Apache's tests. Arguments: its name; `-method=reason` for each test that cannot apply; `+method`
- * for the only ones to run.
+ * Runs one class of Apache's tests. Arguments: its name; `-method=reason` for each test that cannot apply, with its
+ * parameters or for all of them; `+method` for the only ones to run.
  */
 public final class Suite {
     private static final int REASON_CHARS_MAX = 300;
@@ -85,12 +85,13 @@ public final class Suite {
             if (!only.isEmpty() && !only.contains(method(test))) {
                 return false;
             }
-            String reason = excluded.get(method(test));
+            String key = excluded.containsKey(test.getMethodName()) ? test.getMethodName() : method(test);
+            String reason = excluded.get(key);
             if (reason == null) {
                 found++;
                 return true;
             }
-            left.add(method(test));
+            left.add(key);
             if (said.add(name(test))) {
                 Asker.cell(name(test), "skip", 0, reason);
             }
