@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -110,9 +110,7 @@ class FastbkMember:
 
     def signal(self, number: signal.Signals) -> None:
         self._bookie.refresh()
-        for pid in self._bookie.pids.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        send_signal(self._bookie.pids.values(), number)
 
     def cpu_s(self) -> float:
         self._bookie.refresh()
@@ -201,9 +199,7 @@ class FileMember(ABC):
             self._wait_gone(pids)
 
     def signal(self, number: signal.Signals) -> None:
-        for pid in self._pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        send_signal(self._pids(), number)
 
     def cpu_s(self) -> float:
         return sum(cpu_seconds({str(pid): pid for pid in self._pids()}).values())
@@ -310,6 +306,30 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> dict[str, obj
         "numAddWorkerThreads": 1,
         "numReadWorkerThreads": 2,
     }
+
+
+def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes; after SIGSTOP, wait until every thread of theirs stands still.
+
+    A busy machine lets some of them run on for a while: a bookie that answers part of a read and then falls silent is
+    one that Java's client does not ask another one beside.
+    """
+    reached = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            reached.append(pid)
+    if number is signal.SIGSTOP:
+        wait_for(lambda: all(map(stands_still, reached)), STOP_TIMEOUT_S, "processes to stop")
+
+
+def stands_still(pid: int) -> bool:
+    """Return whether no thread of a process can run."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            if stat.read_text().rpartition(")")[2].split()[0] not in ("T", "t", "Z", "X"):
+                return False
+    return True
 
 
 def children_of(parent: int) -> list[int]:
