@@ -219,26 +219,33 @@ class LedgerReader:
         Waits by long polls at all bookies of the ledger, and follows its changes of bookies. When no bookie answers
         for `read_timeout`, raises NotEnoughBookies: tail again from the last entry seen.
         """
+        async with contextlib.aclosing(self.tail_batches(first)) as batches:
+            async for batch in batches:
+                for one in batch:
+                    yield one
+
+    async def tail_batches(self, first: EntryId = 0) -> AsyncGenerator[Batch, None]:
+        """Like `tail`, a Batch of consecutive entries at a time: whatever was acknowledged since the last one."""
         self._check()
         news = _Changes()
         if not self.metadata.is_closed:
             news.watch = await self._watch_ledger(self.ledger_id, news.tell)
             await self._refresh()
         try:
-            async with contextlib.aclosing(self._follow(first, news)) as entries:
-                async for entry in entries:
-                    yield entry
+            async with contextlib.aclosing(self._follow(first, news)) as batches:
+                async for batch in batches:
+                    yield batch
         finally:
             if news.watch is not None:
                 news.watch.close()
 
-    async def _follow(self, position: EntryId, news: _Changes) -> AsyncGenerator[Entry, None]:
+    async def _follow(self, position: EntryId, news: _Changes) -> AsyncGenerator[Batch, None]:
         while True:
             if self._lac >= position:
-                async with contextlib.aclosing(self.read(position, self._lac)) as entries:
-                    async for entry in entries:
-                        position = entry.entry_id + 1
-                        yield entry
+                async with contextlib.aclosing(self.read_batches(position, self._lac)) as batches:
+                    async for batch in batches:
+                        position = batch.last_entry_id + 1
+                        yield batch
                 continue
             if self.metadata.is_closed:
                 return
@@ -247,7 +254,8 @@ class LedgerReader:
             if heard.slow is not None:
                 self._prefer.were_slow([heard.slow])
             if heard.entry is not None:
-                yield Entry(self.ledger_id, position, memoryview(heard.entry.data))
+                entry = heard.entry._replace(data=memoryview(heard.entry.data))
+                yield Batch(self.ledger_id, [entry])
                 position += 1
 
     async def _poll(self, position: EntryId, news: _Changes) -> LacNews:

@@ -263,6 +263,23 @@ async def test_a_tail_follows_the_writer_to_the_end() -> None:
         assert seen == list(range(2, 301))
 
 
+async def test_a_tail_by_batches_hands_out_together_what_came_together() -> None:
+    async with toy_cluster(poll_interval=0.2) as (client, _, _):
+        writer = await filled(client, 500)
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        await reader.last_add_confirmed()
+        sizes: list[int] = []
+        seen, tail = 3, reader.tail_batches(3)
+        async for batch in tail:
+            assert batch.first_entry_id == seen
+            seen = batch.last_entry_id + 1
+            sizes.append(len(batch))
+            if seen == 500:
+                await writer.append(b"alone")
+                await writer.close()
+        assert seen == 501 and len(sizes) < 20, "no object an entry"
+
+
 async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
     async with toy_cluster(poll_interval=0.05, read_timeout=0.4) as (client, toys, _):
         writer = await filled(client, 5)
