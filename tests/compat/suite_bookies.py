@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -102,8 +103,11 @@ class SuiteBookies:
             bookie.wait_gone(STOP_TIMEOUT_S)
 
     def set_read_only(self, bookie_id: str, is_read_only: str) -> str:
-        """Have it refuse writes, or take them again, over Apache's HTTP endpoint."""
-        self._http(bookie_id, "state/readonly", f'{{"readOnly": {is_read_only}}}')
+        """Have it refuse writes, or take them again, over Apache's HTTP endpoint; say if it refuses to."""
+        try:
+            self._http(bookie_id, "state/readonly", f'{{"readOnly": {is_read_only}}}')
+        except urllib.error.HTTPError as error:
+            return f"refused: {error.read().decode(errors='replace')}"
         return ""
 
     def is_read_only(self, bookie_id: str) -> str:

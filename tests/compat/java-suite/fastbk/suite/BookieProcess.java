@@ -71,9 +71,17 @@ public final class BookieProcess {
         Asker.ask("resume", bookieId.toString());
     }
 
-    /** Has it refuse writes, or take them again, as an operator would. */
+    /** Has it refuse writes, or take them again, as an operator would; IOException if it does not. */
     public void setReadOnly(boolean isReadOnly) throws IOException {
-        Asker.ask("read-only", bookieId.toString(), String.valueOf(isReadOnly));
+        String refusal = askReadOnly(isReadOnly);
+        if (!refusal.isEmpty()) {
+            throw new IOException(refusal);
+        }
+    }
+
+    /** The same, and returns why it does not, or nothing. */
+    public String askReadOnly(boolean isReadOnly) throws IOException {
+        return Asker.ask("read-only", bookieId.toString(), String.valueOf(isReadOnly));
     }
 
     /** Whether it says of itself that it refuses writes. */

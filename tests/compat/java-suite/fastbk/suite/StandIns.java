@@ -55,7 +55,8 @@ public final class StandIns {
         // A directory that is full is one way to become read-only; tests that say so look at what follows from it.
         LedgerDirsManager directories = standIn(LedgerDirsManager.class, process, Map.of(
                 "addToFilledDirs", call -> nothing(() -> process.setReadOnly(true)),
-                "addToWritableDirs", call -> nothing(() -> process.setReadOnly(false))));
+                // One that its configuration makes read-only stays so.
+                "addToWritableDirs", call -> nothing(() -> process.askReadOnly(false))));
         return standIn(BookieImpl.class, process, Map.of(
                 "isRunning", call -> process.isRunning(),
                 "isReadOnly", call -> process.isReadOnly(),

@@ -31,6 +31,7 @@ import org.junit.Before;
  */
 public abstract class BookKeeperClusterTestCase extends TestSurroundings {
     private static final int REGISTERED_SECONDS_MAX = 60;
+    private static final int NEWS_MS = 250;
 
     protected final List<ServerTester> servers = new LinkedList<>();
 
@@ -264,7 +265,10 @@ public abstract class BookKeeperClusterTestCase extends TestSurroundings {
 
     private ServerTester start(ServerTester tester) throws Exception {
         tester.server.start();
-        return awaitRegistered(tester);
+        awaitRegistered(tester);
+        // The client's choice of bookies hears of it beside us, by nothing that could be waited for.
+        Thread.sleep(NEWS_MS);
+        return tester;
     }
 
     /** Starts bookies at once instead of one behind the other. */
@@ -279,6 +283,8 @@ public abstract class BookKeeperClusterTestCase extends TestSurroundings {
             tester.process.awaitReady();
             servers.add(awaitRegistered(tester));
         }
+        // The client's choice of bookies hears of them beside us, by nothing that could be waited for.
+        Thread.sleep(NEWS_MS);
     }
 
     private ServerTester awaitRegistered(ServerTester tester) throws Exception {
