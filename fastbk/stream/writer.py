@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TypeAlias
 
-from fastbk.errors import ClientClosed, ConfigError, QuorumTimeout, WriterFailed
+from fastbk.errors import ClientClosed, ConfigError, Error, QuorumTimeout, WriterFailed
 from fastbk.stream.append_engine import AppendEngine
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import Contents, check_epoch, close_segment, seal
@@ -54,6 +54,11 @@ class StreamWriter:
     def unacked_bytes(self) -> int:
         """What was appended and not acknowledged yet."""
         return self._opened().queue.unacked_bytes
+
+    @property
+    def failure(self) -> Error | None:
+        """What ended the writer; None while it goes on."""
+        return self._opened().failure
 
     def _opened(self) -> AppendEngine:
         if self._engine is None:
