@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from fastbk.devcluster import Bookie, wait_for
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 HTTP_TIMEOUT_S = 20.0
+PORT_TRIES = 10
+PORT_PAUSE_S = 1.0
 SMALL = {
     "journalMaxSizeMB": 16,
     "journalMaxMemorySizeMb": 16,
@@ -80,7 +83,14 @@ class SuiteBookies:
             bookie.refresh()
             return bookie.is_ready or not bookie.is_running
 
-        wait_for(is_settled, START_TIMEOUT_S, f"{bookie_id} to be ready")
+        for _ in range(PORT_TRIES):
+            wait_for(is_settled, START_TIMEOUT_S, f"{bookie_id} to be ready")
+            if bookie.is_ready or "cannot listen" not in bookie.reason:
+                break
+            # The test chose a free port, and somebody's connection has it since: not for long.
+            time.sleep(PORT_PAUSE_S)
+            bookie.reason = ""
+            bookie.spawn()
         if not bookie.is_ready:
             raise RuntimeError(f"{bookie_id} did not start: {bookie.reason or bookie.log_tail(1)}")
         return ""
