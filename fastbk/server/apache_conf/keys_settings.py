@@ -108,10 +108,11 @@ KEYS = (
     Key("diskUsageLwmThreshold", "= diskUsageThreshold", HONOURED, "disk.low_water_ratio", RATIO, rule="disk",
         note="At most diskUsageThreshold, and the same as that where only that one is set."),
     Key("diskCheckInterval", "10000", HONOURED, "disk.check_interval_ms", least=100, most=_DAY_MS),
-    Key("minUsableSizeForEntryLogCreation", "= logSizeLimit", HONOURED, "disk.free_bytes_min", rule="floors",
-        note="Raised to what a flush of a full journal may need."),
+    Key("minUsableSizeForEntryLogCreation", "= logSizeLimit", HONOURED, "disk.high_priority_free_bytes_min",
+        rule="floors", note="Where minUsableSizeForHighPriorityWrites is not set; raised as that."),
     Key("minUsableSizeForHighPriorityWrites", "= minUsableSizeForEntryLogCreation", HONOURED,
-        "disk.high_priority_free_bytes_min", rule="floors", note="Raised to what a flush of a full journal may need."),
+        "disk.high_priority_free_bytes_min", rule="floors", note="Raised to what a flush of a full journal may need;"
+        " from 1 PiB on taken as not set."),
     # Adds.
     Key("forceReadOnlyBookie", "false", HONOURED, "bookie.read_only", BOOLEAN),
     Key("persistBookieStatusEnabled", "false", HONOURED, "bookie.read_only_persists", BOOLEAN,

@@ -148,24 +148,34 @@ def _ring_bytes(setting: str, least: int) -> int:
     return 1 << (least - 1).bit_length() if is_ring and least else least
 
 
+NEVER_FREE_BYTES = 1 << 50
+"""Tests of Apache's set the largest number there is, to have what it bounds refused."""
+
+
 def apply_floors(work: Work) -> None:
-    """The free space that is kept on a ledger directory's disk."""
+    """The free space that is kept on a ledger directory's disk.
+
+    Apache's bookies ask both only once a disk is beyond `diskUsageThreshold`: neither makes one read-only that is not.
+    """
     journal = msgspec.convert(work.document.get("journal", {}), type(BookieConfig().journal))
     reserve = floors.reserve_bytes(journal)
     repair = int(reserve * floors.REPAIR_SHARE)
-    free = int(reserve * floors.FREE_SHARE)
     keys = ("minUsableSizeForHighPriorityWrites", "minUsableSizeForEntryLogCreation")
-    wanted = work.source.integer(keys[0])
-    if wanted is not None and wanted >= repair:
-        repair = wanted
-        work.put("disk.high_priority_free_bytes_min", wanted, keys[0])
-    elif wanted is not None:
-        work.remark(keys[0], f"raised to {format_size(repair)}")
-    wanted = work.source.integer(keys[1])
-    if wanted is not None and wanted >= max(free, repair):
-        work.put("disk.free_bytes_min", wanted, keys[1])
-    elif wanted is not None:
-        work.remark(keys[1], f"raised to {format_size(max(free, repair))}")
+    is_set = False
+    for key in keys:
+        wanted = work.source.integer(key)
+        if wanted is None:
+            continue
+        if wanted >= NEVER_FREE_BYTES:
+            work.remark(key, "no disk has so much: taken as not set")
+            continue
+        if is_set:
+            work.remark(key, f"{keys[0]} says it")
+        elif wanted < repair:
+            work.remark(key, f"raised to {format_size(repair)}")
+        else:
+            work.put("disk.high_priority_free_bytes_min", wanted, key)
+        is_set = True
 
 
 def fit_memory(work: Work, config: BookieConfig) -> BookieConfig:
