@@ -6,19 +6,17 @@ import contextlib
 import json
 import os
 import signal
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from fastbk.devcluster import Bookie, wait_for
+from fastbk.devcluster import Bookie, is_free, wait_for
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 HTTP_TIMEOUT_S = 20.0
 PORT_TRIES = 10
-PORT_PAUSE_S = 1.0
 SMALL = {
     "journalMaxSizeMB": 16,
     "journalMaxMemorySizeMb": 16,
@@ -83,12 +81,13 @@ class SuiteBookies:
             bookie.refresh()
             return bookie.is_ready or not bookie.is_running
 
+        port = _port(bookie.conf)
         for _ in range(PORT_TRIES):
             wait_for(is_settled, START_TIMEOUT_S, f"{bookie_id} to be ready")
             if bookie.is_ready or "cannot listen" not in bookie.reason:
                 break
             # The test chose a free port, and somebody's connection has it since: not for long.
-            time.sleep(PORT_PAUSE_S)
+            wait_for(lambda: is_free(port), START_TIMEOUT_S, f"port {port}")
             bookie.reason = ""
             bookie.spawn()
         if not bookie.is_ready:
@@ -158,6 +157,13 @@ class SuiteBookies:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
         return ""
+
+
+def _port(conf: Path) -> int:
+    """Return the port that a file of Apache's asks for."""
+    lines = conf.read_text("iso-8859-1").splitlines()
+    (port,) = (line.partition("=")[2] for line in lines if line.startswith("bookiePort "))
+    return int(port)
 
 
 def _word(value: bool) -> str:
