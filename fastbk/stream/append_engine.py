@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
     AppendUnknown,
     BufferFull,
+    ClientClosed,
     Error,
     LedgerFenced,
     MetadataConflict,
@@ -69,6 +71,8 @@ class AppendEngine:
         self._is_stopped = False
         self._is_scheduled = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._flushing: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._until_rolled: list[asyncio.Future[None]] = []
 
     def _make(
         self, row: Segment, ledger: LedgerWriter, codec: int, policy: StreamPolicy
@@ -83,10 +87,8 @@ class AppendEngine:
 
         With a linger, when that is over, or when an entry is full.
         """
-        if not self._options.linger:
+        if not self._options.linger or len(self.queue.groups) > 1 or self.queue.groups[0].is_atomic:
             self._send_soon()
-        elif len(self.queue.groups) > 1:
-            self._send()
         elif "linger" not in self._timers:
             self._timers["linger"] = self._loop.call_later(self._options.linger, self._send)
 
@@ -99,6 +101,8 @@ class AppendEngine:
         self._is_scheduled = False
         self._cancel("linger")
         queue, most = self.queue, self._options.entries_in_flight
+        if self._is_rolling and not queue.groups and self.failure is None:
+            self._segment_for_next()
         while queue.groups and self.failure is None:
             segment = self._segment_for_next()
             if segment is None or segment.in_flight >= most:
@@ -111,8 +115,14 @@ class AppendEngine:
             except BufferFull:
                 queue.groups.appendleft(group)
                 return  # an acknowledgement makes room, and comes here
-            except Error as error:
-                self._entry_failed(group, error)
+            except BaseException as error:
+                # It was not sent: it fails in its turn, behind all that was (INV-S5).
+                queue.groups.appendleft(group)
+                self.fail(
+                    error if isinstance(error, Error) else Error(f"cannot be sent: {error!r}")
+                )
+                if not isinstance(error, Exception):
+                    raise
 
     def _segment_for_next(self) -> SegmentWriter | None:
         """Return the segment to write to; None while a roll waits for acknowledgements, or none is there yet."""
@@ -123,9 +133,11 @@ class AppendEngine:
             keeper.want()
             self._wait_for_first()
             return None
+        if self._is_stopped:
+            return segment
         self._is_rolling = self._is_rolling or self._is_used(segment, 1.0)
         if self._is_rolling and keeper.ready is not None:
-            return None if segment.in_flight else self.roll_over()
+            return None if segment.in_flight else self._roll_over()
         if self._is_rolling or self._is_used(segment, 0.5):
             keeper.want()
         return segment
@@ -137,7 +149,16 @@ class AppendEngine:
         by_size = 0 < share * self._policy.roll_bytes <= segment.size_bytes
         return by_size or 0 < share * self._policy.roll_age_s <= segment.age_s(time.monotonic())
 
-    def roll_over(self) -> SegmentWriter:
+    async def roll(self) -> None:
+        """Return when another segment than now is written, which the next records go to, or the writer has ended."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._until_rolled.append(future)
+        self._is_rolling = True
+        self.keeper.want()
+        self._send_soon()
+        await future
+
+    def _roll_over(self) -> SegmentWriter:
         """Go on in the segment that is ready; all of the one before is acknowledged, and it is ended behind us."""
         assert self.segment is not None
         self._is_rolling = False
@@ -149,6 +170,7 @@ class AppendEngine:
         self.segment = self.keeper.take()
         self._policy = self._next_policy
         self._cancel("first")
+        self._wake_rolled()
         self._look_at_age()
         return self.segment
 
@@ -160,6 +182,12 @@ class AppendEngine:
         pause_s = min(max(self._policy.roll_age_s / 4, 0.05), 60.0)
         self._timers["age"] = self._loop.call_later(pause_s, self._look_at_age)
         self._segment_for_next()
+
+    def _wake_rolled(self) -> None:
+        waiting, self._until_rolled = self._until_rolled, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _wait_for_first(self) -> None:
         if "first" not in self._timers:
@@ -185,6 +213,7 @@ class AppendEngine:
         for slot, waiter in enumerate(group.waiters):
             if not waiter.done():
                 waiter.set_result(DLSN(segment, entry, slot))
+        self._wake_flushed()
         current = self.segment
         if current is not None and not current.in_flight and self._options.publish == "immediate":
             current.ledger.tell_if_idle()
@@ -193,10 +222,11 @@ class AppendEngine:
         self._progressed()
 
     def _entry_failed(self, group: Group, error: Error) -> None:
-        is_unsent = error.outcome == "not_written" and self.failure is None
-        self.fail(error)
-        assert self.failure is not None
-        self._give_up(group, self.failure if is_unsent else self._unknown(error))
+        if self.failure is None:
+            self._give_up(group, self._unknown(error))
+            self.fail(error)
+        else:
+            self._give_up(group, self._unknown(self.failure))
         self._settle()
 
     def _unknown(self, cause: Error) -> AppendUnknown:
@@ -206,12 +236,27 @@ class AppendEngine:
         error.__cause__ = cause
         return error
 
+    async def until_settled(self) -> None:
+        """Return when all that was taken so far is acknowledged, or has failed; nothing of it lingers."""
+        if self.queue.settled < self.queue.taken:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._flushing.append((self.queue.taken, future))
+            self._send_soon()
+            await future
+
+    def _wake_flushed(self) -> None:
+        while self._flushing and self._flushing[0][0] <= self.queue.settled:
+            _, future = self._flushing.popleft()
+            if not future.done():
+                future.set_result(None)
+
     def _give_up(self, group: Group, error: Error) -> None:
         self.queue.acknowledged(group)
         for waiter in group.waiters:
             if not waiter.done():
                 waiter.set_exception(error.copy())
                 waiter.exception()  # nobody has to look at each of many
+        self._wake_flushed()
 
     def fail(self, error: Error) -> None:
         """End the writer, unless it has ended: the first cause counts (INV-S5)."""
@@ -225,14 +270,18 @@ class AppendEngine:
             self.failure = WriterFailed(f"{self._name}: an append failed: {error}")
         self.failure.__cause__ = error
         self.stop()
+        if self.segment is not None:
+            self.segment.ledger.abandon(ClientClosed(str(self.failure), outcome="unknown"))
         self._settle()
 
     def _settle(self) -> None:
         """What was never sent fails behind all that was."""
         if self.failure is None or (self.segment is not None and self.segment.in_flight):
             return
+        unsent = self.failure.copy()
+        unsent.outcome = "not_written"
         while self.queue.groups:
-            self._give_up(self.queue.groups.popleft(), self.failure)
+            self._give_up(self.queue.groups.popleft(), unsent)
         self._progressed()
 
     def _cancel(self, name: str) -> None:
@@ -240,9 +289,15 @@ class AppendEngine:
         if timer is not None:
             timer.cancel()
 
-    def stop(self) -> None:
-        """Make and end no more segments."""
-        self._is_stopped = True
+    def roll_no_more(self) -> None:
+        """The segment that is written is the last one."""
+        self._is_stopped, self._is_rolling = True, False
         for name in list(self._timers):
             self._cancel(name)
+        self._wake_rolled()
+        self.keeper.want_no_more()
+
+    def stop(self) -> None:
+        """Make and end no more segments."""
+        self.roll_no_more()
         self.keeper.stop()

@@ -90,20 +90,23 @@ class ChainStore:
                 (version,) = await self._records.change(change)
                 return Known(wanted, version)
             except MetadataConflict as error:
-                # A refusal by `decide` is final; a compare-and-set that lost is tried again.
-                if known is not None and not await self._has_moved(known):
-                    raise
                 failed: MetadataConflict | MetadataUnavailable = error
             except MetadataUnavailable as error:
                 failed = error
+            if isinstance(failed, MetadataConflict) and known is not None:
+                # A refusal by `decide` is final; a compare-and-set that lost is tried again.
+                try:
+                    again = await self.read()
+                except MetadataUnavailable as error:
+                    failed = error
+                else:
+                    if again.version == known.version:
+                        raise failed
             known = None
             if time.monotonic() + pause_s > end_s:
                 raise failed
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, AGAIN_S_MAX)
-
-    async def _has_moved(self, known: Known) -> bool:
-        return (await self.read()).version != known.version
 
     async def _spilled(self, chain: Chain) -> Chain:
         """Move old rows to pages where there are too many (INV-S4: the page is there before the chain names it)."""

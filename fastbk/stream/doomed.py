@@ -11,6 +11,8 @@ from fastbk.stream.context import StreamContext
 
 async def delete_doomed(context: StreamContext, known: Known) -> Known:
     """Delete the chain's doomed ledgers; what cannot be done now is left to the janitor."""
+    if not known.chain.doomed:
+        return known
     gone: list[int] = []
     try:
         for ledger_id in known.chain.doomed:

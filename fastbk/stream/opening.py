@@ -16,6 +16,10 @@ PASSWORD = b""
 """Streams' ledgers are guarded by their names in the chain, not by passwords."""
 
 
+class SegmentMoved(MetadataConflict):
+    """Somebody else closed the segment, and it went, while it was looked at: read the chain again."""
+
+
 def new_owner() -> str:
     """Return a name for one opening: of this host, for people, and drawn, so that no other has it."""
     return f"{socket.gethostname()}-{secrets.token_hex(8)}"
@@ -40,7 +44,7 @@ async def _recovered(client: Client, store: ChainStore, row: Segment) -> Content
     except NoSuchLedger as error:
         moved = (await store.read()).chain.row(row.number)
         if moved is None or moved.ledger_id != row.ledger_id or not moved.is_open:
-            raise MetadataConflict(f"segment {row.number} was closed meanwhile") from error
+            raise SegmentMoved(f"segment {row.number} was closed meanwhile") from error
         raise StorageError(
             f"stream {store.stream_id}: ledger {row.ledger_id} of its open segment {row.number} was deleted by"
             " somebody: what it held is lost",
@@ -65,7 +69,10 @@ async def open_stream(client: Client, store: ChainStore, owner: str) -> Known:
     """
     while True:
         known = await store.read()
-        found = await close_open_segments(client, store, known)
+        try:
+            found = await close_open_segments(client, store, known)
+        except SegmentMoved:
+            continue
 
         def decide(chain: Chain, found: list[tuple[int, Contents]] = found) -> Chain:
             chain = closed(chain, found)
@@ -77,6 +84,6 @@ async def open_stream(client: Client, store: ChainStore, owner: str) -> Known:
 
         try:
             return await store.change(decide, known)
-        except MetadataConflict:
-            if not (await store.read()).chain.open_rows:
+        except MetadataConflict as error:
+            if error.retryable or not (await store.read()).chain.open_rows:
                 raise

@@ -11,9 +11,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
+    ClientClosed,
     Error,
     LedgerClosed,
     LedgerFenced,
@@ -30,13 +32,17 @@ from fastbk.stream.chain_changes import add_segment, check_epoch, close_segment,
 from fastbk.stream.chain_store import Known
 from fastbk.stream.compression import CODECS
 from fastbk.stream.context import StreamContext
+from fastbk.stream.doomed import delete_doomed
 from fastbk.stream.opening import PASSWORD
+from fastbk.stream.pacing import segment_works
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.segment_writer import SegmentWriter
 
 AGAIN_S = 0.05
 AGAIN_S_MAX = 5.0
-ENDS_THE_WRITER = (MetadataConflict, StreamNotFound, StreamSealed)
+ENDS_THE_WRITER = (ClientClosed, MetadataConflict, StreamNotFound, StreamSealed)
+DOOMED_MANY = 16
+"""With as many ledgers to be deleted the writer deletes them itself."""
 
 MakeWriter = Callable[..., SegmentWriter]
 
@@ -76,10 +82,13 @@ class SegmentKeeper:
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self._reserved: int | None = None
+        self._created: tuple[LedgerWriter, StreamPolicy] | None = None
+        self._pause_s = AGAIN_S
+        self._is_stopped = False
 
     def want(self) -> None:
         """Have a segment made ready, if none is."""
-        if self.ready is None and not self._is_wanted:
+        if self.ready is None and not self._is_wanted and not self._is_stopped:
             self._is_wanted = True
             self._wake()
 
@@ -94,7 +103,19 @@ class SegmentKeeper:
         self._ending.append(segment)
         self._wake()
 
+    @property
+    def unended(self) -> tuple[SegmentWriter, ...]:
+        """The segments that are being ended, or wait for it."""
+        return tuple(self._ending)
+
+    def want_no_more(self) -> None:
+        """Make no more segments: what was begun of one that is not ready is left to whoever opens the stream next."""
+        self._is_wanted = False
+        self._work.set()
+
     def _wake(self) -> None:
+        if self._is_stopped:
+            return
         self._idle.clear()
         self._work.set()
         if self._task is None:
@@ -106,65 +127,90 @@ class SegmentKeeper:
 
     def stop(self) -> None:
         """Do nothing more; what was under way may have happened."""
+        self._is_stopped = True
         self._is_wanted = False
+        left = [segment.ledger for segment in self._ending]
+        left += [] if self.ready is None else [self.ready.ledger]
+        left += [] if self._created is None else [self._created[0]]
+        for ledger in left:
+            ledger.abandon(ClientClosed(f"the writer of {self._context.name} has ended"))
         self._ending.clear()
         self._idle.set()
         if self._task is not None:
             self._task.cancel()
 
     async def _run(self) -> None:
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            while self._ending or self._is_wanted:
-                if not await self._persist():
-                    self.stop()
-                    return
-            self._idle.set()
+        try:
+            while not self._is_stopped:
+                self._work.clear()
+                if not self._ending and not self._is_wanted:
+                    self._idle.set()
+                    await self._work.wait()
+                elif not await self._next():
+                    # Something new to do is looked at at once.
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._pause_s):
+                            await self._work.wait()
+                    self._pause_s = min(2 * self._pause_s, AGAIN_S_MAX)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A bug: the writer ends and says so, where it would wait for a segment for ever.
+            self._ended_by(Error(f"{type(error).__name__}: {error}"))
+            raise
 
-    async def _persist(self) -> bool:
-        """Do the next thing, however often it takes; False when it can never be done."""
-        pause_s = AGAIN_S
-        while True:
-            try:
+    async def _next(self) -> bool:
+        """Do the next thing; False when it has to be tried again later."""
+        try:
+            async with segment_works(self._context.client):
                 if self._ending:
                     await self._end(self._ending[0])
                     self._ending.popleft()
-                else:
+                elif self._is_wanted:
                     await self._make_ready()
                     self._is_wanted = False
-                self.trouble = None
+        except Error as error:
+            if isinstance(error, ENDS_THE_WRITER) and not error.retryable:
+                self._ended_by(error)
                 return True
-            except Error as error:
-                if isinstance(error, ENDS_THE_WRITER) and not error.retryable:
-                    self._ended_by(error)
-                    return False
-                self.trouble = error
-                logs.warning("stream.segment_waits", stream=self._context.name, reason=str(error))
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, AGAIN_S_MAX)
+            self.trouble = error
+            logs.warning("stream.segment_waits", stream=self._context.name, reason=str(error))
+            return False
+        self.trouble, self._pause_s = None, AGAIN_S
+        return True
 
     # --- the next one -------------------------------------------------------------------------------------------
 
     async def _make_ready(self) -> None:
-        context, store, epoch = self._context, self._context.store, self._epoch
-        policy = await context.policy()
-        ledger_id = self._reserved
-        if ledger_id is None:
-            ledger_id = await context.client.records.draw_ledger_id()
-            self.known = await store.change(
-                lambda chain: reserve(chain, epoch, ledger_id), self.known
-            )
-            self._reserved = ledger_id
-        ledger = await self._create(policy, ledger_id)
-        self._reserved = None
-        now_us = time.time_ns() // 1000
-        self.known = await store.change(
+        context, epoch = self._context, self._epoch
+        if self._created is None:
+            policy = await context.policy()
+            ledger_id = await self._reserve()
+            ledger = await self._create(policy, ledger_id)
+            # Kept until the chain has it: a change that nobody knows of may have added it, and it must be this one
+            # that is added, else an empty open segment would lie before the one that is written.
+            self._reserved, self._created = None, (ledger, policy)
+        ledger, policy = self._created
+        ledger_id, now_us = ledger.ledger_id, time.time_ns() // 1000
+        self.known = await context.store.change(
             lambda chain: add_segment(chain, epoch, ledger_id, now_us), self.known
         )
+        self._created = None
         row = next(row for row in self.known.chain.rows if row.ledger_id == ledger_id)
         self.ready = self._make(row, ledger, CODECS[policy.compression], policy)
         self._changed()
+
+    async def _reserve(self) -> int:
+        if self._reserved is not None:
+            return self._reserved
+        if len(self.known.chain.doomed) >= DOOMED_MANY:
+            self.known = await delete_doomed(self._context, self.known)
+        ledger_id, epoch = await self._context.client.records.draw_ledger_id(), self._epoch
+        self.known = await self._context.store.change(
+            lambda chain: reserve(chain, epoch, ledger_id), self.known
+        )
+        self._reserved = ledger_id
+        return ledger_id
 
     async def _create(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
         """Create the ledger that is reserved; where its id cannot be used, another one is reserved next time."""

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 from fastbk.client.ledger_writer import LedgerWriter
-from fastbk.errors import Error
+from fastbk.errors import Error, LedgerFenced
 from fastbk.native.stream_codec import encode
+from fastbk.observe import logs
 from fastbk.stream.chain import NONE, Segment
 from fastbk.stream.chain_changes import Contents
 from fastbk.stream.compression import compressed
@@ -48,6 +49,7 @@ class SegmentWriter:
         self._on_failed = on_failed
         self._index = IndexBuilder()
         self._index_entry_id = NONE
+        self._is_index_due = True
         self._entries = 0
         self._first_txid = NONE
         self._last_txid = NONE
@@ -117,12 +119,20 @@ class SegmentWriter:
     async def end(self) -> None:
         """Write the index behind the records, and close the ledger. All sent before must be acknowledged.
 
-        A reader that meets the index knows at once that the segment is complete. Raises what appends and `close`
-        raise; called again it goes on.
+        A reader that meets the index knows at once that the segment is complete. An index that cannot be written is
+        done without: the ledger then ends behind its records. Raises what `close` raises; called again it goes on.
         """
-        if self.records and self._index_entry_id == NONE:
+        if self.records and self._is_index_due:
+            self._is_index_due = False
             entry = self._index.entry(self._epoch, self.records, self._last_txid, self.last_time_us)
-            self._index_entry_id = await self.ledger.append(entry)
-            self.size_bytes += len(entry)
-            self.ledger.tell_if_idle()
+            try:
+                self._index_entry_id = await self.ledger.append(entry)
+            except LedgerFenced:
+                raise
+            except Error as error:
+                # The ledger's writer ends with it; closing leaves out what was not acknowledged.
+                logs.info("stream.no_index", ledger_id=self.ledger.ledger_id, reason=str(error))
+            else:
+                self.size_bytes += len(entry)
+                self.ledger.tell_if_idle()
         await self.ledger.close()

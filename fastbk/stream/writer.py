@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeAlias
 
-from fastbk.errors import ClientClosed, ConfigError, Error, QuorumTimeout, WriterFailed
+from fastbk.errors import (
+    ClientClosed,
+    ConfigError,
+    Error,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataConflict,
+    QuorumTimeout,
+    WriterFailed,
+    WriterFenced,
+)
 from fastbk.stream.append_engine import AppendEngine
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import Contents, check_epoch, close_segment, seal
+from fastbk.stream.chain_store import Known
 from fastbk.stream.context import StreamContext
 from fastbk.stream.doomed import delete_doomed
 from fastbk.stream.headers import put_headers
 from fastbk.stream.opening import new_owner, open_stream
+from fastbk.stream.pacing import segment_works
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer_options import WriterOptions
 
@@ -36,7 +49,7 @@ class StreamWriter:
         self._engine: AppendEngine | None = None
         self._is_closed = False
         self._room: list[asyncio.Future[None]] = []
-        self._last_future: asyncio.Future[DLSN] | None = None
+        self._is_ending = False
         self.epoch = 0
         """Of this opening; rises with each."""
 
@@ -75,13 +88,28 @@ class StreamWriter:
 
     async def open(self) -> None:
         """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises."""
-        known = await open_stream(self._context.client, self._context.store, new_owner())
-        policy = await self._context.policy()
-        self.epoch = known.chain.epoch
-        if known.chain.doomed:
+        if self._engine is not None or self._is_closed:
+            raise ClientClosed(
+                f"the writer of {self._context.name} was opened before: make another one"
+            )
+        async with segment_works(self._context.client):
+            known = await self._take_over()
+            policy = await self._context.policy()
             known = await delete_doomed(self._context, known)
+        self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
         self._engine = AppendEngine(self._context, self._options, known, policy, self._wake_room)
+
+    async def _take_over(self) -> Known:
+        client, store, owner = self._context.client, self._context.store, new_owner()
+        try:
+            return await open_stream(client, store, owner)
+        except MetadataConflict as error:
+            if not error.retryable:
+                raise
+            # So many ledgers wait to be deleted that no other may be doomed: make room.
+            await delete_doomed(self._context, await store.read())
+            return await open_stream(client, store, owner)
 
     # --- appending ----------------------------------------------------------------------------------------------
 
@@ -100,9 +128,10 @@ class StreamWriter:
         """
         engine = self._check()
         future: asyncio.Future[DLSN] = self._loop.create_future()
-        data = payload if type(payload) is bytes else bytes(payload)
+        data = payload if type(payload) is bytes else _owned(payload)
+        if key is not None and type(key) is not bytes:
+            key = _owned(key)
         engine.queue.put(data, txid, key, put_headers(headers) if headers else b"", future)
-        self._last_future = future
         engine.queued()
         return future
 
@@ -126,8 +155,8 @@ class StreamWriter:
             )
         future: asyncio.Future[DLSN] = self._loop.create_future()
         raw = None if headers is None else [put_headers(one) for one in headers]
-        engine.queue.put_batch([bytes(one) for one in payloads], txids, keys, raw, future)
-        self._last_future = future
+        kept = None if keys is None else [None if key is None else _owned(key) for key in keys]
+        engine.queue.put_batch([_owned(one) for one in payloads], txids, kept, raw, future)
         engine.queued()
         return future
 
@@ -154,86 +183,121 @@ class StreamWriter:
 
     async def flush(self) -> DLSN | None:
         """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it."""
-        engine, last = self._opened(), self._last_future
-        if last is not None:
-            await asyncio.wait([last])
+        engine = self._opened()
+        await engine.until_settled()
         if engine.failure is not None:
             raise engine.failure.copy()
         return engine.last_dlsn
 
     async def publish(self) -> DLSN | None:
         """Flush, and have readers see it: returns when bookies were told how far they may read."""
-        last = await self.flush()
-        segment = self._opened().segment
-        if segment is not None and segment.records:
-            await segment.ledger.tell_last_add_confirmed()
+        last, engine = await self.flush(), self._opened()
+        current = () if engine.segment is None else (engine.segment,)
+        for segment in (*engine.keeper.unended, *current):
+            if segment.records:
+                try:
+                    await segment.ledger.tell_last_add_confirmed()
+                except LedgerClosed:
+                    continue  # all of it is visible
+                except LedgerFenced as error:
+                    engine.fail(error)
+                    assert engine.failure is not None
+                    raise engine.failure.copy() from error
         return last
 
     async def roll(self) -> None:
-        """Flush, and end the segment; what comes next goes to a new one. Nothing happens to an empty one."""
+        """Flush, and end the segment; what comes next goes to a new one. Nothing happens to an empty one.
+
+        QuorumTimeout: no new one could be made, or the old one ended, within the client's `close_timeout`; the writer
+        goes on, and rolls when it can.
+        """
         await self.flush()
         engine = self._check()
-        segment, keeper = engine.segment, engine.keeper
-        if segment is None or not segment.records:
+        if engine.segment is None or not engine.segment.records:
             return
-        keeper.want()
-        await keeper.until_idle()
+        try:
+            async with asyncio.timeout(self._context.client.config.close_timeout):
+                await engine.roll()
+                await engine.keeper.until_idle()
+        except TimeoutError:
+            raise self._too_late(engine) from None
         self._check()
-        if engine.segment is segment and keeper.ready is not None and not segment.in_flight:
-            engine.roll_over()
-        await keeper.until_idle()
+
+    def _too_late(self, engine: AppendEngine) -> QuorumTimeout:
+        return QuorumTimeout(
+            f"{self._context.name}: its segment could not be ended in time ({engine.keeper.trouble}); all appends are"
+            " kept, and it is ended when that is possible, by whoever writes the stream then",
+            outcome="written",
+        )
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def seal(self) -> DLSN | None:
-        """End the stream for good, and the writer. Returns the last record's position."""
-        self._check()
+        """End the stream for good, and the writer. Returns the last record's position.
+
+        After MetadataUnavailable it can be called again, also when `close` was called before.
+        """
+        engine = self._opened()
         await self.close()
+        if engine.failure is not None:
+            raise engine.failure.copy()
         epoch = self.epoch
-        await self._context.store.change(lambda chain: seal(chain, epoch))
+        try:
+            await self._context.store.change(lambda chain: seal(chain, epoch))
+        except MetadataConflict as error:
+            raise WriterFenced(
+                f"{self._context.name}: another writer has opened it: {error}", outcome="written"
+            ) from error
         return self.last_dlsn
 
     async def close(self) -> None:
         """Flush, end the segment, and take no more appends. A second call does nothing. Raises what ended the writer.
 
         QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`; whoever
-        opens the stream next does that.
+        opens the stream next does that. Cancelled, it is an `abort`.
         """
         engine = self._engine
-        if engine is None or self._is_closed:
-            return
         self._is_closed = True
+        if engine is None or self._is_ending:
+            return
+        self._is_ending = True
         try:
             await self.flush()
             async with asyncio.timeout(self._context.client.config.close_timeout):
                 await self._end_segments(engine)
         except TimeoutError:
-            raise QuorumTimeout(
-                f"{self._context.name}: its last segment could not be ended in time ({engine.keeper.trouble});"
-                " all appends are kept, and the next one who opens it ends it",
-                outcome="written",
-            ) from None
+            raise self._too_late(engine) from None
+        except asyncio.CancelledError:
+            self.abort()
+            raise
         finally:
             engine.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._context.client.config.close_timeout):
+                await delete_doomed(self._context, engine.keeper.known)
 
     async def _end_segments(self, engine: AppendEngine) -> None:
         keeper, epoch = engine.keeper, self.epoch
+        engine.roll_no_more()
         if engine.segment is not None:
             keeper.end(engine.segment)
         await keeper.until_idle()
         if engine.failure is not None:
             raise engine.failure.copy()
         if keeper.ready is not None:
+            # Nothing was written to it: it goes, and its ledger is deleted as it is.
             unused = keeper.take().ledger
-            await unused.close()
+            unused.abandon(ClientClosed(f"{self._context.name}: the writer was closed"))
 
             def decide(chain: Chain) -> Chain:
                 check_epoch(chain, epoch)
                 return close_segment(chain, unused.ledger_id, Contents(0))
 
-            keeper.known = await self._context.store.change(decide, keeper.known)
-        if keeper.known.chain.doomed:
-            await delete_doomed(self._context, keeper.known)
+            try:
+                keeper.known = await self._context.store.change(decide, keeper.known)
+            except MetadataConflict as error:
+                engine.fail(error)
+                raise WriterFenced(str(error), outcome="written") from error
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""
@@ -255,3 +319,8 @@ class StreamWriter:
             await self.close()
         else:
             self.abort()
+
+
+def _owned(data: Data) -> bytes:
+    """Return a copy that nobody changes. Raises TypeError for what is no bytes, numbers among it."""
+    return bytes(memoryview(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from fastbk.errors import BufferFull, RecordTooLarge, TxidOutOfOrder
@@ -34,8 +35,8 @@ class Group:
         if (key is not None or headers) and self.keys is None:
             self.keys = [None] * len(self.payloads)
             self.headers = [b""] * len(self.payloads)
-        self.payloads.append(payload)
         self.txids.append(txid)
+        self.payloads.append(payload)
         if self.keys is not None and self.headers is not None:
             self.keys.append(key)
             self.headers.append(headers)
@@ -48,7 +49,12 @@ def record_bytes(payload: bytes, key: bytes | None, headers: bytes) -> int:
 
 
 class WriterQueue:
-    """Groups in the order of the calls; counts what was not acknowledged yet, sent or not."""
+    """Groups in the order of the calls; counts what was not acknowledged yet, sent or not.
+
+    Attributes:
+        taken: calls (of `put` and `put_batch`) that were taken.
+        settled: of these, those that were acknowledged or have failed.
+    """
 
     def __init__(
         self, entry_bytes_max: int, batch_bytes: int, unacked_bytes_max: int, last_txid: int
@@ -57,6 +63,8 @@ class WriterQueue:
         self.groups: deque[Group] = deque()
         self.last_txid = last_txid
         self.unacked_bytes = 0
+        self.taken = 0
+        self.settled = 0
         self._entry_bytes_max = entry_bytes_max
         self._batch_bytes = min(batch_bytes, entry_bytes_max)
         self._unacked_bytes_max = unacked_bytes_max
@@ -81,6 +89,7 @@ class WriterQueue:
         last.waiters.append(waiter)
         self.last_txid = number
         self.unacked_bytes += size
+        self.taken += 1
 
     def put_batch(
         self,
@@ -101,6 +110,7 @@ class WriterQueue:
         self.groups.append(group)
         self.last_txid = last
         self.unacked_bytes += group.size_bytes - HEAD_BYTES
+        self.taken += 1
 
     def _check_size(self, size: int) -> None:
         if size + HEAD_BYTES > self._entry_bytes_max:
@@ -117,6 +127,8 @@ class WriterQueue:
     def _next_txid(txid: int | None, last: int) -> int:
         if txid is None:
             txid = last + 1
+        elif type(txid) is not int:
+            txid = index(txid)
         if not max(last, 0) <= txid <= TXID_MAX:
             raise TxidOutOfOrder(
                 f"transaction id {txid}: the last one was {last}, and none may be less, nor above 2^62"
@@ -140,3 +152,4 @@ class WriterQueue:
     def acknowledged(self, group: Group) -> None:
         """That group was acknowledged, or failed."""
         self.unacked_bytes -= group.size_bytes - HEAD_BYTES
+        self.settled += len(group.waiters)
