@@ -61,6 +61,9 @@ PURE = [
     "fastbk/stream/policy.py",
     "fastbk/stream/chain.py",
     "fastbk/stream/chain_c*.py",
+    "fastbk/stream/ack_ranges.py",
+    "fastbk/stream/cursor_state.py",
+    "fastbk/stream/cursor_acks.py",
     "fastbk/stream/writer_queue.py",
     "fastbk/stream/index_entry.py",
 ]

@@ -1,0 +1,121 @@
+"""What a holder of a cursor knows to be done: acknowledgements come in, states to be kept go out. Pure (INV-S10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastbk.invariant import check
+from fastbk.stream.ack_ranges import AckRanges
+from fastbk.stream.cursor_state import NONE, RANGES_MAX, CursorState, Data, check_data
+from fastbk.stream.positions import DLSN
+
+
+def behind(dlsn: DLSN) -> DLSN:
+    """Return the position right behind a record: not behind that of the record after it, wherever that is."""
+    return dlsn._replace(slot=dlsn.slot + 1)
+
+
+class CursorAcks:
+    """The mark, and what is done behind it.
+
+    Attributes:
+        mark, mark_seq: see `CursorState`.
+        changes: counts what has changed; what is kept of a cursor is compared by it.
+    """
+
+    def __init__(self, state: CursorState) -> None:
+        self.mark = state.mark
+        self.mark_seq = state.mark_seq
+        self.ranges = AckRanges(state.firsts, state.ends, state.behinds)
+        self.data: Data = dict(state.data)
+        self.gaps = state.gaps
+        self.gap_records = state.gap_records
+        self.changes = 0
+
+    def state(self, serial: int, epoch: int, time_us: int) -> CursorState:
+        """Return all of it as a value."""
+        return CursorState(
+            serial,
+            epoch,
+            self.mark,
+            self.mark_seq,
+            tuple(self.ranges.firsts),
+            tuple(self.ranges.ends),
+            tuple(self.ranges.behinds),
+            dict(self.data),
+            time_us,
+            self.gaps,
+            self.gap_records,
+        )
+
+    def is_done(self, seq: int) -> bool:
+        """Whether this record needs no more delivery."""
+        return seq < self.mark_seq or (len(self.ranges) > 0 and seq in self.ranges)
+
+    def not_done(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return what of these records is not done, as ranges `first` up to, not with, `end`."""
+        return self.ranges.missing(max(first, self.mark_seq), end)
+
+    def ack(self, seq: int, dlsn: DLSN, data: Mapping[str, int | str] | None = None) -> bool:
+        """All up to this record, it included, is done, and `data` the map; False, and nothing, if it was done before.
+
+        Raises ConfigError for a map that is too large.
+        """
+        if seq < self.mark_seq:
+            return False
+        if data is not None:
+            self.data = check_data(data)
+        self._move(seq + 1, behind(dlsn))
+        return True
+
+    def has_room(self, seq: int) -> bool:
+        """Whether `ack_one` may be called: it needs no range more than there may be."""
+        return (
+            len(self.ranges) < RANGES_MAX
+            or seq <= self.mark_seq
+            or self.ranges.touches(seq, seq + 1)
+        )
+
+    def ack_one(self, seq: int, dlsn: DLSN) -> bool:
+        """This record is done; False, and nothing, if it was before."""
+        return self._done(seq, seq + 1, behind(dlsn))
+
+    def _done(self, first: int, end: int, position: DLSN) -> bool:
+        if first >= end or not self.not_done(first, end):
+            return False
+        if first <= self.mark_seq:
+            self._move(end, position)
+        else:
+            self.ranges.add(first, end, position)
+            self.changes += 1
+        return True
+
+    def _move(self, mark_seq: int, mark: DLSN) -> None:
+        check(mark_seq > self.mark_seq, "INV-S10: a mark moves forward, or by a reset")
+        reached, position = self.ranges.reach(mark_seq)
+        self.mark_seq = reached
+        self.mark = mark if position is None else position
+        self.changes += 1
+
+    def first_is(self, seq: int) -> None:
+        """The first record that is not before the mark has this number: what a reader tells that began there."""
+        if self.mark_seq == NONE:
+            self._move(seq, self.mark)
+
+    def pass_gap(self, first: int, end: int, position: DLSN) -> int:
+        """These records are gone: nobody can do them any more. `position`: of what follows them.
+
+        Returns how many of them were not done.
+        """
+        lost = sum(high - low for low, high in self.not_done(first, end))
+        if lost:
+            self.gaps += 1
+            self.gap_records += lost
+            self._done(first, end, position)
+        return lost
+
+    def reset(self, mark: DLSN) -> None:
+        """Begin anew here: nothing at or behind it is done; which number it has is not known yet."""
+        self.mark, self.mark_seq = mark, NONE
+        self.ranges = AckRanges()
+        self.changes += 1

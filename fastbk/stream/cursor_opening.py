@@ -1,0 +1,138 @@
+"""Taking a cursor over: its former holder is fenced, what it kept is found, and a new epoch begins (INV-S10).
+
+What the former holder was told is kept is found: in the record, which changes by compare-and-set, or in the ledger
+that the record names, which is fenced first. A ledger that cannot be read now makes this fail, and not go back to the
+record's older state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+    StreamNotFound,
+)
+from fastbk.meta.records import Change, VersionedRecord
+from fastbk.observe import logs
+from fastbk.stream.context import StreamContext
+from fastbk.stream.cursor_ledger import last_state
+from fastbk.stream.cursor_state import NONE, CursorRecord, CursorState, get_record, put_record
+from fastbk.stream.cursor_store import CursorStore, delete_cursor, path_of
+from fastbk.stream.opening import new_owner
+from fastbk.stream.positions import DLSN, Start
+
+OPEN_TIMEOUT_S = 30.0
+AGAIN_S = 0.01
+AGAIN_S_MAX = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CursorWish:
+    """What an opening says about its cursor."""
+
+    start: Start = "earliest"
+    """Where a cursor begins that is new."""
+    holds: bool = True
+    expire_after_s: float = 0.0
+
+
+async def take_over(context: StreamContext, name: str, wish: CursorWish) -> CursorStore:
+    """Make the cursor, or take it over; return its record, which nobody else changes from now on.
+
+    Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound, what the
+    ledger's recovery raises, and the last trouble with metadata.
+    """
+    path, holder, pause_s = path_of(context.stream_id, name), new_owner(), AGAIN_S
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + OPEN_TIMEOUT_S
+    records = context.client.records
+    while True:
+        try:
+            found = await records.read(path)
+            if found is not None and get_record(found.value).holder == holder:
+                # The answer to our own change was lost.
+                return CursorStore(records, path, name, get_record(found.value), found.version)
+            if found is not None and get_record(found.value).is_deleting:
+                await delete_cursor(context.client, context.stream_id, name)
+                found = None
+            record = replace(await _record(context, path, found, wish), holder=holder)
+            change = Change(path, put_record(record), None if found is None else found.version)
+            (version,) = await records.change(change)
+            if found is None:
+                await _check_stream(context, path, version)
+            return CursorStore(records, path, name, record, version)
+        except (MetadataConflict, MetadataUnavailable) as error:
+            failed: Error = error
+        if loop.time() + pause_s > end_s:
+            raise failed
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+
+async def _record(
+    context: StreamContext, path: str, found: VersionedRecord | None, wish: CursorWish
+) -> CursorRecord:
+    now_us = time.time_ns() // 1000
+    if found is None:
+        mark = await _start(context, wish.start)
+        record = CursorRecord(CursorState(1, 1, mark, time_us=now_us), created_us=now_us)
+    else:
+        former = get_record(found.value)
+        try:
+            state = await _state_of(context, former)
+        except Error:
+            now = await context.client.records.read(path)
+            if now is None or now.version != found.version:
+                raise MetadataConflict(f"cursor {path} was changed by somebody else") from None
+            raise
+        record = replace(
+            former,
+            state=replace(state, epoch=former.state.epoch + 1, time_us=now_us),
+            ledger=NONE,
+            reserved=NONE,
+            doomed=former.ledgers,
+        )
+    return replace(record, holds=wish.holds, expire_after_s=wish.expire_after_s, used_at_us=now_us)
+
+
+async def _state_of(context: StreamContext, former: CursorRecord) -> CursorState:
+    """Return the latest state that was kept; its ledger's writer is fenced."""
+    state = former.state
+    if former.ledger == NONE:
+        return state
+    try:
+        other = await last_state(context.client, former.ledger)
+    except NoSuchLedger:
+        # It was there before the record named it: somebody deleted it. Was it one who opened the cursor just now, our
+        # change of the record will be refused; else what the record has is all that is left.
+        logs.warning("cursor.ledger_missing", stream=context.name, ledger_id=former.ledger)
+        return state
+    return state if other is None or other.serial <= state.serial else other
+
+
+async def _start(context: StreamContext, start: Start) -> DLSN:
+    """Return where a new cursor begins."""
+    trim = (await context.store.read()).chain.trim
+    if start == "earliest":
+        return trim
+    if isinstance(start, DLSN):
+        return max(start, trim)
+    raise ConfigError(f"{start!r} is no position that a cursor may begin at yet")
+
+
+async def _check_stream(context: StreamContext, path: str, version: int) -> None:
+    """Take a new cursor back whose stream was deleted while it was made: nobody else would find it."""
+    try:
+        await context.store.read()
+    except StreamNotFound:
+        await context.client.records.change(Change(path, None, version))
+        raise

@@ -1,0 +1,361 @@
+"""A cursor's state on ledgers in memory: fencing, its ledger, outages, deletion. INV-S8, INV-S10."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastbk.errors import (
+    CursorFenced,
+    Error,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    StreamNotFound,
+)
+from fastbk.stream import cursor_keeper
+from fastbk.stream.cursor_opening import CursorWish
+from fastbk.stream.cursor_store import cursors_of, delete_cursor, path_of
+from fastbk.stream.positions import DLSN
+from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream, place
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    make_stream(made)
+    return made
+
+
+async def into_a_ledger(holder: Holder, seq: int = 0) -> int:
+    """Have so many states kept that they go to a ledger; return the number that was acknowledged last."""
+    while not holder.keeper.has_ledger:
+        holder.ack(seq)
+        await holder.flush()
+        seq += 1
+        await asyncio.sleep(0)
+        assert seq < 1000
+    holder.ack(seq)
+    await holder.flush()
+    return seq
+
+
+async def test_a_mark_outlives_its_holder(cluster: Cluster) -> None:
+    first = await Holder.open(cluster.client())
+    first.ack(6)
+    assert first.acks.ack_one(9, place(9))
+    await first.flusher.close()
+    second = await Holder.open(cluster.client())
+    assert (second.acks.mark_seq, second.acks.mark) == (7, DLSN(1, 6, 1))
+    assert second.acks.is_done(9) and not second.acks.is_done(8)
+    assert cluster.ledgers == {}, "one state needs no ledger"
+    await second.flusher.close()
+
+
+async def test_what_is_acknowledged_is_kept_after_a_while_by_itself(cluster: Cluster) -> None:
+    holder = await Holder.open(cluster.client(), interval_s=0.001)
+    holder.ack(3)
+    while holder.flusher.is_dirty:
+        await asyncio.sleep(0.001)
+    holder.flusher.abort()
+    (info,) = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
+    assert (info.name, info.mark_seq, info.holds, info.epoch) == ("c", 4, True, 1)
+
+
+async def test_so_many_acknowledgements_are_kept_at_once(cluster: Cluster) -> None:
+    holder = await Holder.open(cluster.client(), interval_s=3600, changes_max=10)
+    for seq in range(10):
+        assert holder.flusher.is_dirty == (seq > 0)
+        holder.ack(seq)
+    while holder.flusher.is_dirty:
+        await asyncio.sleep(0)
+    holder.flusher.abort()
+
+
+@pytest.mark.parametrize("in_ledger", [False, True])
+async def test_the_former_holder_keeps_nothing_more(cluster: Cluster, in_ledger: bool) -> None:
+    former = await Holder.open(cluster.client())
+    last = await into_a_ledger(former) if in_ledger else 0
+    if not in_ledger:
+        former.ack(0)
+        await former.flush()
+    later = await Holder.open(cluster.client())
+    assert later.acks.mark_seq == last + 1, "INV-S10"
+    former.ack(last + 50)
+    with pytest.raises(CursorFenced):
+        await former.flush()
+    with pytest.raises(CursorFenced):
+        former.ack(last + 51)
+    later.ack(last + 1)
+    await later.flush()
+    await later.flusher.close()
+    with pytest.raises(CursorFenced):
+        await former.flusher.close()
+    third = await Holder.open(cluster.client())
+    assert third.acks.mark_seq == last + 2
+    await third.flusher.close()
+    assert cluster.ledgers == {}
+
+
+async def test_many_states_go_to_a_ledger_that_is_named_first_and_gone_at_the_end(
+    cluster: Cluster,
+) -> None:
+    """INV-S8."""
+    named: list[bool] = []
+
+    class Watching(Plan):
+        async def before(self, client: FakeClient, what: str) -> None:
+            if what == "create":
+                named.append(bool(ledgers_named(cluster, "c")))
+
+    cluster.plan = Watching()
+    holder = await Holder.open(cluster.client())
+    await into_a_ledger(holder)
+    assert named == [True]
+    assert set(cluster.ledgers) <= ledgers_named(cluster, "c")
+    await holder.flusher.close()
+    assert cluster.ledgers == {} and ledgers_named(cluster, "c") == set()
+
+
+async def test_a_full_ledger_is_replaced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_keeper, "ENTRIES_MAX", 5)
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder)
+    (first,) = cluster.ledgers
+    for seq in range(last + 1, last + 30):
+        holder.ack(seq)
+        await holder.flush()
+        await asyncio.sleep(0)
+        assert set(cluster.ledgers) <= ledgers_named(cluster, "c"), "INV-S8"
+    assert first not in cluster.ledgers and len(cluster.ledgers) <= 2
+    assert cluster.next_ledger_id > 4
+    other = await Holder.open(cluster.client())
+    assert other.acks.mark_seq == last + 30
+    await other.flusher.close()
+    holder.flusher.abort()
+    assert cluster.ledgers == {}
+
+
+async def test_without_a_ledger_to_be_had_the_record_has_to_do(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_keeper, "RECORD_PAUSE_S", 0.0)
+
+    class NoBookies(Plan):
+        async def before(self, client: FakeClient, what: str) -> None:
+            if what in ("append", "create"):
+                raise NotEnoughBookies("too few bookies answer")
+
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder)
+    cluster.plan = NoBookies()
+    for seq in range(last + 1, last + 40):
+        holder.ack(seq)
+        await holder.flush()
+    assert not holder.keeper.has_ledger
+    holder.flusher.abort()
+    other = await Holder.open(cluster.client())
+    assert other.acks.mark_seq == last + 40, (
+        "INV-S10: the record goes before the ledger that it left"
+    )
+    await other.flusher.close()
+
+
+async def test_a_ledger_is_deleted_only_when_the_record_does_not_name_it_as_the_one(
+    cluster: Cluster,
+) -> None:
+    """INV-S10: between the two a crash would bring an old mark back."""
+
+    class Fails(Plan):
+        appends = records = 0
+
+        async def before(self, client: FakeClient, what: str) -> None:
+            if what == "append" and self.appends:
+                raise NotEnoughBookies("too few bookies answer")
+            if what == "metadata.change" and self.records:
+                self.records -= 1
+                raise MetadataUnavailable("metadata is away")
+
+    cluster.plan = plan = Fails()
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder)
+    plan.appends = plan.records = 1
+    holder.ack(last + 1)
+    with pytest.raises(MetadataUnavailable):
+        await holder.flush()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    holder.flusher.abort()
+    other = await Holder.open(cluster.client())
+    assert other.acks.mark_seq >= last + 1
+    await other.flusher.close()
+
+
+class Away(Plan):
+    """Metadata does not answer."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if self.is_away and what.startswith("metadata"):
+            raise MetadataUnavailable("metadata is away")
+
+
+async def test_an_outage_of_metadata_delays_and_loses_nothing(cluster: Cluster) -> None:
+    cluster.plan = plan = Away()
+    holder = await Holder.open(cluster.client(), interval_s=0.001)
+    plan.is_away = True
+    holder.ack(10)
+    with pytest.raises(MetadataUnavailable):
+        await holder.flush()
+    holder.ack(20)
+    plan.is_away = False
+    while holder.flusher.is_dirty:
+        await asyncio.sleep(0.01)
+    holder.flusher.abort()
+    (info,) = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
+    assert info.mark_seq == 21
+
+
+async def test_a_cursor_with_a_ledger_does_not_notice_an_outage_of_metadata(
+    cluster: Cluster,
+) -> None:
+    cluster.plan = plan = Away()
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder)
+    plan.is_away = True
+    for seq in range(last + 1, last + 20):
+        holder.ack(seq)
+        await holder.flush()
+    holder.ack(last + 20)
+    await holder.flusher.close()
+    plan.is_away = False
+    other = await Holder.open(cluster.client())
+    assert other.acks.mark_seq == last + 21
+    await other.flusher.close()
+    assert cluster.ledgers == {}
+
+
+async def test_a_ledger_that_cannot_be_read_does_not_bring_an_old_mark_back(
+    cluster: Cluster,
+) -> None:
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder)
+    holder.flusher.abort()
+
+    class NoReads(Plan):
+        async def before(self, client: FakeClient, what: str) -> None:
+            if what == "open":
+                raise NotEnoughBookies("too few bookies answer")
+
+    cluster.plan = NoReads()
+    with pytest.raises(NotEnoughBookies):
+        await Holder.open(cluster.client())
+    cluster.plan = Plan()
+    other = await Holder.open(cluster.client())
+    assert other.acks.mark_seq == last + 1
+    await other.flusher.close()
+
+
+async def test_a_cursor_that_is_used_does_not_expire(cluster: Cluster) -> None:
+    wish = CursorWish(expire_after_s=0.04)
+    holder = await Holder.open(cluster.client(), wish=wish)
+    records = cluster.client().records
+    (before,) = await cursors_of(records, STREAM)  # type: ignore[arg-type]
+    assert before.expires_at_us == before.used_at_us + 40_000
+    while True:
+        (now,) = await cursors_of(records, STREAM)  # type: ignore[arg-type]
+        if now.used_at_us > before.used_at_us:
+            break
+        await asyncio.sleep(0.005)
+    client = cluster.client()
+    assert not await delete_cursor(client, STREAM, "c", expected=before), "it was used since"  # type: ignore[arg-type]
+    holder.flusher.abort()
+    (left,) = await cursors_of(records, STREAM)  # type: ignore[arg-type]
+    assert left.is_expired(left.expires_at_us) and not left.is_expired(left.expires_at_us - 1)
+    assert await delete_cursor(client, STREAM, "c", expected=left)  # type: ignore[arg-type]
+    assert await cursors_of(records, STREAM) == []  # type: ignore[arg-type]
+
+
+async def test_a_deletion_takes_the_ledger_and_fences_the_holder(cluster: Cluster) -> None:
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder)
+    client = cluster.client()
+    assert await delete_cursor(client, STREAM, "c")  # type: ignore[arg-type]
+    assert not await delete_cursor(client, STREAM, "c")  # type: ignore[arg-type]
+    assert cluster.ledgers == {}
+    holder.ack(last + 1)
+    with pytest.raises((CursorFenced, Error)):
+        await holder.flush()
+    fresh = await Holder.open(cluster.client())
+    assert fresh.acks.mark_seq == -1
+    await fresh.flusher.close()
+    with pytest.raises(CursorFenced):
+        await holder.flusher.close()
+
+
+@pytest.mark.parametrize("step", range(6))
+async def test_a_deletion_goes_on_after_a_crash_at_any_step(cluster: Cluster, step: int) -> None:
+    holder = await Holder.open(cluster.client())
+    await into_a_ledger(holder)
+    holder.flusher.abort()
+
+    class Crash(Plan):
+        left = step
+
+        async def before(self, client: FakeClient, what: str) -> None:
+            if client.name == "dies":
+                self.left -= 1
+                if self.left < 0:
+                    raise MetadataUnavailable("the process is gone")
+
+    cluster.plan = Crash()
+    try:
+        await delete_cursor(cluster.client("dies"), STREAM, "c")  # type: ignore[arg-type]
+    except MetadataUnavailable:
+        assert set(cluster.ledgers) <= ledgers_named(cluster, "c"), "INV-S8"
+        await delete_cursor(cluster.client(), STREAM, "c")  # type: ignore[arg-type]
+    assert cluster.ledgers == {} and path_of(STREAM, "c") not in cluster.records.values
+
+
+async def test_a_half_deleted_cursor_is_deleted_first_when_it_is_opened(cluster: Cluster) -> None:
+    holder = await Holder.open(cluster.client())
+    await into_a_ledger(holder)
+    holder.flusher.abort()
+
+    class Crash(Plan):
+        changes = 0
+
+        async def before(self, client: FakeClient, what: str) -> None:
+            if client.name == "dies" and what == "metadata.change":
+                self.changes += 1
+                if self.changes == 2:
+                    raise MetadataUnavailable("the process is gone")
+
+    cluster.plan = Crash()
+    with pytest.raises(MetadataUnavailable):
+        await delete_cursor(cluster.client("dies"), STREAM, "c")  # type: ignore[arg-type]
+    (info,) = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
+    assert info.is_deleting and not info.holds
+    fresh = await Holder.open(cluster.client())
+    assert (fresh.acks.mark_seq, fresh.acks.changes) == (-1, 0)
+    await fresh.flusher.close()
+    assert cluster.ledgers == {}
+
+
+async def test_there_is_no_cursor_of_a_stream_that_is_not_there() -> None:
+    cluster = Cluster()
+    with pytest.raises(StreamNotFound):
+        await Holder.open(cluster.client())
+    assert cluster.records.values == {}
+
+
+async def test_names_are_kept_apart(cluster: Cluster) -> None:
+    names = ["a/b", "a%2Fb", ".", "..", "ä ö", "a.b", "%2E"]
+    for name in names:
+        holder = await Holder.open(cluster.client(), name)
+        await holder.flusher.close()
+    found = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
+    assert sorted(one.name for one in found) == sorted(names)
