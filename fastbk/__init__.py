@@ -7,7 +7,6 @@ the client and the errors come with their first use.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastbk.client import connect
     from fastbk.errors import (
         BufferFull,
         ClientClosed,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         StorageError,
         Unauthorized,
     )
+    from fastbk.stream.client import connect
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Return a public name from the module it lives in, imported at its first use."""
     if name == "connect":
-        from fastbk.client import connect
+        from fastbk.stream.client import connect
 
         return connect
     if name in __all__:

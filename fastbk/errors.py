@@ -265,6 +265,12 @@ class PolicyInvalid(ConfigError):
     code = -1021
 
 
+class NamespaceNotEmpty(Error):
+    """There are streams or namespaces in it: delete those first, or say `recursive=True`."""
+
+    code = -1023
+
+
 class QuotaExceeded(Error):
     """The namespace has as many streams, or bytes, as its policy allows."""
 

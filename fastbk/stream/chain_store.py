@@ -39,6 +39,11 @@ def page_name(page: PageRef) -> str:
     return f"{page.page}-{page.token:016x}"
 
 
+def page_path(stream_id: str, page: PageRef) -> str:
+    """Return where a page's record is."""
+    return f"streams/{stream_id}/pages/{page_name(page)}"
+
+
 class ChainStore:
     """One stream's chain."""
 
@@ -149,7 +154,7 @@ class ChainStore:
             self._pages.popitem(last=False)
 
     def _page_path(self, page: PageRef) -> str:
-        return f"streams/{self.stream_id}/pages/{page_name(page)}"
+        return page_path(self.stream_id, page)
 
     async def rows_from(self, chain: Chain, number: int) -> AsyncGenerator[Segment, None]:
         """Yield the chain's rows from this segment on, those in pages, too."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fastbk.client.client import Client
 from fastbk.stream.chain_store import ChainStore
@@ -25,3 +26,22 @@ class StreamContext:
     def stream_id(self) -> str:
         """The stream's id in metadata."""
         return self.store.stream_id
+
+
+class LateContext:
+    """A context that is not known before the first I/O: awaiting it finds the stream. Awaited as often as one likes."""
+
+    def __init__(self, name: str, find: Callable[[], Awaitable[StreamContext]]) -> None:
+        self.name = name
+        self._find = find
+
+    def __await__(self) -> Generator[object, None, StreamContext]:
+        return self._find().__await__()
+
+
+ContextLike: TypeAlias = StreamContext | LateContext
+
+
+async def context_of(given: ContextLike) -> StreamContext:
+    """Return the context. Raises StreamNotFound, MetadataUnavailable."""
+    return given if isinstance(given, StreamContext) else await given

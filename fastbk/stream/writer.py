@@ -23,7 +23,7 @@ from fastbk.stream.append_engine import AppendEngine
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import Contents, check_epoch, close_segment, seal
 from fastbk.stream.chain_store import Known
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.doomed import delete_doomed
 from fastbk.stream.headers import put_headers
 from fastbk.stream.opening import new_owner, open_stream
@@ -43,8 +43,10 @@ class StreamWriter:
     `last_txid`. Cancelling the await of an append's future withdraws nothing.
     """
 
-    def __init__(self, context: StreamContext, options: WriterOptions) -> None:
-        self._context = context
+    def __init__(self, context: ContextLike, options: WriterOptions) -> None:
+        self._given: ContextLike = context
+        if isinstance(context, StreamContext):
+            self._context = context
         self._options = options
         self._engine: AppendEngine | None = None
         self._is_closed = False
@@ -75,7 +77,7 @@ class StreamWriter:
 
     def _opened(self) -> AppendEngine:
         if self._engine is None:
-            raise ClientClosed(f"the writer of {self._context.name} is not open: use `async with`")
+            raise ClientClosed(f"the writer of {self._given.name} is not open: use `async with`")
         return self._engine
 
     def _check(self) -> AppendEngine:
@@ -90,8 +92,9 @@ class StreamWriter:
         """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises."""
         if self._engine is not None or self._is_closed:
             raise ClientClosed(
-                f"the writer of {self._context.name} was opened before: make another one"
+                f"the writer of {self._given.name} was opened before: make another one"
             )
+        self._context = await context_of(self._given)
         async with segment_works(self._context.client):
             known = await self._take_over()
             policy = await self._context.policy()

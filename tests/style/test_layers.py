@@ -64,6 +64,8 @@ PURE = [
     "fastbk/stream/ack_ranges.py",
     "fastbk/stream/cursor_state.py",
     "fastbk/stream/cursor_acks.py",
+    "fastbk/stream/names.py",
+    "fastbk/stream/tree_changes.py",
     "fastbk/stream/writer_queue.py",
     "fastbk/stream/index_entry.py",
 ]

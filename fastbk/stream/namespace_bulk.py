@@ -1,0 +1,163 @@
+"""What is done with many streams at once: names taken away, all of a namespace deleted, its policies checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastbk.errors import NamespaceNotEmpty, PolicyInvalid, StorageError, StreamNotFound
+from fastbk.observe import logs
+from fastbk.stream.catalog import Catalog, Place, Versioned, label
+from fastbk.stream.listing import entries_of
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.tree_changes import namespace_deleted, patches, streams_unnamed
+from fastbk.stream.tree_records import (
+    NO_PATCH,
+    EntryRecord,
+    NamespaceRecord,
+    StreamRecord,
+    entry_path,
+    get,
+    namespace_path,
+    stream_path,
+)
+
+STREAMS_AT_ONCE = 50
+"""Of one change of names: a transaction of a few records each."""
+DELETIONS_AT_ONCE = 8
+PASSES_MAX = 10
+"""So often a namespace is emptied anew because somebody creates streams in it meanwhile."""
+
+# --- deletion ---------------------------------------------------------------------------------------------------
+
+
+async def unname(catalog: Catalog, path: tuple[str, ...], names: Sequence[str]) -> dict[str, str]:
+    """Take away the names of these streams, all or none; return their ids. Their data is to be deleted from now on.
+
+    Raises StreamNotFound for a name that no stream has.
+    """
+    seen: dict[str, str] = {}
+
+    async def attempt() -> dict[str, str]:
+        place = await catalog.place(path)
+        paths = [entry_path(place.here.id, name) for name in names]
+        raw = await catalog.records.read_all(paths)
+        entries: dict[str, tuple[int, str]] = {}
+        for name, one, where in zip(names, raw, paths, strict=True):
+            entry = None if one is None else get(EntryRecord, one.value, where)
+            if one is not None and entry is not None and entry.kind == "stream":
+                entries[name] = (one.version, entry.id)
+            elif name not in seen:
+                raise StreamNotFound(f"there is no stream {label((*path, name))}")
+        if not entries:
+            # An attempt of ours did it, and its answer was lost; unless somebody else was faster, which is the same.
+            return seen
+        seen.update({name: stream_id for name, (_, stream_id) in entries.items()})
+        records = await _records_of(catalog, [seen[name] for name in entries])
+        found = {
+            name: (version, stream_id, record)
+            for (name, (version, stream_id)), record in zip(entries.items(), records, strict=True)
+        }
+        await catalog.change(streams_unnamed(place, found))
+        return seen
+
+    return await catalog.until_decided(attempt)
+
+
+async def _records_of(catalog: Catalog, ids: Sequence[str]) -> list[Versioned[StreamRecord]]:
+    found: list[Versioned[StreamRecord]] = []
+    paths = [stream_path(one) for one in ids]
+    for raw, where in zip(await catalog.records.read_all(paths), paths, strict=True):
+        if raw is None:
+            raise StorageError(f"record {where} is gone, and a name still stands for it")
+        found.append(Versioned(get(StreamRecord, raw.value, where), raw.version))
+    return found
+
+
+async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
+    """Delete what streams without names hold; what cannot be done now is left to the janitor."""
+    logs.info("stream.deletion_waits", streams=len(ids))
+
+
+async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive: bool) -> None:
+    """Delete a namespace; with `recursive` all that is in it first. Raises StreamNotFound, NamespaceNotEmpty."""
+    for _ in range(PASSES_MAX):
+        if recursive:
+            await _empty(catalog, path)
+        try:
+            await _delete_empty(catalog, path)
+        except NamespaceNotEmpty:
+            if not recursive:
+                raise
+        else:
+            return
+    raise NamespaceNotEmpty(f"somebody goes on creating streams in {label(path)}", retryable=True)
+
+
+async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
+    place = await catalog.place(path)
+    async for entries in entries_of(catalog, place.here.id):
+        for name, entry in entries:
+            if entry.kind == "namespace":
+                await delete_namespace(catalog, (*path, name), recursive=True)
+        names = [name for name, entry in entries if entry.kind == "stream"]
+        for at in range(0, len(names), STREAMS_AT_ONCE):
+            ids = await unname(catalog, path, names[at : at + STREAMS_AT_ONCE])
+            await delete_data(catalog, list(ids.values()))
+
+
+async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
+    seen: str | None = None
+
+    async def attempt() -> None:
+        nonlocal seen
+        try:
+            place = await catalog.place(path)
+        except StreamNotFound:
+            if seen is None:
+                raise
+            return
+        if seen is not None and place.here.id != seen:
+            return  # ours is gone, and somebody made another one of that name
+        if await catalog.records.children(namespace_path(place.here.id)):
+            raise NamespaceNotEmpty(f"{label(path)} has streams or namespaces in it")
+        seen = place.here.id
+        await catalog.change(namespace_deleted(place))
+
+    await catalog.until_decided(attempt)
+
+
+# --- policies ---------------------------------------------------------------------------------------------------
+
+
+async def check_below(catalog: Catalog, place: Place, policy: PolicyPatch) -> None:
+    """Raise PolicyInvalid if with `policy` here something in the namespace, or below it, had one that cannot be."""
+    base = _checked([*patches(place)[:-1], policy], place.path)
+    waiting = [(place.path, place.here.id, base)]
+    while waiting:
+        path, namespace_id, above = waiting.pop()
+        async for entries in entries_of(catalog, namespace_id):
+            paths = [
+                stream_path(one.id) if one.kind == "stream" else namespace_path(one.id)
+                for _, one in entries
+            ]
+            found = await catalog.records.read_all(paths)
+            for (name, one), where, raw in zip(entries, paths, found, strict=True):
+                if raw is None:
+                    continue
+                full = (*path, name)
+                if one.kind == "stream":
+                    patch = get(StreamRecord, raw.value, where).policy
+                    if patch != NO_PATCH:
+                        _checked([patch], full, above)
+                else:
+                    patch = get(NamespaceRecord, raw.value, where).policy
+                    waiting.append((full, one.id, _checked([patch], full, above)))
+
+
+def _checked(
+    found: Sequence[PolicyPatch], path: tuple[str, ...], base: StreamPolicy | None = None
+) -> StreamPolicy:
+    try:
+        return effective(found) if base is None else effective(found, base)
+    except PolicyInvalid as error:
+        raise PolicyInvalid(f"for {label(path)}: {error}") from error

@@ -1,0 +1,65 @@
+"""What policy is in force for one stream: read when a segment is made, from memory while metadata is away."""
+
+from __future__ import annotations
+
+from fastbk.client.record_calls import RecordCalls
+from fastbk.errors import MetadataUnavailable, PolicyInvalid, StreamNotFound
+from fastbk.observe import logs
+from fastbk.stream.policy import StreamPolicy, effective
+from fastbk.stream.tree_records import (
+    NamespaceRecord,
+    StreamRecord,
+    get,
+    namespace_path,
+    stream_path,
+)
+
+
+class PolicySource:
+    """One stream's; awaiting a call is one request to metadata.
+
+    The patches of all namespaces above it are read together with the stream's own, each time: a segment costs several
+    requests anyway, and a watch on thousands of streams would cost more than it saves. A namespace never moves to
+    another one, so the way up is known for good.
+    """
+
+    def __init__(
+        self, records: RecordCalls, stream_id: str, name: str, namespace_ids: tuple[str, ...]
+    ) -> None:
+        """`namespace_ids`: of the namespaces that it is in, the root first."""
+        self._records = records
+        self._name = name
+        self._paths = [*map(namespace_path, namespace_ids), stream_path(stream_id)]
+        self._last: StreamPolicy | None = None
+        self._versions: list[int | None] = []
+
+    async def __call__(self) -> StreamPolicy:
+        """Return what holds for the next segment.
+
+        While metadata is away, or policies of several namespaces do not go together, what held last. Raises
+        MetadataUnavailable and PolicyInvalid if nothing did yet, StreamNotFound when the stream was deleted.
+        """
+        try:
+            return await self._read()
+        except (MetadataUnavailable, PolicyInvalid) as error:
+            if self._last is None:
+                raise
+            logs.warning("stream.policy_kept", stream=self._name, reason=str(error))
+            return self._last
+
+    async def _read(self) -> StreamPolicy:
+        found = await self._records.read_all(self._paths)
+        versions = [None if one is None else one.version for one in found]
+        if self._last is not None and versions == self._versions:
+            return self._last
+        own = None if found[-1] is None else get(StreamRecord, found[-1].value, self._paths[-1])
+        if own is None or own.deleting:
+            raise StreamNotFound(f"there is no stream {self._name}: it was deleted")
+        above = [
+            get(NamespaceRecord, one.value, where).policy
+            for one, where in zip(found[:-1], self._paths, strict=False)
+            if one is not None
+        ]
+        self._last = effective([*above, own.policy])
+        self._versions = versions
+        return self._last

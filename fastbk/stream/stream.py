@@ -1,0 +1,123 @@
+"""A stream: the way to its writer, readers, cursors and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastbk.errors import StreamNotFound
+from fastbk.stream.catalog import Catalog, label
+from fastbk.stream.context import LateContext, StreamContext
+from fastbk.stream.listing import StreamInfo, infos_of
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.tree_changes import patches, stream_policy_set
+from fastbk.stream.tree_records import NO_PATCH
+
+if TYPE_CHECKING:
+    from fastbk.stream.writer import StreamWriter
+
+
+class Stream:
+    """One stream of a client's cluster; made by `Namespace.stream`, without I/O.
+
+    Its name is looked up at its first use, and the handle then stands for the stream that had it: when the stream is
+    renamed the handle goes on with it, when it is deleted calls raise StreamNotFound, whatever is created later.
+    """
+
+    def __init__(self, catalog: Catalog, namespace: tuple[str, ...], name: str) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._name = name
+        self._context: StreamContext | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that the handle was made with."""
+        return self._name
+
+    @property
+    def path(self) -> str:
+        """Namespace and name, with slashes between them."""
+        return label((*self._namespace, self._name))
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.path}>"
+
+    async def context(self) -> StreamContext:
+        """Return what writers, readers and cursors of the stream share. Raises StreamNotFound, MetadataUnavailable."""
+        if self._context is None:
+            self._context = await self._catalog.context(self._namespace, self._name)
+        return self._context
+
+    def _late(self) -> LateContext:
+        return LateContext(self.path, self.context)
+
+    async def exists(self) -> bool:
+        """Return whether there is a stream of this name now."""
+        try:
+            await self._catalog.context(self._namespace, self._name)
+        except StreamNotFound:
+            return False
+        return True
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def writer(self, *, create: bool = False, **options: Any) -> StreamWriter:  # noqa: ANN401 -- WriterOptions' own
+        """Return a writer; `async with` opens it and fences whoever wrote before. Options: `WriterOptions`.
+
+        `create`: a stream that is not there is made, as `Namespace.create_stream` does. Raises ConfigError.
+        """
+        from fastbk.stream.namespace import Namespace
+        from fastbk.stream.writer import StreamWriter
+        from fastbk.stream.writer_options import WriterOptions
+
+        async def made() -> StreamContext:
+            namespace = Namespace(self._catalog, "/".join(self._namespace))
+            await namespace.create_stream(self._name, exist_ok=True)
+            return await self.context()
+
+        late = LateContext(self.path, made) if create else self._late()
+        return StreamWriter(late, WriterOptions(**options))
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    async def info(self) -> StreamInfo:
+        """Return what metadata says of it: one request, nothing is asked of bookies. Raises StreamNotFound."""
+        stream_id = (await self.context()).stream_id
+        found = await infos_of(self._catalog.records, self._namespace, [stream_id])
+        if not found:
+            raise StreamNotFound(f"there is no stream {self.path}: it was deleted")
+        return found[0]
+
+    async def effective_policy(self) -> StreamPolicy:
+        """Return what holds for the next segment."""
+        return await (await self.context()).policy()
+
+    async def policy(self) -> PolicyPatch:
+        """Return what the stream says itself; the rest it inherits."""
+        stream_id = (await self.context()).stream_id
+        return (await self._catalog.stream_record(stream_id, self.path)).value.policy
+
+    async def set_policy(
+        self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()
+    ) -> None:
+        """Change what `patch` names, and inherit the fields of `inherit` again, from the next segment on.
+
+        Raises PolicyInvalid, StreamNotFound.
+        """
+        fields = list(inherit)
+
+        async def attempt() -> None:
+            stream_id = (await self.context()).stream_id
+            record = await self._catalog.stream_record(stream_id, self.path)
+            place = await self._catalog.place(self._namespace, record.value.name)
+            entry = place.leaf.value
+            if entry is None or entry.id != stream_id:
+                raise StreamNotFound(f"stream {self.path} is not in its namespace any more")
+            before = record.value.policy
+            after = before.changed(patch or NO_PATCH).without(fields)
+            if after != before:
+                effective([*patches(place), after])
+                await self._catalog.change(stream_policy_set(place, entry, record, after))
+
+        await self._catalog.until_decided(attempt)

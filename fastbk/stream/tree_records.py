@@ -1,0 +1,112 @@
+"""The tree of namespaces and streams as records of metadata: what they say, where they are, their JSON. Pure.
+
+| path | |
+|---|---|
+| `namespaces/<id>` | a namespace: parent, name, policy patch |
+| `namespaces/<id>/<name>` | what has this name in it: a namespace or a stream, and its id |
+| `usage/<id>` | of a namespace: streams in it and below, and a count that rises with each change of its names |
+| `streams/<id>` | a stream: namespace, name, policy patch |
+
+Whatever changes a namespace's names also writes its usage record by compare-and-set: who creates something in a
+namespace that is being deleted, or is as full as its quota allows, finds out in the same transaction (INV-S12).
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Literal, TypeVar
+
+import msgspec
+
+from fastbk.errors import StorageError
+from fastbk.stream.names import encode
+from fastbk.stream.policy import PolicyPatch
+
+ROOT_ID = "root"
+NO_PATCH = PolicyPatch()
+Kind = Literal["namespace", "stream"]
+
+
+class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One namespace."""
+
+    parent: str = ""
+    """Id of the namespace it is in, for good; empty: it is the root."""
+    name: str = ""
+    policy: PolicyPatch = NO_PATCH
+    created_us: int = 0
+
+
+class EntryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a name in a namespace stands for."""
+
+    kind: Kind
+    id: str
+    policy_changes: int = 0
+    """Rises with each change of its policy patch, so that a look at the names tells of it."""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is counted of a namespace."""
+
+    streams: int = 0
+    """In it and in the namespaces below it."""
+    changes: int = 0
+    """Rises with each change of what is directly in it: names, and policies."""
+
+
+class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One stream; its segments are in its chain."""
+
+    namespace: str
+    name: str
+    policy: PolicyPatch = NO_PATCH
+    created_us: int = 0
+    deleting: bool = False
+    """It has no name any more, and its data is being deleted."""
+
+
+Tree = TypeVar("Tree", NamespaceRecord, EntryRecord, UsageRecord, StreamRecord)
+
+
+def put(record: NamespaceRecord | EntryRecord | UsageRecord | StreamRecord) -> bytes:
+    """Return a record's bytes."""
+    return msgspec.json.encode(record)
+
+
+def get(kind: type[Tree], raw: bytes, path: str) -> Tree:
+    """Return what `put` wrote. Raises StorageError."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"record {path} is damaged, or of a newer fastbk: {error}") from error
+
+
+def new_id() -> str:
+    """Return an id that nothing has had."""
+    return secrets.token_hex(8)
+
+
+def namespace_path(namespace_id: str) -> str:
+    """Return where a namespace's record is."""
+    return f"namespaces/{namespace_id}"
+
+
+def entry_path(namespace_id: str, name: str) -> str:
+    """Return where it stands what has this name."""
+    return f"namespaces/{namespace_id}/{encode(name)}"
+
+
+def usage_path(namespace_id: str) -> str:
+    """Return where a namespace's counts are."""
+    return f"usage/{namespace_id}"
+
+
+def stream_path(stream_id: str) -> str:
+    """Return where a stream's record is."""
+    return f"streams/{stream_id}"
+
+
+def chain_path(stream_id: str) -> str:
+    """Return where a stream's chain is."""
+    return f"streams/{stream_id}/chain"
