@@ -2,7 +2,7 @@
 
 Names and meanings are those of the asyncio client (`fastbk.connect`), and so is everything that decides: the state
 machines and the codec. I/O is plain sockets that gevent can patch. One client serves many threads: calls take
-turns, each runs in the thread of its caller.
+turns, each runs in the thread of its caller. Streams (`Client.namespace`) go on between calls, in a thread of theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.client.blocking import Reactor
 from fastbk.client.blocking_reader import LedgerReader
@@ -52,6 +52,10 @@ from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.writer_machine import WriterMachine
 
+if TYPE_CHECKING:
+    from fastbk.stream.blocking import BlockingNamespace
+    from fastbk.stream.blocking_loop import BlockingLoop
+
 __all__ = ["Client", "LedgerReader", "LedgerWriter", "Pending", "connect"]
 
 T = TypeVar("T")
@@ -72,6 +76,7 @@ class Client:
         self._rng = random.Random()
         self._warnings = QuorumWarnings()
         self._watch: Watch | None = None
+        self._streams: BlockingLoop | None = None
         _open_clients.add(self)
 
     @contextmanager
@@ -302,6 +307,24 @@ class Client:
             "under_replicated": sum(sum(one.under_replicated.values()) for one in writers.values()),
         }
 
+    # --- streams -----------------------------------------------------------------------------------------------
+
+    def namespace(self, path: str = "") -> BlockingNamespace:
+        """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O.
+
+        Streams live on an event loop in a thread of its own, with connections of its own; gevent can't patch those.
+        """
+        from fastbk.stream.blocking import BlockingNamespace
+        from fastbk.stream.blocking_loop import BlockingLoop
+        from fastbk.stream.client import Client as AsyncClient
+
+        with self._lock:
+            if self.reactor.is_closed is not None:
+                raise ClientClosed(self.reactor.is_closed)
+            if self._streams is None:
+                self._streams = BlockingLoop(lambda: AsyncClient(self._uri, self.config))
+            return BlockingNamespace(self._streams, path)
+
     def mark_forked(self) -> None:
         """Make this client refuse everything: it lives in a forked child."""
         self.reactor.is_closed = "this client was made before a fork: make a new one in the child"
@@ -313,7 +336,10 @@ class Client:
             if self.reactor.is_closed is not None:
                 return
             self.reactor.is_closed = "this client is closed: make a new one"
-            self.reactor.close(self.config.close_timeout if timeout is None else timeout)
+            limit_s = self.config.close_timeout if timeout is None else timeout
+            if self._streams is not None:
+                self._streams.close(limit_s)
+            self.reactor.close(limit_s)
             if self._watch is not None:
                 self._watch.close()
             if self._opened is not None and isinstance(self._uri, str):

@@ -19,6 +19,8 @@ COMMANDS = {
     "bookie": "run one bookie by its configuration file; look at, check, repair, extend or replace one",
     "config": "what a bookie's file comes to, key by key; convert a file of Apache's",
     "ledger": "create, write, read, tail, list, show, delete ledgers",
+    "namespace": "namespaces of streams: create, list, set what their streams inherit, watch, rename, delete",
+    "stream": "create, append, read, tail, look at, truncate, rename, seal, delete streams",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",
     "inspect": "show what is in a bookie's files, without a bookie; salvage entries",

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.choosing import Choosing, new_ensemble, replacements
@@ -368,7 +368,7 @@ class Client:
         await self.pool.close(limit_s)
         await self._store.close(limit_s)
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         await self._store.call(lambda store: store.instance_id())
         return self
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import TypeVar
 
-from fastbk.client.client import Client
 from fastbk.errors import ClientClosed
+from fastbk.stream.client import Client
 
 T = TypeVar("T")
 _FORKED = "this client was made before a fork: make a new one in the child"

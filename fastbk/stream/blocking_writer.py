@@ -142,6 +142,7 @@ class BlockingStreamWriter:
         pending = PendingRecord(self)
         data = payload if type(payload) is bytes else bytes(payload)
         raw = put_headers(headers) if headers else b""
+        self._loop.check()  # in a forked child the lock may be held for ever
         with self._changed:
             self._has_room(timeout).put(data, txid, key, raw, pending)
             self._wake()
@@ -165,6 +166,7 @@ class BlockingStreamWriter:
         pending = PendingRecord(self)
         raw = None if headers is None else [put_headers(one) for one in headers]
         datas = [bytes(one) for one in payloads]
+        self._loop.check()  # in a forked child the lock may be held for ever
         with self._changed:
             self._has_room(timeout).put_batch(datas, txids, keys, raw, pending)
             self._wake()
@@ -214,6 +216,9 @@ class BlockingStreamWriter:
 
     def _wait(self, is_done: Callable[[], bool], limit_s: float) -> None:
         end_s = time.monotonic() + limit_s
+        if is_done():
+            return
+        self._loop.check()
         with self._changed:
             while not is_done():
                 self._loop.check()
@@ -284,6 +289,7 @@ class BlockingStreamWriter:
 
     def drain(self, *, timeout: float | None = None) -> None:
         """Wait until what is not acknowledged is within its bound. Raises what ended the writer, BufferFull."""
+        self._loop.check()
         with self._changed:
             self._has_room(timeout)
 

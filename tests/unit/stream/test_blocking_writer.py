@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -225,10 +226,26 @@ def test_a_closed_loop_ends_waits_and_refuses(rig: Rig) -> None:
 
 def test_a_forked_child_is_refused(rig: Rig) -> None:
     with rig.writer() as writer:
+        rig.plan.is_stuck = True
         pending = writer.append(b"x")
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            """A fork may come while another thread has the lock; the child has no such thread."""
+            with writer._changed:
+                held.set()
+                done.wait()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
 
         def child() -> int:
-            for call in (lambda: writer.append(b"y"), pending.result, writer.flush):
+            signal.alarm(10)
+            batch = lambda: writer.append_batch([b"y"])  # noqa: E731
+            for call in (
+                lambda: writer.append(b"y"), batch, pending.result, writer.drain, writer.flush
+            ):  # fmt: skip
                 try:
                     call()
                     return 1
@@ -237,4 +254,7 @@ def test_a_forked_child_is_refused(rig: Rig) -> None:
             return 0
 
         assert exit_code_of_fork(child) == 0
+        done.set()
+        holder.join()
+        rig.plan.is_stuck = False
         assert pending.result() == DLSN(1, 0, 0)

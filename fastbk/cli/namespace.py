@@ -1,0 +1,169 @@
+"""`fastbk namespace ...`: namespaces of streams, and what is inherited from them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.stream_options import add_inherit, add_policy, policy_facts, policy_of
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fastbk.stream.client import Client
+    from fastbk.stream.namespace import Namespace
+
+    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    create = _of_one(verbs, "create", "make a namespace, and those above it that are missing")
+    create.add_argument("--exist-ok", action="store_true", help="leave one that is there alone")
+    add_policy(create)
+    listing = verbs.add_parser("list", help="print the namespaces below one")
+    listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
+    listing.add_argument("--recursive", "-r", action="store_true", help="and those below them")
+    info = verbs.add_parser("info", help="print a namespace's policy, its own and what holds")
+    info.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
+    change = verbs.add_parser(
+        "set",
+        help="change a namespace's policy; its streams follow at their next segment",
+    )
+    change.add_argument("namespace", metavar="NAMESPACE", help='such as shop/eu; "": the root')
+    add_policy(change)
+    add_inherit(change)
+    rename = _of_one(verbs, "rename", "give a namespace another name; its streams go on")
+    rename.add_argument("name", metavar="NAME", help="without slashes: it stays where it is")
+    delete = _of_one(verbs, "delete", "delete a namespace that is empty")
+    delete.add_argument(
+        "--recursive", "-r", action="store_true", help="and first all in it, for good"
+    )
+    watch = verbs.add_parser("watch", help="print what is in a namespace, and what happens there")
+    watch.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
+    for one in (create, listing, info, change, rename, delete, watch):
+        add_metadata(one)
+        add_json(one)
+
+
+def _of_one(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text)
+    parser.add_argument("namespace", metavar="NAMESPACE", help="such as shop/eu")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one verb against the cluster."""
+    return asyncio.run(_connected(metadata_uri(options), _VERBS[options.verb], options))
+
+
+async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
+    import fastbk
+
+    options.namespace = options.namespace.strip("/")
+    async with fastbk.connect(uri) as client:
+        return await verb(client, options)
+
+
+async def _create(client: Client, options: argparse.Namespace) -> int:
+    namespace = client.namespace(options.namespace)
+    await namespace.create(policy_of(options.set), exist_ok=options.exist_ok)
+    if options.json:
+        print_json(
+            {"namespace": options.namespace, "policy": policy_facts(await namespace.policy())}
+        )
+    return 0
+
+
+async def _list(client: Client, options: argparse.Namespace) -> int:
+    found: list[str] = []
+
+    async def collect(namespace: Namespace) -> None:
+        async for one in namespace.namespaces():
+            found.append(one.path)
+            if options.recursive:
+                await collect(one)
+
+    await collect(client.namespace(options.namespace))
+    if options.json:
+        print_json({"namespaces": found})
+        return 0
+    sys.stdout.writelines(f"{path}\n" for path in found)
+    if not found:
+        note("no namespaces here; `fastbk namespace create NAME` makes one")
+    return 0
+
+
+async def _info(client: Client, options: argparse.Namespace) -> int:
+    namespace = client.namespace(options.namespace)
+    own = policy_facts(await namespace.policy())
+    effective = policy_facts(await namespace.effective_policy())
+    streams = await namespace.stream_count()
+    if options.json:
+        print_json({"namespace": options.namespace, "streams": streams, "policy": own,
+                    "effective": effective})  # fmt: skip
+        return 0
+    print(f"namespace  {options.namespace or '(the root)'}\nstreams    {streams:,}")
+    for name, value in effective.items():
+        print(f"  {name:<18} {value!s:<12} {'set here' if name in own else 'inherited'}")
+    return 0
+
+
+async def _set(client: Client, options: argparse.Namespace) -> int:
+    if not options.set and not options.inherit:
+        raise ConfigError("nothing to change: give --set FIELD=VALUE or --inherit FIELD")
+    namespace = client.namespace(options.namespace)
+    await namespace.set_policy(policy_of(options.set), inherit=options.inherit)
+    if options.json:
+        print_json(
+            {"namespace": options.namespace, "policy": policy_facts(await namespace.policy())}
+        )
+    return 0
+
+
+async def _rename(client: Client, options: argparse.Namespace) -> int:
+    renamed = await client.namespace(options.namespace).rename(options.name)
+    if options.json:
+        print_json({"namespace": renamed.path})
+    else:
+        print(renamed.path)
+    return 0
+
+
+async def _delete(client: Client, options: argparse.Namespace) -> int:
+    await client.namespace(options.namespace).delete(recursive=options.recursive)
+    if options.json:
+        print_json({"deleted": options.namespace})
+    return 0
+
+
+async def _watch(client: Client, options: argparse.Namespace) -> int:
+    async with aclosing(client.namespace(options.namespace).watch()) as events:
+        async for event in events:
+            if options.json:
+                print_json(asdict(event))
+            else:
+                former = f" (was {event.former})" if event.former else ""
+                print(f"{event.kind:<8} {event.what:<9} {event.name}{former}")
+            sys.stdout.flush()
+    return 0
+
+
+_VERBS: dict[str, Verb] = {
+    "create": _create,
+    "list": _list,
+    "info": _info,
+    "set": _set,
+    "rename": _rename,
+    "delete": _delete,
+    "watch": _watch,
+}

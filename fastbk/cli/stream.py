@@ -1,0 +1,216 @@
+"""`fastbk stream ...`: streams of a cluster from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastbk.cli import stream_append
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.stream_options import (
+    add_inherit,
+    add_policy,
+    policy_facts,
+    policy_of,
+    split_name,
+    stream_of,
+)
+from fastbk.errors import ConfigError
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fastbk.stream.client import Client
+    from fastbk.stream.listing import StreamInfo
+
+    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    create = verbs.add_parser("create", help="make streams in a namespace that is there")
+    create.add_argument("streams", nargs="+", metavar="STREAM", help="such as shop/orders")
+    create.add_argument("--exist-ok", action="store_true", help="leave those that are there alone")
+    add_policy(create)
+
+    append = _of_one(verbs, "append", "append the lines of a file or stdin, a line a record")
+    stream_append.add_arguments(append)
+    info = _of_one(verbs, "info", "print what is known of a stream")
+    change = _of_one(verbs, "set", "change a stream's own policy, from its next segment on")
+    add_policy(change)
+    add_inherit(change)
+
+    listing = verbs.add_parser("list", help="print the streams of a namespace, with sizes")
+    listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
+    listing.add_argument("--prefix", default="", metavar="TEXT", help="names that begin with it")
+    listing.add_argument(
+        "--recursive", "-r", action="store_true", help="those of the namespaces below, too"
+    )
+
+    rename = _of_one(verbs, "rename", "give a stream another name in its namespace")
+    rename.add_argument("name", metavar="NAME")
+    seal = _of_one(verbs, "seal", "end a stream for good: it can be read, not written any more")
+    delete = verbs.add_parser("delete", help="delete streams for good, data, cursors and all")
+    delete.add_argument("streams", nargs="+", metavar="STREAM")
+
+    for one in (create, append, info, change, listing, rename, seal, delete):
+        add_metadata(one)
+        add_json(one)
+
+
+def _of_one(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text)
+    parser.add_argument("stream", metavar="STREAM", help="namespace and name, such as shop/orders")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one verb against the cluster."""
+    return asyncio.run(_connected(metadata_uri(options), _VERBS[options.verb], options))
+
+
+async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
+    import fastbk
+
+    async with fastbk.connect(uri) as client:
+        return await verb(client, options)
+
+
+async def _create(client: Client, options: argparse.Namespace) -> int:
+    policy = policy_of(options.set)
+    by_namespace: dict[str, list[str]] = {}
+    for path in options.streams:
+        namespace, name = split_name(path)
+        by_namespace.setdefault(namespace, []).append(name)
+    for namespace, names in by_namespace.items():
+        await client.namespace(namespace).create_streams(names, policy, exist_ok=options.exist_ok)
+    if options.json:
+        print_json({"created": options.streams})
+    return 0
+
+
+async def _info(client: Client, options: argparse.Namespace) -> int:
+    stream = stream_of(client, options.stream)
+    info = await stream.info()
+    found = facts(info)
+    found["policy"] = policy_facts(await stream.effective_policy())
+    if options.json:
+        print_json(found)
+    else:
+        print_facts(found)
+    return 0
+
+
+def facts(info: StreamInfo) -> dict[str, object]:
+    """Return what metadata says of a stream, for JSON and for people."""
+    return {
+        "stream": info.path,
+        "id": info.id,
+        "created": info.created.isoformat(timespec="seconds"),
+        "sealed": info.is_sealed,
+        "segments": info.segments,
+        "open_segments": info.open_segments,
+        "records": info.records,
+        "bytes": info.size_bytes,
+        "trim": str(info.trim),
+        "last_dlsn": None if info.last_dlsn is None else str(info.last_dlsn),
+        "last_txid": info.last_txid,
+        "epoch": info.epoch,
+        "owner": info.owner,
+    }
+
+
+def print_facts(found: dict[str, object]) -> None:
+    """Print facts a line each, what is inside one below it."""
+    width = max(map(len, found))
+    for name, value in found.items():
+        if isinstance(value, dict):
+            text = ", ".join(f"{key}={one}" for key, one in value.items()) or "-"
+        else:
+            text = "-" if value is None or value == "" else str(value)
+        print(f"{name:<{width}}  {text}")
+
+
+async def _set(client: Client, options: argparse.Namespace) -> int:
+    if not options.set and not options.inherit:
+        raise ConfigError("nothing to change: give --set FIELD=VALUE or --inherit FIELD")
+    stream = stream_of(client, options.stream)
+    await stream.set_policy(policy_of(options.set), inherit=options.inherit)
+    if options.json:
+        print_json({"stream": options.stream, "policy": policy_facts(await stream.policy())})
+    return 0
+
+
+async def _list(client: Client, options: argparse.Namespace) -> int:
+    namespace = client.namespace(options.namespace.strip("/"))
+    infos = [one async for one in namespace.streams(options.prefix, recursive=options.recursive)]
+    if options.json:
+        print_json({"streams": [facts(info) for info in infos]})
+        return 0
+    if not infos:
+        note("no streams here; `fastbk namespace list` shows the namespaces")
+        return 0
+    rows = [("stream", "segments", "records", "size", "")]
+    for info in infos:
+        mark = "sealed" if info.is_sealed else ("open" if info.open_segments else "")
+        size = format_size(info.size_bytes)
+        rows.append((info.path, f"{info.segments:,}", f"{info.records:,}", size, mark))
+    widths = [max(len(row[at]) for row in rows) for at in range(5)]
+    for name, *numbers, mark in rows:
+        cells = (f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=False))
+        print(f"{name:<{widths[0]}}  {'  '.join(cells)}  {mark}".rstrip())
+    open_ones = sum(info.open_segments > 0 for info in infos)
+    if open_ones:
+        note("what open segments hold is counted when they are closed")
+    return 0
+
+
+async def _rename(client: Client, options: argparse.Namespace) -> int:
+    namespace, name = split_name(options.stream)
+    renamed = await client.namespace(namespace).rename_stream(name, options.name)
+    if options.json:
+        print_json({"stream": renamed.path})
+    return 0
+
+
+async def _seal(client: Client, options: argparse.Namespace) -> int:
+    async with stream_of(client, options.stream).writer() as writer:
+        last = await writer.seal()
+    if options.json:
+        print_json(
+            {
+                "stream": options.stream,
+                "sealed": True,
+                "last_dlsn": None if last is None else str(last),
+            }
+        )
+    elif last is not None:
+        print(last)
+    return 0
+
+
+async def _delete(client: Client, options: argparse.Namespace) -> int:
+    for path in options.streams:
+        namespace, name = split_name(path)
+        await client.namespace(namespace).delete_stream(name)
+    if options.json:
+        print_json({"deleted": options.streams})
+    return 0
+
+
+_VERBS: dict[str, Verb] = {
+    "create": _create,
+    "append": stream_append.append,
+    "info": _info,
+    "set": _set,
+    "list": _list,
+    "rename": _rename,
+    "seal": _seal,
+    "delete": _delete,
+}

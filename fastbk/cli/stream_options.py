@@ -1,0 +1,122 @@
+"""What `fastbk stream` and `fastbk namespace` take: paths, policies, positions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError, PolicyInvalid
+from fastbk.units import parse_duration_us, parse_size
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from fastbk.stream.client import Client
+    from fastbk.stream.policy import PolicyPatch, StreamPolicy
+    from fastbk.stream.positions import Start
+    from fastbk.stream.stream import Stream
+
+START_HELP = "earliest, latest, a position (3.120.0), seq:N, txid:N, time:2026-01-31T12:00:00Z"
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add --set."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE",
+        help="of its policy, the rest is inherited; may be given several times (roll_bytes=64MiB, retention_age=7d,"
+        " compression=zstd, ensemble=3 ...; `fastbk namespace info` shows all)",
+    )  # fmt: skip
+
+
+def add_inherit(parser: argparse.ArgumentParser) -> None:
+    """Add --inherit."""
+    parser.add_argument(
+        "--inherit", action="append", default=[], metavar="FIELD",
+        help="take this field from the namespace above again; may be given several times",
+    )  # fmt: skip
+
+
+def policy_of(pairs: Iterable[str]) -> PolicyPatch:
+    """Return the patch that FIELD=VALUE words say. Raises PolicyInvalid, which names the fields."""
+    import msgspec
+
+    from fastbk.stream.policy import PolicyPatch
+
+    fields = PolicyPatch.__struct_fields__
+    found: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise PolicyInvalid(f"{pair}: write FIELD=VALUE")
+        if f"{name}_s" in fields:
+            name = f"{name}_s"
+        if name not in fields:
+            raise PolicyInvalid(f"{name}: a policy has {', '.join(fields)}")
+        found[name] = _value(name, text)
+    try:
+        return msgspec.convert(found, PolicyPatch)
+    except msgspec.ValidationError as error:
+        raise PolicyInvalid(str(error)) from error
+
+
+def _value(name: str, text: str) -> object:
+    """Return a field's value: sizes and durations with or without a unit (bytes, seconds)."""
+    try:
+        if text.isascii() and text.isdigit():
+            return float(text) if name.endswith("_s") else int(text)
+        if name.endswith("_bytes"):
+            return parse_size(text)
+        if name.endswith("_s"):
+            return parse_duration_us(text) / 1e6
+    except ValueError as error:
+        raise PolicyInvalid(f"{name}: {error}") from error
+    return {"true": True, "yes": True, "false": False, "no": False}.get(text, text)
+
+
+def policy_facts(policy: StreamPolicy | PolicyPatch) -> dict[str, object]:
+    """Return a policy's fields; of a patch those that it names."""
+    import msgspec
+
+    found = msgspec.structs.asdict(policy)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """Return namespace and name of tenant/app/orders. Raises ConfigError."""
+    namespace, _, name = path.strip("/").rpartition("/")
+    if not name:
+        raise ConfigError(f"{path!r} is no stream: write namespace and name, such as shop/orders")
+    return namespace, name
+
+
+def stream_of(client: Client, path: str) -> Stream:
+    """Return the stream of this path. No I/O."""
+    namespace, name = split_name(path)
+    return client.namespace(namespace).stream(name)
+
+
+def start_of(text: str) -> Start:
+    """Return where to begin, as `START_HELP` says. Raises ConfigError."""
+    from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid
+
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    kind, colon, value = text.partition(":")
+    if not colon:
+        return DLSN.parse(text)
+    if kind == "time":
+        return AtTime(_time(value))
+    if kind in ("seq", "txid") and value.isascii() and value.isdigit():
+        return AtSeq(int(value)) if kind == "seq" else AtTxid(int(value))
+    raise ConfigError(f"{text!r} is no position: write one of {START_HELP}")
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is no time: write it as 2026-01-31T12:00:00Z") from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -1,0 +1,125 @@
+"""Records as lines of text and of JSON, out and in."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.stream.records import Gap, Record
+
+
+def print_record(record: Record, options: argparse.Namespace) -> None:
+    """Print one record as the options want it."""
+    out = sys.stdout.buffer
+    if options.json:
+        out.write(json.dumps(as_json(record), ensure_ascii=False).encode() + b"\n")
+    elif options.payload:
+        out.write(bytes(record.payload) + b"\n")
+    else:
+        text = bytes(record.payload).decode("utf-8", "backslashreplace")
+        out.write(f"{record.dlsn}\t{text}\n".encode())
+
+
+def print_gap(gap: Gap, options: argparse.Namespace) -> None:
+    """Say that records are gone: in JSON a line of its own, else on stderr."""
+    how_many = "some" if gap.records is None else f"{gap.records:,}"
+    if options.json:
+        found = {
+            "gap": gap.kind,
+            "first": str(gap.first),
+            "next": str(gap.next),
+            "records": gap.records,
+        }
+        sys.stdout.buffer.write(json.dumps(found).encode() + b"\n")
+    else:
+        sys.stdout.flush()
+        print(
+            f"fastbk: {how_many} records from {gap.first} up to {gap.next} are {gap.kind}",
+            file=sys.stderr,
+        )
+
+
+def as_json(record: Record) -> dict[str, object]:
+    """Return a record for JSON: what is text as text, what is not in base64."""
+    found: dict[str, object] = {
+        "dlsn": str(record.dlsn),
+        "seq": record.seq,
+        "txid": record.txid,
+        "time": record.time.isoformat().replace("+00:00", "Z"),
+    }
+    _put(found, "payload", bytes(record.payload))
+    if record.key is not None:
+        _put(found, "key", record.key)
+    if record.headers:
+        headers = []
+        for name, value in record.headers:
+            header: dict[str, object] = {"name": name}
+            _put(header, "value", value)
+            headers.append(header)
+        found["headers"] = headers
+    return found
+
+
+def _put(into: dict[str, object], name: str, value: bytes) -> None:
+    try:
+        into[name] = value.decode()
+    except UnicodeDecodeError:
+        into[f"{name}_base64"] = base64.b64encode(value).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A record to append, as a line says it."""
+
+    payload: bytes
+    txid: int | None = None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def line_of_json(raw: bytes, number: int) -> Line:
+    """Return what a line of JSON says, as `as_json` writes it; position, number and time are not looked at.
+
+    Raises ConfigError with the line's number.
+    """
+    try:
+        found = json.loads(raw)
+        if not isinstance(found, dict):
+            raise ValueError("a line must be an object")
+        payload = _get(found, "payload")
+        if payload is None:
+            raise ValueError("payload or payload_base64 is missing")
+        txid = found.get("txid")
+        if txid is not None and (not isinstance(txid, int) or isinstance(txid, bool)):
+            raise ValueError("txid must be a whole number")
+        headers = tuple(_header(one) for one in found.get("headers", ()))
+        return Line(payload, txid, _get(found, "key"), headers)
+    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        raise ConfigError(
+            f"line {number}: {error}; what `fastbk stream read --json` prints can be appended"
+        ) from error
+
+
+def _header(found: dict[str, object]) -> tuple[str, bytes]:
+    name, value = found.get("name"), _get(found, "value")
+    if not isinstance(name, str) or value is None:
+        raise ValueError("a header has a name and a value")
+    return name, value
+
+
+def _get(found: dict[str, object], name: str) -> bytes | None:
+    text, raw = found.get(name), found.get(f"{name}_base64")
+    if isinstance(text, str):
+        return text.encode()
+    if text is not None:
+        raise ValueError(f"{name} must be text")
+    return None if raw is None else base64.b64decode(str(raw), validate=True)

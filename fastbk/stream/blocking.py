@@ -1,0 +1,173 @@
+"""Namespaces and streams without `await`. Names and meanings are those of `namespace.py` and `stream.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.blocking_writer import BlockingStreamWriter
+from fastbk.stream.listing import StreamInfo
+from fastbk.stream.names import check_name, split_path
+from fastbk.stream.namespace import Namespace
+from fastbk.stream.namespace_events import NamespaceEvent
+from fastbk.stream.policy import PolicyPatch, StreamPolicy
+from fastbk.stream.stream import Stream
+from fastbk.stream.writer_options import WriterOptions
+
+T = TypeVar("T")
+LISTED_AT_ONCE = 256
+
+
+class BlockingNamespace:
+    """A namespace by its path; made by `Client.namespace` of `fastbk.sync`, without I/O."""
+
+    def __init__(self, loop: BlockingLoop, path: str = "") -> None:
+        self._loop = loop
+        self._path = split_path(path)
+
+    @property
+    def path(self) -> str:
+        """Names from the root, with slashes between them; empty for the root."""
+        return "/".join(self._path)
+
+    def _call(self, act: Callable[[Namespace], Awaitable[T]]) -> T:
+        return self._loop.call(lambda: act(self._inner()))
+
+    def _inner(self) -> Namespace:
+        """Return the asyncio namespace. Only on the loop."""
+        return self._loop.client().namespace(self.path)
+
+    def namespace(self, path: str) -> BlockingNamespace:
+        """Return a namespace below this one. No I/O."""
+        return BlockingNamespace(self._loop, "/".join([*self._path, path]))
+
+    def stream(self, name: str) -> BlockingStream:
+        """Return a stream of this namespace. No I/O."""
+        check_name(name)
+        return BlockingStream(self._loop, lambda: self._inner().stream(name), name)
+
+    def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:
+        """Create the namespace, and those above it that are missing."""
+        self._call(lambda inner: inner.create(policy, exist_ok=exist_ok))
+
+    def exists(self) -> bool:
+        """Return whether there is such a namespace."""
+        return self._call(lambda inner: inner.exists())
+
+    def rename(self, name: str) -> BlockingNamespace:
+        """Give the namespace another name in the one above it, and return it there."""
+        return BlockingNamespace(self._loop, self._call(lambda inner: inner.rename(name)).path)
+
+    def delete(self, *, recursive: bool = False) -> None:
+        """Delete the namespace, with `recursive` all in it first."""
+        self._call(lambda inner: inner.delete(recursive=recursive))
+
+    def policy(self) -> PolicyPatch:
+        """Return what the namespace says itself."""
+        return self._call(lambda inner: inner.policy())
+
+    def set_policy(self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()) -> None:
+        """Change what `patch` names, and inherit the fields of `inherit` again."""
+        self._call(lambda inner: inner.set_policy(patch, inherit=inherit))
+
+    def effective_policy(self, stream: str | None = None) -> StreamPolicy:
+        """Return what holds for the namespace, or for the next segment of one of its streams."""
+        return self._call(lambda inner: inner.effective_policy(stream))
+
+    def create_stream(
+        self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False
+    ) -> BlockingStream:
+        """Create a stream."""
+        made = self._call(lambda inner: inner.create_stream(name, policy, exist_ok=exist_ok))
+        return BlockingStream(self._loop, lambda: made, name)
+
+    def create_streams(
+        self, names: Sequence[str], policy: PolicyPatch | None = None, *, exist_ok: bool = False
+    ) -> list[BlockingStream]:
+        """Create many streams, a hundred at a time."""
+        self._call(lambda inner: inner.create_streams(names, policy, exist_ok=exist_ok))
+        return [self.stream(name) for name in names]
+
+    def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a stream."""
+        self._call(lambda inner: inner.delete_stream(name, missing_ok=missing_ok))
+
+    def delete_streams(self, names: Sequence[str], *, missing_ok: bool = False) -> None:
+        """Delete many streams."""
+        self._call(lambda inner: inner.delete_streams(names, missing_ok=missing_ok))
+
+    def rename_stream(self, old: str, new: str) -> BlockingStream:
+        """Give a stream another name in this namespace."""
+        self._call(lambda inner: inner.rename_stream(old, new))
+        return self.stream(new)
+
+    def streams(self, prefix: str = "", *, recursive: bool = False) -> Iterator[StreamInfo]:
+        """Yield the streams whose names begin with `prefix`, with sizes."""
+        return self._loop.iterate(
+            lambda: self._inner().streams(prefix, recursive=recursive), LISTED_AT_ONCE
+        )
+
+    def namespaces(self, prefix: str = "") -> Iterator[BlockingNamespace]:
+        """Yield the namespaces directly below, by name."""
+        for one in self._loop.iterate(lambda: self._inner().namespaces(prefix), LISTED_AT_ONCE):
+            yield BlockingNamespace(self._loop, one.path)
+
+    def stream_count(self) -> int:
+        """Return how many streams there are in this namespace and below it."""
+        return self._call(lambda inner: inner.stream_count())
+
+    def watch(self) -> Iterator[NamespaceEvent]:
+        """Yield all that is directly in the namespace, then what happens to it, until it is deleted."""
+        return self._loop.iterate(lambda: self._inner().watch())
+
+
+class BlockingStream:
+    """One stream; made by `Namespace.stream` of `fastbk.sync`, without I/O."""
+
+    def __init__(self, loop: BlockingLoop, find: Callable[[], Stream], name: str) -> None:
+        self._loop = loop
+        self._find = find
+        self._found: Stream | None = None
+        self.name = name
+
+    def _inner(self) -> Stream:
+        """Return the asyncio stream. Only on the loop."""
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def _call(self, act: Callable[[Stream], Awaitable[T]]) -> T:
+        return self._loop.call(lambda: act(self._inner()))
+
+    @property
+    def path(self) -> str:
+        """Namespace and name, with slashes between them."""
+        return self._loop.call_plain(lambda: self._inner().path)
+
+    def writer(self, *, create: bool = False, **options: Any) -> BlockingStreamWriter:  # noqa: ANN401 -- as there
+        """Return a writer; `with` opens it and fences whoever wrote before. Options: `WriterOptions`."""
+        known = WriterOptions(**options)
+        return BlockingStreamWriter(
+            self._loop, lambda: self._inner().writer(create=create, **options), known
+        )
+
+    def exists(self) -> bool:
+        """Return whether there is a stream of this name now."""
+        return self._call(lambda inner: inner.exists())
+
+    def info(self) -> StreamInfo:
+        """Return what metadata says of it."""
+        return self._call(lambda inner: inner.info())
+
+    def effective_policy(self) -> StreamPolicy:
+        """Return what holds for the next segment."""
+        return self._call(lambda inner: inner.effective_policy())
+
+    def policy(self) -> PolicyPatch:
+        """Return what the stream says itself."""
+        return self._call(lambda inner: inner.policy())
+
+    def set_policy(self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()) -> None:
+        """Change what `patch` names, and inherit the fields of `inherit` again."""
+        self._call(lambda inner: inner.set_policy(patch, inherit=inherit))
