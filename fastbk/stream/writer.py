@@ -98,7 +98,8 @@ class StreamWriter:
         async with segment_works(self._context.client):
             known = await self._take_over()
             policy = await self._context.policy()
-            known = await delete_doomed(self._context, known)
+            # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
+            await delete_doomed(self._context, known)
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
         self._engine = AppendEngine(self._context, self._options, known, policy, self._wake_room)

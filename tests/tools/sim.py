@@ -29,6 +29,7 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import draw_plan
 from tests.simulation.planting import planted
 from tests.simulation.shrinking import shrink
+from tests.simulation.streams.running import run_streams
 from tests.simulation.world import run_plan, run_seed
 
 SHRINK_S = 120.0
@@ -124,6 +125,8 @@ def main(settings: Mapping[str, str] = os.environ) -> int:
     if settings.get("MUTATIONS"):
         seconds_each = float(settings.get("SECONDS_EACH") or 60)
         return look_for_finders(first, settings.get("ONLY", ""), seconds_each)
+    if settings.get("STREAMS"):
+        return run_streams(first, int(settings["STREAMS"]))
     return run(int(settings.get("SEEDS") or 1000), first, jobs, mutation)
 
 
