@@ -179,6 +179,15 @@ class Chunk(Sequence[Record]):
         return self._dlsn_of_row(self._last - 1)
 
     @property
+    def next_dlsn(self) -> DLSN:
+        """The position behind the last record: of the next one, where that is of the same segment."""
+        place = self._rows[(self._last - 1) * ROW_WORDS + ROW_PLACE]
+        segment, entry, slot = self._dlsn(place)
+        records = self._heads[(place >> 32) * HEAD_WORDS + codec.HEAD_RECORDS]
+        at_end = slot + 1 == records
+        return DLSN(segment, entry + 1, 0) if at_end else DLSN(segment, entry, slot + 1)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all payloads."""
         return sum(self._column(ROW_PAYLOAD_BYTES))

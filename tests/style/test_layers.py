@@ -67,6 +67,7 @@ PURE = [
     "fastbk/stream/names.py",
     "fastbk/stream/tree_changes.py",
     "fastbk/stream/writer_queue.py",
+    "fastbk/stream/read_plan.py",
     "fastbk/stream/index_entry.py",
 ]
 IMPURE_MODULES = {

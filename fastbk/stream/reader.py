@@ -1,0 +1,303 @@
+"""The reader of a stream: hands out its records in order, each once, from the oldest segment into the open one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+from fastbk.errors import ClientClosed, ConfigError
+from fastbk.stream.chain_follower import ChainFollower
+from fastbk.stream.context import StreamContext
+from fastbk.stream.gaps import error_of
+from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
+from fastbk.stream.read_ahead import ReadAhead
+from fastbk.stream.reader_front import ReaderFront
+from fastbk.stream.records import Chunk, Gap, Record, chunk_of
+from fastbk.stream.search import find_key, first, key_of, resolve, tail_position
+from fastbk.stream.segment_search import Key
+
+CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind what it knows to be visible; exact where it has caught up."""
+
+    records: int
+    seconds: float
+    """Since the last record that it handed out was appended, by this machine's clock; 0 where it has caught up."""
+
+
+class StreamReader:
+    """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` opens it.
+
+    `async for record in reader` yields records, `chunks()` many at once (INV-S11). What was truncated or lost is an
+    error, raised again until `seek()` passes it, or with `on_gap="yield"` a Gap among the records. Other errors
+    (NotEnoughBookies, MetadataUnavailable) end no reader: the next call goes on where it was. Cancelling a call leaves
+    `position` at the first record that was not handed out.
+    """
+
+    def __init__(
+        self,
+        context: StreamContext | Awaitable[StreamContext],
+        start: Start = "earliest",
+        *,
+        end: Start | None = None,
+        tail: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        on_gap: Literal["raise", "yield"] = "raise",
+    ) -> None:
+        """`end`: the first position that is not delivered. `tail` False: end behind what is visible when it is opened.
+
+        `prefetch_bytes`: entries read ahead, at least 1, beside one batch and what is being handed out.
+        """
+        if prefetch_bytes < 1:
+            raise ConfigError(f"prefetch_bytes is {prefetch_bytes}: it must be at least 1")
+        if on_gap not in ("raise", "yield"):
+            raise ConfigError(f'on_gap is {on_gap!r}: "raise" or "yield"')
+        self._given = context
+        self._start: Start = start
+        self._end_at = end
+        self._is_tailing = tail
+        self._prefetch_bytes = prefetch_bytes
+        self._on_gap = on_gap
+        self._told = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._ahead: ReadAhead | None = None
+        self._follower: ChainFollower | None = None
+        self._front: ReaderFront | None = None
+        self._retired: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Find the start, and begin to read ahead; `async with` does it. Raises StreamNotFound, MetadataUnavailable."""
+        given = self._given
+        context = await given if inspect.isawaitable(given) else given
+        assert isinstance(context, StreamContext)
+        self._context = context
+        ends: list[DLSN | Key] = []
+        if self._end_at is not None:
+            by_key = isinstance(self._end_at, AtTxid | AtTime | AtSeq)
+            ends.append(key_of(self._end_at) if by_key else await resolve(context, self._end_at))  # type: ignore[arg-type]
+        if not self._is_tailing:
+            ends.append(await resolve(context, "latest"))
+        position, from_key = await self._begin_of(self._start)
+        self._follower = ChainFollower(
+            context.store, (await context.store.read()).chain, self._told
+        )
+        self._front = ReaderFront(context.name, position, from_key, ends)
+        self._read_ahead()
+
+    async def _begin_of(self, start: Start) -> tuple[DLSN, Key | None]:
+        """Return where to begin; with the key, where nothing that reaches it is there yet."""
+        if isinstance(start, AtTxid | AtTime | AtSeq):
+            context, key = self._context, key_of(start)
+            end = await resolve(context, "latest")
+            found = await find_key(context, key)
+            if found is None:
+                return end, key
+            if isinstance(start, AtSeq):
+                kept = await first(context)
+                if kept is not None and kept.seq > start.seq:
+                    return FIRST, None  # it was truncated, which has to be told
+            return found, None
+        return await resolve(self._context, start), None
+
+    def _read_ahead(self) -> None:
+        front, follower = self._opened()
+        self._ahead = ReadAhead(
+            self._context, follower, front.position, self._prefetch_bytes, self._told
+        )
+        front.ahead = self._ahead
+
+    async def close(self) -> None:
+        """Read no more. A second call does nothing."""
+        self._is_closed = True
+        self._told.set()
+        self._moved.set()
+        self._retire()
+        if self._retired:
+            await asyncio.wait(self._retired)
+        if self._follower is not None:
+            await self._follower.stop()
+
+    async def __aenter__(self) -> StreamReader:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _opened(self) -> tuple[ReaderFront, ChainFollower]:
+        if self._is_closed or self._front is None or self._follower is None:
+            raise ClientClosed("the reader is not open: use `async with`")
+        return self._front, self._follower
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> StreamReader:
+        return self
+
+    async def __anext__(self) -> Record | Gap:
+        """Return the next record, or Gap. Ends behind the last record of a sealed stream, or at the end asked for."""
+        front = self._front
+        if front is not None and front.has_record(self._follower):
+            return front.next_record()
+        item = await self._next(1, CHUNK_BYTES, None, 0.0)
+        if item is None:
+            raise StopAsyncIteration
+        return item[0] if isinstance(item, Chunk) else item
+
+    async def chunks(
+        self, max_records: int = 1000, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
+    ) -> AsyncGenerator[Chunk | Gap, None]:
+        """Yield chunks of 1 to `max_records` records; of Gaps with `on_gap="yield"` only. Ends as iteration does.
+
+        `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
+        more when something is there, and less than `max_bytes`.
+        """
+        while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
+            yield item
+
+    async def read(
+        self,
+        max_records: int = 1000,
+        max_bytes: int = CHUNK_BYTES,
+        timeout: float | None = None,
+    ) -> Chunk | Gap:
+        """Return up to `max_records` as soon as one is there; an empty chunk after `timeout` seconds, or at the end."""
+        front, _ = self._opened()
+        item = await self._next(max_records, max_bytes, timeout, 0.0)
+        if item is not None:
+            return item
+        position = front.position
+        return chunk_of(position.segment, position.entry, [], max(front.next_seq, 0), 0)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
+        return self._opened()[0].is_over
+
+    async def _next(
+        self, max_records: int, max_bytes: int, timeout_s: float | None, fill_s: float
+    ) -> Chunk | Gap | None:
+        """Return what comes next; None at the end, or when the time is over."""
+        if max_records < 1 or max_bytes < 1:
+            raise ConfigError("max_records and max_bytes must be at least 1")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    self._told.clear()
+                    front, follower = self._opened()
+                    if follower.failure is not None:
+                        raise follower.failure.copy()
+                    if self._ahead is None:
+                        self._read_ahead()
+                    gap = front.gap_at(follower.chain)
+                    if gap is not None:
+                        return self._passed(gap)
+                    if fill_s > 0 and front.is_filling(max_bytes):
+                        fill_s = await self._fill(fill_s)
+                        continue
+                    chunk = front.take(max_records, max_bytes)
+                    if chunk is not None or front.is_over:
+                        self._moved.set()
+                        return chunk
+                    if not front.has_items:
+                        self._look_at_end_of_ahead()
+                        await self._told.wait()
+        except TimeoutError:
+            return None
+
+    async def _fill(self, fill_s: float) -> float:
+        """Wait for more; return how long may be waited still."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(fill_s):
+                await self._told.wait()
+        except TimeoutError:
+            return 0.0
+        return max(fill_s - (time.monotonic() - began_s), 0.0)
+
+    def _retire(self) -> None:
+        """Let go of what reads ahead, without waiting for it: nothing may come between a gap and its being told."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            task = asyncio.get_running_loop().create_task(ahead.stop())
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
+
+    def _look_at_end_of_ahead(self) -> None:
+        """Reading ahead may have ended: with an error, or where it was truncated."""
+        ahead = self._ahead
+        if ahead is None or not (ahead.error is not None or ahead.is_trimmed):
+            return
+        self._retire()
+        self._told.set()  # begin anew
+        if ahead.error is not None:
+            raise ahead.error.copy()
+
+    def _passed(self, gap: Gap) -> Gap:
+        front, _ = self._opened()
+        if self._on_gap == "raise":
+            raise error_of(self._context.name, gap)
+        if gap.kind == "trimmed":
+            self._retire()
+        front.pass_by(gap)
+        self._moved.set()
+        return gap
+
+    # --- where it is --------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie."""
+        return self._opened()[0].position
+
+    @property
+    def lag(self) -> Lag:
+        """How far this reader is behind what it knows; no I/O."""
+        front, follower = self._opened()
+        if self.caught_up():
+            return Lag(0, 0.0)
+        end_seq = max(follower.chain.end_seq, self._ahead.plan.next_seq if self._ahead else 0)
+        records = max(end_seq - max(front.next_seq, 0), 0)
+        since_us = front.last_time_us or follower.chain.last_time_us
+        return Lag(records, max(time.time() - since_us / 1e6, 0.0) if records else 0.0)
+
+    def caught_up(self) -> bool:
+        """Return whether all that this reader knows to be visible was handed out; no I/O."""
+        front, _ = self._opened()
+        if front.is_over:
+            return True
+        return not front.has_items and self._ahead is not None and self._ahead.is_caught_up
+
+    async def wait_caught_up(self) -> DLSN:
+        """Wait until all that is visible now was handed out (to another task); return the position then."""
+        tail = await tail_position(self._context)
+        while True:
+            self._moved.clear()
+            front, _ = self._opened()
+            if tail is None or front.is_over or front.position >= tail.next:
+                return front.position
+            await self._moved.wait()
+
+    async def seek(self, where: Start) -> None:
+        """Go on from `where`; an end that was asked for stays."""
+        front, _ = self._opened()
+        position, from_key = await self._begin_of(where)
+        self._retire()
+        front.move_to(position, from_key)
+        self._moved.set()
