@@ -102,6 +102,7 @@ def test_records_are_kept_in_the_order_of_the_calls(rig: Rig) -> None:
         first, last = writer.append_many([b"c", b"d"], txids=[3000, 3000])
         assert [one.result() for one in pending] == sorted(one.result() for one in pending)
         assert pending[998].result() < batch.result() < first < last == writer.last_dlsn
+        writer.flush()
         assert (writer.last_txid, writer.unacked_bytes, writer.epoch) == (3000, 0, 1)
     found = rig.records()
     assert [bytes(one.payload) for one in found[:999]] == [b"%d" % at for at in range(999)]
