@@ -1,0 +1,126 @@
+"""Closed ledgers are attached by one change of the chain, once, whatever is repeated or lost. INV-S3, INV-S6."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+
+import pytest
+
+from fastbk.errors import (
+    AppendUnknown,
+    ConfigError,
+    MetadataUnavailable,
+    StorageError,
+    WriterFenced,
+)
+from fastbk.native.stream_codec import encode
+from fastbk.stream.attaching import attach
+from fastbk.stream.positions import DLSN
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
+from tests.unit.stream.test_writer import payloads_of
+from tests.unit.stream.test_writer_attacked import World
+
+
+async def ledger_of(world: World, *entries: list[bytes], first_txid: int = 1) -> int:
+    """Return a closed ledger with these entries' records."""
+    ledger = await world.cluster.client().create_ledger()
+    records = 0
+    for at, payloads in enumerate(entries):
+        txids = array("q", range(first_txid + records, first_txid + records + len(payloads)))
+        await ledger.append(encode(0, records, 1000 + at, payloads, txids, None, None))
+        records += len(payloads)
+    await ledger.close()
+    return ledger.ledger_id
+
+
+async def test_ledgers_follow_what_the_stream_has_and_a_repeat_does_nothing() -> None:
+    world = World()
+    former = await world.writer()
+    await former.append(b"own", txid=70)
+    one = await ledger_of(world, [b"a", b"b"], [b"c"])
+    two = await ledger_of(world, [b"d"])
+    context = world.context()
+    for _ in range(3):
+        assert await attach(context, [one, two], "import", 0) == DLSN(3, 0, 0)
+        assert await attach(context, [99, 98], "import", 0) == DLSN(3, 0, 0)
+    chain = await world.chain()
+    assert [row.base_seq for row in chain.rows] == [0, 1, 4]
+    with pytest.raises((AppendUnknown, WriterFenced)):
+        await former.append(b"fenced")
+    async with StreamWriter(context, WriterOptions()) as later:
+        assert later.last_txid == 74
+        assert await later.append(b"own again") == DLSN(4, 0, 0)
+    assert await payloads_of(world.cluster) == [
+        (0, 70, b"own"),
+        (1, 71, b"a"),
+        (2, 72, b"b"),
+        (3, 73, b"c"),
+        (4, 74, b"d"),
+        (5, 75, b"own again"),
+    ]
+    custom = world.cluster.ledger(one).metadata.custom
+    assert custom["fastbk.stream"] == b"ab"
+
+
+async def test_an_answer_that_is_lost_attaches_once() -> None:
+    world = World()
+    await (await world.writer()).close()
+    one = await ledger_of(world, [b"a"])
+    losses = 3
+
+    def fails(what: str, is_after: bool) -> MetadataUnavailable | None:
+        nonlocal losses
+        if what == "metadata.change" and is_after and losses:
+            losses -= 1
+            return MetadataUnavailable("no answer")
+        return None
+
+    world.plan.fails = fails
+    for _ in range(10):
+        try:
+            await attach(world.context(1.0), [one], "import", 5)
+            break
+        except MetadataUnavailable:
+            await asyncio.sleep(0)
+    assert not losses
+    assert await world.payloads() == [b"a"]
+
+
+async def test_what_cannot_be_a_segment_is_refused_and_changes_nothing() -> None:
+    world = World()
+    writer = await world.writer()
+    await writer.append(b"own")
+    await writer.close()
+    client, context = world.cluster.client(), world.context()
+    (own,) = world.cluster.ledgers
+    still_open = await client.create_ledger()
+    await still_open.append(b"x")
+    other = await client.create_ledger()
+    await other.append(
+        b"no entry of a stream, but long enough to have the head of one in it, of 56 bytes"
+    )
+    await other.close()
+    good = await ledger_of(world, [b"a"])
+    marked = await ledger_of(world, [b"a"])
+    await client.edit_metadata(marked, {"fastbk.stream": b"cd"})
+    far = await ledger_of(world, [b"a"], first_txid=2**62)
+    for ledgers in (
+        [],
+        [good, good],
+        [good, own],
+        [good, still_open.ledger_id],
+        [good, await ledger_of(world)],
+        [good, marked],
+        [good, far],
+    ):
+        with pytest.raises(ConfigError):
+            await attach(context, ledgers, "import", 0)
+    with pytest.raises(StorageError):
+        await attach(context, [good, other.ledger_id], "import", 0)
+    with pytest.raises(ConfigError):
+        await attach(context, [good], "import", -1)
+    assert len((await world.chain()).rows) == 1
+    await attach(context, [good], "import", 0)
+    assert await world.payloads() == [b"own", b"a"]
