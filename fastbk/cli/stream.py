@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
-from fastbk.cli import stream_append
+from fastbk.cli import stream_append, stream_read
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.stream_options import (
     add_inherit,
@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     append = _of_one(verbs, "append", "append the lines of a file or stdin, a line a record")
     stream_append.add_arguments(append)
+    read = _of_one(verbs, "read", "print records")
+    stream_read.add_read_arguments(read)
+    tail = _of_one(verbs, "tail", "print the last records, and what comes, until Ctrl-C")
+    stream_read.add_tail_arguments(tail)
+
     info = _of_one(verbs, "info", "print what is known of a stream")
     change = _of_one(verbs, "set", "change a stream's own policy, from its next segment on")
     add_policy(change)
@@ -57,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = verbs.add_parser("delete", help="delete streams for good, data, cursors and all")
     delete.add_argument("streams", nargs="+", metavar="STREAM")
 
-    for one in (create, append, info, change, listing, rename, seal, delete):
+    for one in (create, append, read, tail, info, change, listing, rename, seal, delete):
         add_metadata(one)
         add_json(one)
 
@@ -99,6 +104,10 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     info = await stream.info()
     found = facts(info)
+    last = await stream.tail()
+    if last is not None:
+        found |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
+        found["last_visible_txid"] = last.txid
     found["policy"] = policy_facts(await stream.effective_policy())
     if options.json:
         print_json(found)
@@ -207,6 +216,8 @@ async def _delete(client: Client, options: argparse.Namespace) -> int:
 _VERBS: dict[str, Verb] = {
     "create": _create,
     "append": stream_append.append,
+    "read": stream_read.read,
+    "tail": stream_read.tail,
     "info": _info,
     "set": _set,
     "list": _list,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter
@@ -12,8 +13,14 @@ from fastbk.stream.names import check_name, split_path
 from fastbk.stream.namespace import Namespace
 from fastbk.stream.namespace_events import NamespaceEvent
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
+from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer_options import WriterOptions
+
+if TYPE_CHECKING:
+    from fastbk.stream.blocking_reader import BlockingStreamReader
+    from fastbk.stream.records import Record
+    from fastbk.stream.search import Position
 
 T = TypeVar("T")
 LISTED_AT_ONCE = 256
@@ -152,6 +159,12 @@ class BlockingStream:
             self._loop, lambda: self._inner().writer(create=create, **options), known
         )
 
+    def reader(self, start: Start = "earliest", **options: Any) -> BlockingStreamReader:  # noqa: ANN401 -- as there
+        """Return a reader from `start` on; options as the asyncio stream's."""
+        from fastbk.stream.blocking_reader import BlockingStreamReader
+
+        return BlockingStreamReader(self._loop, lambda: self._inner().reader(start, **options))
+
     def exists(self) -> bool:
         """Return whether there is a stream of this name now."""
         return self._call(lambda inner: inner.exists())
@@ -171,3 +184,25 @@ class BlockingStream:
     def set_policy(self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()) -> None:
         """Change what `patch` names, and inherit the fields of `inherit` again."""
         self._call(lambda inner: inner.set_policy(patch, inherit=inherit))
+
+    def get(self, where: DLSN | AtSeq) -> Record:
+        """Return one record."""
+        return self._call(lambda inner: inner.get(where))
+
+    def get_many(self, wanted: Sequence[DLSN | AtSeq]) -> list[Record]:
+        """Return records in the order asked for."""
+        return self._call(lambda inner: inner.get_many(wanted))
+
+    def find(
+        self, *, txid: int | None = None, time: datetime | None = None, seq: int | None = None
+    ) -> DLSN | None:
+        """Return the position of the first record that is not less; None if there is none."""
+        return self._call(lambda inner: inner.find(txid=txid, time=time, seq=seq))
+
+    def first(self) -> Record | None:
+        """Return the first record that was not truncated."""
+        return self._call(lambda inner: inner.first())
+
+    def tail(self, *, fresh: bool = True) -> Position | None:
+        """Return the last visible record's position."""
+        return self._call(lambda inner: inner.tail(fresh=fresh))

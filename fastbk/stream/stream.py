@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import StreamNotFound
@@ -10,10 +11,14 @@ from fastbk.stream.catalog import Catalog, label
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.listing import StreamInfo, infos_of
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.tree_changes import patches, stream_policy_set
 from fastbk.stream.tree_records import NO_PATCH
 
 if TYPE_CHECKING:
+    from fastbk.stream.reader import StreamReader
+    from fastbk.stream.records import Record
+    from fastbk.stream.search import Position
     from fastbk.stream.writer import StreamWriter
 
 
@@ -78,6 +83,49 @@ class Stream:
 
         late = LateContext(self.path, made) if create else self._late()
         return StreamWriter(late, WriterOptions(**options))
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def reader(self, start: Start = "earliest", **options: Any) -> StreamReader:  # noqa: ANN401 -- StreamReader's own
+        """Return a reader from `start` on; `async with` opens it. Options: those of `StreamReader`."""
+        from fastbk.stream.reader import StreamReader
+
+        return StreamReader(self._late(), start, **options)
+
+    async def get(self, where: DLSN | AtSeq) -> Record:
+        """Return one record. Raises PositionTruncated, DataLost, NoSuchEntry (there is none, or not yet)."""
+        from fastbk.stream import search
+
+        return await search.get(await self.context(), where)
+
+    async def get_many(self, wanted: Sequence[DLSN | AtSeq]) -> list[Record]:
+        """Return records in the order asked for; each entry is read once. Raises as `get`."""
+        from fastbk.stream import search
+
+        return await search.get_many(await self.context(), wanted)
+
+    async def find(
+        self, *, txid: int | None = None, time: datetime | None = None, seq: int | None = None
+    ) -> DLSN | None:
+        """Return the position of the first visible record whose id, time or number is not less; None if there is none.
+
+        Raises ConfigError unless exactly one is given.
+        """
+        from fastbk.stream import search
+
+        return await search.find(await self.context(), txid=txid, time=time, seq=seq)
+
+    async def first(self) -> Record | None:
+        """Return the first record that was not truncated, None if none is visible."""
+        from fastbk.stream import search
+
+        return await search.first(await self.context())
+
+    async def tail(self, *, fresh: bool = True) -> Position | None:
+        """Return the last visible record's position, None if the stream never had one; for `fresh` see `search.py`."""
+        from fastbk.stream import search
+
+        return await search.tail_position(await self.context(), fresh=fresh)
 
     # --- what it is ---------------------------------------------------------------------------------------------
 

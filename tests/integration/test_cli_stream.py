@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,13 @@ class Cli:
     def json(self, *words: str, stdin: bytes = b"") -> dict[str, object]:
         answer: dict[str, object] = json.loads(self(*words, "--json", stdin=stdin))
         return answer
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command and return its process, with pipes."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fastbk.cli", *words], env=self._environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
 
     def fails(self, *words: str, code: int = 1, stdin: bytes = b"") -> str:
         """Return the one line on stderr of what fails."""
@@ -140,3 +148,78 @@ def test_streams_are_listed_renamed_and_deleted(cli: Cli) -> None:
     cli("stream", "delete", "many/z", "many/b")
     assert cli.json("stream", "list", "many") == {"streams": []}
     assert "no stream many/z" in cli.fails("stream", "delete", "many/z")
+
+
+def test_records_are_read_from_anywhere_as_text_payload_or_json(cli: Cli) -> None:
+    cli("namespace", "create", "read", "--exist-ok")
+    lines = "".join(f"line {at}\n" for at in range(100)).encode()
+    cli("stream", "append", "read/a", "--create", "--resume", stdin=lines)
+    assert cli("stream", "read", "read/a", "--payload").encode() == lines
+    assert cli("stream", "read", "read/a", "--max", "1") == "1.0.0\tline 0\n"
+    at_ten = cli("stream", "read", "read/a", "--from", "seq:10", "--to", "txid:13")
+    assert [line.split("\t")[1] for line in at_ten.splitlines()] == ["line 10", "line 11"]
+    dlsn = at_ten.partition("\t")[0]
+    (record,) = cli("stream", "read", "read/a", "--from", dlsn, "--max", "1", "--json").splitlines()
+    found = json.loads(record)
+    assert (found["dlsn"], found["seq"], found["txid"], found["payload"]) == (
+        dlsn,
+        10,
+        11,
+        "line 10",
+    )
+    assert cli("stream", "read", "read/a", "--from", f"time:{found['time']}") != ""
+    assert cli("stream", "read", "read/a", "--from", "latest") == ""
+    assert "is no position" in cli.fails("stream", "read", "read/a", "--from", "soon", code=2)
+    assert "is no time" in cli.fails("stream", "read", "read/a", "--from", "time:noon", code=2)
+    assert "no stream" in cli.fails("stream", "read", "read/none")
+
+
+def test_what_is_read_as_json_can_be_appended_to_another_stream(cli: Cli) -> None:
+    cli("namespace", "create", "copy", "--exist-ok")
+    text = (
+        b'{"payload_base64": "/wA=", "txid": 7, "key": "k", "headers": [{"name": "n", "value": ""}]}\n'
+        b'{"payload": "two\\nlines", "txid": 9, "key_base64": "/w=="}\n'
+    )
+    cli("stream", "append", "copy/a", "--create", "--json-lines", stdin=text)
+    lines = cli("stream", "read", "copy/a", "--json")
+    cli("stream", "append", "copy/b", "--create", "--json-lines", stdin=lines.encode())
+    again = cli("stream", "read", "copy/b", "--json")
+    kept = ("dlsn", "seq", "txid", "payload", "payload_base64", "key", "key_base64", "headers")
+    for ours, theirs in zip(again.splitlines(), lines.splitlines(), strict=True):
+        one, other = json.loads(ours), json.loads(theirs)
+        assert [one.get(name) for name in kept] == [other.get(name) for name in kept]
+
+
+def test_tail_begins_with_the_last_and_ends_with_the_stream(cli: Cli) -> None:
+    cli("namespace", "create", "tail", "--exist-ok")
+    cli("stream", "append", "tail/a", "--create", stdin=b"1\n2\n3\n4\n")
+    assert cli("stream", "tail", "tail/a", "-n", "3", "--max", "3", "--payload") == "2\n3\n4\n"
+    tailing = cli.start("stream", "tail", "tail/a", "-n", "1", "--payload")
+    assert tailing.stdout is not None
+    assert tailing.stdout.readline() == "4\n"
+    cli("stream", "append", "tail/a", stdin=b"5\n")
+    assert tailing.stdout.readline() == "5\n"
+    assert json.loads(cli("stream", "info", "tail/a", "--json"))["last_visible_seq"] == 4
+    cli("stream", "seal", "tail/a")
+    assert tailing.communicate(timeout=30)[0] == "" and tailing.returncode == 0
+
+
+def test_lines_are_appended_when_they_come_not_when_the_input_ends(cli: Cli) -> None:
+    cli("namespace", "create", "live", "--exist-ok")
+    cli("stream", "create", "live/a")
+    tailing = cli.start("stream", "tail", "live/a", "--payload")
+    appending = cli.start("stream", "append", "live/a")
+    assert tailing.stdout is not None and appending.stdin is not None
+    for at in range(3):
+        appending.stdin.write(f"{at}\n")
+        appending.stdin.flush()
+        assert tailing.stdout.readline() == f"{at}\n"
+    appending.communicate(timeout=30)
+    assert appending.returncode == 0
+    waiting = cli.start("stream", "append", "live/a")
+    while cli.json("stream", "info", "live/a")["epoch"] != 2:
+        pass
+    for process in (waiting, tailing):
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[1] == "fastbk: interrupted\n"
+        assert process.returncode == 1

@@ -1,0 +1,236 @@
+"""Readers without `await`: chunks are fetched from the loop, records are handed out in the thread of the caller."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from fastbk.errors import ClientClosed, Error
+from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.reader import Lag, StreamReader
+from fastbk.stream.records import Chunk, Gap, Record
+
+CHUNK_RECORDS = 1000
+CHUNK_BYTES = 1 << 20
+
+
+class Source(Protocol):
+    """What is read on the loop: a reader, or a cursor."""
+
+    def chunks(
+        self, *, max_records: int = ..., max_bytes: int = ..., max_wait: float = ...
+    ) -> AsyncIterator[Chunk | Gap]:
+        """Yield chunks."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+Inner = TypeVar("Inner", bound=Source)
+
+
+class BlockingRecords(Generic[Inner]):
+    """What readers and cursors share: iteration by records and by chunks. Not for several threads at once."""
+
+    def __init__(self, loop: BlockingLoop, make: Callable[[], Inner]) -> None:
+        self._loop = loop
+        self._make = make
+        self._inner: Inner | None = None
+        self._is_closed = False
+        self._source: AsyncIterator[Chunk | Gap] | None = None
+        self._wish = (0, 0, 0.0)
+        self._held: Chunk | None = None
+        self._at = 0
+
+    def _opened(self) -> Inner:
+        self._loop.check()
+        if self._inner is None or self._is_closed:
+            raise ClientClosed("it is not open: use `with`")
+        return self._inner
+
+    def open(self) -> None:
+        """Begin; `with`, and a `for` loop over it, do it."""
+        if self._inner is not None or self._is_closed:
+            raise ClientClosed("it was opened before: make a new one")
+
+        async def entered() -> Inner:
+            inner = self._make()
+            await inner.__aenter__()
+            return inner
+
+        self._inner = self._loop.call(entered)
+
+    def close(self) -> None:
+        """End it; a cursor keeps what was acknowledged. A second call does nothing."""
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        inner = self._inner
+        if inner is None or self._is_closed:
+            return
+        self._is_closed = True
+        self._held = None
+        if self._loop.is_closed is None:
+            kind = None if error is None else type(error)
+            self._loop.call(self._close_source)
+            self._loop.call(lambda: inner.__aexit__(kind, error, None))
+
+    async def _close_source(self) -> None:
+        source, self._source = self._source, None
+        close = getattr(source, "aclose", None)
+        if close is not None:
+            with contextlib.suppress(Error):
+                await close()
+
+    def __enter__(self) -> Self:
+        if self._inner is None:
+            self.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(error)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def _pull(self, max_records: int, max_bytes: int, max_wait: float) -> Chunk | Gap | None:
+        """Return what comes next, None at the end."""
+        inner = self._opened()
+        wish = (max_records, max_bytes, max_wait)
+
+        async def pulled() -> Chunk | Gap | None:
+            if self._source is None or wish != self._wish:
+                await self._close_source()
+                self._wish = wish
+                self._source = inner.chunks(
+                    max_records=max_records, max_bytes=max_bytes, max_wait=max_wait
+                )
+            return await anext(self._source, None)
+
+        try:
+            return self._loop.call(pulled)
+        except BaseException:
+            # A generator that raised is at its end; what it did not deliver the next one does.
+            self._source = None
+            raise
+
+    def _has_more(self) -> bool:
+        return self._held is not None and self._at < len(self._held)
+
+    def _rest(self) -> Chunk | None:
+        """Return what is left of the chunk that records are handed out of, and let it go."""
+        held, at = self._held, self._at
+        self._held = None
+        return held[at:] if held is not None and at < len(held) else None
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield records (and Gaps, with on_gap="yield"), until the end if it has one; then it is closed."""
+        if self._inner is None:
+            self.open()
+        while True:
+            while self._held is not None and self._at < len(self._held):
+                self._at += 1
+                yield self._held[self._at - 1]
+            self._held = None
+            item = self._pull(CHUNK_RECORDS, CHUNK_BYTES, 0.0)
+            if item is None:
+                self.close()
+                return
+            if isinstance(item, Gap):
+                yield item  # type: ignore[misc]
+            else:
+                self._held, self._at = item, 0
+
+    def chunks(
+        self,
+        max_records: int = CHUNK_RECORDS,
+        max_bytes: int = CHUNK_BYTES,
+        max_wait: float = 0.0,
+    ) -> Iterator[Chunk | Gap]:
+        """Yield chunks of records, as the asyncio reader's `chunks` does."""
+        if self._inner is None:
+            self.open()
+        rest = self._rest()
+        if rest is not None:
+            yield rest
+        while True:
+            item = self._pull(max_records, max_bytes, max_wait)
+            if item is None:
+                return
+            yield item
+
+
+class BlockingStreamReader(BlockingRecords[StreamReader]):
+    """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in reader` opens and closes it."""
+
+    @property
+    def position(self) -> DLSN:
+        """Of the next record to be delivered."""
+        inner = self._opened()
+        if self._held is not None and self._at < len(self._held):
+            return self._held[self._at].dlsn
+        return inner.position
+
+    @property
+    def lag(self) -> Lag:
+        """How far behind the end it is, as the asyncio reader's; what was fetched counts as delivered."""
+        return self._loop.call_plain(lambda: self._opened().lag)
+
+    def read(
+        self,
+        max_records: int = CHUNK_RECORDS,
+        max_bytes: int = CHUNK_BYTES,
+        timeout: float | None = None,
+    ) -> Chunk | Gap:
+        """Return the next records in one chunk, an empty one after `timeout` seconds."""
+        inner = self._opened()
+        rest = self._rest()
+        if rest is not None:
+            self._held, self._at = rest[max_records:], 0
+            return rest[:max_records]
+
+        async def some() -> Chunk | Gap:
+            await self._close_source()
+            return await inner.read(max_records=max_records, max_bytes=max_bytes, timeout=timeout)
+
+        return self._loop.call(some)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
+        inner = self._opened()
+        return not self._has_more() and self._loop.call_plain(lambda: inner.is_at_end)
+
+    def caught_up(self) -> bool:
+        """Return whether all that was visible at the last look was delivered."""
+        inner = self._opened()
+        return not self._has_more() and self._loop.call_plain(inner.caught_up)
+
+    def wait_caught_up(self) -> DLSN:
+        """Wait until all that was visible when it was called was delivered; return the position."""
+        inner = self._opened()
+        return self._loop.call(inner.wait_caught_up)
+
+    def seek(self, where: Start) -> None:
+        """Go on at another position."""
+        inner = self._opened()
+        self._held = None
+
+        async def sought() -> None:
+            await self._close_source()
+            await inner.seek(where)
+
+        self._loop.call(sought)

@@ -1,0 +1,91 @@
+"""Streams without `await` on real bookies: written, tailed, sought, read by chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import fastbk.sync
+from fastbk.errors import ClientClosed
+from fastbk.stream.blocking import BlockingNamespace
+from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.positions import AtSeq, AtTxid
+from fastbk.stream.records import Chunk
+from fastbk.testing import LocalCluster
+
+
+@pytest.fixture
+def space(fastbk_cluster: LocalCluster) -> Iterator[BlockingNamespace]:
+    with fastbk.sync.connect(fastbk_cluster.metadata_uri) as client:
+        namespace = client.namespace("sync")
+        namespace.create(PolicyPatch(roll_bytes=20_000))
+        yield namespace
+
+
+def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(
+    space: BlockingNamespace,
+) -> None:
+    stream = space.stream("a")
+    with stream.writer(create=True) as writer:
+        writer.append_many([b"%d" % at * 20 for at in range(1500)])
+        writer.roll()
+        writer.append_many([b"%d" % at * 20 for at in range(1500, 3000)])
+        assert writer.publish() == writer.last_dlsn
+    records = list(stream.reader(tail=False))
+    assert [one.seq for one in records] == list(range(3000))
+    assert [bytes(one.payload) for one in records] == [b"%d" % at * 20 for at in range(3000)]
+    assert stream.info().segments > 1
+    found = stream.find(seq=2000)
+    assert found == records[2000].dlsn == stream.find(txid=2000)
+    assert stream.get(AtSeq(7)).dlsn == records[7].dlsn
+    assert [one.seq for one in stream.get_many([records[9].dlsn, AtSeq(3)])] == [9, 3]
+    first, tail = stream.first(), stream.tail()
+    assert first is not None and tail is not None
+    assert (first.seq, tail.seq) == (0, 2999)
+    with stream.reader(AtTxid(2990), tail=False) as reader:
+        assert reader.position == records[2990].dlsn
+        some = next(iter(reader))
+        assert some.seq == 2990 and reader.position == records[2991].dlsn
+        assert not reader.caught_up()
+        rest = [one for chunk in reader.chunks() if isinstance(chunk, Chunk) for one in chunk]
+        assert [one.seq for one in rest] == list(range(2991, 3000))
+        assert reader.lag.records == 0
+        reader.seek("earliest")
+        assert len(reader.read(max_records=5)) == 5  # type: ignore[arg-type]
+        assert reader.position == records[5].dlsn
+    with pytest.raises(ClientClosed):
+        _ = reader.position
+
+
+def test_a_reader_tails_what_another_thread_writes_until_it_is_sealed(
+    space: BlockingNamespace,
+) -> None:
+    stream = space.create_stream("tailed")
+    found: list[int] = []
+
+    def read() -> None:
+        found.extend(record.seq for record in stream.reader("earliest"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with stream.writer() as writer:
+        for at in range(500):
+            writer.append(b"%d" % at).result()
+            if at % 100 == 99:
+                writer.roll()
+        writer.seal()
+    reader.join(60)
+    assert not reader.is_alive()
+    assert found == list(range(500))
+
+
+def test_reading_ends_with_the_client(space: BlockingNamespace) -> None:
+    stream = space.create_stream("quiet")
+    with stream.reader("latest") as reader:
+        empty = reader.read(timeout=0.05)
+        assert isinstance(empty, Chunk) and len(empty) == 0
+        threading.Timer(0.2, lambda: space._loop.close(5.0)).start()
+        with pytest.raises(ClientClosed):
+            next(iter(reader))
