@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.stream.chain_follower import ChainFollower
-from fastbk.stream.context import StreamContext
+from fastbk.stream.context import ContextLike, context_of
 from fastbk.stream.gaps import error_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.read_ahead import ReadAhead
@@ -44,7 +43,7 @@ class StreamReader:
 
     def __init__(
         self,
-        context: StreamContext | Awaitable[StreamContext],
+        context: ContextLike,
         start: Start = "earliest",
         *,
         end: Start | None = None,
@@ -78,10 +77,7 @@ class StreamReader:
 
     async def open(self) -> None:
         """Find the start, and begin to read ahead; `async with` does it. Raises StreamNotFound, MetadataUnavailable."""
-        given = self._given
-        context = await given if inspect.isawaitable(given) else given
-        assert isinstance(context, StreamContext)
-        self._context = context
+        context = self._context = await context_of(self._given)
         ends: list[DLSN | Key] = []
         if self._end_at is not None:
             by_key = isinstance(self._end_at, AtTxid | AtTime | AtSeq)
