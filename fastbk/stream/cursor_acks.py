@@ -12,7 +12,7 @@ from fastbk.stream.positions import DLSN
 
 def behind(dlsn: DLSN) -> DLSN:
     """Return the position right behind a record: not behind that of the record after it, wherever that is."""
-    return dlsn._replace(slot=dlsn.slot + 1)
+    return DLSN(dlsn.segment, dlsn.entry, dlsn.slot + 1)
 
 
 class CursorAcks:

@@ -66,12 +66,14 @@ class CursorFlusher:
 
     def touch(self) -> None:
         """Something was acknowledged; it is kept when it is time."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._interval_s, self._due)
         if self._acks.changes - self._taken >= self._changes_max:
-            self._due()
+            if not self._is_due:
+                self._due()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._interval_s, self._due)
 
     def _due(self) -> None:
+        self._stop_timer()
         self._is_due = True
         self._work.set()
 
@@ -118,7 +120,6 @@ class CursorFlusher:
     async def _flush(self, pause_s: float) -> float:
         """Keep the state; return how long the next pause would be."""
         self._is_due = False
-        self._stop_timer()
         self._taken = self._acks.changes
         try:
             kept = await self._keeper.keep()
@@ -134,8 +135,6 @@ class CursorFlusher:
         self.trouble = None
         self._kept = max(self._kept, kept)
         self._tell(self._kept, None)
-        if self.is_dirty:
-            self.touch()
         return AGAIN_S
 
     def _tell(self, changes: int, error: Error | None) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fastbk.errors import (
-    ConfigError,
     Error,
     MetadataConflict,
     MetadataUnavailable,
@@ -29,6 +28,7 @@ from fastbk.stream.cursor_state import NONE, CursorRecord, CursorState, get_reco
 from fastbk.stream.cursor_store import CursorStore, delete_cursor, path_of
 from fastbk.stream.opening import new_owner
 from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.search import resolve
 
 OPEN_TIMEOUT_S = 30.0
 AGAIN_S = 0.01
@@ -83,7 +83,7 @@ async def _record(
 ) -> CursorRecord:
     now_us = time.time_ns() // 1000
     if found is None:
-        mark = await _start(context, wish.start)
+        mark = await start_of(context, wish.start)
         record = CursorRecord(CursorState(1, 1, mark, time_us=now_us), created_us=now_us)
     else:
         former = get_record(found.value)
@@ -119,14 +119,9 @@ async def _state_of(context: StreamContext, former: CursorRecord) -> CursorState
     return state if other is None or other.serial <= state.serial else other
 
 
-async def _start(context: StreamContext, start: Start) -> DLSN:
-    """Return where a new cursor begins."""
-    trim = (await context.store.read()).chain.trim
-    if start == "earliest":
-        return trim
-    if isinstance(start, DLSN):
-        return max(start, trim)
-    raise ConfigError(f"{start!r} is no position that a cursor may begin at yet")
+async def start_of(context: StreamContext, where: Start) -> DLSN:
+    """Return where a cursor begins that is told to begin there: not before what the stream still has."""
+    return max(await resolve(context, where), (await context.store.read()).chain.trim)
 
 
 async def _check_stream(context: StreamContext, path: str, version: int) -> None:

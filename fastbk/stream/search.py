@@ -123,7 +123,7 @@ async def _find_in(context: StreamContext, chain: Chain, key: Key) -> DLSN | Non
             if found is not None:
                 if found.dlsn >= first:
                     return found.dlsn
-                record = await _first_from(context, chain, first)
+                record = await first_from(context, chain, first)
                 return None if record is None else record.dlsn
         number += 1
     return None
@@ -155,10 +155,11 @@ def _first_row(rows: Sequence[Segment], key: Key, low: int) -> int | None:
 async def first(context: StreamContext) -> Record | None:
     """Return the first record that was not truncated, None if none is visible."""
     chain = (await context.store.read()).chain
-    return await _first_from(context, chain, chain.trim)
+    return await first_from(context, chain, chain.trim)
 
 
-async def _first_from(context: StreamContext, chain: Chain, position: DLSN) -> Record | None:
+async def first_from(context: StreamContext, chain: Chain, position: DLSN) -> Record | None:
+    """Return the first visible record at or behind `position`, which is not before the trim point; None if none is."""
     number = max(position.segment, chain.head)
     while number < chain.next_number:
         row = await context.store.row(chain, number)

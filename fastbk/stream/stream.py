@@ -16,6 +16,8 @@ from fastbk.stream.tree_changes import patches, stream_policy_set
 from fastbk.stream.tree_records import NO_PATCH
 
 if TYPE_CHECKING:
+    from fastbk.stream.cursor import Cursor
+    from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.reader import StreamReader
     from fastbk.stream.records import Record
     from fastbk.stream.search import Position
@@ -126,6 +128,33 @@ class Stream:
         from fastbk.stream import search
 
         return await search.tail_position(await self.context(), fresh=fresh)
+
+    # --- cursors ------------------------------------------------------------------------------------------------
+
+    def cursor(
+        self,
+        name: str,
+        start: Start = "earliest",
+        **options: Any,  # noqa: ANN401 -- Cursor's own
+    ) -> Cursor:
+        """Return a durable cursor; `async with` makes it, or takes it over. Options: `Cursor`. Raises ConfigError."""
+        from fastbk.stream.cursor import Cursor
+
+        return Cursor(self._late(), name, start, **options)
+
+    async def cursors(self) -> list[CursorInfo]:
+        """Return the stream's cursors, by name, as metadata has them. Raises StreamNotFound, MetadataUnavailable."""
+        from fastbk.stream.cursor_store import cursors_of
+
+        context = await self.context()
+        return await cursors_of(context.client.records, context.stream_id)
+
+    async def delete_cursor(self, name: str) -> bool:
+        """Delete a cursor; whoever holds it finds itself fenced. Returns whether there was one."""
+        from fastbk.stream.cursor_store import delete_cursor
+
+        context = await self.context()
+        return await delete_cursor(context.client, context.stream_id, name)
 
     # --- what it is ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fastbk.errors import Error
+from fastbk.errors import CursorFenced, Error
 from fastbk.stream import cursor_keeper, cursor_ledger
 from fastbk.stream.cursor_store import delete_cursor
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream
@@ -94,3 +94,57 @@ async def test_no_order_of_takeovers_crashes_and_outages_loses_a_mark(
         except BaseException:
             print(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("what", ["create", "append", "metadata.change"])
+@pytest.mark.parametrize("nth", range(12))
+@pytest.mark.parametrize("is_after", [False, True])
+async def test_a_takeover_beside_any_step_loses_nothing(
+    what: str, nth: int, is_after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-S10: whoever opens it just before or after a step of the holder finds all that the holder was told."""
+    monkeypatch.setattr(cursor_keeper, "RECORD_PAUSE_S", 0.0)
+    monkeypatch.setattr(cursor_keeper, "ENTRIES_MAX", 4)
+    cluster = Cluster()
+    make_stream(cluster)
+    kept = given = 0
+    later: list[Holder] = []
+    told: list[tuple[int, int]] = []
+
+    class Beside(Plan):
+        left = nth
+
+        async def _step(self, client: FakeClient, step: str) -> None:
+            if client.name != "former" or step != what or later:
+                return
+            self.left -= 1
+            if self.left < 0:
+                told.append((kept, given))
+                later.append(await Holder.open(cluster.client("later")))
+
+        async def before(self, client: FakeClient, step: str) -> None:
+            if not is_after:
+                await self._step(client, step)
+
+        async def after(self, client: FakeClient, step: str) -> None:
+            if is_after:
+                await self._step(client, step)
+
+    former = await Holder.open(cluster.client("former"))
+    cluster.plan = Beside()
+    try:
+        for seq in range(60):
+            given = seq + 1
+            former.ack(seq)
+            kept = await former.flush()
+            await asyncio.sleep(0)
+    except CursorFenced:
+        assert later
+    assert later or (what, nth) >= ("create", 3), "the step was there"
+    if later:
+        ((floor, ceiling),) = told
+        assert floor <= max(later[0].acks.mark_seq, 0) <= ceiling, "INV-S10"
+        assert kept <= max(later[0].acks.mark_seq, 0), "INV-S10: nothing was kept behind its back"
+        await later[0].flusher.close()
+    former.flusher.abort()
+    assert set(cluster.ledgers) <= ledgers_named(cluster, "c"), "INV-S8"

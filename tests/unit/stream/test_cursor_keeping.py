@@ -15,10 +15,12 @@ from fastbk.errors import (
 )
 from fastbk.stream import cursor_keeper
 from fastbk.stream.cursor_opening import CursorWish
+from fastbk.stream.cursor_state import RANGES_MAX
 from fastbk.stream.cursor_store import cursors_of, delete_cursor, path_of
 from fastbk.stream.positions import DLSN
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream, place
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+from tests.fixtures.wait import wait_until_async
 
 
 @pytest.fixture
@@ -56,8 +58,7 @@ async def test_a_mark_outlives_its_holder(cluster: Cluster) -> None:
 async def test_what_is_acknowledged_is_kept_after_a_while_by_itself(cluster: Cluster) -> None:
     holder = await Holder.open(cluster.client(), interval_s=0.001)
     holder.ack(3)
-    while holder.flusher.is_dirty:
-        await asyncio.sleep(0.001)
+    await wait_until_async(lambda: not holder.flusher.is_dirty, "the state kept")
     holder.flusher.abort()
     (info,) = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
     assert (info.name, info.mark_seq, info.holds, info.epoch) == ("c", 4, True, 1)
@@ -212,8 +213,7 @@ async def test_an_outage_of_metadata_delays_and_loses_nothing(cluster: Cluster) 
         await holder.flush()
     holder.ack(20)
     plan.is_away = False
-    while holder.flusher.is_dirty:
-        await asyncio.sleep(0.01)
+    await wait_until_async(lambda: not holder.flusher.is_dirty, "the state kept")
     holder.flusher.abort()
     (info,) = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
     assert info.mark_seq == 21
@@ -265,11 +265,12 @@ async def test_a_cursor_that_is_used_does_not_expire(cluster: Cluster) -> None:
     records = cluster.client().records
     (before,) = await cursors_of(records, STREAM)  # type: ignore[arg-type]
     assert before.expires_at_us == before.used_at_us + 40_000
-    while True:
+
+    async def is_renewed() -> bool:
         (now,) = await cursors_of(records, STREAM)  # type: ignore[arg-type]
-        if now.used_at_us > before.used_at_us:
-            break
-        await asyncio.sleep(0.005)
+        return now.used_at_us > before.used_at_us
+
+    await wait_until_async(is_renewed, "the record renewed")
     client = cluster.client()
     assert not await delete_cursor(client, STREAM, "c", expected=before), "it was used since"  # type: ignore[arg-type]
     holder.flusher.abort()
@@ -359,3 +360,20 @@ async def test_names_are_kept_apart(cluster: Cluster) -> None:
         await holder.flusher.close()
     found = await cursors_of(cluster.client().records, STREAM)  # type: ignore[arg-type]
     assert sorted(one.name for one in found) == sorted(names)
+
+
+@pytest.mark.parametrize("in_ledger", [False, True])
+async def test_ten_thousand_ranges_are_kept(cluster: Cluster, in_ledger: bool) -> None:
+    holder = await Holder.open(cluster.client())
+    last = await into_a_ledger(holder) if in_ledger else -1
+    for at in range(RANGES_MAX):
+        assert holder.acks.ack_one(last + 2 + 2 * at, place(last + 2 + 2 * at))
+    await holder.flush()
+    assert holder.keeper.has_ledger == in_ledger
+    holder.flusher.abort()
+    later = await Holder.open(cluster.client())
+    assert len(later.acks.ranges) == RANGES_MAX
+    assert later.acks.not_done(last + 1, last + 7) == [
+        (last + one, last + one + 1) for one in (1, 3, 5)
+    ]
+    await later.flusher.close()

@@ -1,0 +1,262 @@
+"""A cursor on ledgers in memory: what it delivers, and what it delivers again (INV-S10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fastbk.errors import ClientClosed, ConfigError, CursorFenced, PositionTruncated
+from fastbk.stream import cursor_acks
+from fastbk.stream.chain_changes import truncate
+from fastbk.stream.cursor import Cursor
+from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.records import Chunk, Gap, Record
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
+from tests.fixtures.cursor_holder import context_of, make_stream
+from tests.fixtures.fake_ledgers import Cluster, FakeClient
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    make_stream(made)
+    return made
+
+
+async def write(client: FakeClient, counts: Iterable[int]) -> list[DLSN]:
+    """Append so many records each to a segment of its own, in entries of one record; return their positions."""
+    places: list[DLSN] = []
+    for count in counts:
+        writer = StreamWriter(context_of(client), WriterOptions(batch_bytes=1))
+        async with writer:
+            for _ in range(count):
+                places.append(await writer.append(b"%d" % (writer.last_txid + 1)))
+    return places
+
+
+@asynccontextmanager
+async def opened(cluster: Cluster, **options: object) -> AsyncIterator[Cursor]:
+    async with Cursor(context_of(cluster.client()), "c", **options) as cursor:  # type: ignore[arg-type]
+        yield cursor
+
+
+async def take(cursor: Cursor, count: int) -> list[Record]:
+    found: list[Record] = []
+    while len(found) < count:
+        record = await anext(cursor)
+        assert isinstance(record, Record)
+        found.append(record)
+    return found
+
+
+async def rest(cursor: Cursor) -> list[int]:
+    """Return the numbers of all that comes until the end."""
+    return [one.seq async for one in cursor if isinstance(one, Record)]
+
+
+async def test_it_goes_on_behind_what_was_acknowledged(cluster: Cluster) -> None:
+    await write(cluster.client(), [4, 4, 4])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 6)
+        cursor.ack(records[4], data={"row": 4})
+        assert cursor.mark_seq == 5
+    async with opened(cluster, tail=False) as cursor:
+        assert (cursor.data, cursor.mark, cursor.epoch) == ({"row": 4}, DLSN(2, 0, 1), 2)
+        assert await rest(cursor) == [5, 6, 7, 8, 9, 10, 11]
+
+
+async def test_what_was_not_kept_is_delivered_again(cluster: Cluster) -> None:
+    await write(cluster.client(), [6])
+    cursor = Cursor(context_of(cluster.client()), "c", flush_interval=3600)
+    await cursor.open()
+    records = await take(cursor, 6)
+    await cursor.ack(records[2])
+    cursor.ack(records[5])
+    await cursor.abort()
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [3, 4, 5]
+
+
+async def test_single_acknowledgements_are_passed_by(cluster: Cluster) -> None:
+    await write(cluster.client(), [5, 5])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 10)
+        for at in (1, 2, 5, 8):
+            await cursor.ack_one(records[at].dlsn if at == 5 else records[at])
+        assert (cursor.ranges, cursor.mark_seq) == (3, 0)
+    async with opened(cluster, tail=False) as cursor:
+        chunks = [one async for one in cursor.chunks() if isinstance(one, Chunk)]
+        assert [[one.seq for one in chunk] for chunk in chunks] == [[0], [3, 4], [6, 7], [9]]
+        cursor.ack(chunks[1])
+        assert (cursor.mark_seq, cursor.ranges) == (6, 1)
+        assert (await cursor.backlog()).records == 3
+
+
+async def test_what_was_done_meanwhile_is_not_delivered(cluster: Cluster) -> None:
+    places = await write(cluster.client(), [9])
+    async with opened(cluster, tail=False) as cursor:
+        (first,) = await take(cursor, 1)
+        others = [one async for one in _all(cluster)]
+        cursor.ack(others[3])
+        await cursor.ack_one(others[5])
+        assert first.seq == 0
+        assert await rest(cursor) == [4, 6, 7, 8]
+        cursor.ack(places[8])
+        with pytest.raises(ConfigError):
+            cursor.ack(DLSN(7, 0, 0))
+
+
+async def _all(cluster: Cluster) -> AsyncIterator[Record]:
+    async with Cursor(context_of(cluster.client()), "other", tail=False) as cursor:
+        async for one in cursor:
+            assert isinstance(one, Record)
+            yield one
+
+
+async def test_the_former_holder_is_told(cluster: Cluster) -> None:
+    await write(cluster.client(), [5])
+    former = Cursor(context_of(cluster.client()), "c")
+    await former.open()
+    records = await take(former, 3)
+    async with opened(cluster) as later:
+        with pytest.raises(CursorFenced):
+            await former.ack(records[1])
+        with pytest.raises(CursorFenced):
+            former.ack(records[2])
+        with pytest.raises(CursorFenced):
+            await anext(former)
+        assert later.mark_seq == -1
+        assert [one.seq for one in await take(later, 2)] == [0, 1]
+    with pytest.raises(CursorFenced):
+        await former.close()
+
+
+async def test_it_can_be_reset_both_ways(cluster: Cluster) -> None:
+    await write(cluster.client(), [4, 4])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 8)
+        cursor.ack(records[6])
+        await cursor.reset(AtSeq(2))
+        assert [one.seq for one in await take(cursor, 2)] == [2, 3]
+        await cursor.reset(records[5].dlsn)
+        assert [one.seq for one in await take(cursor, 1)] == [5]
+        assert cursor.mark_seq == 5
+        await cursor.reset("earliest")
+        await cursor.abort()
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == list(range(8))
+
+
+async def test_a_new_one_begins_where_it_is_told_and_an_old_one_at_its_mark(
+    cluster: Cluster,
+) -> None:
+    await write(cluster.client(), [4])
+    async with opened(cluster, start=AtSeq(2)) as cursor:
+        assert [one.seq for one in await take(cursor, 1)] == [2]
+    async with opened(cluster, start="earliest", tail=False) as cursor:
+        assert await rest(cursor) == [2, 3]
+    async with Cursor(context_of(cluster.client()), "late", "latest") as cursor:
+        assert (await cursor.backlog()).records == 0
+        await write(cluster.client(), [2])
+        assert (await cursor.backlog()).records == 2
+        assert [one.seq for one in await take(cursor, 2)] == [4, 5]
+
+
+async def test_records_that_are_gone_are_told_and_counted_once(cluster: Cluster) -> None:
+    places = await write(cluster.client(), [4, 4])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 4)
+        cursor.ack(records[1])
+        await cursor.ack_one(records[3])
+    await context_of(cluster.client()).store.change(lambda chain: truncate(chain, places[5]))
+    async with opened(cluster, tail=False) as cursor:
+        for _ in range(2):
+            with pytest.raises(PositionTruncated) as told:
+                await anext(cursor)
+            assert told.value.first_available == str(places[5])
+        assert cursor.gap_records == 0
+    async with opened(cluster, tail=False, on_gap="yield") as cursor:
+        gap = await anext(cursor)
+        assert isinstance(gap, Gap)
+        assert (gap.kind, gap.next, gap.records) == ("trimmed", places[5], 2)
+        assert (cursor.gap_records, cursor.mark_seq) == (2, 5)
+        assert await rest(cursor) == [5, 6, 7]
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [5, 6, 7], "what was told is behind the mark"
+        assert cursor.gap_records == 2
+
+
+async def test_what_was_done_may_be_truncated_without_a_word(cluster: Cluster) -> None:
+    places = await write(cluster.client(), [4, 4])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 6)
+        cursor.ack(records[3])
+        await cursor.ack_one(records[4])
+    await context_of(cluster.client()).store.change(lambda chain: truncate(chain, places[5]))
+    async with opened(cluster, tail=False) as cursor:
+        assert await rest(cursor) == [5, 6, 7]
+        assert cursor.gap_records == 0
+
+
+async def test_too_many_ranges_make_acknowledgements_wait(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_acks, "RANGES_MAX", 3)
+    await write(cluster.client(), [20])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 20)
+        for at in (2, 4, 6):
+            await cursor.ack_one(records[at])
+        waiting = [asyncio.ensure_future(cursor.ack_one(records[at])) for at in (8, 10)]
+        await asyncio.sleep(0)
+        await cursor.ack_one(records[3])
+        while not any(one.done() for one in waiting):
+            await asyncio.sleep(0)
+        assert sum(one.done() for one in waiting) == 1
+        assert cursor.ranges == 3
+        cursor.ack(records[6])
+        await asyncio.gather(*waiting)
+        assert cursor.ranges == 2
+        await cursor.ack_one(records[12])
+        stuck = asyncio.ensure_future(cursor.ack_one(records[15]))
+        await asyncio.sleep(0)
+    with pytest.raises(ClientClosed):
+        await stuck
+
+
+async def test_reading_can_be_cut_short_and_goes_on(cluster: Cluster) -> None:
+    await write(cluster.client(), [2])
+    async with opened(cluster) as cursor:
+        await take(cursor, 2)
+        assert await cursor.read(timeout=0.01) is None
+        waiting = asyncio.ensure_future(anext(cursor))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await write(cluster.client(), [3])
+        assert [one.seq for one in await take(cursor, 3)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"flush_interval": 0},
+        {"flush_acks": 0},
+        {"expire_after": 0.5},
+        {"on_gap": "skip"},
+        {"name": ""},
+        {"name": "x" * 81},
+        {"name": "a\nb"},
+    ],
+)
+async def test_options_out_of_range_are_refused(cluster: Cluster, wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Cursor(context_of(cluster.client()), **{"name": "c", **wrong})  # type: ignore[arg-type]
+    cursor = Cursor(context_of(cluster.client()), "c")
+    with pytest.raises(ClientClosed):
+        await cursor.flush()
