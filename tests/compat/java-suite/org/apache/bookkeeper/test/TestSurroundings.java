@@ -16,6 +16,8 @@ import org.apache.zookeeper.ZooKeeper;
 import org.junit.Rule;
 import org.junit.rules.TestName;
 import org.junit.rules.Timeout;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * What a test has beside its bookies: ZooKeeper, a client, configurations, folders. All of that is Apache's, in this
@@ -24,6 +26,8 @@ import org.junit.rules.Timeout;
  * <p>Tests get PATIENCE times the time that they ask for: our bookies are processes that have to start.
  */
 public abstract class TestSurroundings {
+    static final Logger LOG = LoggerFactory.getLogger(BookKeeperClusterTestCase.class);
+
     private static final int PATIENCE = 3;
 
     @Rule
