@@ -19,7 +19,7 @@ from fastbk.units import format_count
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.devcluster import Bookie, DevCluster, DevMetadata
+    from fastbk.devcluster import Bookie, DevCluster, DevJanitor, DevMetadata
 
 DATA_DEFAULT = "fastbk-data"
 RESTARTS_MAX = 5
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if options.ready_file is not None:
         # First of all: a file of an earlier run must not be taken for this one's.
         options.ready_file.unlink(missing_ok=True)
-    from fastbk.devcluster import DevCluster, DevMetadata
+    from fastbk.devcluster import DevCluster, DevJanitor, DevMetadata
 
     for name in ("port_base", "http_port_base"):
         base = getattr(options, name)
@@ -82,7 +82,11 @@ def run(options: argparse.Namespace) -> int:
             http_port_base=options.http_port_base,
             metadata_uri=metadata.start(),
         )
-        return _run(options, cluster, metadata, stopping, began_s)
+        janitor = DevJanitor(options.data, cluster.metadata_uri)
+        try:
+            return _run(options, cluster, metadata, janitor, stopping, began_s)
+        finally:
+            janitor.stop()
     finally:
         metadata.stop()
 
@@ -91,6 +95,7 @@ def _run(
     options: argparse.Namespace,
     cluster: DevCluster,
     metadata: DevMetadata,
+    janitor: DevJanitor,
     stopping: _Stopping,
     began_s: float,
 ) -> int:
@@ -98,14 +103,16 @@ def _run(
     try:
         cluster.start(should_stop=lambda: bool(stopping.number), reads_only_too=True)
         if not stopping.number:
+            janitor.start()
             if options.ready_file is not None:
                 for bookie in cluster.bookies:
                     bookie.remove_at_end(options.ready_file)
                 if any(bookie.is_ready for bookie in cluster.bookies):
                     _write_ready_file(options.ready_file, cluster.metadata_uri)
-            _announce(options, cluster, time.monotonic() - began_s)
-            _serve(cluster, metadata, stopping, options.ready_file)
+            _announce(options, cluster, janitor, time.monotonic() - began_s)
+            _serve(cluster, metadata, janitor, stopping, options.ready_file)
     finally:
+        janitor.stop()
         clean = cluster.stop()
         if options.ready_file is not None:
             options.ready_file.unlink(missing_ok=True)
@@ -137,18 +144,25 @@ def _catch_signals() -> _Stopping:
 
 
 def _serve(
-    cluster: DevCluster, metadata: DevMetadata, stopping: _Stopping, ready_file: Path | None
+    cluster: DevCluster,
+    metadata: DevMetadata,
+    janitor: DevJanitor,
+    stopping: _Stopping,
+    ready_file: Path | None,
 ) -> None:
     """Tell of bookies that break down and come back; start a killed one again, within bounds."""
     ready = {bookie.name: bookie.boots for bookie in cluster.bookies}
     budgets = {bookie.name: RestartBudget(RESTARTS_MAX, 60.0) for bookie in cluster.bookies}
     given_up: set[str] = set()
+    budgets["janitor"] = RestartBudget(RESTARTS_MAX, 60.0)
     reads_only: set[str] = set()
     while not stopping.number:
         watched = [s.fileno() for b in cluster.bookies if (s := b.watched()) is not None]
         select.select([stopping.bell, *watched], [], [], 1.0)
         cluster.refresh()
         _keep_zookeeper(metadata)
+        if not janitor.is_running and "janitor" not in given_up:
+            _restart_janitor(janitor, budgets["janitor"], given_up)
         for bookie in cluster.bookies:
             _tell_of_reads_only(bookie, reads_only)
             if bookie.is_ready and bookie.boots != ready[bookie.name]:
@@ -166,6 +180,16 @@ def _serve(
             else:
                 note(f"{bookie.name}: down: {reason}; starting it again")
                 bookie.spawn()
+
+
+def _restart_janitor(janitor: DevJanitor, budget: RestartBudget, given_up: set[str]) -> None:
+    """Start the janitor again, within bounds: the bookies do without."""
+    if budget.died(time.monotonic()) is None:
+        given_up.add("janitor")
+        note(f"janitor: down, too often: it stays down; see {janitor.directory}")
+    else:
+        note(f"janitor: down; starting it again; see {janitor.directory}")
+        janitor.start()
 
 
 def _keep_zookeeper(metadata: DevMetadata) -> None:
@@ -190,20 +214,25 @@ def _tell_of_reads_only(bookie: Bookie, known: set[str]) -> None:
         )
 
 
-def _announce(options: argparse.Namespace, cluster: DevCluster, seconds: float) -> None:
+def _announce(
+    options: argparse.Namespace, cluster: DevCluster, janitor: DevJanitor, seconds: float
+) -> None:
     if options.json:
         print_json(
             {
                 "metadata": cluster.metadata_uri,
                 "data": str(cluster.data),
                 "seconds": round(seconds, 3),
+                "janitor": janitor.pid,
                 "bookies": [
                     {
                         "id": bookie.name,
                         "address": f"127.0.0.1:{bookie.port}",
                         "http": f"http://127.0.0.1:{bookie.http_port}",
                         "pid": bookie.pids["supervisor"],
-                        "state": f"reads only: {bookie.reads_only}" if bookie.reads_only else "ready",
+                        "state": f"reads only: {bookie.reads_only}"
+                        if bookie.reads_only
+                        else "ready",
                     }
                     for bookie in cluster.bookies
                 ],

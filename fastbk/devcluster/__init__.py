@@ -5,6 +5,7 @@
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
 from fastbk.devcluster.cluster import START_TIMEOUT_S, DevCluster
+from fastbk.devcluster.janitor import DevJanitor
 from fastbk.devcluster.metadata import DevMetadata
 from fastbk.devcluster.processes import (
     cpu_seconds,
@@ -19,6 +20,7 @@ __all__ = [
     "STOP_TIMEOUT_S",
     "Bookie",
     "DevCluster",
+    "DevJanitor",
     "DevMetadata",
     "cpu_seconds",
     "is_alive",

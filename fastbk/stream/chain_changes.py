@@ -25,6 +25,9 @@ from fastbk.stream.chain import (
 )
 from fastbk.stream.positions import DLSN
 
+CONDEMNED = "(deleted)"
+"""The owner of a stream that is being deleted."""
+
 # --- writers ----------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +238,34 @@ def drop_deleted(chain: Chain, below: int, head_seq: int) -> Chain:
         head_seq=head_seq,
         pages=tuple(page for page in chain.pages if page.last >= below),
         rows=tuple(row for row in chain.rows if row.number >= below),
+    )
+
+
+def condemn(chain: Chain) -> Chain:
+    """The stream is being deleted: nobody opens, appends or attaches any more, so that no ledger comes to it (S18)."""
+    if chain.owner == CONDEMNED:
+        return chain
+    return replace(chain, epoch=chain.epoch + 1, owner=CONDEMNED, is_sealed=True)
+
+
+def drop_condemned(chain: Chain, below: int) -> Chain:
+    """All ledgers of segments below this number, the newest and open ones too, are deleted, of a condemned stream.
+
+    `below` is the first segment of a page, or of the rows, or what comes behind the last.
+    """
+    check(chain.owner == CONDEMNED, "INV-S9: only a stream that is deleted loses all its segments")
+    if below <= chain.head:
+        return chain
+    rows = tuple(row for row in chain.rows if row.number >= below)
+    pages = tuple(page for page in chain.pages if page.last >= below)
+    head_seq = pages[0].base_seq if pages else rows[0].base_seq if rows else chain.end_seq
+    return replace(
+        chain,
+        head=below,
+        deleting=max(chain.deleting, below),
+        head_seq=chain.end_seq if head_seq == NONE else head_seq,
+        pages=pages,
+        rows=rows,
     )
 
 

@@ -89,7 +89,7 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(dev: 
     assert uri == f"sqlite:{dev.ready_file.parent}/data/metadata.sqlite"
     ledger_id = asyncio.run(write(uri, 10))
     assert len(asyncio.run(read(uri, ledger_id))) == 10
-    assert len(dev.pids()) == 3 * 5
+    assert len(dev.pids()) == 3 * 5 + 1
     out, _ = dev.stop()
     assert dev.process.returncode == 0
     answer = json.loads(out)
@@ -162,7 +162,7 @@ def test_a_killed_bookie_is_started_again(dev: Dev) -> None:
         async with fastbk.connect(uri) as client:
             return sum(bookie.writable for bookie in await client.list_bookies())
 
-    wait_until(lambda: len(dev.pids()) == 15, "all processes again", 30.0)
+    wait_until(lambda: len(dev.pids()) == 16, "all processes again", 30.0)
     wait_until(lambda: asyncio.run(writable()) == 3, "three writable bookies", 30.0)
     assert len(asyncio.run(read(uri, ledger_id))) == 100
     _, err = dev.stop()
@@ -173,7 +173,7 @@ def test_a_cluster_of_one_bookie(tmp_path: Path) -> None:
     one = Dev(tmp_path / "data", "--bookies", "1")
     try:
         one.wait_ready()
-        assert len(one.pids()) == 5
+        assert len(one.pids()) == 6
     finally:
         out, _ = one.stop()
     assert "1 bookie ready" in out

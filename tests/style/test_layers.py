@@ -66,6 +66,7 @@ PURE = [
     "fastbk/stream/cursor_acks.py",
     "fastbk/stream/names.py",
     "fastbk/stream/tree_changes.py",
+    "fastbk/stream/retention.py",
     "fastbk/stream/writer_queue.py",
     "fastbk/stream/read_plan.py",
     "fastbk/stream/index_entry.py",

@@ -1,0 +1,137 @@
+"""`fastbk janitor`: keeps the streams of a cluster in order, until SIGTERM; any number may run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
+from fastbk.errors import StorageError
+from fastbk.units import format_count
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastbk.stream.audit import Sink
+    from fastbk.stream.janitor import Counts, Janitor
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--once", action="store_true", help="one pass over everything, and say what was done"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=60.0, metavar="SECONDS", help="between passes (60)"
+    )
+    parser.add_argument(
+        "--roll-grace",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a segment that nobody writes to is ended so long after its age (60);"
+        " more than the clocks of machines differ",
+    )
+    parser.add_argument(
+        "--ledgers-per-second", type=float, default=500.0, metavar="N", help="deleted at most (500)"
+    )
+    parser.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FILE",
+        help="gets a line of JSON before each deletion; default: the log",
+    )
+    parser.add_argument(
+        "--lifeline", type=int, metavar="FD", help="end when this descriptor, a socket, is closed"
+    )
+    add_metadata(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pass once, or until a signal."""
+    return asyncio.run(_run(options))
+
+
+async def _run(options: argparse.Namespace) -> int:
+    import fastbk
+    from fastbk.observe import logs
+    from fastbk.stream.janitor import Janitor, JanitorOptions
+
+    logs.configure()
+    logs.bind(role="janitor")
+    chosen = JanitorOptions(
+        interval_s=options.interval,
+        roll_grace_s=options.roll_grace,
+        ledgers_per_s=options.ledgers_per_second,
+    )
+    async with fastbk.connect(metadata_uri(options)) as client:
+        janitor = Janitor(client, chosen, _sink(options.audit))
+        if options.once:
+            counts = await janitor.pass_once(thorough=True)
+            _tell(counts, as_json=options.json)
+            return 1 if counts.errors else 0
+        await _until_told(options, janitor)
+        logs.info("janitor.ended", **janitor.counts.as_dict())
+    return 0
+
+
+def _sink(path: Path | None) -> Sink:
+    from fastbk.stream.audit import AuditFile, log_lines
+
+    if path is None:
+        return log_lines
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: cannot be used: {error.strerror}") from error
+    return AuditFile(path)
+
+
+async def _until_told(options: argparse.Namespace, janitor: Janitor) -> None:
+    """Pass until SIGTERM, SIGINT, or the end of who started us; a pass under way is left where it is."""
+    from fastbk.observe import logs
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if options.lifeline is not None:
+        loop.add_reader(options.lifeline, stop.set)
+    logs.info("janitor.started", interval_s=options.interval)
+    running = loop.create_task(janitor.run(stop))
+    stopping = loop.create_task(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    # Every step may be repeated: nothing has to be waited for.
+    for task in (running, stopping):
+        task.cancel()
+    ends = await asyncio.gather(running, stopping, return_exceptions=True)
+    if options.lifeline is not None:
+        loop.remove_reader(options.lifeline)
+    if isinstance(ends[0], BaseException) and not isinstance(ends[0], asyncio.CancelledError):
+        raise ends[0]
+
+
+def _tell(counts: Counts, *, as_json: bool) -> None:
+    if as_json:
+        print_json(counts.as_dict())
+        return
+    done = {
+        "ended": format_count(counts.rolled, "idle segment"),
+        "deleted": ", ".join(
+            format_count(number, what)
+            for number, what in (
+                (counts.segments_deleted, "segment"),
+                (counts.ledgers_deleted, "ledger"),
+                (counts.streams_deleted, "stream"),
+                (counts.cursors_expired, "cursor"),
+            )
+        ),
+        "failed": format_count(counts.errors, "stream"),
+    }
+    print(f"{format_count(counts.streams, 'stream')} looked at")
+    for what, how_many in done.items():
+        print(f"  {what}: {how_many}")
+    sys.stdout.flush()

@@ -1,0 +1,78 @@
+"""The janitor of streams beside the bookies of `fastbk dev`: a process that ends when we are gone, however we went."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+from fastbk.server.spawn import command, environment
+
+LOG_NAME = "janitor.log"
+AUDIT_NAME = "audit.log"
+STOP_TIMEOUT_S = 10.0
+
+
+class DevJanitor:
+    """One process, `fastbk janitor`, with its log and its audit log in `<data>/janitor`."""
+
+    def __init__(self, data: Path, metadata_uri: str) -> None:
+        """Nothing runs yet."""
+        self.directory = data.absolute() / "janitor"
+        self._metadata_uri = metadata_uri
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 when it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start it and return at once; it waits for metadata by itself."""
+        if self.is_running:
+            return
+        self._forget()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, open(self.directory / LOG_NAME, "ab") as log:
+            self._process = subprocess.Popen(
+                command(
+                    "fastbk.cli",
+                    "janitor",
+                    "--metadata",
+                    self._metadata_uri,
+                    "--audit",
+                    str(self.directory / AUDIT_NAME),
+                    "--lifeline",
+                    str(theirs.fileno()),
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        self._lifeline = ours
+
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.close()
+        self._process = self._lifeline = None

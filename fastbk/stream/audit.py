@@ -1,0 +1,90 @@
+"""The audit log of streams: one JSON line for each ledger, cursor and stream that is deleted, with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fastbk.errors import StorageError
+from fastbk.observe import logs
+from fastbk.units import MIB
+
+SIZE_BYTES_MAX = 64 * MIB
+"""A longer file becomes `<name>.1`, in place of the one before it."""
+Event = dict[str, object]
+Sink = Callable[[Sequence[Event]], None]
+"""Keeps events before it returns; raises OSError."""
+
+
+def log_lines(events: Sequence[Event]) -> None:
+    """Write events to the process's log: where no file is named."""
+    for event in events:
+        logs.info("janitor.deletes", **event)
+
+
+class AuditFile:
+    """A file that events are appended to, durably. Several processes may write to the same one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        """Append a line an event. Raises OSError: then what they announce must not be done."""
+        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+        is_new = self._set_aside()
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":
+                lines = b"\n" + lines  # a crash cut a line short
+            if os.write(file, lines) != len(lines):
+                raise OSError(f"{self._path}: a line was written in part")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if is_new:
+            self._sync_directory()
+
+    def _set_aside(self) -> bool:
+        try:
+            if self._path.stat().st_size <= SIZE_BYTES_MAX:
+                return False
+            self._path.rename(self._path.with_name(f"{self._path.name}.1"))
+        except FileNotFoundError:
+            pass
+        return True
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class Audit:
+    """Tells a sink of deletions, off the event loop, one call at a time."""
+
+    def __init__(self, sink: Sink = log_lines) -> None:
+        self._sink = sink
+        self._turn = asyncio.Lock()
+
+    async def tell(self, reason: str, *events: Event) -> None:
+        """Return when these deletions are noted. Raises StorageError: then nothing may be deleted."""
+        if not events:
+            return
+        now_s = int(time.time())
+        lines = [{"time_s": now_s, "reason": reason, **event} for event in events]
+        async with self._turn:
+            try:
+                if self._sink is log_lines:
+                    self._sink(lines)
+                else:
+                    await asyncio.to_thread(self._sink, lines)
+            except OSError as error:
+                raise StorageError(f"the audit log cannot be written: {error}") from error

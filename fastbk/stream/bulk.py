@@ -1,0 +1,96 @@
+"""All streams of a cluster, read some hundreds at a time: record, chain, and the policy in force."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from fastbk.client.record_calls import RecordCalls
+from fastbk.errors import Error
+from fastbk.meta.records import VersionedRecord
+from fastbk.stream.chain_codec import get_chain
+from fastbk.stream.chain_store import Known
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.tree_records import (
+    NamespaceRecord,
+    StreamRecord,
+    chain_path,
+    get,
+    namespace_path,
+    stream_path,
+)
+
+STREAMS_AT_ONCE = 200
+"""Read by one request: a chain is some hundred bytes, and a long one up to 40 KB."""
+NAMESPACES_DEEP_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One stream, as it was read."""
+
+    stream_id: str
+    record: StreamRecord | None
+    known: Known | None
+    """Its chain."""
+    policy: StreamPolicy | None
+    """None: without a record, or where the patches do not go together."""
+    trouble: Error | None = None
+    """Why something of it could not be understood."""
+
+
+async def all_streams(records: RecordCalls) -> AsyncGenerator[list[Found], None]:
+    """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
+    namespaces = Namespaces(records)
+    stream_ids = await records.children("streams")
+    for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
+        some = stream_ids[at : at + STREAMS_AT_ONCE]
+        paths = [*map(stream_path, some), *map(chain_path, some)]
+        found = await records.read_all(paths)
+        pairs = zip(some, found[: len(some)], found[len(some) :], strict=True)
+        yield [await _found(namespaces, *pair) for pair in pairs]
+
+
+async def _found(
+    namespaces: Namespaces,
+    stream_id: str,
+    raw: VersionedRecord | None,
+    chain: VersionedRecord | None,
+) -> Found:
+    record: StreamRecord | None = None
+    known: Known | None = None
+    policy: StreamPolicy | None = None
+    try:
+        if raw is not None:
+            record = get(StreamRecord, raw.value, stream_path(stream_id))
+        if chain is not None:
+            known = Known(get_chain(chain.value), chain.version)
+        if record is not None:
+            patches = await namespaces.patches(record.namespace)
+            policy = effective([*patches, record.policy])
+    except Error as error:
+        return Found(stream_id, record, known, None, error)
+    return Found(stream_id, record, known, policy)
+
+
+class Namespaces:
+    """Policies of namespaces, each read once."""
+
+    def __init__(self, records: RecordCalls) -> None:
+        self._records = records
+        self._patches: dict[str, list[PolicyPatch]] = {"": []}
+
+    async def patches(self, namespace_id: str) -> Sequence[PolicyPatch]:
+        """Return the patches that hold in a namespace, the root's first."""
+        names: list[tuple[str, PolicyPatch]] = []
+        while namespace_id not in self._patches and len(names) < NAMESPACES_DEEP_MAX:
+            path = namespace_path(namespace_id)
+            raw = await self._records.read(path)
+            record = NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, path)
+            names.append((namespace_id, record.policy))
+            namespace_id = record.parent
+        held = self._patches.get(namespace_id, [])
+        for name, patch in reversed(names):
+            held = [*held, patch]
+            self._patches[name] = held
+        return held

@@ -1,0 +1,206 @@
+"""Segments and streams that are deleted by somebody who is killed at any step (INV-S8, INV-S9; S18 of the design)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from fastbk.errors import Error
+from fastbk.meta.records import Change
+from fastbk.stream import chain_changes, chain_store
+from fastbk.stream.audit import Audit
+from fastbk.stream.deletion import delete_stream
+from fastbk.stream.janitor import Janitor
+from fastbk.stream.positions import DLSN
+from fastbk.stream.segment_deletion import Deleter, delete_below
+from fastbk.stream.truncation import truncate
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
+from tests.fixtures.fake_kills import run_and_kill
+from tests.fixtures.fake_ledgers import Cluster, FakeClient
+from tests.fixtures.fake_streams import (
+    as_client,
+    chain_of,
+    context_of,
+    mark_deleted,
+    named_ledgers,
+    new_stream,
+    store_of,
+    write_segments,
+)
+
+Work = Callable[[FakeClient], Awaitable[object]]
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of four rows, so that a short stream has some."""
+    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
+    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
+
+
+async def paged_stream() -> Cluster:
+    """Return a stream of 14 closed segments in two pages and rows, one that is open, and a page that nobody names."""
+    cluster = Cluster()
+    await new_stream(cluster)
+    client = cluster.client()
+    await write_segments(client, 14, records=2)
+    writer = StreamWriter(context_of(client), WriterOptions())
+    await writer.open()
+    await writer.append(b"open")
+    writer.abort()
+    await client.records.change(Change("streams/ab/pages/0-00000000000000ff", b"lost a race"))
+    chain = await chain_of(cluster)
+    assert len(chain.pages) >= 2 and len(chain.open_rows) == 1
+    return cluster
+
+
+def below(cluster: Cluster) -> set[str]:
+    """Return what lies below the stream's record, and that itself."""
+    return {path for path in cluster.records.values if f"{path}/".startswith("streams/ab/")}
+
+
+async def each_kill(make: Callable[[], Awaitable[Cluster]], work: Work, check: Work) -> int:
+    """Kill `work` at each of its calls, before and after it took effect; `check(client)` is to hold each time."""
+    kills = 0
+    for is_after in (False, True):
+        for number in itertools.count():
+            cluster = await make()
+            if not await run_and_kill(cluster, work, number, is_after=is_after):
+                break
+            kills += 1
+            await check(cluster.client())
+    return kills
+
+
+async def delete_ten(client: FakeClient) -> None:
+    store = store_of(client)
+    await delete_below(Deleter(as_client(client)), store, await store.read(), 11, "test")
+
+
+async def test_segments_are_deleted_however_often_it_is_begun() -> None:
+    async def check(client: FakeClient) -> None:
+        await delete_ten(client)
+        await Janitor(as_client(client)).pass_once(thorough=True)
+        chain = await chain_of(client.cluster)
+        assert (chain.head, chain.deleting, chain.trim) == (11, 11, DLSN(11, 0, 0))
+        assert chain.head_seq == 20
+        assert set(client.cluster.ledgers) == await named_ledgers(client.cluster), "S18"
+        pages = {f"streams/ab/pages/{chain_store.page_name(page)}" for page in chain.pages}
+        assert {path for path in below(client.cluster) if "/pages/" in path} == pages
+
+    assert await each_kill(paged_stream, delete_ten, check) > 20
+
+
+async def test_the_newest_closed_segment_stays() -> None:
+    cluster = await paged_stream()
+    store = store_of(cluster.client())
+    deleter = Deleter(as_client(cluster.client()))
+    known = await delete_below(deleter, store, await store.read(), 10**6, "test")
+    assert [(row.number, row.is_open) for row in known.chain.rows] == [(14, False), (15, True)]
+    assert deleter.ledgers == 13
+    await StreamWriter(context_of(cluster.client()), WriterOptions()).open()
+    chain = await chain_of(cluster)
+    assert chain.last_dlsn == DLSN(15, 0, 0) and chain.end_seq == 29
+
+
+async def test_ledgers_go_only_after_the_mark_and_the_line_in_the_audit_log() -> None:
+    """INV-S9: two steps. Without the line nothing is deleted."""
+    cluster = await paged_stream()
+    store, before = store_of(cluster.client()), set(cluster.ledgers)
+
+    def full(events: object) -> None:
+        raise OSError("disk full")
+
+    deleter = Deleter(as_client(cluster.client()), Audit(full))
+    with pytest.raises(Error, match="disk full"):
+        await delete_below(deleter, store, await store.read(), 11, "test")
+    assert set(cluster.ledgers) == before
+    chain = await chain_of(cluster)
+    assert (chain.head, chain.deleting, chain.trim) == (1, 11, DLSN(11, 0, 0))
+
+
+async def delete(client: FakeClient) -> None:
+    await delete_stream(as_client(client), "ab")
+
+
+async def doomed_stream() -> Cluster:
+    cluster = await paged_stream()
+    await mark_deleted(cluster)
+    return cluster
+
+
+async def test_a_stream_goes_with_all_it_had_however_often_it_is_begun() -> None:
+    async def check(client: FakeClient) -> None:
+        await Janitor(as_client(client)).pass_once()
+        assert client.cluster.ledgers == {} and below(client.cluster) == set(), "S18"
+
+    assert await each_kill(doomed_stream, delete, check) > 30
+    cluster = Cluster()
+    await delete(cluster.client())  # there is none
+
+
+async def test_a_writer_of_a_deleted_stream_leaves_nothing_behind() -> None:
+    """Killed at any call of its life, in a stream that is deleted by others at that moment: nothing of it stays."""
+
+    async def make() -> Cluster:
+        cluster = Cluster()
+        await new_stream(cluster)
+        return cluster
+
+    async def write(client: FakeClient) -> None:
+        await write_segments(client, 8, records=1)
+
+    async def check(client: FakeClient) -> None:
+        await mark_deleted(client.cluster)
+        await Janitor(as_client(client)).pass_once()
+        assert client.cluster.ledgers == {} and below(client.cluster) == set(), "S18"
+
+    assert await each_kill(make, write, check) > 60
+
+
+async def test_a_stream_is_deleted_under_a_writer_that_goes_on() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    writer = StreamWriter(context_of(cluster.client()), WriterOptions())
+    await writer.open()
+    await writer.append(b"x")
+    await mark_deleted(cluster)
+    await delete(cluster.client())
+    with pytest.raises(Error):
+        await writer.append(bytes(10))
+        await writer.roll()
+        await writer.append(bytes(10))
+    writer.abort()
+    # A page that it wrote on the way comes below a record that is gone; ids are never used again.
+    client = cluster.client()
+    await client.records.change(Change("streams/ab/pages/0-00000000000000ff", b"slow"))
+    await Janitor(as_client(client)).pass_once()
+    assert cluster.ledgers == {} and below(cluster) == set()
+
+
+def test_a_condemned_chain_takes_nothing_more() -> None:
+    chain = chain_changes.open_for_append(chain_changes.Chain("a"), "w")
+    chain = chain_changes.add_segment(chain_changes.reserve(chain, 1, 7), 1, 7, 0)
+    gone = chain_changes.condemn(chain)
+    assert chain_changes.condemn(gone) == gone
+    for change in (
+        lambda: chain_changes.reserve(gone, 1, 8),
+        lambda: chain_changes.add_segment(gone, 1, 8, 0),
+        lambda: chain_changes.open_for_append(gone, "x"),
+        lambda: chain_changes.attach(gone, (), "k", 1, 0),
+    ):
+        with pytest.raises(Error):
+            change()
+
+
+async def test_what_is_cut_off_is_deleted_by_the_next_pass() -> None:
+    cluster = await paged_stream()
+    client = cluster.client()
+    await truncate(context_of(client), DLSN(12, 1, 0))
+    counts = await Janitor(as_client(client)).pass_once()
+    assert (counts.segments_deleted, counts.ledgers_deleted) == (11, 11)
+    chain = await chain_of(cluster)
+    assert (chain.head, chain.trim) == (12, DLSN(12, 1, 0))

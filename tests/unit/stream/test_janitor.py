@@ -1,0 +1,282 @@
+"""The janitor's passes on ledgers in memory: S17 and S18 of the design, INV-S9, many streams, many janitors."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta.records import Change
+from fastbk.stream import chain_store, janitor
+from fastbk.stream.audit import AuditFile, Event
+from fastbk.stream.cursor_state import CursorRecord, CursorState, put_record
+from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.positions import DLSN
+from fastbk.stream.truncation import truncate
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
+from tests.fixtures.fake_streams import (
+    as_client,
+    chain_of,
+    context_of,
+    mark_deleted,
+    named_ledgers,
+    new_stream,
+    write_segments,
+)
+
+HOUR_S = 3600.0
+
+
+class Clock:
+    """The janitor's clock; writers have the real one."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1000 + int(self.ahead_s * 1e6)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(janitor, "_now_us", found)
+    return found
+
+
+class Counting(Plan):
+    """Counts calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        self.calls.append(what)
+
+
+def janitor_of(cluster: Cluster, events: list[Event] | None = None) -> Janitor:
+    def keep(some: Sequence[Event]) -> None:
+        if events is not None:
+            events.extend(some)
+
+    return Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=1), keep)
+
+
+async def writing(cluster: Cluster, records: int, stream_id: str = "ab") -> StreamWriter:
+    writer = StreamWriter(context_of(cluster.client(), stream_id), WriterOptions())
+    await writer.open()
+    for _ in range(records):
+        await writer.append(bytes(100))
+    return writer
+
+
+async def put_cursor(cluster: Cluster, name: str, mark: DLSN, **fields: object) -> None:
+    record = CursorRecord(CursorState(mark=mark), **fields)  # type: ignore[arg-type]
+    await cluster.client().records.change(Change(f"streams/ab/cursors/{name}", put_record(record)))
+
+
+async def test_an_idle_stream_rolls_by_age_and_obeys_retention(clock: Clock) -> None:
+    """S17. Its writer was killed; nobody opens it again."""
+    cluster = Cluster()
+    await new_stream(cluster, patch=PolicyPatch(roll_age_s=HOUR_S, retention_age_s=3 * HOUR_S))
+    await write_segments(cluster.client(), 3)
+    (await writing(cluster, 2)).abort()
+    one = janitor_of(cluster)
+    assert (await one.pass_once()).rolled == 0
+    clock.ahead_s = HOUR_S + 30
+    assert (await one.pass_once()).rolled == 0, "within the grace"
+    clock.ahead_s = HOUR_S + 90
+    counts = await one.pass_once()
+    assert (counts.rolled, counts.segments_deleted) == (1, 0)
+    chain = await chain_of(cluster)
+    assert not chain.open_rows and (chain.end_seq, len(chain.rows)) == (11, 4)
+    clock.ahead_s = 4 * HOUR_S
+    counts = await one.pass_once()
+    assert (counts.rolled, counts.segments_deleted) == (0, 3)
+    chain = await chain_of(cluster)
+    assert [row.number for row in chain.rows] == [4] and chain.last_dlsn == DLSN(4, 1, 0)
+    assert set(cluster.ledgers) == await named_ledgers(cluster)
+
+
+async def test_who_still_writes_is_not_fenced(clock: Clock) -> None:
+    cluster = Cluster()
+    await new_stream(cluster, patch=PolicyPatch(roll_age_s=HOUR_S))
+    one = janitor_of(cluster)
+    empty = await writing(cluster, 1)
+    await empty.roll()
+    clock.ahead_s = (
+        -10 * HOUR_S
+    )  # the ledger's row seems young, then old; its record is what counts
+    await one.pass_once()
+    clock.ahead_s = 0.5 * HOUR_S
+    await one.pass_once()
+    assert await empty.append(b"still ours") == DLSN(2, 0, 0)
+    await empty.roll()
+    clock.ahead_s = 10 * HOUR_S
+    await one.pass_once()
+    counts = await one.pass_once()
+    chain = await chain_of(cluster)
+    assert counts.rolled == 0 and [row.is_open for row in chain.rows][-1]
+    assert await empty.append(b"and here") == DLSN(3, 0, 0), (
+        "a segment without records is nobody's business"
+    )
+    empty.abort()
+
+
+async def test_records_that_a_dead_writer_told_nobody_of_come_to_light(clock: Clock) -> None:
+    cluster = Cluster()
+    await new_stream(cluster, patch=PolicyPatch(roll_age_s=HOUR_S))
+    writer = await writing(cluster, 3)
+    writer.abort()
+    ledger = next(iter(cluster.ledgers.values()))
+    # Its process died before it sent another entry, or told how far readers may read.
+    ledger.visible = ledger.acknowledged = 0
+    clock.ahead_s = 2 * HOUR_S
+    assert (await janitor_of(cluster).pass_once()).rolled == 1
+    assert (await chain_of(cluster)).end_seq == 3
+
+
+async def test_a_cursor_holds_what_it_needs_until_it_expires(clock: Clock) -> None:
+    events: list[Event] = []
+    cluster = Cluster()
+    await new_stream(cluster, patch=PolicyPatch(retention_bytes=1))
+    await write_segments(cluster.client(), 8)
+    used_us = clock()
+    await put_cursor(cluster, "slow", DLSN(6, 1, 0), expire_after_s=HOUR_S, used_at_us=used_us)
+    await put_cursor(cluster, "free", DLSN(1, 0, 0), holds=False)
+    one = janitor_of(cluster, events)
+    await one.pass_once()
+    chain = await chain_of(cluster)
+    assert (chain.head, chain.trim) == (6, DLSN(6, 0, 0))
+    clock.ahead_s = HOUR_S + 1
+    counts = await one.pass_once()
+    assert (counts.cursors_expired, counts.segments_deleted) == (1, 2)
+    assert [row.number for row in (await chain_of(cluster)).rows] == [8]
+    assert [one["ledger"] for one in events if "ledger" in one] == [0, 1, 2, 3, 4, 5, 6]
+    assert [one["cursor"] for one in events if "cursor" in one] == ["slow"]
+    assert all(one["reason"] and one["stream"] == "ab" for one in events)
+
+
+async def test_a_hard_limit_goes_past_a_cursor() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    await write_segments(cluster.client(), 8)
+    size = (await chain_of(cluster)).rows[0].size_bytes
+    cluster = Cluster()
+    await new_stream(cluster, patch=PolicyPatch(retention_bytes=1, hard_bytes=4 * size))
+    await write_segments(cluster.client(), 8)
+    await put_cursor(cluster, "slow", DLSN(1, 1, 0))
+    await janitor_of(cluster).pass_once()
+    assert (await chain_of(cluster)).head == 5
+
+
+async def test_one_streams_trouble_does_not_stop_the_others() -> None:
+    cluster = Cluster()
+    for name in ("ab", "bad", "cd"):
+        await new_stream(cluster, name)
+        await write_segments(cluster.client(), 3, stream_id=name)
+        await truncate(context_of(cluster.client(), name), DLSN(3, 0, 0))
+    path = "streams/bad/chain"
+    held = await cluster.client().records.read(path)
+    assert held is not None
+    await cluster.client().records.change(Change(path, b"FBKC\x01damaged", held.version))
+    counts = await janitor_of(cluster).pass_once()
+    assert (counts.streams, counts.errors, counts.segments_deleted) == (3, 1, 4)
+
+
+async def test_streams_are_not_read_one_by_one() -> None:
+    cluster = Cluster()
+    for at in range(400):
+        await new_stream(cluster, f"s{at}")
+    plan = cluster.plan = Counting()
+    one = Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=10))
+    assert (await one.pass_once()).streams == 400
+    assert len(plan.calls) < 60, (
+        "one request for 200 streams, and one for the cursors of every tenth"
+    )
+    for _ in range(9):
+        await one.pass_once()
+    assert sum(what == "metadata.children" for what in plan.calls) == 410, "each has its turn"
+
+
+async def test_without_metadata_a_pass_ends_and_the_next_one_goes_on() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    await write_segments(cluster.client(), 3)
+    await truncate(context_of(cluster.client()), DLSN(3, 0, 0))
+
+    class Away(Plan):
+        async def before(self, client: FakeClient, what: str) -> None:
+            raise MetadataUnavailable("away")
+
+    cluster.plan = Away()
+    one = Janitor(as_client(cluster.client()), JanitorOptions(interval_s=0.1))
+    with pytest.raises(MetadataUnavailable):
+        await one.pass_once()
+    stop = asyncio.Event()
+    running = asyncio.create_task(one.run(stop))
+    async with asyncio.timeout(20):
+        while one.counts.passes < 2:
+            await asyncio.sleep(0)
+        cluster.plan = Plan()
+        while one.counts.segments_deleted < 2:
+            await asyncio.sleep(0)
+    stop.set()
+    await running
+
+
+async def test_several_janitors_at_once_beside_a_writer(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S18: no ledger without a name, and none named that is not there, when all is over."""
+    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
+    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
+    for _ in range(10):
+        cluster = Cluster()
+        await new_stream(cluster, patch=PolicyPatch(retention_bytes=400))
+        await new_stream(cluster, "gone")
+        await write_segments(cluster.client(), 7, stream_id="gone")
+        await mark_deleted(cluster, "gone")
+        cluster.plan = RandomPlan(rng)
+        work = [asyncio.ensure_future(write_segments(cluster.client(), 20, records=2))]
+        work += [asyncio.ensure_future(janitor_of(cluster).pass_once()) for _ in range(3)]  # type: ignore[arg-type]
+        while not work[0].done():
+            await janitor_of(cluster).pass_once()
+        await asyncio.gather(*work)
+        cluster.plan = Plan()
+        await janitor_of(cluster).pass_once()
+        chain = await chain_of(cluster)
+        assert chain.end_seq == 40 and chain.head > 10
+        assert set(cluster.ledgers) == await named_ledgers(cluster), "S18"
+        names = {path for path in cluster.records.values if path.startswith("streams/ab/pages")}
+        assert names == {f"streams/ab/pages/{chain_store.page_name(one)}" for one in chain.pages}
+        assert not any(path.startswith("streams/gone") for path in cluster.records.values)
+
+
+def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_bytes(b'{"cut":')
+    sink = AuditFile(path)
+    sink([{"ledger": 1}])
+    sink([{"ledger": 2}, {"ledger": 3}])
+    lines = path.read_bytes().splitlines()
+    assert lines[0] == b'{"cut":'
+    assert [msgspec.json.decode(line) for line in lines[1:]] == [{"ledger": n} for n in (1, 2, 3)]
+
+
+def test_a_long_audit_file_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastbk.stream.audit.SIZE_BYTES_MAX", 20)
+    sink = AuditFile(tmp_path / "audit.log")
+    for number in range(3):
+        sink([{"ledger": number}])
+    assert (tmp_path / "audit.log.1").read_text() == '{"ledger":0}\n{"ledger":1}\n'
+    assert (tmp_path / "audit.log").read_text() == '{"ledger":2}\n'
