@@ -31,6 +31,7 @@ from tests.rigs import (
     points,
     power_cut,
     shutdown,
+    takeovers,
 )
 from tests.rigs.children import ChildFailed, start_child
 from tests.rigs.report import Plan, Report
@@ -70,6 +71,7 @@ RIGS = {
     "gc": Rig(gc_model.run, "deletions, compactions and crashes against a model", 3.0, splits=True),
     "flips": Rig(flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True),
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
+    "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
 
