@@ -86,6 +86,12 @@ class Stream:
         late = LateContext(self.path, made) if create else self._late()
         return StreamWriter(late, WriterOptions(**options))
 
+    async def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
+        """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `attaching.py`."""
+        from fastbk.stream.attaching import attach
+
+        return await attach(await self.context(), ledger_ids, key, number)
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     def reader(self, start: Start = "earliest", **options: Any) -> StreamReader:  # noqa: ANN401 -- StreamReader's own
