@@ -206,3 +206,7 @@ class BlockingStream:
     def tail(self, *, fresh: bool = True) -> Position | None:
         """Return the last visible record's position."""
         return self._call(lambda inner: inner.tail(fresh=fresh))
+
+    def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
+        """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing."""
+        return self._call(lambda inner: inner.attach(ledger_ids, key, number))
