@@ -1,0 +1,101 @@
+"""Cursors' records on every metadata driver, without any bookie: opened, fenced, listed, deleted. INV-S8, INV-S10."""
+
+from __future__ import annotations
+
+import pytest
+
+import fastbk
+from fastbk.errors import CursorFenced, StreamNotFound
+from fastbk.stream.cursor_store import delete_cursor
+from fastbk.stream.positions import DLSN
+from fastbk.stream.records import Record
+from tests.unit.meta.test_metadata_store import Open, metadata, open_driver
+
+__all__ = ["open_driver"]
+
+pytestmark = pytest.mark.parametrize(
+    "open_driver", ["memory", "sqlite", "zookeeper"], indirect=True
+)
+
+
+def record(seq: int) -> Record:
+    """Return what a reader would hand out: nobody here has a bookie to read it from."""
+    return Record(DLSN(1, seq, 0), seq, seq, 1, memoryview(b""))
+
+
+async def test_a_cursor_is_opened_fenced_listed_and_deleted(open_driver: Open) -> None:
+    async with fastbk.connect(open_driver()) as mine, fastbk.connect(open_driver()) as other:
+        await mine.namespace("a").create()
+        stream = await mine.namespace("a").create_stream("s")
+        assert await stream.cursors() == []
+        former = stream.cursor("größe/1", expire_after=3600.0)
+        await former.open()
+        await former.ack(record(4), data={"file": "x", "row": 4})
+        async with other.namespace("a").stream("s").cursor("größe/1", hold=False) as later:
+            assert (later.mark_seq, later.epoch, later.data) == (5, 2, {"file": "x", "row": 4})
+            with pytest.raises(CursorFenced, match="opened by"):
+                await former.ack(record(5))
+            await later.ack_one(record(7))
+        await former.abort()
+        (info,) = await stream.cursors()
+        assert (info.name, info.mark, info.mark_seq, info.ranges) == (
+            "größe/1",
+            DLSN(1, 4, 1),
+            5,
+            1,
+        )
+        assert (info.holds, info.expires_at_us, info.epoch) == (False, 0, 2)
+        for number in range(3):
+            async with stream.cursor(f"other {number}"):
+                pass
+        assert len(await stream.cursors()) == 4
+        assert await stream.delete_cursor("größe/1")
+        assert not await stream.delete_cursor("größe/1")
+        assert sorted(one.name for one in await stream.cursors()) == [
+            "other 0",
+            "other 1",
+            "other 2",
+        ]
+
+
+async def test_a_ledger_that_was_never_made_is_never_made_later(
+    open_driver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-S8: without bookies an id is drawn, named, and retired for good."""
+    async with fastbk.connect(open_driver()) as client:
+        await client.namespace("a").create()
+        stream = await client.namespace("a").create_stream("s")
+        drawn: list[int] = []
+        draw = client.records.draw_ledger_id
+
+        async def noted() -> int:
+            drawn.append(await draw())
+            return drawn[-1]
+
+        monkeypatch.setattr(client.records, "draw_ledger_id", noted)
+        async with stream.cursor("c") as cursor:
+            for seq in range(8):
+                await cursor.ack(record(seq))
+            assert cursor.mark_seq == 8
+        (info,) = await stream.cursors()
+        assert (info.mark_seq, info.ledgers) == (8, ())
+        assert [one async for one in client.list_ledgers()] == []
+        store = open_driver()
+        (only,) = drawn
+        with pytest.raises(fastbk.MetadataConflict, match="deleted"):
+            store.create_ledger(only, metadata())
+
+
+async def test_a_stream_that_is_deleted_has_no_cursors(open_driver: Open) -> None:
+    async with fastbk.connect(open_driver()) as client:
+        await client.namespace("a").create()
+        stream = await client.namespace("a").create_stream("s")
+        cursor = stream.cursor("c")
+        await cursor.open()
+        stream_id = (await stream.context()).stream_id
+        assert await delete_cursor(client, stream_id, "c")
+        with pytest.raises(CursorFenced, match="deleted"):
+            await cursor.ack(record(1))
+        await cursor.abort()
+        with pytest.raises(StreamNotFound):
+            await client.namespace("a").stream("none").cursor("c").open()
