@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import threading
@@ -74,8 +75,10 @@ def serve(
                 answer = "ok " + answers[words[0]](*words[1:])
             except Exception as error:
                 answer = f"error {type(error).__name__}: {error}".replace("\n", " ")
-            process.stdin.write(answer + "\n")
-            process.stdin.flush()
+            # It may have ended while it was asked for: by its own timer, or by ours.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(answer + "\n")
+                process.stdin.flush()
         else:
             print(line, end="", flush=True)
     if current == 0 and process.wait() != 0:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+
 import pytest
 
 from tests.compat.jars import HERE
+from tests.compat.java_cells import serve
 from tests.compat.results import Result
 from tests.compat.sections import BY_NAME_ONLY, chosen_sections
 from tests.compat.suite import COLUMN, by_class, chosen, read_classes
@@ -61,3 +65,15 @@ def test_figures_are_counted_by_class() -> None:
         Result("java v3 > ours", "append", "pass", 1.0),
     ]
     assert by_class(results).splitlines()[2:] == ["| TestOne | 1 | 0 | 1 |"]
+
+
+def test_a_program_that_ends_while_it_asks_ends_alone() -> None:
+    """What it said before stays, and the run goes on with the next one."""
+    program = ["printf", r"CELL\ta\tpass\t1.0\t\nASK\twait\n"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        found = list(serve("column", process, {"wait": lambda: str(process.wait())}))
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    assert [one.name for one in found] == ["a"]
