@@ -194,8 +194,13 @@ class AppendEngine:
             limit_s = self._options.first_segment_timeout
 
             def too_late() -> None:
-                why = self.keeper.trouble or "no segment could be made"
-                self.fail(WriterFailed(f"{self._name}: {why} (for {limit_s:g} s)"))
+                del self._timers["first"]
+                if self.keeper.trouble is None:
+                    self._wait_for_first()  # its turn has not come yet; once it has, each call has a deadline
+                else:
+                    self.fail(
+                        WriterFailed(f"{self._name}: {self.keeper.trouble} (for {limit_s:g} s)")
+                    )
 
             self._timers["first"] = self._loop.call_later(limit_s, too_late)
 

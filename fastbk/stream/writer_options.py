@@ -25,7 +25,7 @@ class WriterOptions:
     entries_in_flight: int = 64
     """Entries that may be sent and not acknowledged; what comes meanwhile is packed."""
     first_segment_timeout: float = 30.0
-    """How long the first append waits for its segment to be made, in seconds."""
+    """How long the first append waits for its segment, in seconds, where one was tried to be made and could not."""
 
     def __post_init__(self) -> None:
         for name in ("batch_bytes", "unacked_bytes_max", "entry_bytes_max", "entries_in_flight"):

@@ -15,6 +15,7 @@ from fastbk.errors import (
     ClientClosed,
     Error,
     MetadataUnavailable,
+    NotEnoughBookies,
     QuorumTimeout,
     TxidOutOfOrder,
     WriterFailed,
@@ -358,3 +359,20 @@ async def test_a_writer_opens_once_and_is_sealed_again_after_an_answer_was_lost(
     assert await writer.seal() == DLSN(1, 0, 0)
     assert await writer.seal() == DLSN(1, 0, 0)
     assert (await world.chain()).is_sealed
+
+
+async def test_a_first_append_waits_for_its_turn_and_fails_by_trouble_alone() -> None:
+    """Thousands of first appends at once: the last ones' segments are made later than any limit."""
+    world = World()
+    writer = await world.writer(first_segment_timeout=0.01)
+    world.plan.holds.add("create")
+    future = writer.append(b"in its turn")
+    await asyncio.wait({future}, timeout=0.1)
+    assert not future.done()
+    world.plan.go.set()
+    assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
+    await writer.close()
+    world.plan.fails = lambda what, is_after: NotEnoughBookies("few") if what == "create" else None
+    later = await world.writer(first_segment_timeout=0.01)
+    with pytest.raises(WriterFailed, match="few"):
+        await asyncio.wait_for(later.append(b"x"), PATIENCE_S)

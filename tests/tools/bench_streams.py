@@ -1,0 +1,169 @@
+"""`./dev bench streams`: what a stream's writer does, beside ledgers in the same run; and many streams of one client.
+
+SECONDS=5 of each case, records of 1 KiB, three bookies on this machine; COUNT=5000 streams that all begin at once, and
+then all roll at once. A table, and JSON in build/bench-streams.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fastbk
+from fastbk.stream.client import Client
+from fastbk.stream.writer import StreamWriter
+from fastbk.testing import LocalCluster
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RECORD = bytes(1024)
+BURST, BATCH = 256, 64
+LONE_APPENDS = 1000
+NAMES_AT_ONCE = 500
+
+Figures = dict[str, float]
+
+
+def rss_bytes() -> int:
+    """Return this process's resident memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def rate(
+    seconds: float, some: Callable[[], Awaitable[int]], settle: Callable[[], Awaitable[object]]
+) -> Figures:
+    """Call `some`, which returns how many records it appended, for so long; return rates."""
+    count, cpu_s, began_s = 0, time.process_time(), time.perf_counter()
+    while time.perf_counter() - began_s < seconds:
+        count += await some()
+    await settle()
+    took_s = time.perf_counter() - began_s
+    cpu_us = (time.process_time() - cpu_s) / count * 1e6
+    return {"records_per_s": round(count / took_s), "client_cpu_us_per_record": round(cpu_us, 2)}
+
+
+async def one_by_one(append: Callable[[bytes], Awaitable[object]]) -> Figures:
+    """Append records each behind the last one's acknowledgement; return latencies."""
+    took_us = []
+    for _ in range(LONE_APPENDS):
+        began_s = time.perf_counter()
+        await append(RECORD)
+        took_us.append((time.perf_counter() - began_s) * 1e6)
+    took_us.sort()
+    return {
+        "p50_us": round(took_us[len(took_us) // 2]),
+        "p99_us": round(took_us[len(took_us) * 99 // 100]),
+    }
+
+
+async def one_stream(writer: StreamWriter, seconds: float) -> dict[str, Figures]:
+    """Return the figures of one stream."""
+
+    async def singly() -> int:
+        for _ in range(BURST):
+            writer.append(RECORD)
+        await writer.drain()
+        await asyncio.sleep(0)
+        return BURST
+
+    async def by_batches() -> int:
+        writer.append_batch([RECORD] * BATCH)
+        await writer.drain()
+        await asyncio.sleep(0)
+        return BATCH
+
+    await writer.append(RECORD)
+    return {
+        "stream, append": await rate(seconds, singly, writer.flush),
+        "stream, append_batch(64)": await rate(seconds, by_batches, writer.flush),
+        "stream, one at a time": await one_by_one(writer.append),
+    }
+
+
+async def one_ledger(client: Client, seconds: float) -> dict[str, Figures]:
+    """Return the figures of one ledger, an entry a record."""
+    ledger = await client.create_ledger(3, 3, 2)
+
+    async def some() -> int:
+        await ledger.ready()
+        count = 0
+        with suppress(fastbk.errors.BufferFull):
+            while count < BURST:
+                ledger.append_nowait(RECORD)
+                count += 1
+        await asyncio.sleep(0)
+        return count
+
+    await ledger.append(RECORD)
+    figures = {
+        "ledger, append_nowait": await rate(seconds, some, ledger.flush),
+        "ledger, one at a time": await one_by_one(ledger.append),
+    }
+    await ledger.close()
+    return figures
+
+
+async def many_streams(client: Client, count: int) -> dict[str, Figures]:
+    """All streams begin at once, are written, and roll at once."""
+    namespace = client.namespace("many")
+    await namespace.create()
+    streams = await namespace.create_streams([f"s{at}" for at in range(count)])
+    before_bytes = rss_bytes()
+    figures: Figures = {"streams": count}
+
+    async def timed(name: str, some: Callable[[StreamWriter], Awaitable[Any]]) -> None:
+        began_s = time.perf_counter()
+        await asyncio.gather(*map(some, writers))
+        figures[f"{name}_s"] = round(time.perf_counter() - began_s, 2)
+
+    async def ten(writer: StreamWriter) -> None:
+        await asyncio.gather(*(writer.append(RECORD) for _ in range(10)))
+
+    writers = [stream.writer() for stream in streams]
+    await timed("open", lambda writer: writer.open())
+    figures["idle_kib_each"] = round((rss_bytes() - before_bytes) / count / 1024, 1)
+    await timed("first_append", lambda writer: writer.append(RECORD))
+    await timed("ten_appends", ten)
+    figures["active_kib_each"] = round((rss_bytes() - before_bytes) / count / 1024, 1)
+
+    async def rolled(writer: StreamWriter) -> None:
+        try:
+            await writer.roll()
+        except fastbk.errors.QuorumTimeout:
+            figures["rolls_later"] = figures.get("rolls_later", 0) + 1
+
+    await timed("roll_all", rolled)
+    await timed("append_after_roll", lambda writer: writer.append(RECORD))
+    for writer in writers:
+        writer.abort()
+    return {f"{count} streams": figures}
+
+
+async def run(seconds: float, count: int) -> dict[str, Figures]:
+    """Return all figures."""
+    async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        namespace = client.namespace("bench")
+        await namespace.create()
+        figures = await one_ledger(client, seconds)
+        async with (await namespace.create_stream("one")).writer() as writer:
+            figures |= await one_stream(writer, seconds)
+        return figures | await many_streams(client, count)
+
+
+def main() -> None:
+    """Run all of it, print a table, and write the JSON."""
+    seconds, count = float(os.environ.get("SECONDS", "5")), int(os.environ.get("COUNT", "5000"))
+    figures = asyncio.run(run(seconds, count))
+    for name, each in figures.items():
+        print(f"{name:<26}", " ".join(f"{key}={value:,}" for key, value in each.items()))
+    (ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build" / "bench-streams.json").write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
