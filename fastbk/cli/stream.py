@@ -16,13 +16,14 @@ from fastbk.cli.stream_options import (
     split_name,
     stream_of,
 )
-from fastbk.errors import ConfigError
-from fastbk.units import format_size
+from fastbk.errors import ConfigError, StreamNotFound
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from fastbk.stream.client import Client
+    from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.listing import StreamInfo
 
     Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
@@ -58,11 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     rename = _of_one(verbs, "rename", "give a stream another name in its namespace")
     rename.add_argument("name", metavar="NAME")
+    cursors = _of_one(verbs, "cursors", "print a stream's durable cursors")
+    cursors.add_argument("--delete", metavar="CURSOR", help="delete this one instead")
     seal = _of_one(verbs, "seal", "end a stream for good: it can be read, not written any more")
     delete = verbs.add_parser("delete", help="delete streams for good, data, cursors and all")
     delete.add_argument("streams", nargs="+", metavar="STREAM")
 
-    for one in (create, append, read, tail, info, change, listing, rename, seal, delete):
+    for one in (create, append, read, tail, info, change, listing, rename, cursors, seal, delete):
         add_metadata(one)
         add_json(one)
 
@@ -188,6 +191,49 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
+async def _cursors(client: Client, options: argparse.Namespace) -> int:
+    stream = stream_of(client, options.stream)
+    if options.delete is not None:
+        if not await stream.delete_cursor(options.delete):
+            raise StreamNotFound(f"{options.stream} has no cursor {options.delete}")
+        if options.json:
+            print_json({"deleted": options.delete})
+        return 0
+    infos = await stream.cursors()
+    last = await stream.tail()
+    found = [_cursor_facts(info, None if last is None else last.seq) for info in infos]
+    if options.json:
+        print_json({"stream": options.stream, "cursors": found})
+        return 0
+    if not found:
+        note(f"{options.stream} has no cursors")
+    for one in found:
+        backlog = one["backlog"]
+        behind = "-" if backlog is None else f"{format_count(int(str(backlog)), 'record')} behind"
+        holds = "holds" if one["holds"] else "holds nothing"
+        print(f"{one['cursor']}\t{one['mark']}\t{behind}\t{holds}\t{one['holder']}")
+    return 0
+
+
+def _cursor_facts(info: CursorInfo, last_seq: int | None) -> dict[str, object]:
+    backlog: int | None = None
+    if last_seq is None:
+        backlog = 0
+    elif info.mark_seq >= 0:
+        backlog = max(0, last_seq + 1 - info.mark_seq)
+    return {
+        "cursor": info.name,
+        "mark": str(info.mark),
+        "mark_seq": info.mark_seq,
+        "ranges": info.ranges,
+        "backlog": backlog,
+        "holds": info.holds,
+        "epoch": info.epoch,
+        "holder": info.holder,
+        "expires_at_us": info.expires_at_us,
+    }
+
+
 async def _seal(client: Client, options: argparse.Namespace) -> int:
     async with stream_of(client, options.stream).writer() as writer:
         last = await writer.seal()
@@ -222,6 +268,7 @@ _VERBS: dict[str, Verb] = {
     "set": _set,
     "list": _list,
     "rename": _rename,
+    "cursors": _cursors,
     "seal": _seal,
     "delete": _delete,
 }

@@ -18,7 +18,9 @@ from fastbk.stream.stream import Stream
 from fastbk.stream.writer_options import WriterOptions
 
 if TYPE_CHECKING:
+    from fastbk.stream.blocking_cursor import BlockingCursor
     from fastbk.stream.blocking_reader import BlockingStreamReader
+    from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.records import Record
     from fastbk.stream.search import Position
 
@@ -165,6 +167,17 @@ class BlockingStream:
 
         return BlockingStreamReader(self._loop, lambda: self._inner().reader(start, **options))
 
+    def cursor(
+        self,
+        name: str,
+        start: Start = "earliest",
+        **options: Any,  # noqa: ANN401 -- as there
+    ) -> BlockingCursor:
+        """Return a durable cursor; options as the asyncio stream's."""
+        from fastbk.stream.blocking_cursor import BlockingCursor
+
+        return BlockingCursor(self._loop, lambda: self._inner().cursor(name, start, **options))
+
     def exists(self) -> bool:
         """Return whether there is a stream of this name now."""
         return self._call(lambda inner: inner.exists())
@@ -210,3 +223,11 @@ class BlockingStream:
     def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing."""
         return self._call(lambda inner: inner.attach(ledger_ids, key, number))
+
+    def cursors(self) -> list[CursorInfo]:
+        """Return the stream's durable cursors, by name."""
+        return self._call(lambda inner: inner.cursors())
+
+    def delete_cursor(self, name: str) -> bool:
+        """Delete a cursor. Returns whether there was one."""
+        return self._call(lambda inner: inner.delete_cursor(name))

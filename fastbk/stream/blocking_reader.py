@@ -20,9 +20,7 @@ CHUNK_BYTES = 1 << 20
 class Source(Protocol):
     """What is read on the loop: a reader, or a cursor."""
 
-    def chunks(
-        self, *, max_records: int = ..., max_bytes: int = ..., max_wait: float = ...
-    ) -> AsyncIterator[Chunk | Gap]:
+    def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | Gap]:
         """Yield chunks."""
 
     async def __aenter__(self) -> object: ...
@@ -106,18 +104,18 @@ class BlockingRecords(Generic[Inner]):
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def _pull(self, max_records: int, max_bytes: int, max_wait: float) -> Chunk | Gap | None:
-        """Return what comes next, None at the end."""
+    def _chunks(self, inner: Inner, wish: tuple[int, int, float]) -> AsyncIterator[Chunk | Gap]:
+        """Return what to pull from. On the loop."""
+        return inner.chunks(wish[0], wish[1])
+
+    def _pull(self, wish: tuple[int, int, float]) -> Chunk | Gap | None:
+        """Return what comes next, None at the end. `wish`: records and bytes at most, seconds to wait for more."""
         inner = self._opened()
-        wish = (max_records, max_bytes, max_wait)
 
         async def pulled() -> Chunk | Gap | None:
             if self._source is None or wish != self._wish:
                 await self._close_source()
-                self._wish = wish
-                self._source = inner.chunks(
-                    max_records=max_records, max_bytes=max_bytes, max_wait=max_wait
-                )
+                self._source, self._wish = self._chunks(inner, wish), wish
             return await anext(self._source, None)
 
         try:
@@ -145,7 +143,7 @@ class BlockingRecords(Generic[Inner]):
                 self._at += 1
                 yield self._held[self._at - 1]
             self._held = None
-            item = self._pull(CHUNK_RECORDS, CHUNK_BYTES, 0.0)
+            item = self._pull((CHUNK_RECORDS, CHUNK_BYTES, 0.0))
             if item is None:
                 self.close()
                 return
@@ -154,6 +152,24 @@ class BlockingRecords(Generic[Inner]):
             else:
                 self._held, self._at = item, 0
 
+    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | Gap]:
+        if self._inner is None:
+            self.open()
+        rest = self._rest()
+        if rest is not None:
+            yield rest
+        while (item := self._pull(wish)) is not None:
+            yield item
+
+
+class BlockingStreamReader(BlockingRecords[StreamReader]):
+    """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in reader` opens and closes it."""
+
+    def _chunks(
+        self, inner: StreamReader, wish: tuple[int, int, float]
+    ) -> AsyncIterator[Chunk | Gap]:
+        return inner.chunks(*wish)
+
     def chunks(
         self,
         max_records: int = CHUNK_RECORDS,
@@ -161,20 +177,7 @@ class BlockingRecords(Generic[Inner]):
         max_wait: float = 0.0,
     ) -> Iterator[Chunk | Gap]:
         """Yield chunks of records, as the asyncio reader's `chunks` does."""
-        if self._inner is None:
-            self.open()
-        rest = self._rest()
-        if rest is not None:
-            yield rest
-        while True:
-            item = self._pull(max_records, max_bytes, max_wait)
-            if item is None:
-                return
-            yield item
-
-
-class BlockingStreamReader(BlockingRecords[StreamReader]):
-    """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in reader` opens and closes it."""
+        return self._iterate((max_records, max_bytes, max_wait))
 
     @property
     def position(self) -> DLSN:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import fastbk.sync
 from fastbk.testing import LocalCluster
 
 
@@ -223,3 +224,19 @@ def test_lines_are_appended_when_they_come_not_when_the_input_ends(cli: Cli) -> 
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30)[1] == "fastbk: interrupted\n"
         assert process.returncode == 1
+
+
+def test_cursors_are_listed_and_deleted(cli: Cli, cluster: LocalCluster) -> None:
+    cli("namespace", "create", "held", "--exist-ok")
+    cli("stream", "append", "held/a", "--create", stdin=b"1\n2\n3\n")
+    assert cli("stream", "cursors", "held/a") == "" and "has no cursors" in cli.err
+    with (
+        fastbk.sync.connect(cluster.metadata_uri) as client,
+        client.namespace("held").stream("a").cursor("mail") as cursor,
+    ):
+        cursor.ack(next(iter(cursor)))
+    assert cli("stream", "cursors", "held/a").startswith("mail\t1.0.1\t2 records behind\tholds\t")
+    (found,) = cli.json("stream", "cursors", "held/a")["cursors"]  # type: ignore[misc]
+    assert (found["cursor"], found["mark_seq"], found["backlog"]) == ("mail", 1, 2)
+    assert cli.json("stream", "cursors", "held/a", "--delete", "mail") == {"deleted": "mail"}
+    assert "has no cursor mail" in cli.fails("stream", "cursors", "held/a", "--delete", "mail")

@@ -1,4 +1,4 @@
-"""Streams without `await` on real bookies: written, tailed, sought, read by chunks."""
+"""Streams without `await` on real bookies: written, tailed, sought, read by chunks; cursors go on at their mark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk.sync
-from fastbk.errors import ClientClosed
+from fastbk.errors import ClientClosed, CursorFenced
 from fastbk.stream.blocking import BlockingNamespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq, AtTxid
@@ -89,3 +89,35 @@ def test_reading_ends_with_the_client(space: BlockingNamespace) -> None:
         threading.Timer(0.2, lambda: space._loop.close(5.0)).start()
         with pytest.raises(ClientClosed):
             next(iter(reader))
+
+
+def test_a_cursor_goes_on_at_its_mark_and_the_former_holder_is_told(
+    space: BlockingNamespace,
+) -> None:
+    stream = space.create_stream("billed")
+    with stream.writer() as writer:
+        writer.append_many([b"%d" % at for at in range(1000)])
+    with stream.cursor("billing", tail=False) as cursor:
+        for record in cursor:
+            cursor.ack(record, data={"last": record.seq})
+            if record.seq == 399:
+                break
+        cursor.ack_one(stream.get(AtSeq(401)))
+        assert (cursor.mark, cursor.data) == (stream.find(seq=400), {"last": 399})
+        assert cursor.backlog().records == 599
+    (info,) = stream.cursors()
+    assert (info.name, info.mark_seq) == ("billing", 400)
+    with stream.cursor("billing", tail=False) as old:
+        first = next(iter(old))
+        assert first.seq == 400
+        with stream.cursor("billing", tail=False) as new:
+            assert [one.seq for one in new] == [400, *range(402, 1000)]
+        old.ack(first)
+        with pytest.raises(CursorFenced):
+            old.flush()
+        old.abort()
+    with stream.cursor("billing", tail=False) as cursor:
+        cursor.reset(AtSeq(998))
+        assert [one.seq for one in cursor] == [998, 999]
+    assert stream.delete_cursor("billing") and not stream.delete_cursor("billing")
+    assert stream.cursors() == []

@@ -12,9 +12,13 @@ import pytest
 import fastbk.sync
 from fastbk.errors import ClientClosed, ConfigError, StreamExists, StreamNotFound
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
+from fastbk.stream.blocking_cursor import BlockingCursor
+from fastbk.stream.blocking_reader import BlockingStreamReader
 from fastbk.stream.blocking_writer import BlockingStreamWriter
+from fastbk.stream.cursor import Cursor
 from fastbk.stream.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.reader import StreamReader
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer import StreamWriter
 from tests.fixtures.fork import exit_code_of_fork
@@ -27,7 +31,8 @@ def client(tmp_path: Path) -> Iterator[fastbk.sync.Client]:
 
 
 def public(kind: type) -> dict[str, object]:
-    return {name: one for name, one in vars(kind).items() if not name.startswith("_")}
+    found = {name: one for base in reversed(kind.__mro__) for name, one in vars(base).items()}
+    return {name: one for name, one in found.items() if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,8 @@ def public(kind: type) -> dict[str, object]:
         (BlockingNamespace, Namespace, set()),
         (BlockingStream, Stream, {"context"}),
         (BlockingStreamWriter, StreamWriter, {"failure"}),
+        (BlockingStreamReader, StreamReader, set()),
+        (BlockingCursor, Cursor, {"name"}),
     ],
 )
 def test_every_name_of_asyncios_is_there_with_its_arguments(
