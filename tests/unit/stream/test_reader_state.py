@@ -1,0 +1,111 @@
+"""What a reader says of itself, how much it holds, and that no lost watch stops it (INV-S11)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastbk.errors import ClientClosed, ConfigError
+from fastbk.stream.positions import DLSN
+from fastbk.stream.reader import Lag, StreamReader
+from fastbk.stream.records import Chunk
+from tests.fixtures.fake_ledgers import Cluster
+from tests.fixtures.streams import filled, new_stream, writer_of
+
+
+async def turns(count: int = 200) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_lag_falls_to_nothing_and_rises_again() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    await filled(cluster, [4, 6], 5)
+    async with StreamReader(context) as reader:
+        assert reader.lag.records == 50 and not reader.caught_up()
+        waiting = asyncio.ensure_future(reader.wait_caught_up())
+        await reader.read(20)
+        lag = reader.lag
+        assert lag.records == 30 and lag.seconds > 0 and not waiting.done()
+        while not reader.caught_up():
+            await reader.read(timeout=0.01)
+        assert reader.lag == Lag(0, 0.0)
+        assert await asyncio.wait_for(waiting, 5) >= DLSN(2, 6, 0)
+        async with writer_of(cluster) as writer:
+            await writer.append_batch([b"x"] * 3)
+            await turns()
+            assert reader.lag.records == 3 and not reader.caught_up()
+
+
+async def test_no_more_is_read_ahead_than_was_allowed() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    async with writer_of(cluster) as writer:
+        for _ in range(100):
+            await writer.append(bytes(1000))
+    async with StreamReader(context, prefetch_bytes=10_000) as reader:
+        for seq in range(100):
+            await turns(20)
+            ahead = reader._ahead
+            # One of the fake's batches has seven entries.
+            assert ahead is not None and ahead.queued_bytes < 10_000 + 7 * 1300
+            (record,) = await reader.read(1, 1)
+            assert record.seq == seq
+
+
+async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    async with writer_of(cluster) as writer, StreamReader(context) as reader:
+        chunks = reader.chunks(max_wait=0.5)
+        reading = asyncio.ensure_future(anext(chunks))
+        for at in range(10):
+            await writer.append(b"%d" % at)
+            await turns(20)
+        chunk = await asyncio.wait_for(reading, 5)
+        assert isinstance(chunk, Chunk) and len(chunk) == 10, "decoded together"
+        await chunks.aclose()
+
+
+async def test_a_lost_watch_stops_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    # DistributedLog's reader stood still for ever, without an error (B15).
+    monkeypatch.setattr("fastbk.stream.chain_follower.LOOK_S", 0.02)
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    async with StreamReader(context) as reader:
+        reading = asyncio.ensure_future(reader.read())
+        await turns()
+        cluster.watchers.clear()
+        async with writer_of(cluster) as writer:
+            await writer.append(b"x")
+            assert len(await asyncio.wait_for(reading, 5)) == 1
+
+
+async def test_a_reader_fences_nobody() -> None:
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    async with writer_of(cluster) as writer:
+        await writer.append(b"x")
+        async with StreamReader(context, tail=False) as reader:
+            assert len([one async for one in reader]) == 1
+        assert not any(ledger.is_fenced for ledger in cluster.ledgers.values())
+        await writer.append(b"y")
+
+
+async def test_what_makes_no_sense_is_refused() -> None:
+    context = await new_stream(Cluster())
+    for wrong in ({"prefetch_bytes": 0}, {"on_gap": "skip"}):
+        with pytest.raises(ConfigError):
+            StreamReader(context, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        await StreamReader(context, "oldest").open()  # type: ignore[arg-type]
+    reader = StreamReader(context)
+    with pytest.raises(ClientClosed):
+        await anext(reader)
+    async with reader:
+        with pytest.raises(ConfigError):
+            await reader.read(0)
+    with pytest.raises(ClientClosed):
+        await reader.read()
