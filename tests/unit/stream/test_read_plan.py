@@ -159,6 +159,21 @@ def test_two_moves_on_pass_by_one_segment_only() -> None:
     assert plan.place == DLSN(2, 0, 0) and plan.next_seq == 1
 
 
+def test_what_is_told_late_of_an_earlier_segment_changes_nothing() -> None:
+    plan, world = ReadPlan(FIRST), World()
+    for _ in range(2):
+        world.add()
+    first, second = world.chain.open_rows
+    for row in (first, second):
+        plan.begin(row)
+        plan.read(row.number, row.ledger_id, 0, 0, 1)
+        plan.completed(row.number, row.ledger_id)
+    plan.completed(1, first.ledger_id)
+    plan.lost(1, first.ledger_id, 0)
+    assert not plan.read(1, first.ledger_id, 0, 0, 1)
+    assert plan.place == DLSN(3, 0, 0) and plan.next_seq == 2, "INV-S11"
+
+
 def test_an_empty_ledger_is_waited_out_until_another_has_its_number() -> None:
     plan, world = ReadPlan(FIRST), World()
     world.add()

@@ -9,9 +9,12 @@ import pytest
 
 from fastbk.errors import DataLost, NotEnoughBookies, PositionTruncated, StreamNotFound
 from fastbk.meta.records import Change
+from fastbk.stream.base_of import base_of
+from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
+from tests.fixtures.fake_handles import FakeReader
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import (
     context_of,
@@ -281,11 +284,37 @@ async def test_a_reader_goes_on_after_bookies_were_away() -> None:
     assert seen == list(range(50))
 
 
-async def test_the_second_open_segment_is_numbered_by_what_the_first_holds() -> None:
+class NeverClosed(Plan):
+    """Ledgers cannot be closed."""
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if what == "close":
+            await asyncio.get_running_loop().create_future()
+
+
+async def test_the_index_entry_ends_a_segment_whose_ledger_is_open_still() -> None:
+    cluster = Cluster(NeverClosed())
+    context = await new_stream(cluster)
+    writer = writer_of(cluster, StreamPolicy(roll_bytes=1000))
+    await writer.open()
+    async with StreamReader(context) as reader:
+        for at in range(16):
+            await writer.append(bytes(100))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (await asyncio.wait_for(anext(reader), 5)).seq == at
+        assert reader.position.segment == 2
+    assert len((await context.store.read()).chain.open_rows) == 2
+    writer.abort()
+    await asyncio.sleep(0)
+
+
+async def test_the_second_open_segment_is_numbered_by_what_the_first_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeReader, "last_add_confirmed", FakeReader.try_last_add_confirmed)
     cluster = Cluster()
     context = await new_stream(cluster)
-    from fastbk.stream.base_of import base_of
-
     writer = writer_of(cluster)
     await writer.open()
     for at in range(5):
