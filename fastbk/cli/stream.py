@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from fastbk.cli import stream_append, stream_read
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.stream_options import (
+    START_HELP,
     add_inherit,
     add_policy,
     policy_facts,
     policy_of,
     split_name,
+    start_of,
     stream_of,
 )
 from fastbk.errors import ConfigError, StreamNotFound
@@ -57,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recursive", "-r", action="store_true", help="those of the namespaces below, too"
     )
 
+    truncate = _of_one(verbs, "truncate", "cut off all records before a position, for good")
+    truncate.add_argument("--before", required=True, metavar="POSITION", help=START_HELP)
     rename = _of_one(verbs, "rename", "give a stream another name in its namespace")
     rename.add_argument("name", metavar="NAME")
     cursors = _of_one(verbs, "cursors", "print a stream's durable cursors")
@@ -65,7 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = verbs.add_parser("delete", help="delete streams for good, data, cursors and all")
     delete.add_argument("streams", nargs="+", metavar="STREAM")
 
-    for one in (create, append, read, tail, info, change, listing, rename, cursors, seal, delete):
+    for one in (
+        create,
+        append,
+        read,
+        tail,
+        info,
+        change,
+        listing,
+        truncate,
+        rename,
+        cursors,
+        seal,
+        delete,
+    ):
         add_metadata(one)
         add_json(one)
 
@@ -183,6 +200,21 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
     return 0
 
 
+async def _truncate(client: Client, options: argparse.Namespace) -> int:
+    from fastbk.stream.truncation import truncate
+
+    before = start_of(options.before)
+    if before == "earliest":
+        raise ConfigError(f"nothing lies before earliest: --before takes {START_HELP}")
+    trim = await truncate(await stream_of(client, options.stream).context(), before)
+    if options.json:
+        print_json({"stream": options.stream, "trim": str(trim)})
+    else:
+        print(trim)
+        note(f"{options.stream} begins at {trim}; the janitor deletes segments that lie before it")
+    return 0
+
+
 async def _rename(client: Client, options: argparse.Namespace) -> int:
     namespace, name = split_name(options.stream)
     renamed = await client.namespace(namespace).rename_stream(name, options.name)
@@ -267,6 +299,7 @@ _VERBS: dict[str, Verb] = {
     "info": _info,
     "set": _set,
     "list": _list,
+    "truncate": _truncate,
     "rename": _rename,
     "cursors": _cursors,
     "seal": _seal,

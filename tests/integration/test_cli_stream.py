@@ -240,3 +240,15 @@ def test_cursors_are_listed_and_deleted(cli: Cli, cluster: LocalCluster) -> None
     assert (found["cursor"], found["mark_seq"], found["backlog"]) == ("mail", 1, 2)
     assert cli.json("stream", "cursors", "held/a", "--delete", "mail") == {"deleted": "mail"}
     assert "has no cursor mail" in cli.fails("stream", "cursors", "held/a", "--delete", "mail")
+
+
+def test_a_stream_is_truncated_at_a_position(cli: Cli) -> None:
+    cli("namespace", "create", "cut", "--exist-ok")
+    cli("stream", "append", "cut/a", "--create", stdin=b"1\n2\n3\n")
+    assert cli("stream", "truncate", "cut/a", "--before", "seq:1") == "1.0.1\n"
+    assert cli.json("stream", "truncate", "cut/a", "--before", "1.0.0")["trim"] == "1.0.1"
+    assert cli("stream", "read", "cut/a", "--payload") == "2\n3\n"
+    assert "1.0.1" in cli.fails("stream", "read", "cut/a", "--from", "1.0.0")
+    assert "nothing lies before" in cli.fails(
+        "stream", "truncate", "cut/a", "--before", "earliest", code=2
+    )
