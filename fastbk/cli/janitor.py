@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -61,6 +62,9 @@ async def _run(options: argparse.Namespace) -> int:
     from fastbk.observe import logs
     from fastbk.stream.janitor import Janitor, JanitorOptions
 
+    if options.lifeline is not None:
+        # Who started us is gone, and its metadata may be: wait for nothing. Every step may be repeated.
+        asyncio.get_running_loop().add_reader(options.lifeline, os._exit, 0)
     logs.configure()
     logs.bind(role="janitor")
     chosen = JanitorOptions(
@@ -74,7 +78,7 @@ async def _run(options: argparse.Namespace) -> int:
             counts = await janitor.pass_once(thorough=True)
             _tell(counts, as_json=options.json)
             return 1 if counts.errors else 0
-        await _until_told(options, janitor)
+        await _until_told(options.interval, janitor)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
 
@@ -91,16 +95,14 @@ def _sink(path: Path | None) -> Sink:
     return AuditFile(path)
 
 
-async def _until_told(options: argparse.Namespace, janitor: Janitor) -> None:
-    """Pass until SIGTERM, SIGINT, or the end of who started us; a pass under way is left where it is."""
+async def _until_told(interval_s: float, janitor: Janitor) -> None:
+    """Pass until SIGTERM or SIGINT; a pass under way is left where it is."""
     from fastbk.observe import logs
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if options.lifeline is not None:
-        loop.add_reader(options.lifeline, stop.set)
-    logs.info("janitor.started", interval_s=options.interval)
+    logs.info("janitor.started", interval_s=interval_s)
     running = loop.create_task(janitor.run(stop))
     stopping = loop.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -108,8 +110,6 @@ async def _until_told(options: argparse.Namespace, janitor: Janitor) -> None:
     for task in (running, stopping):
         task.cancel()
     ends = await asyncio.gather(running, stopping, return_exceptions=True)
-    if options.lifeline is not None:
-        loop.remove_reader(options.lifeline)
     if isinstance(ends[0], BaseException) and not isinstance(ends[0], asyncio.CancelledError):
         raise ends[0]
 

@@ -231,3 +231,7 @@ class BlockingStream:
     def delete_cursor(self, name: str) -> bool:
         """Delete a cursor. Returns whether there was one."""
         return self._call(lambda inner: inner.delete_cursor(name))
+
+    def truncate(self, before: Start) -> DLSN:
+        """Have all records before this position gone; return the trim point that holds."""
+        return self._call(lambda inner: inner.truncate(before))

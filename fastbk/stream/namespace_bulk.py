@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from fastbk.errors import NamespaceNotEmpty, PolicyInvalid, StorageError, StreamNotFound
+from fastbk.errors import Error, NamespaceNotEmpty, PolicyInvalid, StorageError, StreamNotFound
 from fastbk.observe import logs
 from fastbk.stream.catalog import Catalog, Place, Versioned, label
 from fastbk.stream.listing import entries_of
@@ -75,7 +76,20 @@ async def _records_of(catalog: Catalog, ids: Sequence[str]) -> list[Versioned[St
 
 async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
     """Delete what streams without names hold; what cannot be done now is left to the janitor."""
-    logs.info("stream.deletion_waits", streams=len(ids))
+    from fastbk.stream.deletion import delete_stream
+
+    turns = asyncio.Semaphore(DELETIONS_AT_ONCE)
+
+    async def delete(stream_id: str) -> None:
+        async with turns:
+            try:
+                await delete_stream(catalog.client, stream_id)
+            except Error as error:
+                logs.warning("stream.deletion_waits", stream=stream_id, reason=str(error))
+
+    async with asyncio.TaskGroup() as group:
+        for stream_id in ids:
+            group.create_task(delete(stream_id))
 
 
 async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive: bool) -> None:

@@ -135,6 +135,15 @@ class Stream:
 
         return await search.tail_position(await self.context(), fresh=fresh)
 
+    async def truncate(self, before: Start) -> DLSN:
+        """Have all records before this position gone; return the trim point that holds: never back, or beyond the end.
+
+        See `truncation.py`.
+        """
+        from fastbk.stream import truncation
+
+        return await truncation.truncate(self._late(), before)
+
     # --- cursors ------------------------------------------------------------------------------------------------
 
     def cursor(

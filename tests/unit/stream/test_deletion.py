@@ -11,9 +11,11 @@ from fastbk.errors import Error
 from fastbk.meta.records import Change
 from fastbk.stream import chain_changes, chain_store
 from fastbk.stream.audit import Audit
+from fastbk.stream.catalog import Catalog
 from fastbk.stream.deletion import delete_stream
 from fastbk.stream.janitor import Janitor
-from fastbk.stream.positions import DLSN
+from fastbk.stream.namespace import Namespace
+from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.segment_deletion import Deleter, delete_below
 from fastbk.stream.truncation import truncate
 from fastbk.stream.writer import StreamWriter
@@ -204,3 +206,19 @@ async def test_what_is_cut_off_is_deleted_by_the_next_pass() -> None:
     assert (counts.segments_deleted, counts.ledgers_deleted) == (11, 11)
     chain = await chain_of(cluster)
     assert (chain.head, chain.trim) == (12, DLSN(12, 1, 0))
+
+
+async def test_a_stream_that_is_deleted_by_name_leaves_nothing() -> None:
+    cluster = Cluster()
+    client = as_client(cluster.client())
+    space = Namespace(Catalog(client), "shop")
+    await space.create()
+    stream = await space.create_stream("orders")
+    async with stream.writer() as writer:
+        await writer.append(b"x")
+        await writer.roll()
+        await writer.append(b"y")
+    assert await stream.truncate(AtSeq(1)) == DLSN(2, 0, 0)
+    await space.delete_stream("orders")
+    assert cluster.ledgers == {}
+    assert not any(path.startswith("streams/") for path in cluster.records.values), "S18"
