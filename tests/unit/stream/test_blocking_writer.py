@@ -254,8 +254,11 @@ def test_a_forked_child_is_refused(rig: Rig) -> None:
                     pass
             return 0
 
-        assert exit_code_of_fork(child) == 0
-        done.set()
-        holder.join()
+        try:
+            code = exit_code_of_fork(child)
+        finally:
+            done.set()
+            holder.join()
+        assert code == 0
         rig.plan.is_stuck = False
         assert pending.result() == DLSN(1, 0, 0)
