@@ -169,14 +169,19 @@ class LedgerReader:
 
     def tail(self, first: EntryId = 0) -> Iterator[Entry]:
         """Yield entries from `first` on as they are acknowledged; ends after the last one of a closed ledger."""
+        for batch in self.tail_batches(first):
+            yield from batch
+
+    def tail_batches(self, first: EntryId = 0) -> Iterator[Batch]:
+        """Like `tail`, a Batch of consecutive entries at a time: whatever was acknowledged since the last one."""
         position = first
         heard_s = time.monotonic()
         while True:
             self._check()
             if self._lac >= position:
-                for entry in self.read(position, self._lac):
-                    position = entry.entry_id + 1
-                    yield entry
+                for batch in self.read_batches(position, self._lac):
+                    position = batch.last_entry_id + 1
+                    yield batch
                 heard_s = time.monotonic()
                 continue
             if self.metadata.is_closed:
@@ -189,7 +194,8 @@ class LedgerReader:
                 continue
             heard_s = time.monotonic()
             if news.entry is not None:
-                yield Entry(self.ledger_id, position, memoryview(news.entry.data))
+                entry = news.entry._replace(data=memoryview(news.entry.data))
+                yield Batch(self.ledger_id, [entry])
                 position += 1
 
     def _poll(self, position: EntryId) -> LacNews:

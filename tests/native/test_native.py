@@ -50,7 +50,13 @@ IO_SOURCES = (
 )
 
 # kinds: add "tsan" where threads meet. libraries: ("-l:liburing.a",) for what calls liburing.
-STORE_NEEDS = ("fbk_checksum.c", "fbk_segment.c", "fbk_io_common.c", "fbk_io_plain.c")
+STORE_NEEDS = (
+    "fbk_checksum.c",
+    "fbk_digest.c",
+    "fbk_segment.c",
+    "fbk_io_common.c",
+    "fbk_io_plain.c",
+)
 JOURNAL_SOURCES = (
     "fbk_journal.c",
     "fbk_journal_take.c",

@@ -94,11 +94,12 @@ def deleted_stays_deleted() -> None:
         s.checks.deleted.add(0)
         for number in range(3):
             s.bookie(number).collect(0)
-            assert s.ask("c2", number, _add(1)).status == Status.NO_LEDGER
+            # It was fenced, and a fence says more to a writer than that the ledger is gone.
+            assert s.ask("c2", number, _add(1)).status == Status.FENCED
             assert s.ask("c2", number, _add(1, recovery=True)).status == Status.NO_LEDGER
             s.bookie(number).crash(0.0, is_power_cut=True)
             s.bookie(number).start()
-            assert s.ask("c3", number, _add(1)).status == Status.NO_LEDGER
+            assert s.ask("c3", number, _add(1)).status == Status.FENCED
         s.append()
         s.run(15.0)
         assert s.acked == 1

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 import fastbk.client
+import fastbk.stream.client
 import fastbk.sync
 from fastbk.errors import (
     BufferFull,
@@ -224,10 +225,13 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "abandon",
         "block",
         "mark_forked",
+        "tell_if_idle",  # for streams' writers, which are asyncio's
         "turn",
         "store",
     }
     ours, theirs = public(getattr(fastbk.sync, name)), public(getattr(fastbk.client, name))
+    if name == "Client":
+        theirs |= public(fastbk.stream.client.Client)  # what `fastbk.connect` makes
     assert {k: v for k, v in ours.items() if k not in inside} == {
         k: v for k, v in theirs.items() if k not in inside
     }
