@@ -15,6 +15,7 @@ from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.chain_changes import condemn, drop_condemned, forget_doomed
 from fastbk.stream.chain_store import ChainStore, Known
 from fastbk.stream.segment_deletion import Deleter, delete_records
+from fastbk.stream.tree_records import StreamRecord, get, stream_path
 
 REASON = "the stream was deleted"
 TRIES_MAX = 20
@@ -24,9 +25,14 @@ TRIES_MAX = 20
 async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None = None) -> None:
     """Delete a stream that has no name any more. Nothing happens where there is none.
 
-    Raises MetadataUnavailable and what deleting raises; the same call, or a janitor, goes on then.
+    Raises MetadataConflict for a stream that has a name, MetadataUnavailable and what deleting raises; the same call,
+    or a janitor, goes on then.
     """
     deleter = deleter or Deleter(client, Audit())
+    where = stream_path(stream_id)
+    raw = await client.records.read(where)
+    if raw is not None and not get(StreamRecord, raw.value, where).deleting:
+        raise MetadataConflict(f"stream {stream_id} has a name: nothing of it is deleted")
     store = ChainStore(client.records, stream_id, client.config.metadata_timeout)
     try:
         known = await store.change(condemn)

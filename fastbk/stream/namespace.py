@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from fastbk.errors import ConfigError, StreamExists, StreamNotFound
 from fastbk.stream.catalog import Catalog, Place, label
@@ -21,7 +21,15 @@ from fastbk.stream.tree_changes import (
     stream_renamed,
     streams_created,
 )
-from fastbk.stream.tree_records import NO_PATCH, EntryRecord, entry_path, get, new_id
+from fastbk.stream.tree_records import (
+    NO_PATCH,
+    EntryRecord,
+    NamespaceRecord,
+    entry_path,
+    get,
+    namespace_path,
+    new_id,
+)
 
 STREAMS_AT_ONCE = 100
 """Created in one transaction of 300 records."""
@@ -70,7 +78,9 @@ class Namespace:
         await self._create(self._path, policy or NO_PATCH, exist_ok=exist_ok)
 
     async def _create(self, path: tuple[str, ...], policy: PolicyPatch, *, exist_ok: bool) -> None:
-        namespace_id = new_id()
+        tried: set[str] = (
+            set()
+        )  # a new id each time: an attempt may have made it, and somebody have deleted it
 
         async def attempt() -> None:
             if not path:
@@ -81,10 +91,12 @@ class Namespace:
             entry = place.leaf.value
             if entry is None:
                 effective([*patches(place), policy])
+                namespace_id = new_id()
+                tried.add(namespace_id)
                 await self._catalog.change(
                     namespace_created(place, path[-1], namespace_id, policy, _now_us())
                 )
-            elif entry.kind == "stream" or (entry.id != namespace_id and not exist_ok):
+            elif entry.kind == "stream" or (entry.id not in tried and not exist_ok):
                 raise StreamExists(f"there is a {entry.kind} {label(path)} already")
 
         await self._catalog.until_decided(attempt)
@@ -107,10 +119,12 @@ class Namespace:
 
         async def attempt() -> None:
             nonlocal seen
-            if seen is not None and await self._id_at(new) == seen:
-                return  # an attempt of ours did it, and its answer was lost
+            if seen is not None and await self._was_renamed(seen):
+                return  # by an attempt of ours, whose answer was lost
             place = await self._catalog.place(self._path)
-            seen = place.here.id
+            seen = seen or place.here.id
+            if place.here.id != seen:
+                raise StreamNotFound(f"there is no namespace {label(self._path)}: it was deleted")
             if new != self._path:
                 if await self._id_at(new) is not None:
                     raise StreamExists(f"the name {label(new)} is taken")
@@ -118,6 +132,11 @@ class Namespace:
 
         await self._catalog.until_decided(attempt)
         return Namespace(self._catalog, "/".join(new))
+
+    async def _was_renamed(self, namespace_id: str) -> bool:
+        where = namespace_path(namespace_id)
+        raw = await self._catalog.records.read(where)
+        return raw is not None and get(NamespaceRecord, raw.value, where).name != self._path[-1]
 
     async def _id_at(self, path: tuple[str, ...]) -> str | None:
         entry = (await self._catalog.place(path[:-1], path[-1])).leaf.value
@@ -176,26 +195,28 @@ class Namespace:
         self, names: Sequence[str], policy: PolicyPatch | None = None, *, exist_ok: bool = False
     ) -> list[Stream]:
         """Create many streams, a hundred at a time: of each hundred all or none. Raises as `create_stream`."""
-        wanted = {check_name(name): new_id() for name in names}
-        every = list(wanted)
+        every = list(dict.fromkeys(map(check_name, names)))
         for at in range(0, len(every), STREAMS_AT_ONCE):
-            some = {name: wanted[name] for name in every[at : at + STREAMS_AT_ONCE]}
+            some = every[at : at + STREAMS_AT_ONCE]
             await self._create_some(some, policy or NO_PATCH, exist_ok=exist_ok)
         return [self.stream(name) for name in names]
 
     async def _create_some(
-        self, wanted: Mapping[str, str], policy: PolicyPatch, *, exist_ok: bool
+        self, names: Sequence[str], policy: PolicyPatch, *, exist_ok: bool
     ) -> None:
+        tried: set[str] = set()  # new ids each time, as in `_create`
+
         async def attempt() -> None:
             place = await self._catalog.place(self._path)
-            there = await self._entries(place, list(wanted))
+            there = await self._entries(place, names)
             for name, entry in there.items():
-                if entry.kind != "stream" or (entry.id != wanted[name] and not exist_ok):
+                if entry.kind != "stream" or (entry.id not in tried and not exist_ok):
                     raise StreamExists(
                         f"there is a {entry.kind} {label((*self._path, name))} already"
                     )
-            missing = {name: wanted[name] for name in wanted if name not in there}
+            missing = {name: new_id() for name in names if name not in there}
             if missing:
+                tried.update(missing.values())
                 effective([*patches(place), policy])
                 await self._catalog.change(streams_created(place, missing, policy, _now_us()))
 
@@ -220,11 +241,8 @@ class Namespace:
     async def delete_streams(self, names: Sequence[str], *, missing_ok: bool = False) -> None:
         """Delete many streams, as `delete_stream`; the names that are given go all or none."""
         wanted = list(dict.fromkeys(map(check_name, names)))
-        if missing_ok:
-            there = await self._entries(await self._catalog.place(self._path), wanted)
-            wanted = [name for name in wanted if name in there]
         if wanted:
-            ids = await unname(self._catalog, self._path, wanted)
+            ids = await unname(self._catalog, self._path, wanted, missing_ok=missing_ok)
             await delete_data(self._catalog, list(ids.values()))
 
     async def rename_stream(self, old: str, new: str) -> Stream:
@@ -234,12 +252,15 @@ class Namespace:
 
         async def attempt() -> None:
             nonlocal seen
+            if (
+                seen is not None
+                and (await self._catalog.stream_record(seen, old)).value.name != old
+            ):
+                return  # an attempt of ours did it, and its answer was lost
             place = await self._catalog.place(self._path, old)
             target = (await self._entries(place, [new])).get(new)
-            if seen is not None and target is not None and target.id == seen:
-                return  # an attempt of ours did it, and its answer was lost
             entry = place.leaf.value
-            if entry is None or entry.kind != "stream":
+            if entry is None or entry.kind != "stream" or entry.id != (seen or entry.id):
                 raise StreamNotFound(f"there is no stream {label((*self._path, old))}")
             seen = entry.id
             if old == new:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from fastbk.errors import Error, NamespaceNotEmpty, PolicyInvalid, StorageError, StreamNotFound
+from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
 from fastbk.observe import logs
 from fastbk.stream.catalog import Catalog, Place, Versioned, label
 from fastbk.stream.listing import entries_of
@@ -31,10 +31,12 @@ PASSES_MAX = 10
 # --- deletion ---------------------------------------------------------------------------------------------------
 
 
-async def unname(catalog: Catalog, path: tuple[str, ...], names: Sequence[str]) -> dict[str, str]:
+async def unname(
+    catalog: Catalog, path: tuple[str, ...], names: Sequence[str], *, missing_ok: bool = False
+) -> dict[str, str]:
     """Take away the names of these streams, all or none; return their ids. Their data is to be deleted from now on.
 
-    Raises StreamNotFound for a name that no stream has.
+    Raises StreamNotFound for a name that no stream has; with `missing_ok` it is passed over.
     """
     seen: dict[str, str] = {}
 
@@ -42,26 +44,44 @@ async def unname(catalog: Catalog, path: tuple[str, ...], names: Sequence[str]) 
         place = await catalog.place(path)
         paths = [entry_path(place.here.id, name) for name in names]
         raw = await catalog.records.read_all(paths)
-        entries: dict[str, tuple[int, str]] = {}
+        versions: dict[str, int] = {}
         for name, one, where in zip(names, raw, paths, strict=True):
             entry = None if one is None else get(EntryRecord, one.value, where)
             if one is not None and entry is not None and entry.kind == "stream":
-                entries[name] = (one.version, entry.id)
-            elif name not in seen:
+                if entry.id == seen.setdefault(name, entry.id):
+                    versions[name] = one.version
+            elif name not in seen and not missing_ok:
                 raise StreamNotFound(f"there is no stream {label((*path, name))}")
-        if not entries:
-            # An attempt of ours did it, and its answer was lost; unless somebody else was faster, which is the same.
-            return seen
-        seen.update({name: stream_id for name, (_, stream_id) in entries.items()})
-        records = await _records_of(catalog, [seen[name] for name in entries])
-        found = {
-            name: (version, stream_id, record)
-            for (name, (version, stream_id)), record in zip(entries.items(), records, strict=True)
-        }
-        await catalog.change(streams_unnamed(place, found))
+        gone = [name for name in seen if name not in versions]
+        for name in await _renamed(catalog, gone, seen):
+            if not missing_ok:
+                raise StreamNotFound(f"there is no stream {label((*path, name))}: it was renamed")
+            del seen[name]
+        if versions:
+            records = await _records_of(catalog, [seen[name] for name in versions])
+            found = {
+                name: (versions[name], seen[name], record)
+                for name, record in zip(versions, records, strict=True)
+            }
+            await catalog.change(streams_unnamed(place, found))
         return seen
 
     return await catalog.until_decided(attempt)
+
+
+async def _renamed(catalog: Catalog, names: Sequence[str], ids: dict[str, str]) -> list[str]:
+    """Return those of these names that stood for a stream which has another one now, or will have.
+
+    Of the others the streams are deleted: by an attempt of ours whose answer was lost, or by somebody else, which is
+    the same.
+    """
+    paths = [stream_path(ids[name]) for name in names]
+    found = await catalog.records.read_all(paths) if paths else []
+    return [
+        name
+        for name, raw, where in zip(names, found, paths, strict=True)
+        if raw is not None and not get(StreamRecord, raw.value, where).deleting
+    ]
 
 
 async def _records_of(catalog: Catalog, ids: Sequence[str]) -> list[Versioned[StreamRecord]]:
@@ -69,7 +89,7 @@ async def _records_of(catalog: Catalog, ids: Sequence[str]) -> list[Versioned[St
     paths = [stream_path(one) for one in ids]
     for raw, where in zip(await catalog.records.read_all(paths), paths, strict=True):
         if raw is None:
-            raise StorageError(f"record {where} is gone, and a name still stands for it")
+            raise MetadataConflict(f"record {where} is gone, and a name still stands for it")
         found.append(Versioned(get(StreamRecord, raw.value, where), raw.version))
     return found
 

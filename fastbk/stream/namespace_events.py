@@ -1,8 +1,10 @@
 """What happens in a namespace, told in order and without losing anything between a listing and what follows.
 
 Names are compared with what was told before, whenever the count of changes in the namespace's usage record has risen;
-a listing counts only if that count was the same before and after it. Several changes may be told as one: what was
-created and deleted in between is not told of.
+a listing counts whole only if that count was the same before and after it. Where names change faster than they can be
+listed, a listing is not one moment's: then a name that it lacks is told as deleted only if the record of what it stood
+for says so, for ids are never used again. Several changes may be told as one: what was created and deleted in between
+is not told of.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ from fastbk.stream.tree_records import (
     EntryRecord,
     Kind,
     NamespaceRecord,
+    StreamRecord,
     UsageRecord,
     get,
     namespace_path,
+    stream_path,
     usage_path,
 )
 
 AGAIN_S = 0.5
 """Pause while metadata is away."""
 LISTINGS_MAX = 10
-"""So often names are listed again because they changed meanwhile; then what was found is told."""
+"""So often names are listed again because they changed meanwhile; then what is certain of it is told."""
 
 Names = dict[str, tuple[str, EntryRecord]]
 """By id: name, and what stands there."""
@@ -107,8 +111,34 @@ class _Watched:
                 break
             changes = after
         else:
-            changes = -1  # told as it was found; the next look lists again
+            names |= await self._not_gone(set(self._names or {}) - names.keys())
+            changes = (
+                -1
+            )  # the next look, which the latest change has asked for already, lists again
         return names, changes
+
+    async def _not_gone(self, missing: set[str]) -> Names:
+        """Return those of these ids, known and missing in a listing, that were renamed while it was made."""
+        known = self._names or {}
+        wanted = [(one_id, known[one_id][1]) for one_id in sorted(missing)]
+        found = await self._records.read_all(
+            [
+                stream_path(one_id) if entry.kind == "stream" else namespace_path(one_id)
+                for one_id, entry in wanted
+            ]
+        )
+        there: Names = {}
+        for (one_id, entry), raw in zip(wanted, found, strict=True):
+            if raw is None:
+                continue
+            if entry.kind == "stream":
+                stream = get(StreamRecord, raw.value, stream_path(one_id))
+                if not stream.deleting:
+                    there[one_id] = (stream.name, entry)
+            else:
+                named = get(NamespaceRecord, raw.value, namespace_path(one_id))
+                there[one_id] = (named.name, entry)
+        return there
 
 
 def _differences(before: Names | None, after: Names) -> Iterator[NamespaceEvent]:

@@ -83,8 +83,6 @@ async def test_a_stream_made_anew_under_its_name_is_told(tmp_path: object) -> No
         assert after[0].id == first.id != after[1].id
 
 
-# Finds a fault of the watch, or of this test, that is not understood yet: only ALL=1 runs it until it is mended.
-@pytest.mark.soak
 @pytest.mark.parametrize("turn", range(6))
 async def test_who_watches_knows_in_the_end_what_is_there(turn: int, seed: int) -> None:
     """Names come and go at random while metadata is away, loses answers, and watchers list."""

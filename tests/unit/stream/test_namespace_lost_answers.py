@@ -1,0 +1,190 @@
+"""Changes of names whose answers are lost while somebody else goes on: what is repeated is never done to another."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from fastbk.errors import MetadataConflict, MetadataUnavailable, StreamNotFound
+from fastbk.stream.catalog import Catalog
+from fastbk.stream.deletion import delete_stream
+from fastbk.stream.namespace import Namespace
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
+
+
+class LosesOnce(Plan):
+    """The first change that `client` makes takes effect, `meanwhile` happens, and its answer is lost.
+
+    `before_it`, too, happens once: it has no effect then.
+    """
+
+    def __init__(self) -> None:
+        self.client: FakeClient | None = None
+        self.before_it: Callable[[], Awaitable[object]] | None = None
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if what == "metadata.change" and client is self.client and self.before_it is not None:
+            before_it, self.before_it = self.before_it, None
+            await before_it()
+            raise MetadataUnavailable("metadata is away")
+
+    async def after(self, client: FakeClient, what: str) -> None:
+        if what == "metadata.change" and client is self.client and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+            raise MetadataUnavailable("the answer was lost")
+
+
+class World:
+    """Two clients of one cluster, and a namespace that both see."""
+
+    def __init__(self) -> None:
+        self.plan = LosesOnce()
+        cluster = Cluster(self.plan)
+        self.plan.client = cluster.client()
+        self.mine = Namespace(Catalog(self.plan.client), "a")  # type: ignore[arg-type]
+        self.other = Namespace(Catalog(cluster.client()), "a")  # type: ignore[arg-type]
+
+    async def ids(self) -> dict[str, str]:
+        return {info.name: info.id async for info in self.other.streams()}
+
+
+async def made() -> World:
+    world = World()
+    await world.other.create()
+    return world
+
+
+async def test_a_stream_created_deleted_and_created_again_has_another_id() -> None:
+    """INV-S12: an id is never used again, whoever deletes what the lost answer told of."""
+    world = await made()
+    ids: list[str] = []
+
+    async def delete() -> None:
+        ids.append((await world.ids())["s"])
+        await world.other.delete_stream("s")
+
+    world.plan.meanwhile = delete
+    await world.mine.create_stream("s")
+    assert (await world.ids())["s"] not in ids
+    assert await world.other.stream_count() == 1
+
+
+async def test_a_stream_that_was_created_is_found_again() -> None:
+    world = await made()
+
+    async def nothing() -> None:
+        pass
+
+    world.plan.meanwhile = nothing
+    await world.mine.create_stream("s")
+    assert list(await world.ids()) == ["s"]
+    assert await world.other.stream_count() == 1
+
+
+async def test_a_namespace_created_deleted_and_created_again_has_another_id() -> None:
+    world = await made()
+    ids: list[str] = []
+
+    async def id_of() -> str:
+        below = world.other.namespace("below")
+        return (await below._catalog.place(("a", "below"))).here.id
+
+    async def delete() -> None:
+        ids.append(await id_of())
+        await world.other.namespace("below").delete()
+
+    world.plan.meanwhile = delete
+    await world.mine.namespace("below").create()
+    assert await id_of() not in ids
+
+
+async def test_a_deletion_spares_what_got_the_name_meanwhile() -> None:
+    world = await made()
+    await world.other.create_streams(["s", "t"])
+
+    async def anew() -> None:
+        await world.other.create_stream("s")
+
+    world.plan.meanwhile = anew
+    await world.mine.delete_streams(["s", "t"])
+    assert list(await world.ids()) == ["s"], "the stream of somebody else is still there"
+    assert await world.other.stream_count() == 1
+
+
+@pytest.mark.parametrize("missing_ok", [False, True])
+async def test_a_deletion_spares_a_stream_that_was_renamed_meanwhile(missing_ok: bool) -> None:
+    """INV-S12: its name is gone at the second attempt, and not by the first one, which had no effect."""
+    world = await made()
+    await world.other.create_streams(["s", "t"])
+
+    async def rename() -> None:
+        await world.other.rename_stream("s", "u")
+
+    world.plan.before_it = rename
+    if missing_ok:
+        await world.mine.delete_streams(["s", "t"], missing_ok=True)
+        assert list(await world.ids()) == ["u"]
+    else:
+        with pytest.raises(StreamNotFound):
+            await world.mine.delete_streams(["s", "t"])
+        assert sorted(await world.ids()) == ["t", "u"]
+    assert (await world.other.stream("u").info()).segments == 0
+    assert await world.other.stream_count() == len(await world.ids())
+
+
+async def test_data_of_a_stream_that_has_a_name_is_not_deleted() -> None:
+    world = await made()
+    await world.other.create_stream("s")
+    assert world.plan.client is not None
+    with pytest.raises(MetadataConflict):
+        await delete_stream(world.plan.client, (await world.ids())["s"])  # type: ignore[arg-type]
+    assert list(await world.ids()) == ["s"]
+
+
+async def test_a_renaming_spares_what_got_the_name_meanwhile() -> None:
+    world = await made()
+    await world.other.create_stream("s")
+    mine = (await world.ids())["s"]
+
+    async def further() -> None:
+        await world.other.rename_stream("t", "u")
+        await world.other.create_stream("s")
+
+    world.plan.meanwhile = further
+    await world.mine.rename_stream("s", "t")
+    after = await world.ids()
+    assert after["u"] == mine and set(after) == {"s", "u"}
+
+
+async def test_a_renamed_stream_that_is_deleted_meanwhile_is_not_found() -> None:
+    world = await made()
+    await world.other.create_stream("s")
+
+    async def further() -> None:
+        await world.other.delete_stream("t")
+        await world.other.create_stream("s")
+
+    world.plan.meanwhile = further
+    with pytest.raises(StreamNotFound):
+        await world.mine.rename_stream("s", "t")
+    assert list(await world.ids()) == ["s"]
+
+
+async def test_a_renaming_of_a_namespace_spares_what_got_the_name_meanwhile() -> None:
+    world = await made()
+    await world.other.create_stream("s")
+
+    async def again() -> None:
+        renamed = Namespace(world.other._catalog, "b")
+        await renamed.rename("c")
+        await world.other.create()
+
+    world.plan.meanwhile = again
+    await world.mine.rename("b")
+    streams = [info.name async for info in Namespace(world.other._catalog, "c").streams()]
+    assert streams == ["s"]
+    assert await world.other.exists() and await world.other.stream_count() == 0
+    assert not await Namespace(world.other._catalog, "b").exists()
