@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OTHERS = ("replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams")
+OTHERS = ("replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail")
 """`./dev bench NAME` runs tests.tools.bench_NAME."""
 
 
