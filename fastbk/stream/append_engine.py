@@ -21,6 +21,7 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
+from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import Segment
 from fastbk.stream.chain_store import Known
 from fastbk.stream.context import StreamContext
@@ -98,6 +99,14 @@ class AppendEngine:
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
+        try:
+            self._send_queued()
+        except BaseException as error:
+            # A bug: the loop would only log it, and those who append would wait for ever.
+            self.fail(as_error(error, f"the writer of {self._name}"))
+            raise
+
+    def _send_queued(self) -> None:
         self._is_scheduled = False
         self._cancel("linger")
         queue, most = self.queue, self._options.entries_in_flight

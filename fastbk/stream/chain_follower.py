@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from fastbk.errors import Error, MetadataUnavailable, StreamNotFound
+from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_store import ChainStore
 
@@ -53,9 +54,13 @@ class ChainFollower:
                 # What is known goes on being read.
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)
-            except Error as error:
-                self.failure = error
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self.failure = as_error(error, "following the stream's chain")
                 self._tell()
+                if not isinstance(error, Error):
+                    raise
 
     async def look(self) -> Chain:
         """Read the chain now, and return it. Raises MetadataUnavailable, StreamNotFound."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe import logs
+from fastbk.stream.bugs import as_error
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_keeper import CursorKeeper
 
@@ -19,7 +20,7 @@ class CursorFlusher:
     """One holder's: a task that keeps states, one at a time.
 
     Attributes:
-        failure: what ended the holder: CursorFenced, ClientClosed; None while it may go on.
+        failure: what ended the holder: CursorFenced, ClientClosed, a bug; None while it may go on.
         trouble: why the last state could not be kept; None when it could.
     """
 
@@ -103,9 +104,12 @@ class CursorFlusher:
                     await self._keeper.tend()
             except CursorFenced as error:
                 self._end(error)
+            except asyncio.CancelledError:
+                self._end(ClientClosed(f"cursor {self._name} was given up"))
+                raise
             except BaseException as error:
-                # A bug of ours, or the loop's end: nobody may wait for it for ever.
-                self._end(ClientClosed(f"cursor {self._name} has ended: {error!r}"))
+                # A bug of ours: nobody may wait for it for ever.
+                self._end(as_error(error, f"cursor {self._name}"))
                 raise
 
     async def _wait(self) -> None:

@@ -25,6 +25,7 @@ from fastbk.errors import (
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
 from fastbk.observe import logs
 from fastbk.stream.base_of import base_of
+from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import NONE, Segment
 from fastbk.stream.chain_follower import ChainFollower
 from fastbk.stream.context import StreamContext
@@ -148,7 +149,13 @@ class ReadAhead:
                 await self._step()
         except Error as error:
             self.error = error
-        self._told.set()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.error = as_error(error, f"reading ahead in {self._context.name}")
+            raise
+        finally:
+            self._told.set()
 
     async def _step(self) -> None:
         chain, plan = self._follower.chain, self.plan

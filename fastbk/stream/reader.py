@@ -198,6 +198,7 @@ class StreamReader:
                     self._told.clear()
                     front, follower = self._opened()
                     if follower.failure is not None:
+                        self._moved.set()
                         raise follower.failure.copy()
                     if self._ahead is None:
                         self._read_ahead()
@@ -285,7 +286,9 @@ class StreamReader:
         tail = await tail_position(self._context)
         while True:
             self._moved.clear()
-            front, _ = self._opened()
+            front, follower = self._opened()
+            if follower.failure is not None:
+                raise follower.failure.copy()
             if tail is None or front.is_over or front.position >= tail.next:
                 return front.position
             await self._moved.wait()

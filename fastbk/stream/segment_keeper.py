@@ -27,6 +27,7 @@ from fastbk.errors import (
 )
 from fastbk.observe import logs
 from fastbk.placement.values import PlacementConfig
+from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import add_segment, check_epoch, close_segment, reserve
 from fastbk.stream.chain_store import Known
@@ -156,7 +157,7 @@ class SegmentKeeper:
             raise
         except BaseException as error:
             # A bug: the writer ends and says so, where it would wait for a segment for ever.
-            self._ended_by(Error(f"{type(error).__name__}: {error}"))
+            self._ended_by(as_error(error, f"the upkeep of segments of {self._context.name}"))
             raise
 
     async def _next(self) -> bool:
