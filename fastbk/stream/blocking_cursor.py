@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from fastbk.errors import Error
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_reader import CHUNK_BYTES, CHUNK_RECORDS, BlockingRecords
-from fastbk.stream.cursor import Cursor
+from fastbk.stream.bugs import as_error
+from fastbk.stream.cursor import Cursor, check_done
 from fastbk.stream.cursor_backlog import Backlog
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.records import Chunk, Gap, Record
@@ -70,6 +71,7 @@ class BlockingCursor(BlockingRecords[Cursor]):
     ) -> PendingAck:
         """Everything up to this record, it included, is done. Raises what an earlier one met on the loop."""
         self._opened()
+        check_done(up_to)
         if self._failure is not None:
             raise self._failure.copy()
         with self._ack_lock:
@@ -89,8 +91,8 @@ class BlockingCursor(BlockingRecords[Cursor]):
         for up_to, data in acks:
             try:
                 inner.ack(up_to, data=data)
-            except Error as error:
-                self._failure = error
+            except BaseException as error:  # noqa: BLE001 -- told at the next call
+                self._failure = self._failure or as_error(error, "this cursor")
 
     def ack_one(self, done: Record | DLSN) -> None:
         """This record is done, whatever is before it. Waits while 10,000 ranges lie behind the mark."""

@@ -14,10 +14,12 @@ from types import TracebackType
 from typing import TypeVar
 
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout
+from fastbk.observe import logs
 from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.bugs import as_error
 from fastbk.stream.headers import get_headers, put_headers
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import Data, HeadersLike, StreamWriter
+from fastbk.stream.writer import Data, HeadersLike, StreamWriter, with_txids
 from fastbk.stream.writer_options import WriterOptions
 from fastbk.stream.writer_queue import Group, WriterQueue
 
@@ -181,13 +183,13 @@ class BlockingStreamWriter:
     ) -> tuple[DLSN, DLSN]:
         """Append records one behind the other (not atomic), wait, and return the first and the last one's position.
 
-        `timeout` is of each wait: for room, and at the end for the last acknowledgement.
+        `timeout` is of each wait: for room, and at the end for the last acknowledgement. Raises ConfigError, and
+        nothing was sent, for no record, and for another number of `txids` than of payloads.
         """
-        ids = None if txids is None else iter(txids)
         first: PendingRecord | None = None
         last: PendingRecord | None = None
-        for payload in payloads:
-            last = self.append(payload, txid=None if ids is None else next(ids), timeout=timeout)
+        for payload, txid in with_txids(payloads, txids):
+            last = self.append(payload, txid=txid, timeout=timeout)
             first = first or last
         if first is None or last is None:
             raise ConfigError("append_many needs at least one record")
@@ -262,8 +264,12 @@ class BlockingStreamWriter:
                         payload, txid=txid, key=key, headers=get_headers(raw) if raw else ()
                     )
                     group.waiters[at]._begin(last)
-        except Error as error:
-            self._refused(group, error)
+        except BaseException as error:  # noqa: BLE001 -- told to those who wait
+            if not isinstance(error, Error):
+                # A bug, which the loop would only log: nothing may be sent behind what was not (INV-S5).
+                logs.error("stream.bug", where="writer", reason=repr(error))
+                writer.abort()
+            self._refused(group, as_error(error, "this writer"))
         if last is None:
             self._settled(group)
         else:

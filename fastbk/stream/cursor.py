@@ -247,6 +247,7 @@ class Cursor:
 
     @staticmethod
     def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
+        check_done(done)
         if isinstance(done, Record):
             return done.seq, done.dlsn
         if isinstance(done, Chunk):
@@ -313,6 +314,12 @@ class Cursor:
         """Return what is not done of what readers can see now. Raises what reads raise."""
         parts = self._opened()
         return await backlog_of(parts.context, parts.acks)
+
+
+def check_done(done: object) -> None:
+    """Raise TypeError for what cannot be done: a Gap, a number."""
+    if not isinstance(done, Record | Chunk | DLSN):
+        raise TypeError(f"a record, a chunk or a DLSN is acknowledged, not {type(done).__name__}")
 
 
 class _Parts:

@@ -164,6 +164,25 @@ class StreamWriter:
         engine.queued()
         return future
 
+    async def append_many(
+        self, payloads: Iterable[Data], *, txids: Iterable[int] | None = None
+    ) -> tuple[DLSN, DLSN]:
+        """Append records one behind the other (not atomic); return the first and the last one's position.
+
+        Waits for room, and for the last acknowledgement. Raises ConfigError, and nothing was sent, for no record, and
+        for another number of `txids` than of payloads; otherwise what `append` and its future raise.
+        """
+        first: asyncio.Future[DLSN] | None = None
+        last: asyncio.Future[DLSN] | None = None
+        for payload, txid in with_txids(payloads, txids):
+            await self.drain()
+            last = self.append(payload, txid=txid)
+            first = first or last
+        if first is None or last is None:
+            raise ConfigError("append_many needs at least one record")
+        end = await last
+        return await first, end
+
     # --- waiting ------------------------------------------------------------------------------------------------
 
     def _wake_room(self) -> None:
@@ -323,6 +342,18 @@ class StreamWriter:
             await self.close()
         else:
             self.abort()
+
+
+def with_txids(
+    payloads: Iterable[Data], txids: Iterable[int] | None
+) -> Iterable[tuple[Data, int | None]]:
+    """Pair payloads with their transaction ids. Raises ConfigError at once where they are not as many."""
+    if txids is None:
+        return ((payload, None) for payload in payloads)
+    datas, ids = list(payloads), list(txids)
+    if len(datas) != len(ids):
+        raise ConfigError(f"{len(ids)} transaction ids were given for {len(datas)} records")
+    return zip(datas, ids, strict=True)
 
 
 def _owned(data: Data) -> bytes:

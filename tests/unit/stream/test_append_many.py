@@ -1,0 +1,150 @@
+"""Many records in one call, with and without `await`; what the loop of the calls without `await` meets is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fastbk.errors import ConfigError, Error, TxidOutOfOrder
+from fastbk.invariant import InvariantError
+from fastbk.meta.records import Change
+from fastbk.stream.blocking_cursor import BlockingCursor
+from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.blocking_writer import BlockingStreamWriter
+from fastbk.stream.chain import Chain
+from fastbk.stream.chain_codec import put_chain
+from fastbk.stream.cursor import Cursor
+from fastbk.stream.positions import DLSN
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
+from tests.fixtures.fake_ledgers import Cluster
+from tests.fixtures.streams import STREAM, context_of, new_stream, records_of, writer_of
+
+WRONG_COUNTS = [([b"a", b"b"], [1]), ([b"a"], [1, 2]), ([], []), ([], None)]
+
+
+async def test_the_first_and_last_position_of_many() -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    async with writer_of(cluster, unacked_bytes_max=4096) as writer:
+        first, last = await writer.append_many(b"%500d" % at for at in range(100))
+        assert (first, last, writer.last_txid) == (DLSN(1, 0, 0), writer.last_dlsn, 99)
+        await writer.append_many([b"x", b"y"], txids=iter([200, 200]))
+        with pytest.raises(TxidOutOfOrder):
+            await writer.append_many([b"z"], txids=[7])
+    records = await records_of(cluster)
+    assert [one.txid for one in records] == [*range(100), 200, 200]
+    assert records[99].dlsn == last
+
+
+@pytest.mark.parametrize(("payloads", "txids"), WRONG_COUNTS)
+async def test_another_number_of_ids_sends_nothing(
+    payloads: list[bytes], txids: list[int] | None
+) -> None:
+    cluster = Cluster()
+    await new_stream(cluster)
+    async with writer_of(cluster) as writer:
+        with pytest.raises(ConfigError):
+            await writer.append_many(payloads, txids=txids)
+        assert writer.last_txid == -1
+
+
+Make = Callable[[], BlockingStreamWriter]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """One with the stream."""
+    made = Cluster()
+    made.client().records._change([Change(f"streams/{STREAM}/chain", put_chain(Chain(STREAM)))])
+    return made
+
+
+@pytest.fixture
+def loop(cluster: Cluster) -> Iterator[BlockingLoop]:
+    client = cluster.client()
+
+    async def closed(timeout: float | None = None) -> None:
+        del timeout
+
+    client.close = closed  # type: ignore[attr-defined]
+    made = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
+    yield made
+    made.close(5.0)
+
+
+@pytest.fixture
+def blocking(cluster: Cluster, loop: BlockingLoop) -> Make:
+    """What makes writers without `await`."""
+    options = WriterOptions()
+
+    def make() -> StreamWriter:
+        return StreamWriter(context_of(cluster.client()), options)
+
+    return lambda: BlockingStreamWriter(loop, make, options)
+
+
+@pytest.mark.parametrize(("payloads", "txids"), WRONG_COUNTS)
+def test_another_number_of_ids_sends_nothing_without_await(
+    blocking: Make, payloads: list[bytes], txids: list[int] | None
+) -> None:
+    with blocking() as writer:
+        with pytest.raises(ConfigError):
+            writer.append_many(payloads, txids=txids)
+        assert writer.last_txid == -1
+        assert writer.append_many(iter([b"a", b"b"]), txids=iter([5, 6]))[0] == DLSN(1, 0, 0)
+
+
+def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits is told, and nothing is sent behind what was not."""
+    writer = blocking()
+    writer.open()
+    kept = writer.append(b"kept").result(5.0)
+
+    def broken(*_args: object, **_options: object) -> None:
+        raise InvariantError("a bug")
+
+    monkeypatch.setattr(StreamWriter, "append", broken)
+    pending = [writer.append(b"lost"), writer.append(b"lost, too")]
+    for one in pending:
+        with pytest.raises(Error, match="a bug"):
+            one.result(5.0)
+    monkeypatch.undo()
+    with pytest.raises(Error, match="a bug"):
+        writer.append(b"behind it")
+    with pytest.raises(Error, match="aborted"):
+        writer.close()
+    with blocking() as later:
+        assert later.last_dlsn == kept
+
+
+def test_what_is_no_record_is_not_acknowledged(
+    cluster: Cluster, loop: BlockingLoop, blocking: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking() as writer:
+        writer.append_many([b"a", b"b", b"c"])
+    cursor = BlockingCursor(loop, lambda: Cursor(context_of(cluster.client()), "c", tail=False))
+    with cursor:
+        records = list(cursor)[:1] or []
+    with BlockingCursor(loop, lambda: Cursor(context_of(cluster.client()), "c")) as cursor:
+        with pytest.raises(TypeError, match="int"):
+            cursor.ack(5)  # type: ignore[arg-type]
+        cursor.ack(records[0]).result()
+        assert cursor.mark_seq == 1
+
+        def broken(*_args: object, **_options: object) -> None:
+            raise InvariantError("a bug")
+
+        monkeypatch.setattr(Cursor, "ack", broken)
+        cursor.ack(records[0])
+        with pytest.raises(Error, match="a bug"):
+            cursor.flush()
+        with pytest.raises(Error, match="a bug"):
+            cursor.ack(records[0])
+
+
+async def test_a_gap_is_not_acknowledged(cluster: Cluster) -> None:
+    async with Cursor(context_of(cluster.client()), "c") as cursor:
+        with pytest.raises(TypeError, match="tuple"):
+            cursor.ack((1, 2, 3))  # type: ignore[arg-type]
