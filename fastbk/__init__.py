@@ -1,16 +1,19 @@
 """fastbk: a distributed log store with the model of Apache BookKeeper.
 
 This file has the version's only home and is imported by the build and by every process, so it imports nothing:
-the client and the errors come with their first use.
+the client, the errors and the values of streams come with their first use.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastbk.errors import (
+        AppendUnknown,
         BufferFull,
         ClientClosed,
         ConfigError,
+        CursorFenced,
+        DataLost,
         DigestMismatch,
         DuplicateEntryId,
         Error,
@@ -18,48 +21,95 @@ if TYPE_CHECKING:
         LedgerFenced,
         MetadataConflict,
         MetadataUnavailable,
+        NamespaceNotEmpty,
         NoSuchEntry,
         NoSuchLedger,
         NotEnoughBookies,
+        PolicyInvalid,
+        PositionTruncated,
         ProtocolError,
         QuorumTimeout,
+        QuotaExceeded,
+        RecordTooLarge,
+        ReplicationConflict,
         StorageError,
+        StreamExists,
+        StreamNotFound,
+        StreamSealed,
+        TxidOutOfOrder,
         Unauthorized,
+        WeakQuorumWarning,
+        WriterFailed,
+        WriterFenced,
     )
     from fastbk.stream.client import connect
+    from fastbk.stream.policy import PolicyPatch
+    from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid
+    from fastbk.stream.records import Chunk, Gap, Record
 
 __version__ = "0.1.0"
 __all__ = [
+    "DLSN",
+    "AppendUnknown",
+    "AtSeq",
+    "AtTime",
+    "AtTxid",
     "BufferFull",
+    "Chunk",
     "ClientClosed",
     "ConfigError",
+    "CursorFenced",
+    "DataLost",
     "DigestMismatch",
     "DuplicateEntryId",
     "Error",
+    "Gap",
     "LedgerClosed",
     "LedgerFenced",
     "MetadataConflict",
     "MetadataUnavailable",
+    "NamespaceNotEmpty",
     "NoSuchEntry",
     "NoSuchLedger",
     "NotEnoughBookies",
+    "PolicyInvalid",
+    "PolicyPatch",
+    "PositionTruncated",
     "ProtocolError",
     "QuorumTimeout",
+    "QuotaExceeded",
+    "Record",
+    "RecordTooLarge",
+    "ReplicationConflict",
     "StorageError",
+    "StreamExists",
+    "StreamNotFound",
+    "StreamSealed",
+    "TxidOutOfOrder",
     "Unauthorized",
+    "WeakQuorumWarning",
+    "WriterFailed",
+    "WriterFenced",
     "__version__",
     "connect",
 ]
+_HOMES = {
+    "connect": "fastbk.stream.client",
+    "PolicyPatch": "fastbk.stream.policy",
+    "DLSN": "fastbk.stream.positions",
+    "AtSeq": "fastbk.stream.positions",
+    "AtTime": "fastbk.stream.positions",
+    "AtTxid": "fastbk.stream.positions",
+    "Chunk": "fastbk.stream.records",
+    "Gap": "fastbk.stream.records",
+    "Record": "fastbk.stream.records",
+}
 
 
 def __getattr__(name: str) -> object:
     """Return a public name from the module it lives in, imported at its first use."""
-    if name == "connect":
-        from fastbk.stream.client import connect
-
-        return connect
     if name in __all__:
-        from fastbk import errors
+        from importlib import import_module
 
-        return getattr(errors, name)
+        return getattr(import_module(_HOMES.get(name, "fastbk.errors")), name)
     raise AttributeError(f"module 'fastbk' has no attribute {name!r}")

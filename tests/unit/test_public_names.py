@@ -1,0 +1,40 @@
+"""What `fastbk` itself offers: every error that it raises, and the values that calls of streams take and give."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import fastbk
+from fastbk import errors
+
+
+def test_every_error_has_its_name_there() -> None:
+    kinds = [
+        one
+        for one in vars(errors).values()
+        if inspect.isclass(one) and issubclass(one, errors.Error | Warning)
+    ]
+    assert len(kinds) > 30
+    for kind in kinds:
+        assert getattr(fastbk, kind.__name__) is kind
+        assert kind.__name__ in fastbk.__all__
+
+
+def test_all_that_is_promised_is_there() -> None:
+    assert all(getattr(fastbk, name) is not None for name in fastbk.__all__)
+    assert fastbk.DLSN(1, 2, 3) < fastbk.DLSN(1, 3, 0)
+    assert len(set(fastbk.__all__)) == len(fastbk.__all__)
+
+
+def test_errors_have_codes_of_their_own() -> None:
+    kinds = [one for one in vars(errors).values() if inspect.isclass(one)]
+    codes = [one.code for one in kinds if issubclass(one, errors.Error)]
+    assert len(set(codes)) == len(codes)
+
+
+def test_nothing_is_imported_before_it_is_used() -> None:
+    code = "import sys, fastbk; assert not [n for n in sys.modules if n.startswith('fastbk.')]"
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 0
