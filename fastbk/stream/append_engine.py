@@ -25,6 +25,7 @@ from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import Segment
 from fastbk.stream.chain_store import Known
 from fastbk.stream.context import StreamContext
+from fastbk.stream.pacing import segment_works
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.segment_keeper import SegmentKeeper
@@ -63,6 +64,7 @@ class AppendEngine:
         )
         self.keeper = SegmentKeeper(context, known, self._make, self._send_soon, self.fail)
         self._name = context.name
+        self._works = segment_works(context.client)
         self._options = options
         self._policy = policy
         self._progressed = progressed
@@ -204,11 +206,17 @@ class AppendEngine:
 
             def too_late() -> None:
                 del self._timers["first"]
-                if self.keeper.trouble is None:
+                trouble = self.keeper.trouble
+                if trouble is None and self._works.troubled_s >= limit_s:
+                    trouble = self._works.trouble  # nobody's turn ends well: ours would not, either
+                if trouble is None:
                     self._wait_for_first()  # its turn has not come yet; once it has, each call has a deadline
                 else:
                     self.fail(
-                        WriterFailed(f"{self._name}: {self.keeper.trouble} (for {limit_s:g} s)")
+                        WriterFailed(
+                            f"{self._name}: no first segment could be made within {limit_s:g} s, and nothing was"
+                            f" appended: {trouble}"
+                        )
                     )
 
             self._timers["first"] = self._loop.call_later(limit_s, too_late)

@@ -8,19 +8,58 @@ they still happen. So only some go on at a time, and the others wait in their or
 from __future__ import annotations
 
 import asyncio
+import time
+from types import TracebackType
 from weakref import WeakKeyDictionary
 
 from fastbk.client.client import Client
+from fastbk.errors import Error, MetadataUnavailable
 
 WORKS_MAX = 32
 """Segments that are made or ended at once by one client, and streams that are opened."""
 
-_works: WeakKeyDictionary[Client, asyncio.Semaphore] = WeakKeyDictionary()
+
+class SegmentWorks:
+    """One client's turns at it, in the order of their asking; `async with` waits for one.
+
+    Attributes:
+        trouble: that metadata did not answer the last of them; None once it has answered any.
+    """
+
+    def __init__(self) -> None:
+        self.trouble: Error | None = None
+        self._trouble_since_s = 0.0
+        self._turns = asyncio.Semaphore(WORKS_MAX)
+
+    @property
+    def troubled_s(self) -> float:
+        """For how long metadata has answered nobody; 0 when it answers."""
+        return 0.0 if self.trouble is None else time.monotonic() - self._trouble_since_s
+
+    async def __aenter__(self) -> None:
+        await self._turns.acquire()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._turns.release()
+        if isinstance(error, MetadataUnavailable):
+            if self.trouble is None:
+                self._trouble_since_s = time.monotonic()
+            self.trouble = error
+        elif error is None or isinstance(error, Exception):
+            self.trouble = None
 
 
-def segment_works(client: Client) -> asyncio.Semaphore:
+_works: WeakKeyDictionary[Client, SegmentWorks] = WeakKeyDictionary()
+
+
+def segment_works(client: Client) -> SegmentWorks:
     """Return what has to be held while a segment is made or ended, or a stream is opened."""
     found = _works.get(client)
     if found is None:
-        found = _works[client] = asyncio.Semaphore(WORKS_MAX)
+        found = _works[client] = SegmentWorks()
     return found

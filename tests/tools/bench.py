@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-OTHERS = ("replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail")
+OTHERS = (
+    "replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
+    "segments", "manystreams",
+)  # fmt: skip
 """`./dev bench NAME` runs tests.tools.bench_NAME."""
 
 

@@ -1,0 +1,86 @@
+"""A cluster of three bookies for the bench tools, with its metadata in sqlite or in a ZooKeeper of its own; counts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastbk.client.client import Client
+from fastbk.devcluster.metadata import LOCAL, DevMetadata
+from fastbk.errors import ConfigError
+from fastbk.testing import LocalCluster
+
+T = TypeVar("T")
+STORES = ("sqlite", "zookeeper")
+
+
+@asynccontextmanager
+async def bench_cluster() -> AsyncIterator[LocalCluster]:
+    """Give three running bookies; METADATA=sqlite or zookeeper."""
+    kind = os.environ.get("METADATA", STORES[0])
+    if kind not in STORES:
+        raise ConfigError(f"METADATA={kind}: {' or '.join(STORES)}")
+    with tempfile.TemporaryDirectory(prefix="fastbk-bench-") as folder:
+        metadata = DevMetadata(Path(folder) / "metadata", LOCAL if kind == "zookeeper" else None)
+        try:
+            uri = metadata.start()
+            async with LocalCluster(3, data=Path(folder) / "bookies", metadata_uri=uri) as cluster:
+                yield cluster
+        finally:
+            metadata.stop()
+
+
+def rss_bytes() -> int:
+    """Return this process's resident memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class MetadataCount:
+    """Counts one client's calls of the metadata store, from now on; and what they take in its thread.
+
+    Attributes:
+        calls: made so far.
+        busy_s: spent in them by the store's thread.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.calls = 0
+        self.busy_s = 0.0
+        store: Any = client._store
+        original = store._call_store
+
+        def call_store(call: Callable[[Any], T]) -> T:
+            began_s = time.perf_counter()
+            try:
+                return original(call)  # type: ignore[no-any-return]
+            finally:
+                self.calls += 1
+                self.busy_s += time.perf_counter() - began_s
+
+        store._call_store = call_store
+
+
+async def timed(some: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+    """Return what it returns, and the seconds that it took."""
+    began_s = time.perf_counter()
+    found = await some()
+    return found, time.perf_counter() - began_s
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value that this share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def print_table(figures: dict[str, dict[str, float]]) -> None:
+    """Print rows of named figures."""
+    for name, each in figures.items():
+        print(
+            f"{name:<34}", " ".join(f"{key}={value:,}" for key, value in each.items()), flush=True
+        )

@@ -1,0 +1,50 @@
+"""Turns of one client's streams at making segments, and what an outage of metadata means to those who wait for one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
+from fastbk.stream.pacing import WORKS_MAX, segment_works
+from fastbk.stream.positions import DLSN
+from tests.unit.stream.test_writer_attacked import PATIENCE_S, World
+
+
+async def test_a_first_append_fails_while_metadata_answers_nobody_though_its_turn_never_comes() -> (
+    None
+):
+    """With thousands of streams the turns of an outage, each as long as a call's deadline, last for half an hour."""
+    world = World()
+    writer = await world.writer(first_segment_timeout=0.02)
+    works = segment_works(writer._context.client)
+    with pytest.raises(MetadataUnavailable):
+        async with works:
+            raise MetadataUnavailable("away")
+    async with AsyncExitStack() as turns_of_others:
+        for _ in range(WORKS_MAX):
+            await turns_of_others.enter_async_context(works)
+        with pytest.raises(WriterFailed, match=r"nothing was appended: .*away") as failed:
+            await asyncio.wait_for(writer.append(b"x"), PATIENCE_S)
+    assert failed.value.outcome == "not_written"
+
+
+async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> None:
+    world = World()
+    writer = await world.writer(first_segment_timeout=0.01)
+    works = segment_works(writer._context.client)
+    for error in (MetadataUnavailable("away"), NotEnoughBookies("few")):
+        with pytest.raises(type(error)):
+            async with works:
+                raise error
+    assert works.trouble is None and works.troubled_s == 0.0
+    async with AsyncExitStack() as turns_of_others:
+        for _ in range(WORKS_MAX):
+            await turns_of_others.enter_async_context(works)
+        future = writer.append(b"in its turn")
+        await asyncio.wait({future}, timeout=0.1)
+        assert not future.done()
+    assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
+    await writer.close()
