@@ -79,7 +79,11 @@ class Run:
     moved_bytes: int = 0
     freed_bytes: int = 0
     bad_runs: int = 0
+    logs: int = 0
+    """Sealed ones, when it began; `compacted_logs`: those of its goes that came to their end."""
+    compacted_logs: int = 0
     error: str = ""
+    ended_s: float = 0.0
     is_over: bool = False
     was_suspended: bool = False
     """It was asked for all the same."""
@@ -205,7 +209,10 @@ class Compactor:
             self._is_stuck = self._is_stopping = False
 
     def _choose(self, run: Run) -> Choice:
-        logs = [log for log in self.local.usage() if log.log_id not in run.tried]
+        every = self.local.usage()
+        if run.goes == 0:
+            run.logs = sum(log.sealed for log in every)
+        logs = [log for log in every if log.log_id not in run.tried]
         room = policy.room_bytes(self.local.space())
         if run.kind == URGENT:
             return policy.choose_urgently(logs, room, GO_LOGS_MAX)
@@ -229,6 +236,7 @@ class Compactor:
                 self.say("went_on", run)
         if not progress.running:
             self._go = None
+            run.compacted_logs += 0 if progress.error else len(go.log_ids)
             if progress.error:
                 run.error = f"logs {', '.join(map(str, go.log_ids))}: {progress.error}"
             self._go_on(now_s)
@@ -245,7 +253,7 @@ class Compactor:
             self.local.stop_compaction()
 
     def _end(self, run: Run) -> None:
-        run.is_over = True
+        run.is_over, run.ended_s = True, self.clock_s()
         if run.kind == URGENT and run.freed_bytes > 0:
             self._next_s[URGENT] = self.clock_s()
         self.say("ended", run)

@@ -26,9 +26,11 @@ class Report:
         self.ended: dict[str, dict[str, int]] = {}
         """Of each kind of compaction: how many runs have ended (`count`), and when the last one did (`last_ms`)."""
 
-    def cycle(self, cycle: Cycle) -> None:
+    def cycle(self, cycle: Cycle, took_s: float) -> None:
         """Note a look for ledgers that metadata no longer lists."""
         self._count("CYCLES")
+        self._took("LOOKS", took_s, is_ok=not cycle.stopped)
+        self._took("TURNS", took_s, is_ok=not cycle.stopped)
         self._gauge("LEDGERS", cycle.local)
         self._gauge("CANDIDATES", cycle.candidates)
         self._count("DELETED", cycle.deleted)
@@ -49,8 +51,9 @@ class Report:
         if look.over or look.stopped:
             logs.info("gc.limbo", over=look.over, left=look.left, stopped=look.stopped)
 
-    def copies(self, look: CopiesLook) -> None:
+    def copies(self, look: CopiesLook, took_s: float) -> None:
         """Note a look for copies that metadata counts on no more."""
+        self._took("TURNS", took_s, is_ok=not look.stopped)
         self._count("LOOKUPS", look.read)
         self._count("COPIES_DROPPED", look.dropped)
         self._gauge("COPIES", look.candidates)
@@ -94,6 +97,8 @@ class Report:
             self.ended[run.kind] = {"count": count, "last_ms": int(time.time() * 1000)}
             self._gauge("COMPACTION_RUNNING", len(self._counted))
             self._gauge("COMPACTION_STUCK", 0)
+            self._took("COMPACTIONS", run.ended_s - run.began_s, is_ok=not run.error)
+            self._gauge("COMPACTED_LOGS_PPM", round(1e6 * run.compacted_logs / max(1, run.logs)))
             if run.error:
                 self._count("COMPACTION_ERRORS")
                 logs.warning("gc.compaction_error", kind=run.kind, reason=run.error)
@@ -114,6 +119,12 @@ class Report:
         for name, after, earlier in zip(names, now, before, strict=True):
             self._count(name, after - earlier)
         self._counted[id(run)] = now
+
+    def _took(self, name: str, took_s: float, *, is_ok: bool) -> None:
+        """Note how long something took that has ended, and how."""
+        name = f"{name}_{'DONE' if is_ok else 'FAILED'}"
+        self._count(name)
+        self._count(f"{name}_US", round(took_s * 1e6))
 
     def _count(self, name: str, amount: int = 1) -> None:
         if amount > 0:

@@ -113,7 +113,7 @@ class Work:
         self._next_cycle_s = max(
             began_s + self.interval_s, ended_s + BUSY_SHARE * (ended_s - began_s)
         )
-        self.report.cycle(cycle)
+        self.report.cycle(cycle, ended_s - began_s)
         if not cycle.stopped or cycle.refused:
             self.report.limbo(self.limbo.look())
 
@@ -131,7 +131,7 @@ class Work:
             elif not look.stopped:
                 self._next_copies_s = self.clock_s()
         self.copies_look = look
-        self.report.copies(look)
+        self.report.copies(look, self.clock_s() - now_s)
 
     # ---- compaction
 

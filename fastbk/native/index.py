@@ -382,6 +382,12 @@ class Index:
         """Add to one of the index's counters, by its name in `stats_names.h` (`FBK_C_INDEX_...`)."""
         lib.fbk_index_count(self.handle, SLOTS[name], amount)
 
+    def took(self, name: str, took_s: float, *, is_ok: bool) -> None:
+        """Count something that has ended, and how long it took: FBK_C_INDEX_<name>_DONE or _FAILED, and _US."""
+        slot_name = f"FBK_C_INDEX_{name}_{'DONE' if is_ok else 'FAILED'}"
+        self.count(slot_name)
+        self.count(f"{slot_name}_US", round(took_s * 1e6))
+
     def observe(self, name: str, value: int) -> None:
         """Add a value to one of the index's histograms (`FBK_H_INDEX_...`)."""
         lib.fbk_index_observe(self.handle, SLOTS[name], value)

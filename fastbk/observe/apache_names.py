@@ -55,7 +55,8 @@ class Total:
 
 @dataclass(frozen=True)
 class Value:
-    """A counter or gauge: the sum of `plus` without `minus`, never below 0. `legacy`: the name it had before."""
+    """A counter or gauge: the sum of `plus` without `minus`, never below 0. `legacy`: the name it had before; `scale`:
+    what the sum is multiplied with."""
 
     metric: str
     kind: Kind
@@ -64,6 +65,7 @@ class Value:
     text: str
     minus: tuple[str, ...] = ()
     legacy: str = ""
+    scale: float = 1.0
 
 
 _ADD_US, _READ_US, _READ_NS = "FBK_H_WORKER_ADD_US", "FBK_H_WORKER_READ_US", "FBK_H_INDEX_READ_NS"
@@ -98,9 +100,11 @@ SUMMARIES = (
 )  # fmt: skip
 
 
-def _timed(metric: str, operation: str, text: str, scope: Scope = "bookie") -> Total:
-    """Return the total of an operation that workers count by how it ends."""
-    done, failed = (f"FBK_C_WORKER_{operation}_{end}" for end in ("DONE", "FAILED"))
+def _timed(
+    metric: str, operation: str, text: str, scope: Scope = "bookie", role: str = "WORKER"
+) -> Total:
+    """Return the total of an operation that is counted by how it ends."""
+    done, failed = (f"FBK_C_{role}_{operation}_{end}" for end in ("DONE", "FAILED"))
     return Total(
         metric, (done, f"{done}_US"), scope, MILLISECONDS_OF_US, text, (failed, f"{failed}_US")
     )
@@ -125,6 +129,10 @@ TOTALS = (
     _timed("bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER", "LISTS", _LISTS),
     _timed("bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "LISTS", _LISTS),
     _timed("bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER", "LISTS", _LISTS),
+    _timed("bookie_THREAD_RUNTIME", "TURNS", "Looks of gc, for dead ledgers and for copies too many.", "storage", "GC"),
+    _timed("bookie_GC_LEDGER_RUNTIME", "LOOKS", "Looks of gc for dead ledgers.", "storage", "GC"),
+    _timed("bookie_COMPACT_RUNTIME", "COMPACTIONS", "Runs of compaction, also of nothing.", "storage", "GC"),
+    _timed("bookie_EXTRACT_META_RUNTIME", "RECOUNTS", "Counts of what lives in which entry log.", "storage", "INDEX"),
     Total(
         "bookie_BOOKIE_ADD_ENTRY_BYTES", ("FBK_C_INDEX_ENTRIES", "FBK_C_INDEX_ENTRY_BYTES"), "bookie", 1.0,
         "Bytes of entries stored.",
@@ -186,6 +194,12 @@ VALUES = (
           "Merges of locations files."),
     Value("bookie_RECLAIMED_COMPACTION_SPACE_BYTES", "counter", ("FBK_C_GC_COMPACTION_FREED_BYTES",), "storage",
           "Bytes won back by compaction."),
+    Value("bookie_RECLAIMED_DELETION_SPACE_BYTES", "counter", ("FBK_C_INDEX_LOGS_RECLAIMED_BYTES",), "storage",
+          "Bytes of entry logs that went because nothing lived in them any more."),
+    Value("bookie_RECLAIM_FAILED_TO_DELETE", "counter", ("FBK_C_INDEX_LOGS_NOT_UNLINKED",), "storage",
+          "Times that such a log could not be unlinked."),
+    Value("bookie_ENTRY_LOG_COMPACT_RATIO", "gauge", ("FBK_C_GC_COMPACTED_LOGS_PPM",), "storage",
+          "Share of the sealed entry logs that the last run of compaction has compacted.", scale=1e-6),
 )  # fmt: skip
 
 COMPACTIONS = {

@@ -8,7 +8,7 @@ time carries its base unit (`fastbk_journal_commit_seconds`, `fastbk_worker_forc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -28,6 +28,8 @@ class Name:
         metric: its Prometheus name.
         scale: what a stored value is multiplied with to be in the metric's unit.
         text: its help.
+        is_own: whether it has a `fastbk_` name at `/metrics`; what only dashboards made for Apache's bookies ask for
+            has its name in `fastbk.observe.apache_names` alone (series are paid for).
     """
 
     slot_name: str
@@ -36,6 +38,7 @@ class Name:
     metric: str
     scale: float
     text: str
+    is_own: bool = True
 
     @property
     def is_of_apaches_clients(self) -> bool:
@@ -312,9 +315,39 @@ _HISTOGRAMS: dict[str, str] = {
     "FBK_H_INDEX_FLUSH_NS": "Length of a flush.",
 }
 
+_ASKED_BY_APACHES_NAMES: dict[str, str] = {
+    "FBK_C_INDEX_LOGS_RECLAIMED_BYTES": "Bytes of entry logs that are gone because nothing lived in them any more.",
+    "FBK_C_INDEX_LOGS_NOT_UNLINKED": "Times that such a log could not be unlinked; it is tried again.",
+    "FBK_C_INDEX_RECOUNTS_DONE": "Counts of what lives in which entry log.",
+    "FBK_C_INDEX_RECOUNTS_DONE_US": "How long those took in all.",
+    "FBK_C_INDEX_RECOUNTS_FAILED": "Counts that failed and are done again.",
+    "FBK_C_INDEX_RECOUNTS_FAILED_US": "How long those took in all.",
+    "FBK_C_GC_TURNS_DONE": "Looks for dead ledgers and for copies too many that came to their end.",
+    "FBK_C_GC_TURNS_DONE_US": "How long those took in all.",
+    "FBK_C_GC_TURNS_FAILED": "Looks of both kinds that an error or a rule stopped.",
+    "FBK_C_GC_TURNS_FAILED_US": "How long those took in all.",
+    "FBK_C_GC_LOOKS_DONE": "Looks for dead ledgers that came to their end.",
+    "FBK_C_GC_LOOKS_DONE_US": "How long those took in all.",
+    "FBK_C_GC_LOOKS_FAILED": "Looks for dead ledgers that an error or a rule stopped.",
+    "FBK_C_GC_LOOKS_FAILED_US": "How long those took in all.",
+    "FBK_C_GC_COMPACTIONS_DONE": "Runs of compaction that ended, also those that found nothing to do.",
+    "FBK_C_GC_COMPACTIONS_DONE_US": "How long those took in all.",
+    "FBK_C_GC_COMPACTIONS_FAILED": "Runs in which something ended early; see the log.",
+    "FBK_C_GC_COMPACTIONS_FAILED_US": "How long those took in all.",
+}
+
 NAMES: list[Name] = [
     *(describe(name, text) for name, text in _COUNTERS.items()),
     *(describe(name, text, is_gauge=True) for name, text in _GAUGES.items()),
     *(describe(name, text) for name, text in _HISTOGRAMS.items()),
+    *(replace(describe(name, text), is_own=False) for name, text in _ASKED_BY_APACHES_NAMES.items()),
+    replace(
+        describe(
+            "FBK_C_GC_COMPACTED_LOGS_PPM",
+            "Of all sealed logs those that the last run of compaction has compacted, in millionths.",
+            is_gauge=True,
+        ),
+        is_own=False,
+    ),
 ]
 """All of them, each slot once."""

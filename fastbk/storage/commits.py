@@ -20,6 +20,7 @@ from fastbk.storage.audit import AuditLog
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import CommitInDoubt, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt, NewFiles
+from fastbk.storage.reclaimed import Reclaimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +55,8 @@ class Change:
     is_mirrored: bool = True
     """False: the manifest's second slot could not be written; say so to people."""
     reason: str = ""
+    is_recount: bool = False
+    """Nothing lived in the dead logs; else what did was moved out of them."""
 
     def install(self, store: Store) -> None:
         """Search the new files, and no longer old ones or unlisted logs (INV-X5). Memory work only. Main loop."""
@@ -89,6 +92,7 @@ class Commits:
         self._directory = directory
         self._audit = AuditLog(disk, directory)
         self._clock_s = clock_s
+        self.reclaimed = Reclaimed()
         self._obituaries: list[dict[str, object]] = []
         """Of logs that are not unlinked yet."""
 
@@ -152,6 +156,8 @@ class Commits:
         dead = [str(line["deleted"]) for line in self._obituaries]
         for log in change.dead_logs:
             store.forget_log(log.log_id)
+            path = log_path(self._directory, log.log_id)
+            self.reclaimed.add(path, log.durable_bytes if change.is_recount else 0)
         try:
             self._write_obituaries()
         except OSError as error:
@@ -160,6 +166,7 @@ class Commits:
             if error.errno not in NO_ROOM:
                 dead = []
         complaints += self.files.unlink([*paths, *dead])
+        self.reclaimed.tried([*paths, *dead], self.files.waiting)
         if dead and self._obituaries:
             # Not even for the line was there room, and nothing but dead logs makes some: it is written behind them.
             try:

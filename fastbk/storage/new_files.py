@@ -102,6 +102,11 @@ class NewFiles:
             store.drop_prepared(file_id)
         self._waiting += attempt.paths
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """What is to be unlinked after the next commit."""
+        return frozenset(self._waiting)
+
     def take_waiting(self) -> list[str]:
         """After a commit: return what may be unlinked now."""
         waiting, self._waiting = self._waiting, []

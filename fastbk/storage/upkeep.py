@@ -6,7 +6,7 @@ Planned by the main loop (`plan_...`), written by the background thread in slice
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -204,7 +204,7 @@ class Upkeep:
             reason="nothing that is not deleted lies in it",
         )
         kill_point("index.recount_after_manifest")
-        return change
+        return replace(change, is_recount=True)
 
     def commit_compaction(self, store: Store, compaction: Compaction) -> Change:
         """List the new logs, and no longer those out of which everything was moved (INV-X5).

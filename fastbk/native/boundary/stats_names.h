@@ -224,6 +224,13 @@
 #define FBK_C_INDEX_CACHE_ENTRIES 97    /* gauge: in the cache being filled */
 #define FBK_C_INDEX_READ_CACHE_BYTES 98 /* gauge */
 #define FBK_C_INDEX_READ_CACHE_ENTRIES 99 /* gauge */
+/* Asked for by Apache's names alone (fastbk/observe/apache_names.py). */
+#define FBK_C_INDEX_LOGS_RECLAIMED_BYTES 100 /* of entry logs that are unlinked because nothing lived in them any more */
+#define FBK_C_INDEX_LOGS_NOT_UNLINKED 101    /* times that one could not be */
+#define FBK_C_INDEX_RECOUNTS_DONE 102        /* of what lives in which log */
+#define FBK_C_INDEX_RECOUNTS_DONE_US 103
+#define FBK_C_INDEX_RECOUNTS_FAILED 104
+#define FBK_C_INDEX_RECOUNTS_FAILED_US 105
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2
@@ -251,4 +258,17 @@
 #define FBK_C_GC_LOGS 19                 /* gauge: entry logs */
 #define FBK_C_GC_LOG_BYTES 20            /* gauge */
 #define FBK_C_GC_LIVE_BYTES 21           /* gauge: of these, as of the last count */
-
+/* Asked for by Apache's names alone: how often and how long, by how it ended. */
+#define FBK_C_GC_TURNS_DONE 32           /* looks for dead ledgers and for copies too many */
+#define FBK_C_GC_TURNS_DONE_US 33
+#define FBK_C_GC_TURNS_FAILED 34
+#define FBK_C_GC_TURNS_FAILED_US 35
+#define FBK_C_GC_LOOKS_DONE 36           /* looks for dead ledgers */
+#define FBK_C_GC_LOOKS_DONE_US 37
+#define FBK_C_GC_LOOKS_FAILED 38
+#define FBK_C_GC_LOOKS_FAILED_US 39
+#define FBK_C_GC_COMPACTIONS_DONE 40     /* runs of every kind, also those that found nothing to do */
+#define FBK_C_GC_COMPACTIONS_DONE_US 41
+#define FBK_C_GC_COMPACTIONS_FAILED 42
+#define FBK_C_GC_COMPACTIONS_FAILED_US 43
+#define FBK_C_GC_COMPACTED_LOGS_PPM 44   /* gauge: of all sealed logs, those that the last run compacted, in millionths */

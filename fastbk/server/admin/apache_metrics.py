@@ -77,21 +77,34 @@ class ApacheMetrics:
         self._add_others(lines)
         return lines
 
-    def _failed_lines(self, one: Summary | Total, label: str) -> list[str]:
+    def _failed_lines(self, one: Summary, label: str) -> list[str]:
         if one.failed is None:
             return []
         count, amount = map(self._metrics.value, one.failed) if one.failed else (0, 0)
         return _sum_lines(one.metric, label, "false", count, amount * one.scale)
 
     def _total_lines(self, total: Total) -> list[str]:
-        if not self._metrics.stats(total.done[0].split("_")[2].lower()):
+        role = total.done[0].split("_")[2].lower()
+        if not self._metrics.stats(role):
             return []
-        is_one = len(self._journals) == 1 and total.scope == "journal"
-        label = 'journalIndex="0"' if is_one else ""
-        count, amount = map(self._metrics.value, total.done)
         lines = [f"# HELP {total.metric} {total.text}", f"# TYPE {total.metric} summary"]
-        lines += _sum_lines(total.metric, label, "true", count, amount * total.scale)
-        return lines + self._failed_lines(total, label)
+        for label, pair in self._total_series(total.scope, role):
+            ends = (("true", total.done), ("false", total.failed))
+            for success, slots in ends:
+                if slots is not None:
+                    count, amount = (self._sum((slot,), pair) for slot in slots)
+                    scaled = amount * total.scale
+                    lines += _sum_lines(total.metric, label, success, count, scaled)
+        return lines
+
+    def _total_series(self, scope: Scope, role: str) -> list[tuple[str, int | None]]:
+        """Return labels and pair (None: all) of each series. Workers and gc count over all pairs."""
+        pairs = range(len(self._journals))
+        if scope != "bookie" and role in ("journal", "index"):
+            return [(self._label(scope, pair), pair) for pair in pairs]
+        if scope == "storage":
+            return [(self._whole_label(scope), None)]
+        return [('journalIndex="0"' if scope == "journal" and len(pairs) == 1 else "", None)]
 
     def _histograms(self) -> dict[Hashable, Histogram]:
         found: dict[Hashable, Histogram] = {}
@@ -140,7 +153,9 @@ class ApacheMetrics:
                 )
             )
         names = [value.metric, value.legacy] if value.legacy and self._legacy else [value.metric]
-        return [line for name in names for line in _lines(name, value.kind, value.text, series)]
+        scale = value.scale
+        scaled = [(label, amount if scale == 1.0 else amount * scale) for label, amount in series]
+        return [line for name in names for line in _lines(name, value.kind, value.text, scaled)]
 
     def _whole_label(self, scope: Scope) -> str:
         """Return the label of what gc and workers count over all pairs."""
@@ -223,7 +238,8 @@ def _lines(
 ) -> list[str]:
     lines = [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
     for label, value in series:
-        lines.append(f"{metric}{{{label}}} {value}" if label else f"{metric} {value}")
+        shown = value if isinstance(value, int) else _number(value)
+        lines.append(f"{metric}{{{label}}} {shown}" if label else f"{metric} {shown}")
     return lines
 
 

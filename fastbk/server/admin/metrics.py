@@ -114,7 +114,7 @@ class Metrics:
         hides_apaches = self.value("FBK_C_WORKER_APACHE_CONNECTIONS") == 0
         for name in NAMES:
             slot = SLOTS.get(name.slot_name)
-            if slot is None or name.role not in series:
+            if slot is None or name.role not in series or not name.is_own:
                 continue
             if hides_apaches and name.is_of_apaches_clients:
                 continue

@@ -163,6 +163,8 @@ class Flusher:
         self._timer_s = time.monotonic
         self._begun_s = 0.0
         self._retry_at_s = 0.0
+        self._reclaimed = (0, 0)
+        """Bytes of logs and failures that are counted already."""
         self._damage: tuple[Damage, ...] = ()
         self._clean = False
         # Deletions: marked in states that are not sealed yet; not in the audit log yet; in the flush that is under way.
@@ -325,8 +327,10 @@ class Flusher:
                 self.upkeep.deleted, self._deleted = self._deleted, None
                 self.upkeep.recount()
             self.upkeep.look()
-        elif name == "clean_up" and result:
-            self._log("flush.files_left_behind", complaints=result)
+        elif name == "clean_up":
+            self._count_reclaimed()
+            if result:
+                self._log("flush.files_left_behind", complaints=result)
         elif (change := self.upkeep.take(name, result)) is not None:
             self._install(change)
 
@@ -353,6 +357,13 @@ class Flusher:
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
         self._jobs.submit("clean_up", lambda: self._checkpoint.clean_up(self._store, change))
+
+    def _count_reclaimed(self) -> None:
+        reclaimed = self._checkpoint.commits.reclaimed
+        now, before = (reclaimed.freed_bytes, reclaimed.failures), self._reclaimed
+        self._reclaimed = now
+        self._index.count("FBK_C_INDEX_LOGS_RECLAIMED_BYTES", now[0] - before[0])
+        self._index.count("FBK_C_INDEX_LOGS_NOT_UNLINKED", now[1] - before[1])
 
     # ---- jobs
 

@@ -238,8 +238,7 @@ class Upkeeper:
         drop = Drop(*self._index.begin_drop(wanted.ledger_ids, wanted.changed))
         if not drop.ledger_ids:
             return
-        ids = drop.ledger_ids
-        merging = self._checkpoint.plan_merge(self.deleted, everything=True, dropped=ids)
+        merging = self._checkpoint.plan_merge(self.deleted, everything=True, dropped=drop.ledger_ids)
         if merging is None or merging.size_bytes > self.room_bytes():
             self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
             self._log("drop.impossible", reason="a locations file is damaged, or there is no room")
@@ -272,7 +271,7 @@ class Upkeeper:
         if isinstance(result, Committed):
             return (self._merged if isinstance(result.plan, Merging) else self._compacted)(result)
         if name == "recount_commit":
-            self._recounted()
+            self._recounted(is_ok=not isinstance(result, Exception))
             if isinstance(result, Exception):
                 self._log("recount.failed", reason=str(result))
                 self._wants_recount = True
@@ -329,8 +328,9 @@ class Upkeeper:
         if drop is not None:
             self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
 
-    def _recounted(self) -> None:
+    def _recounted(self, *, is_ok: bool) -> None:
         took_s = self._monotonic_s() - self._recount_began_s
+        self._index.took("RECOUNTS", took_s, is_ok=is_ok)
         self._recount_began_s = -1.0
         self._recount_not_before_s = self._monotonic_s() + took_s * RECOUNT_SHARE
 
@@ -380,7 +380,7 @@ class Upkeeper:
             self._note_unreadable(plan)
         else:
             self._log("recount.failed", reason=str(error))
-            self._recounted()
+            self._recounted(is_ok=False)
             self._recount_not_before_s += RETRY_S
             self._wants_recount = True
         if isinstance(plan, Merging | Compaction):

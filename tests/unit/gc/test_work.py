@@ -46,13 +46,15 @@ class Report:
         self.looks: list[CopiesLook] = []
         self.ended: dict[str, dict[str, int]] = {}
 
-    def cycle(self, cycle: Cycle) -> None:
+    def cycle(self, cycle: Cycle, took_s: float) -> None:
+        assert took_s >= 0
         self.cycles.append(cycle)
 
     def limbo(self, look: Look) -> None:
         assert look.stopped == ""
 
-    def copies(self, look: CopiesLook) -> None:
+    def copies(self, look: CopiesLook, took_s: float) -> None:
+        assert took_s >= 0
         self.looks.append(look)
 
     def usage(self, logs_now: list[LogUsage]) -> None:

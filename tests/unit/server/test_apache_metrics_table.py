@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
+from fastbk.observe.names import NAMES
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
@@ -15,6 +18,13 @@ def rows(name: str) -> dict[str, str]:
     """Return what stands behind each name."""
     lines = (GOLDEN / name).read_text().splitlines()
     return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+
+
+def test_what_has_no_name_of_ours_has_one_of_apaches() -> None:
+    asked = {slot for one in SUMMARIES for slot in (one.slot_name, *(one.failed or ()))}
+    asked |= {slot for one in TOTALS for slot in (*one.done, *(one.failed or ()))}
+    asked |= {slot for one in VALUES for slot in one.plus}
+    assert {name.slot_name for name in NAMES if not name.is_own} <= asked
 
 
 def test_every_difference_has_a_reason_and_every_reason_a_difference() -> None:
