@@ -18,10 +18,12 @@ from tests.compat.results import Result
 from tests.compat.rig import SHELL_MAIN, Cluster, Rig
 
 COMMAND_S_MAX = 120.0
+DECOMMISSION_S_MAX = 660.0
+"""Its shell looks again only after ten seconds for each ledger that still had to be copied, ten minutes at most."""
 GONE_S_MAX = 30.0
 LIMBO_S_MAX = 200.0
-CELL_S_MAX = 400
-RUN_S_MAX = 1500.0
+CELL_S_MAX = 900
+RUN_S_MAX = 2000.0
 
 
 def rolling_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
@@ -117,7 +119,8 @@ class Move:
         member = self._cluster.member(bookie_id)
         assert isinstance(member, FileMember)
         self._stop(member)
-        self._shell("decommissionbookie", "-bookieid", bookie_id)
+        words = ("decommissionbookie", "-bookieid", bookie_id)
+        self._shell(*words, seconds_max=DECOMMISSION_S_MAX)
         with fastbk.sync.connect(self._cluster.metadata_uri) as client:
             for info in client.list_ledgers():
                 named = [one for one in info.metadata.fragments if bookie_id in one.ensemble]
@@ -188,10 +191,10 @@ class Move:
     ) -> str:
         return run([*FASTBK, *words], self._cluster.folder, variables, codes)
 
-    def _shell(self, *words: str) -> str:
+    def _shell(self, *words: str, seconds_max: float = COMMAND_S_MAX) -> str:
         conf = ("-conf", str(self._shell_conf))
         command = self._cluster.programs.command(SHELL_MAIN, *conf, *words)
-        return run(command, self._cluster.folder)
+        return run(command, self._cluster.folder, seconds_max=seconds_max)
 
 
 def run(
@@ -199,6 +202,7 @@ def run(
     folder: Path,
     variables: Mapping[str, str] | None = None,
     codes: tuple[int, ...] = (0,),
+    seconds_max: float = COMMAND_S_MAX,
 ) -> str:
     """Return what a command prints. Raises AssertionError if it ends with another code."""
     done = subprocess.run(
@@ -208,7 +212,7 @@ def run(
         text=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **(variables or {})},
-        timeout=COMMAND_S_MAX,
+        timeout=seconds_max,
     )
     with open(folder / "commands.log", "a") as log:
         log.write(f"{' '.join(command)}\n{done.stdout}{done.stderr}-> {done.returncode}\n\n")
