@@ -1,7 +1,9 @@
-"""The metadata store for the asyncio client: its blocking calls run in one thread of the client's own.
+"""The metadata store for the asyncio client: its blocking calls run in threads of the client's own.
 
-One thread, since the store's calls are short and order is worth something; a call that hangs is given up at its
-deadline, and those behind it wait no longer than theirs.
+One thread where a call is short and only one can be made at a time (a file); some for ZooKeeper, whose calls are
+several round trips each: thousands of streams that begin or roll together would wait for one another. A call that
+hangs is given up at its deadline and goes on in its thread, so what it does may come after what is asked later: every
+change is by compare-and-set, and whoever was given up reads again.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from fastbk.client.config import ClientConfig
 from fastbk.errors import ClientClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.meta.uri import is_zookeeper
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 
 T = TypeVar("T")
+
+CALLS_AT_ONCE = 8
+"""Of ZooKeeper's. More wait for the interpreter and not for the server."""
 
 
 class MetadataCalls:
@@ -33,10 +39,11 @@ class MetadataCalls:
         self._store: MetadataStore | None = None if isinstance(uri, str) else uri
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
+        self._opening = threading.Lock()
         self._watches: list[Watch] = []
 
     async def call(self, call: Callable[[MetadataStore], T], timeout_s: float | None = None) -> T:
-        """Run `call(store)` in the thread. MetadataUnavailable at the deadline: it may have taken effect."""
+        """Run `call(store)` in a thread. MetadataUnavailable at the deadline: it may have taken effect."""
         if self.closed is not None:
             raise ClientClosed(self.closed)
         limit_s = self._config.metadata_timeout if timeout_s is None else timeout_s
@@ -48,7 +55,8 @@ class MetadataCalls:
                 "a client belongs to the event loop it was first used on: make one for each"
             )
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="fastbk-metadata")
+            count = CALLS_AT_ONCE if isinstance(self._uri, str) and is_zookeeper(self._uri) else 1
+            self._executor = ThreadPoolExecutor(count, thread_name_prefix="fastbk-metadata")
         try:
             async with asyncio.timeout(limit_s):
                 return await loop.run_in_executor(self._executor, self._call_store, call)
@@ -58,10 +66,14 @@ class MetadataCalls:
             ) from None
 
     def _call_store(self, call: Callable[[MetadataStore], T]) -> T:
-        if self._store is None:
-            assert isinstance(self._uri, str)
-            self._store = open_store(self._uri, self._config.metadata_timeout)
-        return call(self._store)
+        store = self._store
+        if store is None:
+            with self._opening:
+                store = self._store
+                if store is None:
+                    assert isinstance(self._uri, str)
+                    store = self._store = open_store(self._uri, self._config.metadata_timeout)
+        return call(store)
 
     async def list_bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
@@ -150,14 +162,22 @@ class MetadataCalls:
         return told
 
     async def close(self, timeout_s: float) -> None:
-        """End the thread, and the store if it was opened here."""
+        """End the threads, and the store if it was opened here."""
         for watch in self._watches:
             watch.close()
         executor, self._executor = self._executor, None
         if executor is not None:
             if self._store is not None and isinstance(self._uri, str):
-                await asyncio.wait(
-                    [asyncio.get_running_loop().run_in_executor(executor, self._store.close)],
-                    timeout=timeout_s,
+                ending = ThreadPoolExecutor(1, thread_name_prefix="fastbk-metadata-end")
+                ended = asyncio.get_running_loop().run_in_executor(
+                    ending, _end, executor, self._store
                 )
+                await asyncio.wait([ended], timeout=timeout_s)
+                ending.shutdown(wait=False)
             executor.shutdown(wait=False)
+
+
+def _end(executor: ThreadPoolExecutor, store: MetadataStore) -> None:
+    """Close the store behind all calls that are under way, whoever has given them up."""
+    executor.shutdown(wait=True)
+    store.close()

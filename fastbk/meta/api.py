@@ -1,7 +1,7 @@
 """What fastbk asks of a metadata store. Ledgers, identities and registrations of bookies, and
 records for what is built on ledgers.
 
-A store is plain blocking calls, usable from any thread; the asyncio client calls it in a thread of its own.
+A store is plain blocking calls, usable from any thread; the asyncio client calls it in threads of its own.
 Everything changes by compare-and-set on the version that was read (INV-M1): a conflict means read again and
 decide anew. A call that fails with MetadataUnavailable may have taken effect: re-read before trying again.
 

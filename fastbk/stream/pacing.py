@@ -1,7 +1,7 @@
 """How much of what needs metadata a client's streams do at once.
 
 Thousands of streams of one client become due to roll in the same moment. Each roll is half a dozen calls of metadata,
-which one thread makes one after the other: all at once they would wait longer than a call may, and be given up while
+which a few threads make one after the other: all at once they would wait longer than a call may, and be given up while
 they still happen. So only some go on at a time, and the others wait in their order; appends wait for none of it.
 """
 

@@ -1,0 +1,77 @@
+"""Metadata's blocking calls beside the loop: some of ZooKeeper's at once, one of a file's, all before the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from fastbk.client.config import ClientConfig
+from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
+from fastbk.meta import MetadataStore
+from tests.fixtures.zookeeper import ZooKeeperPlace
+
+PATIENCE_S = 20.0
+
+
+async def test_calls_of_zookeeper_go_on_beside_each_other(zookeeper: ZooKeeperPlace) -> None:
+    calls = MetadataCalls(zookeeper.uri(), ClientConfig(metadata_timeout=PATIENCE_S))
+    together = threading.Barrier(CALLS_AT_ONCE)
+
+    def call(store: MetadataStore) -> int:
+        store.instance_id()
+        together.wait(PATIENCE_S)  # raises unless all are here
+        return id(store)
+
+    stores = await asyncio.gather(*[calls.call(call) for _ in range(CALLS_AT_ONCE)])
+    assert len(set(stores)) == 1, "one session, however many asked first"
+    await calls.close(PATIENCE_S)
+
+
+async def test_a_file_is_asked_one_call_after_the_other(tmp_path: Path) -> None:
+    calls = MetadataCalls(f"sqlite:{tmp_path}/m.sqlite", ClientConfig())
+    order: list[int] = []
+    goes_on = threading.Event()
+
+    def call(at: int) -> None:
+        order.append(at)
+        if at == 0:
+            goes_on.wait(PATIENCE_S)
+        order.append(at)
+
+    def begin(at: int) -> asyncio.Future[None]:
+        return asyncio.ensure_future(calls.call(lambda _: call(at)))
+
+    under_way = [begin(at) for at in range(3)]
+    while not order:
+        await asyncio.sleep(0)
+    goes_on.set()
+    await asyncio.gather(*under_way)
+    assert order == [0, 0, 1, 1, 2, 2]
+    await calls.close(PATIENCE_S)
+
+
+async def test_the_store_is_closed_behind_what_is_under_way(zookeeper: ZooKeeperPlace) -> None:
+    """Also behind a call whose caller was cancelled: it may be half of what makes something whole."""
+    calls = MetadataCalls(zookeeper.uri(), ClientConfig(metadata_timeout=PATIENCE_S))
+    await calls.call(lambda store: store.instance_id())
+    began, goes_on, drawn = threading.Event(), threading.Event(), list[int]()
+
+    def call(store: MetadataStore) -> None:
+        began.set()
+        goes_on.wait(PATIENCE_S)
+        drawn.append(store.next_ledger_id())
+
+    under_way = asyncio.ensure_future(calls.call(call))
+    while not began.is_set():
+        await asyncio.sleep(0)
+    under_way.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await under_way
+    closing = asyncio.ensure_future(calls.close(PATIENCE_S))
+    await asyncio.sleep(0)
+    goes_on.set()
+    await closing
+    assert len(drawn) == 1
