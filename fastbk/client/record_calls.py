@@ -41,6 +41,10 @@ class RecordCalls:
         """Return the names of what lies directly below, sorted."""
         return await self._store.call(lambda store: store.records.children(path))
 
+    async def children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return the names directly below several paths; asked for together."""
+        return await self._store.call(lambda store: store.records.children_of(paths))
+
     async def draw_ledger_id(self) -> LedgerId:
         """Return a ledger id that nobody had or will get, to be named somewhere before its ledger is created."""
         return await self._store.call(lambda store: store.next_ledger_id())

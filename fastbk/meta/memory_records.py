@@ -75,10 +75,22 @@ class MemoryRecords:
 
     def children(self, path: str) -> list[str]:
         """Return the names below."""
-        kept, before = self._open(), f"{check_path(path)}/"
+        return self.children_of([path])[0]
+
+    def children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return the names below several paths."""
+        kept = self._open()
+        found: dict[str, set[str]] = {check_path(path): set() for path in paths}
         with kept.lock:
-            found = [one[len(before) :] for one in kept.values if one.startswith(before)]
-        return sorted({one.partition("/")[0] for one in found})
+            for one in kept.values:
+                at = one.find("/")
+                while at >= 0:
+                    end = one.find("/", at + 1)
+                    names = found.get(one[:at])
+                    if names is not None:
+                        names.add(one[at + 1 : end] if end >= 0 else one[at + 1 :])
+                    at = end
+        return [sorted(found[path]) for path in paths]
 
     def version_of(self, path: str) -> int | None:
         """Return a record's version."""

@@ -1,6 +1,6 @@
 """Records of a metadata store for what is built on ledgers: small values at paths, changed by compare-and-set.
 
-A path is names with slashes between them, such as `streams/1f/chain`; a record may have others below it. What is
+A path is names with slashes between them, such as `streams/1f/1f07/chain`; a record may have others below it. What is
 empty is no record. Versions are numbers that mean nothing but "the same as when I read it".
 """
 
@@ -64,6 +64,9 @@ class RecordStore(Protocol):
 
     def children(self, path: str) -> list[str]:
         """Return the names of what lies directly below, sorted; also of what is no record but has some below it."""
+
+    def children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return the names below several paths, in their order."""
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call back after the record came, changed or went, from now on; changes may be told as one."""

@@ -95,6 +95,10 @@ class SqliteRecords:
                 at = str(below[0])
         return sorted(set(names))
 
+    def children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return the names below several paths."""
+        return [self.children(path) for path in paths]
+
     def version_of(self, path: str) -> int | None:
         """Return a record's version."""
         with self._file.reading() as db:

@@ -59,6 +59,8 @@ class Node:
     """The session that an ephemeral node belongs to; 0 for others."""
     written_ms: int
     """When it was written last, by the server's clock."""
+    children: int
+    """How many nodes are directly below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,12 @@ class Call:
         """Return the names of a node's children, None if there is no such node (then `watch` is not set)."""
         (names,) = self._read(lambda zk: [zk.get_children_async(path, watch=watch)])
         return None if names is None else [str(name) for name in names]
+
+    def children_all(self, paths: Iterable[str]) -> list[list[str] | None]:
+        """Return the names of several nodes' children, asked for at once; None where there is no such node."""
+        listed = list(paths)
+        found = self._read(lambda zk: [zk.get_children_async(path) for path in listed])
+        return [None if names is None else [str(name) for name in names] for names in found]
 
     def sync(self, path: str) -> None:
         """Have the server catch up: what was written before, by anybody, is seen by the reads that follow."""
@@ -273,4 +281,4 @@ def _transaction(zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no
 
 def _node(data: bytes, stat: Any) -> Node:  # noqa: ANN401 -- kazoo's
     """Return a node from what kazoo tells of it."""
-    return Node(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
+    return Node(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime, stat.numChildren)

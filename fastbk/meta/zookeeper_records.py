@@ -89,9 +89,10 @@ class ZooKeeperRecords:
             if is_unknown and all(map(_may_be_ours, changes, nodes)):
                 break
             ops: list[Op] = []
+            gone: set[str] = set()
             try:
                 for change, path, node in zip(changes, paths, nodes, strict=True):
-                    ops += self._ops(call, change, path, node)
+                    ops += self._ops(call, change, path, node, gone)
             except MetadataConflict as error:
                 # The connection was lost, and things are neither as before nor as they would be: who knows.
                 error.outcome = "unknown" if is_unknown else "not_written"
@@ -99,9 +100,9 @@ class ZooKeeperRecords:
             try:
                 call.multi(ops)
             except NoNode:
-                for change, path in zip(changes, paths, strict=True):
-                    if change.value is not None:
-                        call.ensure(path.rpartition("/")[0])
+                made = {path for change, path in zip(changes, paths, strict=True) if change.value}
+                for parent in sorted({path.rpartition("/")[0] for path in made} - made):
+                    call.ensure(parent)
             except (NodeExists, BadVersion, NotEmpty):
                 call.sync(self._root)
             except ResultUnknown:
@@ -111,7 +112,10 @@ class ZooKeeperRecords:
                 break
         return self._versions(call, changes, paths)
 
-    def _ops(self, call: Call, change: Change, path: str, node: Node | None) -> list[Op]:
+    def _ops(
+        self, call: Call, change: Change, path: str, node: Node | None, gone: set[str]
+    ) -> list[Op]:
+        """Return what does one change; `gone`: the nodes that parts before it delete, to which its own are added."""
         held = _record(node)
         if (held and held.version) != change.version:
             call.sync(path)
@@ -124,19 +128,21 @@ class ZooKeeperRecords:
                 return [Op.create(path, change.value)]
             return [Op.set(path, change.value, node.version)]
         assert node is not None
-        return [*self._empty_below(call, change.path, path), Op.delete(path, node.version)]
+        ops = [*self._empty_below(call, change.path, path, gone), Op.delete(path, node.version)]
+        gone.update(op.path for op in ops)
+        return ops
 
-    def _empty_below(self, call: Call, name: str, path: str) -> list[Op]:
+    def _empty_below(self, call: Call, name: str, path: str, gone: set[str]) -> list[Op]:
         """Return what deletes the nodes below that only stood on the way to others, the lowest first."""
         ops: list[Op] = []
         for child in call.children(path) or []:
             below = f"{path}/{child}"
-            node = call.get(below)
+            node = None if below in gone else call.get(below)
             if node is None:
                 continue
             if node.data:
                 raise has_some_below(name)
-            ops += [*self._empty_below(call, name, below), Op.delete(below, node.version)]
+            ops += [*self._empty_below(call, name, below, gone), Op.delete(below, node.version)]
         return ops
 
     def _versions(self, call: Call, changes: Sequence[Change], paths: list[str]) -> list[int]:
@@ -155,18 +161,34 @@ class ZooKeeperRecords:
 
     def children(self, path: str) -> list[str]:
         """Return the names below that are records or have some below them."""
-        call = self._session.call(f"list {path}")
-        found = self._path(path)
-        names = call.children(found)
-        if names is None:
+        (names,) = self.children_of([path])
+        return names
+
+    def children_of(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return the names below several paths; some hundred requests at once, of which each answer is bounded."""
+        call = self._session.call("list " + ", ".join(paths[:3]))
+        found = [self._path(path) for path in paths]
+        listed = call.children_all(found)
+        if None in listed:
             call.sync(self._root)
-            names = call.children(found) or []
-        nodes = self._nodes(call, [f"{found}/{name}" for name in names])
-        return sorted(
-            name
-            for name, node in zip(names, nodes, strict=True)
-            if node is not None and (node.data or call.children(f"{found}/{name}"))
-        )
+            listed = call.children_all(found)
+        return [
+            self._not_empty(call, path, names or [])
+            for path, names in zip(found, listed, strict=True)
+        ]
+
+    @staticmethod
+    def _not_empty(call: Call, path: str, names: list[str]) -> list[str]:
+        there: list[str] = []
+        for at in range(0, len(names), _READ_AT_ONCE):
+            some = names[at : at + _READ_AT_ONCE]
+            nodes = call.get_all([f"{path}/{name}" for name in some])
+            there += [
+                name
+                for name, node in zip(some, nodes, strict=True)
+                if node is not None and (node.data or node.children)
+            ]
+        return sorted(there)
 
     def watch(self, path: str, callback: Callable[[], None]) -> WatchHandle:
         """Tell of changes of a record."""

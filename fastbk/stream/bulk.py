@@ -1,8 +1,12 @@
-"""All streams of a cluster, read some hundreds at a time: record, chain, and the policy in force."""
+"""All streams of a cluster, read some hundreds at a time: record, chain, and the policy in force.
+
+At any moment the ids of some parts of them are held in memory, of one in 256 where there are many streams, and the
+records of some hundreds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from fastbk.client.record_calls import RecordCalls
@@ -10,19 +14,16 @@ from fastbk.errors import Error
 from fastbk.meta.records import VersionedRecord
 from fastbk.stream.chain_codec import get_chain
 from fastbk.stream.chain_store import Known
+from fastbk.stream.paths import STREAMS, chain_path, namespace_path, stream_path, streams_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
-from fastbk.stream.tree_records import (
-    NamespaceRecord,
-    StreamRecord,
-    chain_path,
-    get,
-    namespace_path,
-    stream_path,
-)
+from fastbk.stream.tree_records import NamespaceRecord, StreamRecord, get
 
 STREAMS_AT_ONCE = 200
 """Read by one request: a chain is some hundred bytes, and a long one up to 40 KB."""
 NAMESPACES_DEEP_MAX = 100
+FEW_IDS = 2000
+"""While parts that are listed at once have no more than that, more of them are, the next time."""
+PARTS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,28 @@ class Found:
 async def all_streams(records: RecordCalls) -> AsyncGenerator[list[Found], None]:
     """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
     namespaces = Namespaces(records)
-    stream_ids = await records.children("streams")
-    for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
-        some = stream_ids[at : at + STREAMS_AT_ONCE]
-        paths = [*map(stream_path, some), *map(chain_path, some)]
-        found = await records.read_all(paths)
-        pairs = zip(some, found[: len(some)], found[len(some) :], strict=True)
-        yield [await _found(namespaces, *pair) for pair in pairs]
+    async for stream_ids in ids_below(records, STREAMS, streams_path):
+        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
+            some = stream_ids[at : at + STREAMS_AT_ONCE]
+            paths = [*map(stream_path, some), *map(chain_path, some)]
+            found = await records.read_all(paths)
+            pairs = zip(some, found[: len(some)], found[len(some) :], strict=True)
+            yield [await _found(namespaces, *pair) for pair in pairs]
+
+
+async def ids_below(
+    records: RecordCalls, folder: str, path_of: Callable[[str], str]
+) -> AsyncGenerator[list[str], None]:
+    """Yield the ids that lie in the parts of a folder, part by part; many parts at once where each has few."""
+    parts, at, together = await records.children(folder), 0, 1
+    while at < len(parts):
+        some = parts[at : at + together]
+        at += len(some)
+        found = [
+            one for listed in await records.children_of([*map(path_of, some)]) for one in listed
+        ]
+        together = max(together // 2, 1) if len(found) > FEW_IDS else min(2 * together, PARTS_MAX)
+        yield found
 
 
 async def _found(

@@ -19,6 +19,7 @@ from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, S
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import entry_path, namespace_path, stream_path, usage_path
 from fastbk.stream.policy_source import PolicySource
 from fastbk.stream.tree_records import (
     ROOT_ID,
@@ -27,11 +28,7 @@ from fastbk.stream.tree_records import (
     StreamRecord,
     Tree,
     UsageRecord,
-    entry_path,
     get,
-    namespace_path,
-    stream_path,
-    usage_path,
 )
 
 T = TypeVar("T")

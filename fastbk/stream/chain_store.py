@@ -15,6 +15,7 @@ from fastbk.meta.records import Change, VersionedRecord
 from fastbk.stream.chain import Chain, PageRef, Segment
 from fastbk.stream.chain_changes import spill
 from fastbk.stream.chain_codec import PAGE_ROWS, ROWS_MAX, get_chain, get_page, put_chain, put_page
+from fastbk.stream.paths import chain_path, pages_path
 
 PAGES_KEPT = 8
 """Pages that a store remembers; each is about 500 KB as rows."""
@@ -41,7 +42,7 @@ def page_name(page: PageRef) -> str:
 
 def page_path(stream_id: str, page: PageRef) -> str:
     """Return where a page's record is."""
-    return f"streams/{stream_id}/pages/{page_name(page)}"
+    return f"{pages_path(stream_id)}/{page_name(page)}"
 
 
 class ChainStore:
@@ -52,7 +53,7 @@ class ChainStore:
         self.stream_id = stream_id
         self._records = records
         self._timeout_s = timeout_s
-        self._path = f"streams/{stream_id}/chain"
+        self._path = chain_path(stream_id)
         self._pages: OrderedDict[int, tuple[Segment, ...]] = OrderedDict()
 
     @property

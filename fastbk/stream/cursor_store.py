@@ -21,6 +21,7 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change
 from fastbk.stream.cursor_state import CursorRecord, get_record, put_record
+from fastbk.stream.paths import cursors_path
 from fastbk.stream.positions import DLSN
 
 if TYPE_CHECKING:
@@ -68,18 +69,13 @@ class CursorInfo:
         return 0 < self.expires_at_us <= now_us
 
 
-def folder_of(stream_id: str) -> str:
-    """Return where the cursors of a stream are."""
-    return f"streams/{stream_id}/cursors"
-
-
 def path_of(stream_id: str, name: str) -> str:
     """Return where a cursor is. Raises ConfigError for what is no name."""
     if not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
         raise ConfigError(f"{name!r} is no name of a cursor: 1 to {NAME_BYTES_MAX} bytes of text")
     # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
     quoted = quote(name, safe="@:+=~-_.")
-    return f"{folder_of(stream_id)}/{'%2E' + quoted[1:] if quoted[0] == '.' else quoted}"
+    return f"{cursors_path(stream_id)}/{'%2E' + quoted[1:] if quoted[0] == '.' else quoted}"
 
 
 def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:
@@ -107,7 +103,7 @@ def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:
 
 async def cursors_of(records: RecordCalls, stream_id: str) -> list[CursorInfo]:
     """Return a stream's cursors, by name. Raises MetadataUnavailable, StorageError."""
-    folder = folder_of(stream_id)
+    folder = cursors_path(stream_id)
     names = await records.children(folder)
     infos: list[CursorInfo] = []
     for at in range(0, len(names), LIST_AT_ONCE):

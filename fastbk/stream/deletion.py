@@ -14,8 +14,9 @@ from fastbk.stream.audit import Audit
 from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.chain_changes import condemn, drop_condemned, forget_doomed
 from fastbk.stream.chain_store import ChainStore, Known
+from fastbk.stream.paths import cursors_path, pages_path, stream_path
 from fastbk.stream.segment_deletion import Deleter, delete_records
-from fastbk.stream.tree_records import StreamRecord, get, stream_path
+from fastbk.stream.tree_records import StreamRecord, get
 
 REASON = "the stream was deleted"
 TRIES_MAX = 20
@@ -85,7 +86,7 @@ def _named(chain: Chain) -> list[int]:
 
 
 async def _delete_chain_and_record(client: Client, store: ChainStore) -> None:
-    paths = [store.path, f"streams/{store.stream_id}"]
+    paths = [store.path, stream_path(store.stream_id)]
     found = await client.records.read_all(paths)
     changes = [
         Change(path, None, one.version) for path, one in zip(paths, found, strict=True) if one
@@ -96,13 +97,13 @@ async def _delete_chain_and_record(client: Client, store: ChainStore) -> None:
 
 async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
     """Delete the cursors and pages of a stream that is deleted, or that one who was slow wrote after it was."""
-    client, root = deleter.client, f"streams/{stream_id}"
-    cursors = await client.records.children(f"{root}/cursors")
+    client, folder = deleter.client, pages_path(stream_id)
+    cursors = await client.records.children(cursors_path(stream_id))
     if cursors:
         from fastbk.stream.cursor_store import delete_cursor
 
         for name in cursors:
             await deleter.audit.tell(REASON, {"stream": stream_id, "cursor": name})
             await delete_cursor(client, stream_id, name)
-    pages = await client.records.children(f"{root}/pages")
-    await delete_records(client, [f"{root}/pages/{name}" for name in pages])
+    pages = await client.records.children(folder)
+    await delete_records(client, [f"{folder}/{name}" for name in pages])

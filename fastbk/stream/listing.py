@@ -12,18 +12,13 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import get_chain, get_page
 from fastbk.stream.chain_store import page_path
 from fastbk.stream.names import decode
+from fastbk.stream.paths import chain_path, entry_path, names_path, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, to_time
-from fastbk.stream.tree_records import (
-    EntryRecord,
-    StreamRecord,
-    chain_path,
-    entry_path,
-    get,
-    namespace_path,
-    stream_path,
-)
+from fastbk.stream.tree_records import EntryRecord, StreamRecord, get
 
+PARTS_AT_ONCE = 8
+"""Parts of a namespace's names that are listed by one call: most namespaces have no more names than that."""
 NAMES_AT_ONCE = 500
 STREAMS_AT_ONCE = 200
 """A chain is 100 bytes for a new stream, and 40 KB for one of 100,000 segments."""
@@ -64,8 +59,7 @@ async def entries_of(
     catalog: Catalog, namespace_id: str, prefix: str = ""
 ) -> AsyncGenerator[list[tuple[str, EntryRecord]], None]:
     """Yield names in a namespace that begin with `prefix`, with what they stand for, some hundreds at a time."""
-    parts = await catalog.records.children(namespace_path(namespace_id))
-    names = sorted(name for name in map(decode, parts) if name.startswith(prefix))
+    names = await _names(catalog, namespace_id, prefix)
     for at in range(0, len(names), NAMES_AT_ONCE):
         some = names[at : at + NAMES_AT_ONCE]
         paths = [entry_path(namespace_id, name) for name in some]
@@ -75,6 +69,17 @@ async def entries_of(
             for name, raw, path in zip(some, found, paths, strict=True)
             if raw is not None
         ]
+
+
+async def _names(catalog: Catalog, namespace_id: str, prefix: str) -> list[str]:
+    """Return names, sorted: all of them, some 100 bytes each, as their order is not that of the parts they lie in."""
+    parts = await catalog.records.children(namespace_path(namespace_id))
+    names: list[str] = []
+    for at in range(0, len(parts), PARTS_AT_ONCE):
+        some = [names_path(namespace_id, part) for part in parts[at : at + PARTS_AT_ONCE]]
+        for found in await catalog.records.children_of(some):
+            names += [name for name in map(decode, found) if name.startswith(prefix)]
+    return sorted(names)
 
 
 async def infos_of(

@@ -11,6 +11,7 @@ from fastbk.stream.listing import StreamInfo, entries_of, list_streams
 from fastbk.stream.names import check_name, split_path
 from fastbk.stream.namespace_bulk import check_below, delete_data, delete_namespace, unname
 from fastbk.stream.namespace_events import NamespaceEvent, watch_namespace
+from fastbk.stream.paths import entry_path, namespace_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.stream import Stream
 from fastbk.stream.tree_changes import (
@@ -21,15 +22,7 @@ from fastbk.stream.tree_changes import (
     stream_renamed,
     streams_created,
 )
-from fastbk.stream.tree_records import (
-    NO_PATCH,
-    EntryRecord,
-    NamespaceRecord,
-    entry_path,
-    get,
-    namespace_path,
-    new_id,
-)
+from fastbk.stream.tree_records import NO_PATCH, EntryRecord, NamespaceRecord, get, new_id
 
 STREAMS_AT_ONCE = 100
 """Created in one transaction of 300 records."""

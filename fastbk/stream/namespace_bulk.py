@@ -9,18 +9,10 @@ from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInva
 from fastbk.observe import logs
 from fastbk.stream.catalog import Catalog, Place, Versioned, label
 from fastbk.stream.listing import entries_of
+from fastbk.stream.paths import entry_path, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.tree_changes import namespace_deleted, patches, streams_unnamed
-from fastbk.stream.tree_records import (
-    NO_PATCH,
-    EntryRecord,
-    NamespaceRecord,
-    StreamRecord,
-    entry_path,
-    get,
-    namespace_path,
-    stream_path,
-)
+from fastbk.stream.tree_records import NO_PATCH, EntryRecord, NamespaceRecord, StreamRecord, get
 
 STREAMS_AT_ONCE = 50
 """Of one change of names: a transaction of a few records each."""

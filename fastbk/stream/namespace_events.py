@@ -18,6 +18,7 @@ from fastbk.errors import MetadataUnavailable, StreamNotFound
 from fastbk.meta.api import Watch
 from fastbk.stream.catalog import Catalog, label
 from fastbk.stream.listing import entries_of
+from fastbk.stream.paths import namespace_path, stream_path, usage_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.tree_records import (
     ROOT_ID,
@@ -27,9 +28,6 @@ from fastbk.stream.tree_records import (
     StreamRecord,
     UsageRecord,
     get,
-    namespace_path,
-    stream_path,
-    usage_path,
 )
 
 AGAIN_S = 0.5

@@ -5,14 +5,9 @@ from __future__ import annotations
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import MetadataUnavailable, PolicyInvalid, StreamNotFound
 from fastbk.observe import logs
+from fastbk.stream.paths import namespace_path, stream_path
 from fastbk.stream.policy import StreamPolicy, effective
-from fastbk.stream.tree_records import (
-    NamespaceRecord,
-    StreamRecord,
-    get,
-    namespace_path,
-    stream_path,
-)
+from fastbk.stream.tree_records import NamespaceRecord, StreamRecord, get
 
 
 class PolicySource:

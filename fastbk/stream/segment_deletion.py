@@ -19,6 +19,7 @@ from fastbk.stream.chain import Chain, Segment
 from fastbk.stream.chain_changes import drop_deleted, forget_doomed, mark_deleting
 from fastbk.stream.chain_store import ChainStore, Known, page_name
 from fastbk.stream.pace import Pace
+from fastbk.stream.paths import pages_path
 
 TOGETHER = 16
 """Ledgers that are deleted at once."""
@@ -108,7 +109,7 @@ async def _marked(store: ChainStore, chain: Chain) -> AsyncGenerator[Segment, No
 
 async def delete_unnamed_pages(client: Client, store: ChainStore, known: Known) -> None:
     """Delete records of pages that no chain names, nor ever will: segments are gone, or another one was faster."""
-    parent = f"streams/{store.stream_id}/pages"
+    parent = pages_path(store.stream_id)
     named = {page_name(page) for page in known.chain.pages}
     unnamed = [
         name

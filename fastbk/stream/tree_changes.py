@@ -15,31 +15,37 @@ from fastbk.meta.records import Change
 from fastbk.stream.catalog import Level, Place, Versioned, label
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
-from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.tree_records import (
-    EntryRecord,
-    NamespaceRecord,
-    StreamRecord,
-    UsageRecord,
+from fastbk.stream.paths import (
+    NAMES_MAX,
     chain_path,
     entry_path,
     namespace_path,
-    put,
     stream_path,
     usage_path,
 )
+from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.tree_records import EntryRecord, NamespaceRecord, StreamRecord, UsageRecord, put
 
 
-def _usage(level: Level, streams: int, changes: int) -> Change:
+def _usage(level: Level, streams: int, changes: int, names: int = 0) -> Change:
     usage = level.usage.value
-    after = UsageRecord(usage.streams + streams, usage.changes + changes)
+    after = UsageRecord(usage.streams + streams, usage.changes + changes, usage.names + names)
     return Change(usage_path(level.id), put(after), level.usage.version)
 
 
-def touched(place: Place, streams: int = 0) -> list[Change]:
-    """Something changed directly in the namespace, and so many streams came (or went, below 0)."""
+def touched(place: Place, streams: int = 0, namespaces: int = 0) -> list[Change]:
+    """Something changed directly in the namespace, and so many streams and namespaces came (or went, below 0).
+
+    Raises QuotaExceeded where more names would be in it than can be listed.
+    """
+    names = streams + namespaces
+    if names > 0 and place.here.usage.value.names + names > NAMES_MAX:
+        raise QuotaExceeded(
+            f"{label(place.path)} has {place.here.usage.value.names:,} names, of {NAMES_MAX:,} that a namespace may"
+            " have directly in it: make namespaces below it for more"
+        )
     above = [_usage(level, streams, 0) for level in place.levels[:-1]] if streams else []
-    return [*above, _usage(place.here, streams, 1)]
+    return [*above, _usage(place.here, streams, 1, names)]
 
 
 def check_quota(place: Place, more: int) -> None:
@@ -123,7 +129,7 @@ def namespace_created(
     """A new namespace in `place`."""
     record = NamespaceRecord(place.here.id, name, policy, now_us)
     return [
-        *touched(place),
+        *touched(place, namespaces=1),
         Change(entry_path(place.here.id, name), put(EntryRecord("namespace", namespace_id))),
         Change(namespace_path(namespace_id), put(record)),
         Change(usage_path(namespace_id), put(UsageRecord())),
@@ -138,7 +144,7 @@ def namespace_deleted(place: Place) -> list[Change]:
     """A namespace that has nothing in it any more goes; the store refuses it where it still has."""
     above, here = _above(place), place.here
     return [
-        *touched(above),
+        *touched(above, namespaces=-1),
         Change(usage_path(here.id), None, here.usage.version),
         Change(entry_path(above.here.id, place.path[-1]), None, here.entry.version),
         Change(namespace_path(here.id), None, here.record.version),

@@ -1,11 +1,4 @@
-"""The tree of namespaces and streams as records of metadata: what they say, where they are, their JSON. Pure.
-
-| path | |
-|---|---|
-| `namespaces/<id>` | a namespace: parent, name, policy patch |
-| `namespaces/<id>/<name>` | what has this name in it: a namespace or a stream, and its id |
-| `usage/<id>` | of a namespace: streams in it and below, and a count that rises with each change of its names |
-| `streams/<id>` | a stream: namespace, name, policy patch |
+"""The tree of namespaces and streams as records of metadata: what they say, and their JSON. Pure.
 
 Whatever changes a namespace's names also writes its usage record by compare-and-set: who creates something in a
 namespace that is being deleted, or is as full as its quota allows, finds out in the same transaction (INV-S12).
@@ -19,7 +12,6 @@ from typing import Literal, TypeVar
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.stream.names import encode
 from fastbk.stream.policy import PolicyPatch
 
 ROOT_ID = "root"
@@ -53,6 +45,8 @@ class UsageRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """In it and in the namespaces below it."""
     changes: int = 0
     """Rises with each change of what is directly in it: names, and policies."""
+    names: int = 0
+    """Directly in it."""
 
 
 class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,28 +79,3 @@ def get(kind: type[Tree], raw: bytes, path: str) -> Tree:
 def new_id() -> str:
     """Return an id that nothing has had."""
     return secrets.token_hex(8)
-
-
-def namespace_path(namespace_id: str) -> str:
-    """Return where a namespace's record is."""
-    return f"namespaces/{namespace_id}"
-
-
-def entry_path(namespace_id: str, name: str) -> str:
-    """Return where it stands what has this name."""
-    return f"namespaces/{namespace_id}/{encode(name)}"
-
-
-def usage_path(namespace_id: str) -> str:
-    """Return where a namespace's counts are."""
-    return f"usage/{namespace_id}"
-
-
-def stream_path(stream_id: str) -> str:
-    """Return where a stream's record is."""
-    return f"streams/{stream_id}"
-
-
-def chain_path(stream_id: str) -> str:
-    """Return where a stream's chain is."""
-    return f"streams/{stream_id}/chain"

@@ -17,15 +17,10 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import STREAMS, chain_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.tree_records import (
-    ROOT_ID,
-    StreamRecord,
-    chain_path,
-    put,
-    stream_path,
-)
+from fastbk.stream.tree_records import ROOT_ID, StreamRecord, put
 from fastbk.stream.truncation import truncate
 from fastbk.stream.writer import StreamWriter
 from fastbk.stream.writer_options import WriterOptions
@@ -121,7 +116,7 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
             assert (chains[2].open_rows, chains[2].end_seq) == ((), 3)
             named = [row.ledger_id for chain in chains for row in chain.rows]
             assert await ledger_ids(client) == sorted(named), "S18"
-            assert await client.records.children("streams") == ["0c", "0d", "0f"]
+            assert await client.records.children(STREAMS) == ["0c", "0d", "0f"]
 
     asyncio.run(prepare())
     done = once(fastbk_cluster, "--roll-grace", "0", "--audit", str(audit))

@@ -12,6 +12,7 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.reader import StreamReader
@@ -25,7 +26,7 @@ POLICY = StreamPolicy(roll_bytes=20_000)
 
 async def stream_of(client: fastbk.Client, is_new: bool = True) -> StreamContext:
     if is_new:
-        await client.records.change(Change("streams/ab/chain", put_chain(Chain("ab"))))
+        await client.records.change(Change(chain_path("ab"), put_chain(Chain("ab"))))
 
     async def policy() -> StreamPolicy:
         return POLICY

@@ -12,6 +12,7 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
@@ -23,7 +24,7 @@ POLICY = StreamPolicy(roll_bytes=20_000)
 
 
 async def stream_of(client: Client) -> StreamContext:
-    await client.records.change(Change("streams/ab/chain", put_chain(Chain("ab"))))
+    await client.records.change(Change(chain_path("ab"), put_chain(Chain("ab"))))
 
     async def policy() -> StreamPolicy:
         return POLICY

@@ -19,6 +19,7 @@ from fastbk.errors import (
 )
 from fastbk.stream.catalog import Catalog
 from fastbk.stream.namespace import Namespace
+from fastbk.stream.paths import STREAMS
 from fastbk.stream.policy import PolicyPatch, effective
 from fastbk.stream.tree_records import StreamRecord, get
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan
@@ -193,10 +194,10 @@ async def check(root: Namespace, cluster: Cluster, model: Model) -> None:
         assert await space.stream_count() == model.count(path)
     alive = {info.id for info in found.values()}
     for path, raw in cluster.records.values.items():
-        if path.startswith("streams/") and path.count("/") == 1:
+        if path.startswith(f"{STREAMS}/") and path.count("/") == 2:
             record = get(StreamRecord, raw.value, path)
-            assert record.deleting == (path.partition("/")[2] not in alive)
-    spaces = {one.split("/")[1] for one in cluster.records.values if one.startswith("usage/")}
+            assert record.deleting == (path.rpartition("/")[2] not in alive)
+    spaces = {one.split("/")[2] for one in cluster.records.values if one.startswith("usage/")}
     assert len(spaces | {"root"}) == len(model.spaces)
 
 

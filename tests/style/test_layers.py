@@ -65,6 +65,7 @@ PURE = [
     "fastbk/stream/cursor_state.py",
     "fastbk/stream/cursor_acks.py",
     "fastbk/stream/names.py",
+    "fastbk/stream/paths.py",
     "fastbk/stream/tree_changes.py",
     "fastbk/stream/retention.py",
     "fastbk/stream/writer_queue.py",

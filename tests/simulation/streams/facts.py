@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fastbk.stream.chain import NONE, Chain, verify
 from fastbk.stream.chain_codec import get_chain, get_page
 from fastbk.stream.chain_store import page_name
+from fastbk.stream.paths import chain_path, pages_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
 from tests.fixtures.fake_ledgers import Cluster
@@ -56,7 +57,7 @@ class Judge:
     @property
     def chain(self) -> Chain:
         """The chain as it is now."""
-        return get_chain(self._cluster.records.values[f"streams/{self._stream_id}/chain"].value)
+        return get_chain(self._cluster.records.values[chain_path(self._stream_id)].value)
 
     def look(self) -> None:
         """Check what holds at any moment."""
@@ -93,7 +94,7 @@ class Judge:
         found = []
         for page in chain.pages:
             value = self._cluster.records.values.get(
-                f"streams/{self._stream_id}/pages/{page_name(page)}"
+                f"{pages_path(self._stream_id)}/{page_name(page)}"
             )
             demand(value is not None, f"S15: page {page.page} is gone")
             assert value is not None

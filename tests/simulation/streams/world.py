@@ -19,6 +19,7 @@ from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.doomed import delete_doomed
 from fastbk.stream.opening import new_owner, open_stream
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer import StreamWriter
@@ -88,7 +89,7 @@ class World:
     async def run(self) -> None:
         """Live, then heal, then judge."""
         first = self.cluster.client("first")
-        await first.records.change(Change(f"streams/{STREAM}/chain", put_chain(Chain(STREAM))))
+        await first.records.change(Change(chain_path(STREAM), put_chain(Chain(STREAM))))
         judge = Judge(self.cluster, STREAM)
         self.cluster.plan = WorldPlan(self.rng, self.clock)
         judging = asyncio.ensure_future(self._judge_often(judge))

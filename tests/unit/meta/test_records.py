@@ -83,6 +83,26 @@ def test_a_record_with_others_below_it_stays(open_driver: Open) -> None:
     assert records.children("s") == []
 
 
+def test_a_record_and_what_lies_below_it_go_together(open_driver: Open) -> None:
+    records = open_driver().records
+    above, below = records.change([Change("s/1", b"a"), Change("s/1/chain", b"b")])
+    with pytest.raises(MetadataConflict, match="below"):
+        records.change([Change("s/1", None, above), Change("s/1/chain", None, below)])
+    records.change([Change("s/1/chain", None, below), Change("s/1", None, above)])
+    assert records.children("s") == []
+
+
+def test_names_below_several_paths(open_driver: Open) -> None:
+    records = open_driver().records
+    (version, *_) = records.change([Change(path, b"v") for path in ("m/1/a", "m/1/b", "m/2/c/d")])
+    assert records.children_of(["m/1", "m/none", "m/2", "m"]) == [["a", "b"], [], ["c"], ["1", "2"]]
+    (found,) = records.read(["m/2/c/d"])
+    assert found is not None and version
+    records.change([Change("m/2/c/d", None, found.version)])
+    assert records.children_of(["m/2"]) == [[]]
+    assert records.children_of([]) == []
+
+
 @pytest.mark.parametrize(
     "path",
     ["", "/a", "a/", "a//b", "a/../b", ".", "a b", "ä", "a\x00", "x" * 300, "a/" * 600 + "a"],

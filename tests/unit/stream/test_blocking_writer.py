@@ -26,6 +26,7 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
@@ -56,7 +57,7 @@ class Rig:
         client.close = self._closed  # type: ignore[attr-defined]
         self.is_client_closed = False
         self.loop = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
-        change = Change("streams/ab/chain", put_chain(Chain("ab")))
+        change = Change(chain_path("ab"), put_chain(Chain("ab")))
         self.loop.call(lambda: client.records.change(change))
 
     async def _closed(self, timeout: float | None = None) -> None:

@@ -15,6 +15,7 @@ from fastbk.stream.catalog import Catalog
 from fastbk.stream.deletion import delete_stream
 from fastbk.stream.janitor import Janitor
 from fastbk.stream.namespace import Namespace
+from fastbk.stream.paths import STREAMS, pages_path, stream_path
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.segment_deletion import Deleter, delete_below
 from fastbk.stream.truncation import truncate
@@ -53,7 +54,7 @@ async def paged_stream() -> Cluster:
     await writer.open()
     await writer.append(b"open")
     writer.abort()
-    await client.records.change(Change("streams/ab/pages/0-00000000000000ff", b"lost a race"))
+    await client.records.change(Change(f"{pages_path('ab')}/0-00000000000000ff", b"lost a race"))
     chain = await chain_of(cluster)
     assert len(chain.pages) >= 2 and len(chain.open_rows) == 1
     return cluster
@@ -61,7 +62,9 @@ async def paged_stream() -> Cluster:
 
 def below(cluster: Cluster) -> set[str]:
     """Return what lies below the stream's record, and that itself."""
-    return {path for path in cluster.records.values if f"{path}/".startswith("streams/ab/")}
+    return {
+        path for path in cluster.records.values if f"{path}/".startswith(f"{stream_path('ab')}/")
+    }
 
 
 async def each_kill(make: Callable[[], Awaitable[Cluster]], work: Work, check: Work) -> int:
@@ -90,7 +93,7 @@ async def test_segments_are_deleted_however_often_it_is_begun() -> None:
         assert (chain.head, chain.deleting, chain.trim) == (11, 11, DLSN(11, 0, 0))
         assert chain.head_seq == 20
         assert set(client.cluster.ledgers) == await named_ledgers(client.cluster), "S18"
-        pages = {f"streams/ab/pages/{chain_store.page_name(page)}" for page in chain.pages}
+        pages = {f"{pages_path('ab')}/{chain_store.page_name(page)}" for page in chain.pages}
         assert {path for path in below(client.cluster) if "/pages/" in path} == pages
 
     assert await each_kill(paged_stream, delete_ten, check) > 20
@@ -178,7 +181,7 @@ async def test_a_stream_is_deleted_under_a_writer_that_goes_on() -> None:
     writer.abort()
     # A page that it wrote on the way comes below a record that is gone; ids are never used again.
     client = cluster.client()
-    await client.records.change(Change("streams/ab/pages/0-00000000000000ff", b"slow"))
+    await client.records.change(Change(f"{pages_path('ab')}/0-00000000000000ff", b"slow"))
     await Janitor(as_client(client)).pass_once()
     assert cluster.ledgers == {} and below(cluster) == set()
 
@@ -221,4 +224,4 @@ async def test_a_stream_that_is_deleted_by_name_leaves_nothing() -> None:
     assert await stream.truncate(AtSeq(1)) == DLSN(2, 0, 0)
     await space.delete_stream("orders")
     assert cluster.ledgers == {}
-    assert not any(path.startswith("streams/") for path in cluster.records.values), "S18"
+    assert not any(path.startswith(f"{STREAMS}/") for path in cluster.records.values), "S18"

@@ -17,6 +17,7 @@ from fastbk.stream import chain_store, janitor
 from fastbk.stream.audit import AuditFile, Event
 from fastbk.stream.cursor_state import CursorRecord, CursorState, put_record
 from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.truncation import truncate
@@ -81,7 +82,9 @@ async def writing(cluster: Cluster, records: int, stream_id: str = "ab") -> Stre
 
 async def put_cursor(cluster: Cluster, name: str, mark: DLSN, **fields: object) -> None:
     record = CursorRecord(CursorState(mark=mark), **fields)  # type: ignore[arg-type]
-    await cluster.client().records.change(Change(f"streams/ab/cursors/{name}", put_record(record)))
+    await cluster.client().records.change(
+        Change(f"{cursors_path('ab')}/{name}", put_record(record))
+    )
 
 
 async def test_an_idle_stream_rolls_by_age_and_obeys_retention(clock: Clock) -> None:
@@ -185,7 +188,7 @@ async def test_one_streams_trouble_does_not_stop_the_others() -> None:
         await new_stream(cluster, name)
         await write_segments(cluster.client(), 3, stream_id=name)
         await truncate(context_of(cluster.client(), name), DLSN(3, 0, 0))
-    path = "streams/bad/chain"
+    path = chain_path("bad")
     held = await cluster.client().records.read(path)
     assert held is not None
     await cluster.client().records.change(Change(path, b"FBKC\x01damaged", held.version))
@@ -257,9 +260,9 @@ async def test_several_janitors_at_once_beside_a_writer(
         chain = await chain_of(cluster)
         assert chain.end_seq == 40 and chain.head > 10
         assert set(cluster.ledgers) == await named_ledgers(cluster), "S18"
-        names = {path for path in cluster.records.values if path.startswith("streams/ab/pages")}
-        assert names == {f"streams/ab/pages/{chain_store.page_name(one)}" for one in chain.pages}
-        assert not any(path.startswith("streams/gone") for path in cluster.records.values)
+        names = {path for path in cluster.records.values if path.startswith(pages_path("ab"))}
+        assert names == {f"{pages_path('ab')}/{chain_store.page_name(one)}" for one in chain.pages}
+        assert not any(path.startswith(stream_path("gone")) for path in cluster.records.values)
 
 
 def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
+from fastbk.stream.paths import STREAMS, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.tree_records import StreamRecord, get
+from fastbk.stream.tree_records import ROOT_ID, StreamRecord, get
 from tests.unit.meta.test_metadata_store import Open, open_driver
 
 __all__ = ["open_driver"]
@@ -259,13 +260,17 @@ async def test_deletion_takes_the_names_at_once(open_driver: Open) -> None:
         with pytest.raises(StreamNotFound):
             await streams[0].info()
         for stream_id in ids:
-            raw = await client.records.read(f"streams/{stream_id}")
+            raw = await client.records.read(stream_path(stream_id))
             assert raw is None or get(StreamRecord, raw.value, "").deleting
         again = await below.create_stream("s0")
         assert (await again.context()).stream_id not in ids
         await top.delete(recursive=True)
         assert not await top.exists() and await client.namespace().stream_count() == 0
         assert [one.path async for one in client.namespace().namespaces()] == []
-        assert await client.records.children("namespaces") in ([], ["root"])
+        part = namespace_path(ROOT_ID).rpartition("/")[0]
+        folder, _, root_part = part.rpartition("/")
+        assert await client.records.children(folder) in ([], [root_part])
+        assert await client.records.children(part) in ([], [ROOT_ID])
+        assert await client.records.children(STREAMS) == [], "what they held is gone, too"
         with pytest.raises(StreamNotFound):
             await top.delete()

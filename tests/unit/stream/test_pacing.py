@@ -10,6 +10,7 @@ from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.pacing import WORKS_MAX
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.writer import StreamWriter
 from fastbk.stream.writer_options import WriterOptions
@@ -45,9 +46,7 @@ async def test_only_some_segments_are_made_at_once() -> None:
 
     async def one(at: int) -> None:
         stream_id = f"{at:04x}"
-        await client.records.change(
-            Change(f"streams/{stream_id}/chain", put_chain(Chain(stream_id)))
-        )
+        await client.records.change(Change(chain_path(stream_id), put_chain(Chain(stream_id))))
         store = ChainStore(client.records, stream_id, 10.0)  # type: ignore[arg-type]
         context = StreamContext(client, store, stream_id, policy)  # type: ignore[arg-type]
         async with StreamWriter(context, WriterOptions()) as writer:

@@ -14,6 +14,7 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.records import chunk_of
 from fastbk.stream.writer import StreamWriter
@@ -29,7 +30,7 @@ def context_of(client: FakeClient, policy: StreamPolicy) -> StreamContext:
 
 
 async def new_stream(cluster: Cluster) -> None:
-    await cluster.client().records.change(Change("streams/ab/chain", put_chain(Chain("ab"))))
+    await cluster.client().records.change(Change(chain_path("ab"), put_chain(Chain("ab"))))
 
 
 async def payloads_of(cluster: Cluster) -> list[tuple[int, int, bytes]]:

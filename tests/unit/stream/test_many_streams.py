@@ -1,0 +1,113 @@
+"""As many streams, and names, as one answer of ZooKeeper's could not list: every answer is bounded by the layout."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+
+import pytest
+
+import fastbk
+from fastbk.errors import QuotaExceeded
+from fastbk.meta.api import MetadataStore
+from fastbk.meta.records import Change
+from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper_calls import Call
+from fastbk.stream import paths
+from fastbk.stream.bulk import ids_below
+from fastbk.stream.catalog import Catalog
+from fastbk.stream.namespace import Namespace
+from fastbk.stream.tree_records import ROOT_ID, UsageRecord, new_id, put
+from tests.fixtures.fake_ledgers import Cluster
+from tests.style.tree import walk
+from tests.unit.meta.test_metadata_store import Open, open_driver
+
+__all__ = ["open_driver"]
+ANSWER_BYTES_MAX = 1 << 20
+"""What clients of ZooKeeper take in one packet (jute.maxbuffer)."""
+IDS = 100_000
+AT_ONCE = 2_000
+
+
+def write_ids(store: MetadataStore, ids: list[str]) -> None:
+    """Write records of streams that say nothing; into ZooKeeper without reading any of them back."""
+    if not isinstance(store, ZooKeeperStore):
+        for at in range(0, len(ids), 10 * AT_ONCE):
+            some = ids[at : at + 10 * AT_ONCE]
+            store.records.change([Change(paths.stream_path(one), b"{}") for one in some])
+        return
+    store.records.change([Change(paths.stream_path(f"{at:02x}" * 8), b"{}") for at in range(256)])
+    client, where = store._session.client, store.records._path  # type: ignore[attr-defined]
+    for at in range(0, len(ids), AT_ONCE):
+        some = [where(paths.stream_path(one)) for one in ids[at : at + AT_ONCE]]
+        for pending in [client.create_async(path, b"{}") for path in some]:
+            pending.get(timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("open_driver", ["memory", "sqlite", "zookeeper"], indirect=True)
+def test_all_ids_are_listed_in_answers_of_some_kilobytes(
+    open_driver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ids, largest, listed = (
+        open_driver(),
+        [new_id() for _ in range(IDS)],
+        0,
+        Call.children_all,
+    )
+    write_ids(store, ids)
+
+    def seen(self: Call, wanted: list[str]) -> list[list[str] | None]:
+        nonlocal largest
+        found = listed(self, wanted)
+        largest = max(largest, *(sum(4 + len(one) for one in names or ()) for names in found))
+        return found
+
+    monkeypatch.setattr(Call, "children_all", seen)
+
+    async def run() -> None:
+        found: list[str] = []
+        async with fastbk.connect(store) as client:
+            async for some in ids_below(client.records, paths.STREAMS, paths.streams_path):
+                assert len(some) < IDS / 20, "bounded memory: some parts at a time"
+                found += some
+        assert len(found) == len(set(found)) and set(ids) <= set(found)
+
+    asyncio.run(run())
+    assert largest < ANSWER_BYTES_MAX / 20
+    assert largest > 0 or not isinstance(store, ZooKeeperStore)
+
+
+def test_the_longest_names_are_spread_over_parts_that_can_be_listed() -> None:
+    sizes: Counter[str] = Counter()
+    for number in range(paths.NAMES_MAX):
+        part, _, name = paths.entry_path("ns", f"{number:0255d}").rpartition("/")
+        sizes[part] += 4 + len(name)
+    assert len(sizes) == paths.NAME_PARTS
+    assert max(sizes.values()) < ANSWER_BYTES_MAX
+
+
+async def test_a_namespace_that_is_full_of_names_says_what_to_do() -> None:
+    cluster = Cluster()
+    root = Namespace(Catalog(cluster.client()))  # type: ignore[arg-type]
+    await root.create_streams(["a", "b"])
+    usage = UsageRecord(streams=2, changes=1, names=paths.NAMES_MAX - 1)
+    where = paths.usage_path(ROOT_ID)
+    version = cluster.records.values[where].version
+    await cluster.client().records.change(Change(where, put(usage), version))
+    await root.namespace("below").create()
+    for refused in (root.create_stream("c"), root.namespace("other").create()):
+        with pytest.raises(QuotaExceeded, match="make namespaces below it"):
+            await refused
+    await root.rename_stream("a", "z")
+    await root.namespace("below").create_streams(["c", "d"])
+    await root.delete_stream("b")
+    await root.create_stream("b")
+
+
+def test_paths_are_written_in_one_place() -> None:
+    words = re.compile(r"""["'](streams|namespaces|usage)/""")
+    found = [name for name, path in walk((".py",), "fastbk") if words.search(path.read_text())]
+    assert found == []
