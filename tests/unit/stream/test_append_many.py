@@ -15,6 +15,7 @@ from fastbk.stream.blocking_writer import BlockingStreamWriter
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
 from fastbk.stream.cursor import Cursor
+from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer import StreamWriter
 from fastbk.stream.writer_options import WriterOptions
@@ -57,7 +58,7 @@ Make = Callable[[], BlockingStreamWriter]
 def cluster() -> Cluster:
     """One with the stream."""
     made = Cluster()
-    made.client().records._change([Change(f"streams/{STREAM}/chain", put_chain(Chain(STREAM)))])
+    made.client().records._change([Change(chain_path(STREAM), put_chain(Chain(STREAM)))])
     return made
 
 
