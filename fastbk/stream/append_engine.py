@@ -28,6 +28,7 @@ from fastbk.stream.context import StreamContext
 from fastbk.stream.pacing import segment_works
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
+from fastbk.stream.roll_age import roll_age
 from fastbk.stream.segment_keeper import SegmentKeeper
 from fastbk.stream.segment_writer import SegmentWriter
 from fastbk.stream.writer_options import WriterOptions
@@ -67,6 +68,7 @@ class AppendEngine:
         self._works = segment_works(context.client)
         self._options = options
         self._policy = policy
+        self._age = roll_age(0.0, 0)
         self._progressed = progressed
         self._loop = asyncio.get_running_loop()
         self._time_us = chain.last_time_us
@@ -146,19 +148,19 @@ class AppendEngine:
             return None
         if self._is_stopped:
             return segment
-        self._is_rolling = self._is_rolling or self._is_used(segment, 1.0)
+        age_s = segment.age_s(time.monotonic())
+        self._is_rolling = (
+            self._is_rolling or self._age.is_roll_due(age_s) or self._is_used(segment, 1.0)
+        )
         if self._is_rolling and keeper.ready is not None:
             return None if segment.in_flight else self._roll_over()
-        if self._is_rolling or self._is_used(segment, 0.5):
+        if self._is_rolling or self._age.is_ready_due(age_s) or self._is_used(segment, 0.5):
             keeper.want()
         return segment
 
     def _is_used(self, segment: SegmentWriter, share: float) -> bool:
-        """Return whether so much of a segment's size or age is used."""
-        if segment.records == 0:
-            return False
-        by_size = 0 < share * self._policy.roll_bytes <= segment.size_bytes
-        return by_size or 0 < share * self._policy.roll_age_s <= segment.age_s(time.monotonic())
+        """Return whether so much of a segment's size is used."""
+        return 0 < share * self._policy.roll_bytes <= segment.size_bytes
 
     async def roll(self) -> None:
         """Return when another segment than now is written, which the next records go to, or the writer has ended."""
@@ -180,6 +182,7 @@ class AppendEngine:
     def _begin(self) -> SegmentWriter:
         self.segment = self.keeper.take()
         self._policy = self._next_policy
+        self._age = roll_age(self._policy.roll_age_s, self.segment.ledger.ledger_id)
         self._cancel("first")
         self._wake_rolled()
         self._look_at_age()
@@ -188,9 +191,9 @@ class AppendEngine:
     def _look_at_age(self) -> None:
         """A segment that nobody writes to any more ends by its age all the same."""
         self._cancel("age")
-        if self._is_stopped or not self._policy.roll_age_s:
+        if self._is_stopped or self.segment is None or not self._policy.roll_age_s:
             return
-        pause_s = min(max(self._policy.roll_age_s / 4, 0.05), 60.0)
+        pause_s = self._age.look_s(self.segment.age_s(time.monotonic()))
         self._timers["age"] = self._loop.call_later(pause_s, self._look_at_age)
         self._segment_for_next()
 

@@ -35,7 +35,7 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     digest: Digest = "crc32c"
     compression: Compression = "none"
     roll_age_s: float = 2 * HOUR_S
-    """A segment ends when it is so old, or so large; whichever comes first. 0: not by age."""
+    """A segment ends in the last tenth of this age, or when it is so large; whichever comes first. 0: not by age."""
     roll_bytes: int = 256 * MIB
     """0: not by size."""
     retention_age_s: float = 0.0
