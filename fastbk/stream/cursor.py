@@ -94,6 +94,8 @@ class Cursor:
         self._raises = on_gap == "raise"
         self._parts: _Parts | None = None
         self._records: Iterator[Record] = iter(())
+        self._chunk: Chunk | None = None
+        self._handed_out = 0
         self._room: list[asyncio.Future[None]] = []
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -180,20 +182,33 @@ class Cursor:
         while True:
             parts = self._alive()
             for record in self._records:
+                self._handed_out += 1
                 if not parts.acks.is_done(record.seq):
                     return record
+            self._forget_chunk()
             item = await parts.delivery.next(CHUNK_RECORDS, CHUNK_BYTES, None)
             if item is None:
                 raise StopAsyncIteration
             if isinstance(item, Gap):
                 return item
-            self._records = iter(item)
+            self._records, self._chunk, self._handed_out = iter(item), item, 0
+
+    def _forget_chunk(self) -> None:
+        self._records, self._chunk = iter(()), None
+
+    def _delivery(self) -> CursorDelivery:
+        """Return what hands out many records at once, with what iteration took and has not handed out before it."""
+        delivery, chunk, at = self._alive().delivery, self._chunk, self._handed_out
+        self._forget_chunk()
+        if chunk is not None and at < len(chunk):
+            delivery.give_back(chunk[at:])
+        return delivery
 
     async def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
     ) -> AsyncGenerator[Chunk | Gap, None]:
         """Yield records that are not done, in chunks: one ends where something done follows. Ends as iteration does."""
-        while (item := await self._alive().delivery.next(max_records, max_bytes, None)) is not None:
+        while (item := await self._delivery().next(max_records, max_bytes, None)) is not None:
             yield item
 
     async def read(
@@ -203,7 +218,7 @@ class Cursor:
         timeout: float | None = None,
     ) -> Chunk | Gap | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
-        return await self._alive().delivery.next(max_records, max_bytes, timeout)
+        return await self._delivery().next(max_records, max_bytes, timeout)
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
@@ -271,7 +286,7 @@ class Cursor:
         """
         parts = self._alive()
         mark = await start_of(parts.context, where)
-        self._records = iter(())
+        self._forget_chunk()
         await parts.delivery.seek(mark)
         parts.acks.reset(mark)
         parts.flusher.touch()

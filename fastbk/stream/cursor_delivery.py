@@ -44,6 +44,7 @@ class CursorDelivery:
         self._failure: Error | None = None
         self._parts: deque[Chunk] = deque()
         self._gap: Gap | None = None
+        self._is_told = False
         self._expected = acks.mark_seq
         self._window: deque[Chunk] = deque()
         self._window_bytes = 0
@@ -76,6 +77,10 @@ class CursorDelivery:
             if gap is not None:
                 return gap
 
+    def give_back(self, chunk: Chunk) -> None:
+        """These records, the last that were handed out, are handed out next."""
+        self._parts.appendleft(chunk)
+
     def _part(self, max_records: int) -> Chunk | None:
         while self._parts:
             chunk = self._parts.popleft()
@@ -96,6 +101,7 @@ class CursorDelivery:
         """Take note of what came; return the gap before it, if something not done is missing."""
         first, expected = chunk.first_seq, self._expected
         gap, self._gap = self._gap, None
+        is_told, self._is_told = self._is_told and gap is None, False
         self._expected = first + len(chunk)
         if expected == NONE and (gap is None or self._acks.mark_seq != NONE):
             self._acks.first_is(first)
@@ -111,12 +117,18 @@ class CursorDelivery:
         missing = sum(high - low for low, high in self._acks.not_done(expected, first))
         if not missing:
             return None
+        if is_told:
+            self._pass(expected, first, chunk.first_dlsn)
+            return None
         kind: Literal["trimmed", "lost"] = "lost" if gap is None else gap.kind
         at = self._acks.mark if gap is None else gap.first
         found = self._missed(Gap(kind, at, chunk.first_dlsn, missing))
-        self._acks.pass_gap(expected, first, chunk.first_dlsn)
-        self._changed()
+        self._pass(expected, first, chunk.first_dlsn)
         return found
+
+    def _pass(self, first: int, end: int, position: DLSN) -> None:
+        self._acks.pass_gap(first, end, position)
+        self._changed()
 
     def _see_end(self) -> Gap | None:
         """Nothing comes now, or ever: return the gap that was met, if something not done may be missing."""
@@ -124,6 +136,8 @@ class CursorDelivery:
         if gap is None or gap.records == 0:
             return None
         if self._expected == NONE or gap.records is None:
+            # How many there were the next record's number tells; that something is gone is told only once.
+            self._is_told = True
             return self._missed(gap)
         first, end = self._expected, self._expected + gap.records
         missing = sum(high - low for low, high in self._acks.not_done(first, end))
@@ -131,8 +145,7 @@ class CursorDelivery:
         if not missing:
             return None
         found = self._missed(replace(gap, records=missing))
-        self._acks.pass_gap(first, end, gap.next)
-        self._changed()
+        self._pass(first, end, gap.next)
         return found
 
     def _missed(self, gap: Gap) -> Gap:
@@ -161,7 +174,7 @@ class CursorDelivery:
     async def seek(self, mark: DLSN) -> None:
         """Go on at the mark, whose number is not known."""
         await self._source.seek(mark)
-        self._gap, self._failure = None, None
+        self._gap, self._failure, self._is_told = None, None, False
         self._parts.clear()
         self._window.clear()
         self._window_bytes = 0

@@ -17,7 +17,14 @@ from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.read_ahead import ReadAhead
 from fastbk.stream.reader_front import ReaderFront
 from fastbk.stream.records import Chunk, Gap, Record, chunk_of
-from fastbk.stream.search import find_key, first, key_of, resolve, tail_position
+from fastbk.stream.search import (
+    find_key,
+    first,
+    key_of,
+    position_behind,
+    resolve,
+    tail_position,
+)
 from fastbk.stream.segment_search import Key
 
 CHUNK_BYTES = 1024 * 1024
@@ -95,9 +102,12 @@ class StreamReader:
         """Return where to begin; with the key, where nothing that reaches it is there yet."""
         if isinstance(start, AtTxid | AtTime | AtSeq):
             context, key = self._context, key_of(start)
-            end = await resolve(context, "latest")
+            tail = await tail_position(context)
+            end = await position_behind(context, tail)
             found = await find_key(context, key)
             if found is None:
+                if isinstance(start, AtSeq) and tail is not None and start.seq <= tail.seq:
+                    return FIRST, None  # it was truncated, with all behind it, which has to be told
                 return end, key
             if isinstance(start, AtSeq):
                 kept = await first(context)

@@ -62,7 +62,11 @@ async def resolve(context: StreamContext, start: Start) -> DLSN:
 
 async def end_position(context: StreamContext) -> DLSN:
     """Return the position behind the last visible record, not before the trim point."""
-    tail = await tail_position(context)
+    return await position_behind(context, await tail_position(context))
+
+
+async def position_behind(context: StreamContext, tail: Position | None) -> DLSN:
+    """Return the position behind the tail that was found, not before the trim point."""
     trim = (await context.store.read()).chain.trim
     return trim if tail is None else max(trim, tail.next)
 
@@ -285,5 +289,3 @@ async def tail_position(context: StreamContext, *, fresh: bool = True) -> Positi
 def _position_of(chunk: Chunk) -> Position:
     last = chunk.last
     return Position(last.dlsn, last.seq, last.txid, last.time_us, chunk.next_dlsn)
-
-
