@@ -44,6 +44,14 @@ def format_duration_us(duration_us: float) -> str:
     return f"{duration_us / 1e6:.1f} s"
 
 
+def format_span_s(span_s: float) -> str:
+    """Return whole days, hours or minutes where it is as much (`7 d`, `2 h`, `90 min`), else seconds (`1.5 s`)."""
+    for unit, each_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if span_s >= each_s and span_s % each_s == 0:
+            return f"{span_s / each_s:,.0f} {unit}"
+    return f"{span_s:g} s"
+
+
 def format_count(count: int, noun: str, plural: str | None = None) -> str:
     """Return `count` with its noun (`1 bookie`, `2,000 entries`); `plural` where it is more than an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

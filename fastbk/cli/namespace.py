@@ -3,75 +3,66 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
-from fastbk.cli.stream_options import add_inherit, add_policy, policy_facts, policy_of
+from fastbk.cli.options import add_json, add_metadata, note, print_json
+from fastbk.cli.stream_options import (
+    add_inherit,
+    add_policy,
+    policy_facts,
+    policy_lines,
+    policy_of,
+)
+from fastbk.cli.stream_verbs import add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from fastbk.cli.stream_verbs import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.namespace import Namespace
-
-    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    create = _of_one(verbs, "create", "make a namespace, and those above it that are missing")
+    create = add_verb_of_one(
+        verbs, "create", "make a namespace, and those above it that are missing", "NAMESPACE"
+    )
     create.add_argument("--exist-ok", action="store_true", help="leave one that is there alone")
     add_policy(create)
-    listing = verbs.add_parser("list", help="print the namespaces below one")
+    listing = add_verb(verbs, "list", "print the namespaces below one")
     listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
     listing.add_argument("--recursive", "-r", action="store_true", help="and those below them")
-    info = verbs.add_parser("info", help="print a namespace's policy, its own and what holds")
+    info = add_verb(verbs, "info", "print a namespace's policy, its own and what holds")
     info.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
-    change = verbs.add_parser(
-        "set",
-        help="change a namespace's policy; its streams follow at their next segment",
+    change = add_verb(
+        verbs, "set", "change a namespace's policy; its streams follow at their next segment"
     )
     change.add_argument("namespace", metavar="NAMESPACE", help='such as shop/eu; "": the root')
     add_policy(change)
     add_inherit(change)
-    rename = _of_one(verbs, "rename", "give a namespace another name; its streams go on")
+    rename = add_verb_of_one(
+        verbs, "rename", "give a namespace another name; its streams go on", "NAMESPACE"
+    )
     rename.add_argument("name", metavar="NAME", help="without slashes: it stays where it is")
-    delete = _of_one(verbs, "delete", "delete a namespace that is empty")
+    delete = add_verb_of_one(verbs, "delete", "delete a namespace that is empty", "NAMESPACE")
     delete.add_argument(
         "--recursive", "-r", action="store_true", help="and first all in it, for good"
     )
-    watch = verbs.add_parser("watch", help="print what is in a namespace, and what happens there")
+    watch = add_verb(verbs, "watch", "print what is in a namespace, and what happens there")
     watch.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
     for one in (create, listing, info, change, rename, delete, watch):
         add_metadata(one)
         add_json(one)
 
 
-def _of_one(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
-) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=text, description=text)
-    parser.add_argument("namespace", metavar="NAMESPACE", help="such as shop/eu")
-    return parser
-
-
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
-    return asyncio.run(_connected(metadata_uri(options), _VERBS[options.verb], options))
-
-
-async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
-    import fastbk
-
     options.namespace = options.namespace.strip("/")
-    async with fastbk.connect(uri) as client:
-        return await verb(client, options)
+    return run_verb(options, _VERBS)
 
 
 async def _create(client: Client, options: argparse.Namespace) -> int:
@@ -113,8 +104,7 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
                     "effective": effective})  # fmt: skip
         return 0
     print(f"namespace  {options.namespace or '(the root)'}\nstreams    {streams:,}")
-    for name, value in effective.items():
-        print(f"  {name:<18} {value!s:<12} {'set here' if name in own else 'inherited'}")
+    print("\n".join(policy_lines(effective, own)))
     return 0
 
 

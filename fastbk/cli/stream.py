@@ -3,71 +3,81 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from fastbk.cli import stream_append, stream_read
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.options import add_json, add_metadata, note, print_json
 from fastbk.cli.stream_options import (
     START_HELP,
     add_inherit,
     add_policy,
     policy_facts,
+    policy_lines,
     policy_of,
     split_name,
     start_of,
     stream_of,
 )
+from fastbk.cli.stream_verbs import EXAMPLES, add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from fastbk.cli.stream_verbs import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.listing import StreamInfo
-
-    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    create = verbs.add_parser("create", help="make streams in a namespace that is there")
+    create = add_verb(verbs, "create", "make streams in a namespace that is there")
     create.add_argument("streams", nargs="+", metavar="STREAM", help="such as shop/orders")
     create.add_argument("--exist-ok", action="store_true", help="leave those that are there alone")
     add_policy(create)
 
-    append = _of_one(verbs, "append", "append the lines of a file or stdin, a line a record")
+    append = add_verb_of_one(
+        verbs, "append", "append the lines of a file or stdin, a line a record", "STREAM"
+    )
     stream_append.add_arguments(append)
-    read = _of_one(verbs, "read", "print records")
+    read = add_verb_of_one(verbs, "read", "print records", "STREAM")
     stream_read.add_read_arguments(read)
-    tail = _of_one(verbs, "tail", "print the last records, and what comes, until Ctrl-C")
+    tail = add_verb_of_one(
+        verbs, "tail", "print the last records, and what comes, until Ctrl-C", "STREAM"
+    )
     stream_read.add_tail_arguments(tail)
 
-    info = _of_one(verbs, "info", "print what is known of a stream")
-    change = _of_one(verbs, "set", "change a stream's own policy, from its next segment on")
+    info = add_verb_of_one(verbs, "info", "print what is known of a stream", "STREAM")
+    change = add_verb_of_one(
+        verbs, "set", "change a stream's own policy, from its next segment on", "STREAM"
+    )
     add_policy(change)
     add_inherit(change)
 
-    listing = verbs.add_parser("list", help="print the streams of a namespace, with sizes")
+    listing = add_verb(verbs, "list", "print the streams of a namespace, with sizes")
     listing.add_argument("namespace", nargs="?", default="", metavar="NAMESPACE", help="the root")
     listing.add_argument("--prefix", default="", metavar="TEXT", help="names that begin with it")
     listing.add_argument(
         "--recursive", "-r", action="store_true", help="those of the namespaces below, too"
     )
 
-    truncate = _of_one(verbs, "truncate", "cut off all records before a position, for good")
+    truncate = add_verb_of_one(
+        verbs, "truncate", "cut off all records before a position, for good", "STREAM"
+    )
     truncate.add_argument("--before", required=True, metavar="POSITION", help=START_HELP)
-    rename = _of_one(verbs, "rename", "give a stream another name in its namespace")
+    rename = add_verb_of_one(
+        verbs, "rename", "give a stream another name in its namespace", "STREAM"
+    )
     rename.add_argument("name", metavar="NAME")
-    cursors = _of_one(verbs, "cursors", "print a stream's durable cursors")
+    cursors = add_verb_of_one(verbs, "cursors", "print a stream's durable cursors", "STREAM")
     cursors.add_argument("--delete", metavar="CURSOR", help="delete this one instead")
-    seal = _of_one(verbs, "seal", "end a stream for good: it can be read, not written any more")
-    delete = verbs.add_parser("delete", help="delete streams for good, data, cursors and all")
-    delete.add_argument("streams", nargs="+", metavar="STREAM")
+    seal = add_verb_of_one(
+        verbs, "seal", "end a stream for good: it can be read, not written any more", "STREAM"
+    )
+    delete = add_verb(verbs, "delete", "delete streams for good, data, cursors and all")
+    delete.add_argument("streams", nargs="+", metavar="STREAM", help=EXAMPLES["STREAM"])
 
     for one in (
         create,
@@ -87,24 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_json(one)
 
 
-def _of_one(
-    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
-) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=text, description=text)
-    parser.add_argument("stream", metavar="STREAM", help="namespace and name, such as shop/orders")
-    return parser
-
-
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
-    return asyncio.run(_connected(metadata_uri(options), _VERBS[options.verb], options))
-
-
-async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
-    import fastbk
-
-    async with fastbk.connect(uri) as client:
-        return await verb(client, options)
+    return run_verb(options, _VERBS)
 
 
 async def _create(client: Client, options: argparse.Namespace) -> int:
@@ -128,11 +123,15 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     if last is not None:
         found |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
         found["last_visible_txid"] = last.txid
-    found["policy"] = policy_facts(await stream.effective_policy())
+    begin = await stream.first()
+    found["visible_records"] = 0 if begin is None or last is None else last.seq + 1 - begin.seq
+    effective = policy_facts(await stream.effective_policy())
     if options.json:
-        print_json(found)
-    else:
-        print_facts(found)
+        print_json(found | {"policy": effective})
+        return 0
+    print_facts(found)
+    print("policy")
+    print("\n".join(policy_lines(effective, policy_facts(await stream.policy()))))
     return 0
 
 
@@ -156,13 +155,10 @@ def facts(info: StreamInfo) -> dict[str, object]:
 
 
 def print_facts(found: dict[str, object]) -> None:
-    """Print facts a line each, what is inside one below it."""
+    """Print facts a line each."""
     width = max(map(len, found))
     for name, value in found.items():
-        if isinstance(value, dict):
-            text = ", ".join(f"{key}={one}" for key, one in value.items()) or "-"
-        else:
-            text = "-" if value is None or value == "" else str(value)
+        text = "-" if value is None or value == "" else str(value)
         print(f"{name:<{width}}  {text}")
 
 
@@ -205,7 +201,9 @@ async def _truncate(client: Client, options: argparse.Namespace) -> int:
 
     before = start_of(options.before)
     if before == "earliest":
-        raise ConfigError(f"nothing lies before earliest: --before takes {START_HELP}")
+        raise ConfigError(
+            "nothing lies before earliest: --before takes what is to be the first record; latest: all go"
+        )
     trim = await truncate(await stream_of(client, options.stream).context(), before)
     if options.json:
         print_json({"stream": options.stream, "trim": str(trim)})

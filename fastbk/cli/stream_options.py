@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, PolicyInvalid
-from fastbk.units import parse_duration_us, parse_size
+from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -70,7 +70,8 @@ def _value(name: str, text: str) -> object:
         if name.endswith("_s"):
             return parse_duration_us(text) / 1e6
     except ValueError as error:
-        raise PolicyInvalid(f"{name}: {error}") from error
+        example = "64MiB" if name.endswith("_bytes") else "90s, 2h or 7d"
+        raise PolicyInvalid(f"{name}: {text!r} cannot be: write it like {example}") from error
     return {"true": True, "yes": True, "false": False, "no": False}.get(text, text)
 
 
@@ -80,6 +81,25 @@ def policy_facts(policy: StreamPolicy | PolicyPatch) -> dict[str, object]:
 
     found = msgspec.structs.asdict(policy)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def policy_lines(effective: dict[str, object], own: dict[str, object]) -> list[str]:
+    """Return a line a field: its value, where it is from, and what that means for people."""
+    return [
+        f"  {name:<18} {value!s:<12} {'set here' if name in own else 'inherited':<9}  {_said(name, value)}".rstrip()
+        for name, value in effective.items()
+    ]
+
+
+def _said(name: str, value: object) -> str:
+    """Return what a value means, where its number does not say it."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return ""
+    if not value:
+        return "never by age" if name == "roll_age_s" else "no limit"
+    if name.endswith("_bytes"):
+        return format_size(int(value))
+    return format_span_s(value) if name.endswith("_s") else ""
 
 
 def split_name(path: str) -> tuple[str, str]:

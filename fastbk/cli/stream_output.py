@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from fastbk.stream.records import Gap, Record
 
 
+WORDS = {"trimmed": "were truncated", "lost": "are lost: no bookie gives them"}
+
+
 def print_record(record: Record, options: argparse.Namespace) -> None:
     """Print one record as the options want it."""
     out = sys.stdout.buffer
@@ -43,7 +46,7 @@ def print_gap(gap: Gap, options: argparse.Namespace) -> None:
     else:
         sys.stdout.flush()
         print(
-            f"fastbk: {how_many} records from {gap.first} up to {gap.next} are {gap.kind}",
+            f"fastbk: {how_many} records from {gap.first} up to {gap.next} {WORDS[gap.kind]}",
             file=sys.stderr,
         )
 

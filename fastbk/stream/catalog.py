@@ -149,8 +149,12 @@ class Catalog:
             name, entry = path[: at + 1], entries[at].value
             if entry is None or entry.kind != "namespace":
                 self._ids.pop(name, None)
-                what = "is a stream" if entry is not None else "is not there"
-                raise StreamNotFound(f"there is no namespace {label(path)}: {label(name)} {what}")
+                why = "create it first"
+                if entry is not None:
+                    why = f"{label(name)} is a stream"
+                elif name != path:
+                    why = f"{label(name)} is not there"
+                raise StreamNotFound(f"there is no namespace {label(path)}: {why}")
             if at + 1 >= len(ids) or ids[at + 1] != entry.id:
                 if len(self._ids) >= IDS_KEPT:
                     self._ids.clear()

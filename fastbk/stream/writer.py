@@ -16,6 +16,7 @@ from fastbk.errors import (
     LedgerFenced,
     MetadataConflict,
     QuorumTimeout,
+    StreamSealed,
     WriterFailed,
     WriterFenced,
 )
@@ -108,6 +109,10 @@ class StreamWriter:
         client, store, owner = self._context.client, self._context.store, new_owner()
         try:
             return await open_stream(client, store, owner)
+        except StreamSealed as error:
+            raise StreamSealed(
+                f"{self._context.name} has ended: it was sealed, and nothing can be appended any more"
+            ) from error
         except MetadataConflict as error:
             if not error.retryable:
                 raise

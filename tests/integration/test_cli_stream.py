@@ -115,7 +115,9 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
     info = cli.json("stream", "info", "lines/a")
     assert (info["records"], info["segments"], info["sealed"]) == (4, 2, False)
     cli("stream", "set", "lines/a", "--set", "roll_bytes=5MiB")
-    assert "roll_bytes=5242880" in cli("stream", "info", "lines/a")
+    assert ["roll_bytes", "5242880", "set", "here", "5.0", "MiB"] in [
+        line.split() for line in cli("stream", "info", "lines/a").splitlines()
+    ]
     assert cli("stream", "seal", "lines/a") == "2.0.0\n"
     assert "has ended" in cli.fails("stream", "append", "lines/a", stdin=b"x")
 
@@ -252,3 +254,60 @@ def test_a_stream_is_truncated_at_a_position(cli: Cli) -> None:
     assert "nothing lies before" in cli.fails(
         "stream", "truncate", "cut/a", "--before", "earliest", code=2
     )
+
+
+def test_a_policy_is_told_in_words_with_where_each_value_is_from(cli: Cli) -> None:
+    cli("namespace", "create", "words", "--set", "roll_bytes=64MiB")
+    cli("stream", "create", "words/a", "--set", "retention_age=7d")
+    for info in (cli("namespace", "info", "words"), cli("stream", "info", "words/a")):
+        lines = {line.split()[0]: line.split()[1:] for line in info.splitlines()}
+        assert lines["roll_age_s"] == ["7200.0", "inherited", "2", "h"]
+        assert lines["hard_bytes"] == ["0", "inherited", "no", "limit"]
+        assert lines["roll_bytes"][-2:] == ["64.0", "MiB"]
+        assert lines["ensemble"] == ["3", "inherited"]
+    assert lines["retention_age_s"] == ["604800.0", "set", "here", "7", "d"]
+    assert "7d" in cli.fails("stream", "set", "words/a", "--set", "roll_age=soon", code=2)
+
+
+def test_what_is_visible_is_counted_in_open_and_truncated_streams(cli: Cli) -> None:
+    cli("namespace", "create", "seen", "--exist-ok")
+    cli("stream", "create", "seen/a")
+    assert cli.json("stream", "info", "seen/a")["visible_records"] == 0
+    cli("stream", "append", "seen/a", stdin=b"1\n2\n3\n")
+    cli("stream", "truncate", "seen/a", "--before", "seq:1")
+    with cli.start("stream", "append", "seen/a") as appending:
+        assert appending.stdin is not None
+        appending.stdin.write("4\n")
+        appending.stdin.flush()
+        while cli.json("stream", "info", "seen/a")["visible_records"] != 3:
+            pass
+        appending.communicate(timeout=30)
+
+
+def test_messages_name_what_is_meant_and_what_to_do(cli: Cli) -> None:
+    assert cli.fails("stream", "create", "absent/a").endswith(
+        "there is no namespace absent: create it first\n"
+    )
+    assert "absent is not there" in cli.fails("namespace", "info", "absent/below")
+    cli("namespace", "create", "told", "--exist-ok")
+    cli("stream", "append", "told/a", "--create", stdin=b"1\n2\n")
+    cli("stream", "seal", "told/a")
+    assert "told/a has ended" in cli.fails("stream", "append", "told/a", stdin=b"3\n")
+    cli("stream", "truncate", "told/a", "--before", "seq:1")
+    cli("stream", "read", "told/a", "--from", "1.0.0", "--on-gap", "tell")
+    assert "up to 1.0.1 were truncated" in cli.err
+    cli("stream", "delete", "told/a")
+    assert cli.err == "", "what goes as it should is no line of a log"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("stream", "list"), "print the streams of a namespace, with sizes"),
+        (("stream", "delete"), "delete streams for good, data, cursors and all"),
+        (("namespace", "watch"), "print what is in a namespace, and what happens there"),
+    ],
+)
+def test_each_verb_says_what_it_does(cli: Cli, words: tuple[str, str], text: str) -> None:
+    assert text in cli(*words, "--help")
+    assert "--lifeline" not in cli("janitor", "--help")
