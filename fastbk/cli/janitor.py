@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
-from fastbk.errors import StorageError
-from fastbk.units import format_count
+from fastbk.errors import ConfigError, StorageError
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import AsyncGenerator
 
     from fastbk.stream.audit import Sink
     from fastbk.stream.janitor import Counts, Janitor
@@ -46,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gets a line of JSON before each deletion; default: the log",
     )
     parser.add_argument(
-        "--lifeline", type=int, metavar="FD", help="end when this descriptor, a socket, is closed"
+        "--http",
+        metavar="HOST:PORT",
+        help="answer /metrics and /livez there; port 0: any, the log says which (default: nowhere)",
     )
+    # End when this descriptor, a socket, is closed: for who starts us.
+    parser.add_argument("--lifeline", type=int, metavar="FD", help=argparse.SUPPRESS)
     add_metadata(parser)
     add_json(parser)
 
@@ -78,9 +84,30 @@ async def _run(options: argparse.Namespace) -> int:
             counts = await janitor.pass_once(thorough=True)
             _tell(counts, as_json=options.json)
             return 1 if counts.errors else 0
-        await _until_told(options.interval, janitor)
+        async with _pages(janitor, options.http) as port:
+            await _until_told(options.interval, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
+
+
+@asynccontextmanager
+async def _pages(janitor: Janitor, address: str | None) -> AsyncGenerator[int | None, None]:
+    """Serve its page while the block runs; yield the port."""
+    if address is None:
+        yield None
+        return
+    from fastbk.cli.janitor_page import serve
+    from fastbk.server.config import split_address
+
+    host, port = split_address(address, "--http")
+    try:
+        server = await serve(janitor, host, port)
+    except OSError as error:
+        raise ConfigError(f"--http {address}: cannot listen: {error.strerror}") from error
+    try:
+        yield server.port
+    finally:
+        await server.close()
 
 
 def _sink(path: Path | None) -> Sink:
@@ -95,14 +122,14 @@ def _sink(path: Path | None) -> Sink:
     return AuditFile(path)
 
 
-async def _until_told(interval_s: float, janitor: Janitor) -> None:
+async def _until_told(interval_s: float, janitor: Janitor, port: int | None) -> None:
     """Pass until SIGTERM or SIGINT; a pass under way is left where it is."""
     from fastbk.observe import logs
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    logs.info("janitor.started", interval_s=interval_s)
+    logs.info("janitor.started", interval_s=interval_s, http_port=port)
     running = loop.create_task(janitor.run(stop))
     stopping = loop.create_task(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,6 +156,7 @@ def _tell(counts: Counts, *, as_json: bool) -> None:
                 (counts.cursors_expired, "cursor"),
             )
         ),
+        "reclaimed": f"{format_size(counts.reclaimed_bytes)}, when the bookies' gc looks",
         "failed": format_count(counts.errors, "stream"),
     }
     print(f"{format_count(counts.streams, 'stream')} looked at")

@@ -61,7 +61,11 @@ async def _delete_ledgers(deleter: Deleter, store: ChainStore, known: Known) -> 
     while known.chain.pages:
         page = known.chain.pages[0]
         rows = [row for row in await store.page(page) if row.number >= known.chain.head]
-        await deleter.ledgers_of(store.stream_id, [row.ledger_id for row in rows], REASON)
+        ledger_ids, size_bytes = (
+            [row.ledger_id for row in rows],
+            sum(row.size_bytes for row in rows),
+        )
+        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON, size_bytes=size_bytes)
 
         def decide(chain: Chain, behind: int = page.last + 1) -> Chain:
             return drop_condemned(chain, behind)
@@ -69,7 +73,9 @@ async def _delete_ledgers(deleter: Deleter, store: ChainStore, known: Known) -> 
         known = await store.change(decide, known)
     while ledger_ids := _named(known.chain):
         rows_end, doomed = known.chain.next_number, known.chain.doomed
-        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON)
+        size_bytes = sum(row.size_bytes for row in known.chain.rows)
+        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON, size_bytes=size_bytes)
+        deleter.orphans += len(ledger_ids) - len(known.chain.rows)
 
         def empty(chain: Chain, end: int = rows_end, gone: tuple[int, ...] = doomed) -> Chain:
             return forget_doomed(drop_condemned(chain, end), gone)

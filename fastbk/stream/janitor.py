@@ -72,6 +72,10 @@ class Counts:
     """Taken over, as nobody wrote to them any more."""
     segments_deleted: int = 0
     ledgers_deleted: int = 0
+    orphans_deleted: int = 0
+    """Ledgers among them that were no segment: reserved or made, and never needed."""
+    reclaimed_bytes: int = 0
+    """Of the entries of deleted segments; bookies give the space back when their gc looks."""
     cursors_expired: int = 0
     streams_deleted: int = 0
     errors: int = 0
@@ -91,7 +95,10 @@ class Janitor:
     """Looks at all streams of a client's cluster, again and again.
 
     Attributes:
-        counts: of all passes so far.
+        counts: of all passes so far; a pass that metadata ended early counts, too.
+        early_ends: passes that something ended before they had looked at everything.
+        last_pass_s: how long the last whole pass took, None before the first.
+        last_pass_ended_s: when it ended, by the monotonic clock.
     """
 
     def __init__(
@@ -100,6 +107,9 @@ class Janitor:
         """`sink`: keeps the lines of the audit log."""
         self.options = options or JanitorOptions()
         self.counts = Counts()
+        self.early_ends = 0
+        self.last_pass_s: float | None = None
+        self.last_pass_ended_s: float | None = None
         self._client = client
         self._deleter = Deleter(client, Audit(sink), Pace(self.options.ledgers_per_s))
         self._rolls = IdleRolls(client, self.options.roll_grace_s)
@@ -112,6 +122,7 @@ class Janitor:
             try:
                 await self.pass_once()
             except Error as error:
+                self.early_ends += 1
                 logs.warning("janitor.pass_ended_early", reason=str(error))
             # Several janitors should not go in step.
             wait_s = self.options.interval_s * random.uniform(0.9, 1.1)
@@ -126,15 +137,20 @@ class Janitor:
 
         Raises MetadataUnavailable.
         """
-        counts, began_s, ledgers = Counts(passes=1), time.monotonic(), self._deleter.ledgers
+        counts, began_s, deleter = Counts(passes=1), time.monotonic(), self._deleter
+        before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
         every = 1 if thorough else self.options.thorough_every
         try:
             async for some in all_streams(self._client.records):
                 await self._look_at_all(some, counts, every)
         finally:
             self._pass += 1
-            counts.ledgers_deleted = self._deleter.ledgers - ledgers
+            counts.ledgers_deleted = deleter.ledgers - before[0]
+            counts.orphans_deleted = deleter.orphans - before[1]
+            counts.reclaimed_bytes = deleter.size_bytes - before[2]
             self.counts.add(counts)
+        self.last_pass_s = time.monotonic() - began_s
+        self.last_pass_ended_s = time.monotonic()
         done = counts.as_dict()
         if any(done[name] for name in done if name not in ("passes", "streams")):
             logs.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)

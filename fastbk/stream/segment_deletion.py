@@ -37,9 +37,17 @@ class Deleter:
     pace: Pace = field(default_factory=Pace)
     ledgers: int = 0
     """Deleted so far."""
+    orphans: int = 0
+    """Of these, those that were no segment: made or reserved, and never needed."""
+    size_bytes: int = 0
+    """Of the entries of deleted segments, each once; bookies give it back when their gc looks."""
 
-    async def ledgers_of(self, stream_id: str, ledger_ids: Sequence[int], reason: str) -> None:
-        """Delete ledgers that the stream's chain names. Those that are gone already are fine.
+    async def ledgers_of(
+        self, stream_id: str, ledger_ids: Sequence[int], reason: str, *, size_bytes: int = 0
+    ) -> None:
+        """Delete ledgers that the stream's chain names; those of segments hold `size_bytes`, as the chain says.
+
+        Those that are gone already are fine.
 
         One that was never made will never be made, however slow its writer is.
         """
@@ -55,6 +63,7 @@ class Deleter:
                     raise end
             self.ledgers += len(some)
             await self.pace.spend(len(some))
+        self.size_bytes += size_bytes
 
 
 async def delete_doomed(deleter: Deleter, store: ChainStore, known: Known) -> Known:
@@ -63,6 +72,7 @@ async def delete_doomed(deleter: Deleter, store: ChainStore, known: Known) -> Kn
     if not doomed:
         return known
     await deleter.ledgers_of(store.stream_id, doomed, "doomed: no record is in it")
+    deleter.orphans += len(doomed)
     return await store.change(lambda chain: forget_doomed(chain, doomed), known)
 
 
@@ -85,7 +95,11 @@ async def finish_deleting(deleter: Deleter, store: ChainStore, known: Known, rea
             if known.chain.head == chain.head:
                 raise
             continue  # another janitor was faster: the page is gone with its segments
-        await deleter.ledgers_of(store.stream_id, [row.ledger_id for row in some], reason)
+        ledger_ids, size_bytes = (
+            [row.ledger_id for row in some],
+            sum(row.size_bytes for row in some),
+        )
+        await deleter.ledgers_of(store.stream_id, ledger_ids, reason, size_bytes=size_bytes)
         behind, head_seq = some[-1].number + 1, some[-1].end_seq
 
         def decide(chain: Chain, behind: int = behind, head_seq: int = head_seq) -> Chain:

@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import fastbk
@@ -25,6 +26,7 @@ from fastbk.stream.truncation import truncate
 from fastbk.stream.writer import StreamWriter
 from fastbk.stream.writer_options import WriterOptions
 from fastbk.testing import LocalCluster
+from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.wait import wait_until
 
 FAR = DLSN(1 << 40, 0, 0)
@@ -40,6 +42,11 @@ def words(cluster: LocalCluster, *more: str) -> list[str]:
         cluster.metadata_uri,
         *more,
     ]
+
+
+def page(port: int) -> Exposition:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return parsed(answer.read().decode())
 
 
 def once(cluster: LocalCluster, *more: str) -> dict[str, int]:
@@ -120,9 +127,10 @@ def test_a_pass_does_all_that_is_due(fastbk_cluster: LocalCluster, tmp_path: Pat
 
     asyncio.run(prepare())
     done = once(fastbk_cluster, "--roll-grace", "0", "--audit", str(audit))
+    assert 8 * 1000 < done.pop("reclaimed_bytes") < 8 * 2000, "a record of 1000 bytes and an index each"
     assert done == {
         "passes": 1, "streams": 4, "rolled": 1, "segments_deleted": 5, "ledgers_deleted": 8,
-        "cursors_expired": 0, "streams_deleted": 1, "errors": 0,
+        "orphans_deleted": 0, "cursors_expired": 0, "streams_deleted": 1, "errors": 0,
     }  # fmt: skip
     asyncio.run(look())
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
@@ -146,11 +154,21 @@ def test_it_runs_until_sigterm(fastbk_cluster: LocalCluster, tmp_path: Path) -> 
 
     with open(log, "wb") as out:
         process = subprocess.Popen(
-            words(fastbk_cluster, "--interval", "0.1"), stderr=out, stdout=out
-        )
+            words(fastbk_cluster, "--interval", "0.1", "--http", "127.0.0.1:0"),
+            stderr=out, stdout=out,
+        )  # fmt: skip
     try:
+        wait_until(lambda: b"janitor.started" in log.read_bytes(), "its start", 30.0)
+        port = json.loads(log.read_text().splitlines()[0])["http_port"]
         asyncio.run(cut())
         wait_until(lambda: asyncio.run(ledgers()) == 1, "the janitor", 30.0)
+        wait_until(lambda: page(port).value("fastbk_janitor_segments_deleted_total") == 3, "it", 30.0)
+        found = page(port)
+        assert found.value("fastbk_janitor_ledgers_deleted_total") == 3
+        assert found.value("fastbk_janitor_reclaimed_bytes_total") > 3000
+        assert 0 <= found.value("fastbk_janitor_last_pass_age_seconds") < 30
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as answer:
+            assert answer.status == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     finally:

@@ -41,7 +41,7 @@ another Error 503 if trying again may help, else 409; all with {"error": text}."
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
             409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type", 500: "Internal Server Error",
             503: "Service Unavailable", 504: "Gateway Timeout"}  # fmt: skip
@@ -63,19 +63,16 @@ Page = Callable[[Request], Awaitable[Response]]
 """Answers every method of its path, errors included."""
 
 
-class AdminServer:
-    """The listener and its few pages."""
+class PageServer:
+    """The listener, and the pages that others add.
 
-    def __init__(
-        self,
-        life: Lifecycle,
-        metrics: Metrics,
-        disks: Callable[[], list[dict[str, Any]]] = list,
-    ) -> None:
-        """`disks`: how each directory's disk is, for `/readyz`."""
-        self._life = life
-        self._disks = disks
-        self._metrics = metrics
+    Attributes:
+        port: where it listens; 0 before.
+    """
+
+    own_paths: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
         self._routes: dict[tuple[str, str], Handler] = {}
         self._whole: dict[str, Page] = {}
         self._server: asyncio.Server | None = None
@@ -120,38 +117,23 @@ class AdminServer:
         if handler is not None:
             return await _routed(handler, method, query, body)
         if method not in ("GET", "HEAD"):
-            if method == "POST" and ("GET", path) not in self._routes and path not in _PAGES:
+            if (
+                method == "POST"
+                and ("GET", path) not in self._routes
+                and path not in self.own_paths
+            ):
                 return 404, TEXT, self._paths()
             return 405, TEXT, b"not for this path\n"
-        if path == "/metrics":
-            return self._exposition(dict(parse_qsl(query)).get("names"))
-        return self._page(path)
+        return self._own_page(path, query)
 
-    def _exposition(self, names: str | None) -> Response:
-        for family in (None, *FAMILIES):
-            if names == family:
-                return 200, _METRICS, self._metrics.text(family).encode()
-        return 400, TEXT, f"names: one of {', '.join(FAMILIES)}\n".encode()
-
-    def _page(self, path: str) -> Response:
-        if path == "/livez":
-            live = self._life.is_live
-            body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}
-            return (200 if live else 503), JSON, msgspec.json.encode(body) + b"\n"
-        if path == "/readyz":
-            reasons = self._life.not_ready(time.monotonic())
-            readiness = {
-                "ready": not reasons,
-                "state": self._life.state.value,
-                "reasons": reasons,
-                "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
-            }
-            return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
+    def _own_page(self, path: str, query: str) -> Response:
+        """Answer a GET of a path that nobody was given."""
+        del path, query
         return 404, TEXT, self._paths()
 
     def _paths(self) -> bytes:
         added = [f"{method} {path}" for method, path in sorted(self._routes)]
-        return (", ".join([*_PAGES, *added, *sorted(self._whole)]) + "\n").encode()
+        return (", ".join([*self.own_paths, *added, *sorted(self._whole)]) + "\n").encode()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -178,9 +160,53 @@ class AdminServer:
             writer.transport.abort()
 
 
+class AdminServer(PageServer):
+    """A bookie's few pages, and those that others add."""
+
+    own_paths = ("/metrics", "/livez", "/readyz")
+
+    def __init__(
+        self,
+        life: Lifecycle,
+        metrics: Metrics,
+        disks: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        """`disks`: how each directory's disk is, for `/readyz`."""
+        super().__init__()
+        self._life = life
+        self._disks = disks
+        self._metrics = metrics
+
+    def _own_page(self, path: str, query: str) -> Response:
+        if path == "/metrics":
+            return self._exposition(dict(parse_qsl(query)).get("names"))
+        return self._page(path)
+
+    def _exposition(self, names: str | None) -> Response:
+        for family in (None, *FAMILIES):
+            if names == family:
+                return 200, METRICS, self._metrics.text(family).encode()
+        return 400, TEXT, f"names: one of {', '.join(FAMILIES)}\n".encode()
+
+    def _page(self, path: str) -> Response:
+        if path == "/livez":
+            live = self._life.is_live
+            body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}
+            return (200 if live else 503), JSON, msgspec.json.encode(body) + b"\n"
+        if path == "/readyz":
+            reasons = self._life.not_ready(time.monotonic())
+            readiness = {
+                "ready": not reasons,
+                "state": self._life.state.value,
+                "reasons": reasons,
+                "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
+            }
+            return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
+        return 404, TEXT, self._paths()
+
+
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
 _WITH_BODY = ("POST", "PUT", "DELETE")
-_PAGES = ("/metrics", "/livez", "/readyz")
 
 
 def decoded_object(body: bytes) -> dict[str, Any]:
