@@ -113,31 +113,40 @@ async def _lines(descriptor: int) -> AsyncIterator[list[bytes]]:
     buffers, whose locks would hold up the interpreter's end.
     """
     loop = asyncio.get_running_loop()
-    pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue(PIECES_WAITING)
+    pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(PIECES_WAITING)
+    is_over = False
 
     def read() -> None:
+        found: bytes | OSError = b"something"
         with suppress(RuntimeError):  # the loop has ended
-            while True:
-                found: bytes | OSError
+            while found and not isinstance(found, OSError):
+                room.acquire()
+                if is_over:
+                    return
                 try:
                     found = os.read(descriptor, PIECE_BYTES)
                 except OSError as error:
                     found = error
-                asyncio.run_coroutine_threadsafe(pieces.put(found), loop).result()
-                if not found or isinstance(found, OSError):
-                    return
+                # No future to wait for: it would be cancelled under the thread when the command fails.
+                loop.call_soon_threadsafe(pieces.put_nowait, found)
 
     threading.Thread(target=read, name="fastbk-lines", daemon=True).start()
     rest = b""
-    while True:
-        piece = await pieces.get()
-        if isinstance(piece, OSError):
-            raise ConfigError(f"the input cannot be read: {piece.strerror}") from piece
-        if not piece:
-            break
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > LINE_BYTES_MAX:
-            raise ConfigError(f"a line has more than {format_size(LINE_BYTES_MAX)}")
-        yield lines
+    try:
+        while True:
+            piece = await pieces.get()
+            if isinstance(piece, OSError):
+                raise ConfigError(f"the input cannot be read: {piece.strerror}") from piece
+            if not piece:
+                break
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > LINE_BYTES_MAX:
+                raise ConfigError(f"a line has more than {format_size(LINE_BYTES_MAX)}")
+            yield lines
+            room.release()
+    finally:
+        is_over = True
+        room.release()
     if rest:
         yield [rest]
