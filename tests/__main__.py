@@ -7,7 +7,9 @@ go to pytest, which then runs once with just these.
 A committed tree has one seed in the tiers below ALL, so that it is judged the same wherever it is tested, and each
 change draws another; ALL=1 and runs of chosen tests draw a new one each time.
 
-Tests that share nothing run beside each other first; those that start services run alone afterwards.
+Tests that share nothing run beside each other first, as many as there are processors. Those that start services, with
+ports, folders and file systems of their own, follow two at a time, since they wait much: for starts, leases, timeouts.
+Those that measure times run last, each alone.
 
 Up to three tests that fail in a tier are run once more, by themselves and with the same SEED. One that passes then
 is reported as `unsteady` with both results on the page: its deadline was missed on a busy machine, or it has a race,
@@ -31,6 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXIT_NO_TESTS = 5
 EXIT_TESTS_FAILED = 1
 SECOND_TRIES_MAX = 3
+# A cluster alone is fifteen processes and more: a third test would only lengthen the waits of the other two.
+SERVICES_AT_ONCE = 2
 
 
 def tier() -> tuple[str, str]:
@@ -59,10 +63,13 @@ def phases() -> list[tuple[str, list[str]]]:
     name, markers = tier()
     both = f"({markers}) and " if markers else ""
     slowest = "--durations=30"
-    parallel = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal", slowest]
-    listed = [("parallel", [*parallel, "-m", f"{both}not serial"])]
+    beside = ["--dist", "worksteal", slowest, "-m"]
+    cores = str(os.cpu_count() or 1)
+    listed = [("parallel", ["-n", cores, *beside, f"{both}not service"])]
     if name != "fast":
-        listed.append(("serial", [slowest, "-m", f"{both}serial"]))
+        two = str(SERVICES_AT_ONCE)
+        listed.append(("services", ["-n", two, *beside, f"{both}service and not alone"]))
+        listed.append(("alone", [slowest, "-m", f"{both}service and alone"]))
     return listed
 
 

@@ -20,7 +20,7 @@ pytest_plugins = [
     "fastbk.testing",
 ]
 
-# Folders whose tests start real processes: `slow` and `serial` unless they say `fast`.
+# Folders whose tests start real processes: `slow` and `service` unless they say `fast`.
 SERVICE_FOLDERS = ("integration", "crash")
 
 settings.register_profile(
@@ -55,9 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
-        if folder in SERVICE_FOLDERS and item.get_closest_marker("fast") is None:
+        is_alone = item.get_closest_marker("alone") is not None
+        if is_alone or (folder in SERVICE_FOLDERS and item.get_closest_marker("fast") is None):
             item.add_marker("slow")
-            item.add_marker("serial")
+            item.add_marker("service")
+            if item.get_closest_marker("soak") or item.get_closest_marker("perf"):
+                item.add_marker("alone")
 
 
 @pytest.hookimpl(wrapper=True)

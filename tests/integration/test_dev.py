@@ -17,7 +17,7 @@ import pytest
 import fastbk
 from fastbk.devcluster import is_alive
 from fastbk.testing import LocalCluster
-from tests.fixtures.wait import wait_until
+from tests.fixtures.wait import crowd, wait_until
 
 
 class Dev:
@@ -203,6 +203,7 @@ def test_the_commands_that_it_shows_work_as_they_are(tmp_path: Path) -> None:
         one.stop()
 
 
+@pytest.mark.alone
 def test_a_cluster_for_tests_is_ready_in_under_two_seconds() -> None:
     """The best of three, and on a machine with more to do than processors, in proportion."""
     spent = []
@@ -213,8 +214,7 @@ def test_a_cluster_for_tests_is_ready_in_under_two_seconds() -> None:
             folder = cluster.data
             assert folder.exists()
         assert not folder.exists()
-    crowd = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
-    assert min(spent) < 2.0 * crowd
+    assert min(spent) < 2.0 * crowd()
 
 
 def test_the_fixture_gives_a_running_cluster(fastbk_cluster: LocalCluster) -> None:

@@ -19,11 +19,11 @@ import fastbk
 from fastbk.devcluster import DevCluster, is_alive, memory_pss_bytes
 from fastbk.errors import Error
 from fastbk.testing import LocalCluster
-from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.wait import crowd, wait_until, wait_until_async
 
 KINDS = ["worker.0", "journal", "index", "gc", "supervisor"]
 RESTART_S_MAX = 5.0
-"""About a second where the machine is idle; a loaded one must not fail the test."""
+"""About a second where the machine is idle; a loaded one, which gets more in proportion, must not fail the test."""
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_a_killed_process_costs_no_acknowledged_entry(
             await cluster.start_bookie_async(0)
         else:
             await cluster.wait_ready_async(0, boots + 1)
-        assert time.monotonic() - began_s < RESTART_S_MAX
+        assert time.monotonic() - began_s < RESTART_S_MAX * crowd()
         assert not any(map(is_alive, [pid for name, pid in before.items() if name != "supervisor"]))
         at = writer.last_add_confirmed
         with suppress(AssertionError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 import fastbk
 from fastbk.meta.records import Change
 from fastbk.stream import search
@@ -81,6 +83,7 @@ async def test_readers_follow_writers_over_rolls_and_takeovers(
             assert [one.seq async for one in reader] == list(range(1190, 1201))
 
 
+@pytest.mark.alone
 async def test_a_lone_append_reaches_a_tailing_reader_soon(fastbk_cluster: LocalCluster) -> None:
     async with fastbk.connect(fastbk_cluster.metadata_uri) as client:
         context = await stream_of(client)

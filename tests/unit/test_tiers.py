@@ -1,0 +1,94 @@
+"""The phases of a tier: which tests run beside which, and that each that the tier wants runs once."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from _pytest.mark.expression import Expression
+
+from tests import __main__ as tiers
+
+MARKERS = ("slow", "service", "alone", "soak", "perf")
+UNWANTED = {"CI": {"soak", "perf"}, "FAST": {"soak", "perf", "slow"}, "ALL": set()}
+
+
+def titles_of(markers: set[str]) -> list[str]:
+    """The phases that run a test with these markers."""
+    return [
+        title
+        for title, arguments in tiers.phases()
+        if Expression.compile(arguments[arguments.index("-m") + 1]).evaluate(
+            lambda name, **_: name in markers
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", UNWANTED)
+def test_each_test_that_a_tier_wants_runs_in_one_phase(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in UNWANTED:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "1")
+    wanted = 0
+    for chosen in product((False, True), repeat=len(MARKERS)):
+        markers = {one for one, is_there in zip(MARKERS, chosen, strict=True) if is_there}
+        # As conftest.py marks them: whatever is alone starts services, and those are slow.
+        if ("alone" in markers and "service" not in markers) or markers & {"service", "slow"} == {
+            "service"
+        }:
+            continue
+        is_wanted = not markers & UNWANTED[name]
+        wanted += is_wanted
+        assert len(titles_of(markers)) == is_wanted, markers
+    assert wanted >= 1
+
+
+def test_who_runs_beside_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in UNWANTED:
+        monkeypatch.delenv(variable, raising=False)
+    workers = {
+        title: arguments[arguments.index("-n") + 1] if "-n" in arguments else "0"
+        for title, arguments in tiers.phases()
+    }
+    assert titles_of({"slow"}) == titles_of(set()) == ["parallel"]
+    assert workers[titles_of({"slow", "service"})[0]] == "2"
+    assert workers[titles_of({"slow", "service", "alone"})[0]] == "0"
+
+
+def test_what_measures_is_alone_and_what_starts_services_is_marked(
+    pytestconfig: pytest.Config,
+) -> None:
+    from tests.conftest import pytest_collection_modifyitems as mark
+
+    class Item:
+        """What the marking asks of an item."""
+
+        def __init__(self, place: str, *markers: str) -> None:
+            self.path = pytestconfig.rootpath / "tests" / place / "test_x.py"
+            self.markers = set(markers)
+
+        def get_closest_marker(self, name: str) -> str | None:
+            return name if name in self.markers else None
+
+        def add_marker(self, name: str) -> None:
+            self.markers.add(name)
+
+    items = [
+        Item("unit"),
+        Item("unit", "soak"),
+        Item("unit", "alone"),
+        Item("crash"),
+        Item("integration", "fast"),
+        Item("integration", "perf"),
+    ]
+    mark(items)  # type: ignore[arg-type]
+    assert [one.markers for one in items] == [
+        set(),
+        {"soak"},
+        {"alone", "slow", "service"},
+        {"slow", "service"},
+        {"fast"},
+        {"perf", "slow", "service", "alone"},
+    ]
