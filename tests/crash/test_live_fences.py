@@ -11,11 +11,14 @@ import asyncio
 import functools
 import random
 import struct
+from contextlib import suppress
 
 import fastbk
 from fastbk.devcluster import Bookie
 from fastbk.native import client_codec as codec
 from fastbk.native.client_codec import LIST_ENTRIES_REPLY
+from fastbk.native.ffi import CorruptDataError
+from fastbk.storage import manifest
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures import frames
@@ -49,16 +52,25 @@ async def assert_fenced(bookie: Bookie) -> None:
     raw.close()
 
 
+def last_flush(bookie: Bookie) -> int:
+    """The generation of the last flush that a manifest names."""
+    found = 0
+    for slot in manifest.SLOTS:
+        with suppress(CorruptDataError):  # it is being written
+            named = manifest.decode((bookie.directory / "ledgers" / slot).read_bytes()).locations
+            found = max([found, *(one.last_generation for one in named)])
+    return found
+
+
 async def until_flushed(bookie: Bookie) -> None:
-    """Until a manifest names a locations file newer than now."""
-    folder = bookie.directory / "ledgers" / "locations"
-    before = {path.name for path in folder.iterdir()}
+    """Until a manifest names what was flushed after now, deletions included."""
     raw = await raw_bookie(bookie)
-    await raw.add(77, 0, b"to be flushed")
+    # The first of them may have begun before now.
+    for entry_id in range(2):
+        before = last_flush(bookie)
+        assert await raw.add(77, entry_id, b"to be flushed") == Status.OK
+        await wait_until_async(lambda before=before: last_flush(bookie) > before, "a flush", WAIT_S)
     raw.close()
-    await wait_until_async(
-        lambda: {path.name for path in folder.iterdir()} - before, "a flush", WAIT_S
-    )
 
 
 async def until_recycled(cluster: LocalCluster, bookie: Bookie) -> None:

@@ -16,10 +16,13 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
 from fastbk.testing import LocalCluster
 from tests.fixtures.tcp_proxy import TcpProxy
-from tests.fixtures.wait import wait_until, wait_until_async
+from tests.fixtures.wait import crowd, wait_until, wait_until_async
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 SESSION_TIMEOUT_S = 1.0
+"""On an idle machine; a busy one's bookies need more, or else their sessions run out while they start."""
+SESSION_TIMEOUT_MAX_S = 5.0
+WAIT_S = 60.0
 OUTAGE_S = 1.0
 """How long appends go on after all registrations have run out. What matters is longer than a session."""
 
@@ -30,7 +33,7 @@ def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
     server = ZooKeeperServer(
         tmp_path_factory.mktemp("zookeeper"),
         tick_ms=100,
-        session_timeout_max_s=SESSION_TIMEOUT_S,
+        session_timeout_max_s=min(SESSION_TIMEOUT_S * crowd(), SESSION_TIMEOUT_MAX_S),
         is_durable=False,
     )
     server.start()
@@ -110,7 +113,7 @@ async def test_a_bookie_that_breaks_down_and_one_that_stops_need_no_zookeeper(
             writer = await client.create_ledger(3, 3, 2)
             await writer.append(b"before")
             proxy.cut()
-            await wait_until_async(lambda: not bookies_seen(near), "all registrations run out")
+            await wait_until_async(lambda: not bookies_seen(near), "all registrations run out", WAIT_S)
             # Its next boot is told to nobody until ZooKeeper is back, but it serves.
             boots = cluster.bookies[0].boots
             await cluster.kill_async(0, "journal")
@@ -119,11 +122,11 @@ async def test_a_bookie_that_breaks_down_and_one_that_stops_need_no_zookeeper(
             appended = asyncio.create_task(writer.append(b"after"))
             began_s = time.monotonic()
             assert await cluster.stop_bookie_async(2) == 0
-            assert time.monotonic() - began_s < 8.0
+            assert time.monotonic() - began_s < 8.0 * crowd()
             proxy.mend()
             assert await appended == 1
             await wait_until_async(
-                lambda: bookies_seen(near) == everybody[:2], "the living are registered"
+                lambda: bookies_seen(near) == everybody[:2], "the living are registered", WAIT_S
             )
             await writer.close()
 
@@ -140,4 +143,4 @@ def test_a_bookie_comes_back_in_zookeeper_under_its_name(
         (found,) = near.list_bookies()
         assert found.service.incarnation == identity.incarnation
         cluster.stop_bookie(0)
-        wait_until(lambda: near.list_bookies() == [], "it deregisters when it stops")
+        wait_until(lambda: near.list_bookies() == [], "it deregisters when it stops", WAIT_S)
