@@ -61,6 +61,12 @@ class _Library:
     FBK_C_INDEX_ENTRIES: int
     FBK_C_INDEX_ENTRY_BYTES: int
     FBK_C_INDEX_FENCES: int
+    FBK_C_INDEX_FENCE_READS_DONE: int
+    FBK_C_INDEX_FENCE_READS_DONE_US: int
+    FBK_C_INDEX_FENCE_READS_FAILED: int
+    FBK_C_INDEX_FENCE_READS_FAILED_US: int
+    FBK_C_INDEX_FENCE_WAITS: int
+    FBK_C_INDEX_FENCE_WAITS_US: int
     FBK_C_INDEX_FLUSHES: int
     FBK_C_INDEX_FLUSH_FAILURES: int
     FBK_C_INDEX_JOURNAL_BEHIND: int
@@ -75,9 +81,22 @@ class _Library:
     FBK_C_INDEX_MERGES: int
     FBK_C_INDEX_NO_ENTRY: int
     FBK_C_INDEX_NO_LEDGER: int
+    FBK_C_INDEX_PIGGYBACKS_EMPTY: int
+    FBK_C_INDEX_POLL_READS_DONE: int
+    FBK_C_INDEX_POLL_READS_DONE_US: int
+    FBK_C_INDEX_POLL_READS_FAILED: int
+    FBK_C_INDEX_POLL_READS_FAILED_US: int
+    FBK_C_INDEX_POLL_STARTS: int
+    FBK_C_INDEX_POLL_STARTS_US: int
+    FBK_C_INDEX_POLL_WAITS_DONE: int
+    FBK_C_INDEX_POLL_WAITS_DONE_US: int
+    FBK_C_INDEX_POLL_WAITS_FAILED: int
+    FBK_C_INDEX_POLL_WAITS_FAILED_US: int
     FBK_C_INDEX_QUARANTINED: int
     FBK_C_INDEX_READS: int
     FBK_C_INDEX_READS_ONLY: int
+    FBK_C_INDEX_READS_TAKEN: int
+    FBK_C_INDEX_READS_TAKEN_US: int
     FBK_C_INDEX_READ_BATCHES: int
     FBK_C_INDEX_READ_BYTES: int
     FBK_C_INDEX_READ_CACHE_BYTES: int
@@ -102,6 +121,8 @@ class _Library:
     FBK_C_INDEX_SKIPPED: int
     FBK_C_INDEX_SLEEPS: int
     FBK_C_INDEX_STORED_ENTRIES: int
+    FBK_C_INDEX_THROTTLED: int
+    FBK_C_INDEX_THROTTLED_US: int
     FBK_C_INDEX_UNEXPECTED: int
     FBK_C_INDEX_WAITERS: int
     FBK_C_INDEX_WAITS: int
@@ -110,6 +131,8 @@ class _Library:
     FBK_C_INDEX_WORKER_BELLS: int
     FBK_C_JOURNAL_ADDS: int
     FBK_C_JOURNAL_BATCHES: int
+    FBK_C_JOURNAL_BATCHES_FULL: int
+    FBK_C_JOURNAL_BATCHES_OF_ALL: int
     FBK_C_JOURNAL_BEHIND_BYTES: int
     FBK_C_JOURNAL_BYTES: int
     FBK_C_JOURNAL_CHECKS: int
@@ -118,12 +141,16 @@ class _Library:
     FBK_C_JOURNAL_FENCES: int
     FBK_C_JOURNAL_FENCES_REPEATED: int
     FBK_C_JOURNAL_FILES_MADE: int
+    FBK_C_JOURNAL_FILES_READY: int
+    FBK_C_JOURNAL_FILES_READY_US: int
     FBK_C_JOURNAL_FILES_RECYCLED: int
     FBK_C_JOURNAL_FORCES: int
     FBK_C_JOURNAL_INDEX_BELLS: int
     FBK_C_JOURNAL_LEDGERS: int
     FBK_C_JOURNAL_LIMIT: int
     FBK_C_JOURNAL_PADDING_BYTES: int
+    FBK_C_JOURNAL_QUEUED: int
+    FBK_C_JOURNAL_QUEUED_US: int
     FBK_C_JOURNAL_RECOVERY_ADDS: int
     FBK_C_JOURNAL_REFUSED_BAD_REQUEST: int
     FBK_C_JOURNAL_REFUSED_DELETED: int
@@ -143,6 +170,8 @@ class _Library:
     FBK_C_WORKER_ADDS_REJECTED: int
     FBK_C_WORKER_ADDS_UNVERIFIED: int
     FBK_C_WORKER_ADD_BATCHES: int
+    FBK_C_WORKER_ADD_WAITS: int
+    FBK_C_WORKER_ADD_WAITS_US: int
     FBK_C_WORKER_ANSWERS: int
     FBK_C_WORKER_APACHE_CONNECTIONS: int
     FBK_C_WORKER_BAD_DIGEST: int
@@ -202,6 +231,12 @@ class _Library:
     FBK_C_WORKER_READS_FAILED_US: int
     FBK_C_WORKER_READS_IN_PROGRESS: int
     FBK_C_WORKER_READS_REJECTED: int
+    FBK_C_WORKER_READ_WAITS: int
+    FBK_C_WORKER_READ_WAITS_US: int
+    FBK_C_WORKER_RECOVERY_ADDS_DONE: int
+    FBK_C_WORKER_RECOVERY_ADDS_DONE_US: int
+    FBK_C_WORKER_RECOVERY_ADDS_FAILED: int
+    FBK_C_WORKER_RECOVERY_ADDS_FAILED_US: int
     FBK_C_WORKER_REFUSED_KEY: int
     FBK_C_WORKER_REFUSED_READ_ONLY: int
     FBK_C_WORKER_REFUSED_UNSUPPORTED: int
@@ -494,6 +529,7 @@ class _Library:
     def fbk_journal_get_status(self, arg0: Pointer, arg1: Pointer, /) -> None: ...
     def fbk_journal_load_states(self, arg0: Pointer, arg1: int, arg2: int, /) -> int: ...
     def fbk_journal_note_files(self, arg0: Pointer, arg1: int, arg2: int, arg3: int, /) -> None: ...
+    def fbk_journal_note_ready(self, arg0: Pointer, arg1: int, arg2: int, /) -> None: ...
     def fbk_journal_read_header(self, arg0: Pointer, arg1: BytesPointer, arg2: int, arg3: Pointer, /) -> int: ...
     def fbk_journal_roll(self, arg0: Pointer, arg1: Pointer, arg2: Pointer, /) -> int: ...
     def fbk_journal_scan_close(self, arg0: Pointer, /) -> None: ...

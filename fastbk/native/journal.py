@@ -185,6 +185,10 @@ class Journal:
         """Put what only Python knows into the counters."""
         lib.fbk_journal_note_files(self.handle, behind_bytes, recycled, made)
 
+    def note_ready(self, files: int, took_s: float) -> None:
+        """Put into the counters how many files were ready so far, and how long it took until they were."""
+        lib.fbk_journal_note_ready(self.handle, files, round(took_s * 1e6))
+
     @property
     def status(self) -> JournalStatus:
         """How things stand."""

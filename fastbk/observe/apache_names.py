@@ -26,6 +26,8 @@ class Summary:
         scale: what a stored value is multiplied with: times are milliseconds.
         failed: counters of failures and of their sum, which the histogram does not have; () if there are none.
             None: the histogram has them too, and nothing can be said of `success="false"`.
+        without: counters of successes, their sum, failures and their sum that the counts leave out. Quantiles do not.
+        has_quantiles: False where no dashboard draws them.
     """
 
     metric: str
@@ -34,6 +36,8 @@ class Summary:
     scale: float
     text: str
     failed: tuple[str, str] | tuple[()] | None = ()
+    without: tuple[str, str, str, str] | None = None
+    has_quantiles: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,12 @@ class Value:
 _ADD_US, _READ_US, _READ_NS = "FBK_H_WORKER_ADD_US", "FBK_H_WORKER_READ_US", "FBK_H_INDEX_READ_NS"
 _ADDS_FAILED = ("FBK_C_WORKER_ADDS_FAILED", "FBK_C_WORKER_ADDS_FAILED_US")
 _READS_FAILED = ("FBK_C_WORKER_READS_FAILED", "FBK_C_WORKER_READS_FAILED_US")
+_RECOVERY_ADDS = (
+    "FBK_C_WORKER_RECOVERY_ADDS_DONE",
+    "FBK_C_WORKER_RECOVERY_ADDS_DONE_US",
+    "FBK_C_WORKER_RECOVERY_ADDS_FAILED",
+    "FBK_C_WORKER_RECOVERY_ADDS_FAILED_US",
+)
 _ADDS = "Adds, from the last byte received to the answer."
 _READS = "Reads, from the last byte received to the answer; no fencing ones, no long polls."
 _STORAGE_READS = "Reads, fencing ones too, from the last byte received to the answer of the index, refused ones too."
@@ -78,7 +88,9 @@ _STORAGE_READS = "Reads, fencing ones too, from the last byte received to the an
 SUMMARIES = (
     Summary("bookkeeper_server_ADD_ENTRY_REQUEST", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, _ADDS_FAILED),
     Summary("bookkeeper_server_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, _ADDS_FAILED),
-    Summary("bookie_BOOKIE_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US, _ADDS, _ADDS_FAILED),
+    Summary("bookie_BOOKIE_ADD_ENTRY", _ADD_US, "bookie", MILLISECONDS_OF_US,
+            "Adds, from the last byte received to the answer; recovery adds are in the quantiles only.",
+            _ADDS_FAILED, _RECOVERY_ADDS),
     Summary("bookkeeper_server_READ_ENTRY_REQUEST", _READ_US, "bookie", MILLISECONDS_OF_US, _READS, _READS_FAILED),
     Summary("bookkeeper_server_READ_ENTRY", _READ_US, "bookie", MILLISECONDS_OF_US, _READS, _READS_FAILED),
     Summary("bookie_BOOKIE_READ_ENTRY", _READ_US, "bookie", MILLISECONDS_OF_US, _READS, _READS_FAILED),
@@ -96,8 +108,17 @@ SUMMARIES = (
         "bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES", "FBK_H_JOURNAL_BATCH_BYTES", "journal", 1.0,
         "Bytes of a batch.",
     ),
+    Summary(
+        "bookie_journal_JOURNAL_FORCE_WRITE_GROUPING_TOTAL", "FBK_H_JOURNAL_BATCH_RECORDS", "journal", 1.0,
+        "Records that one sync made durable: those of a batch.", has_quantiles=False,
+    ),
     Summary("bookie_flush", "FBK_H_INDEX_FLUSH_NS", "storage", MILLISECONDS_OF_NS, "Length of a flush.", None),
 )  # fmt: skip
+
+
+def _took(metric: str, slot_name: str, scope: Scope, text: str) -> Total:
+    """Return the total of what is counted as one, however it ends."""
+    return Total(metric, (slot_name, f"{slot_name}_US"), scope, MILLISECONDS_OF_US, text)
 
 
 def _timed(
@@ -129,6 +150,27 @@ TOTALS = (
     _timed("bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER", "LISTS", _LISTS),
     _timed("bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "LISTS", _LISTS),
     _timed("bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER", "LISTS", _LISTS),
+    _timed("bookie_BOOKIE_RECOVERY_ADD_ENTRY", "RECOVERY_ADDS", "Adds with the recovery flag."),
+    _took("bookkeeper_server_ADD_ENTRY_BLOCKED_WAIT", "FBK_C_WORKER_ADD_WAITS", "bookie",
+          "Waits of connections whose next add had no room."),
+    _took("bookkeeper_server_READ_ENTRY_BLOCKED_WAIT", "FBK_C_WORKER_READ_WAITS", "bookie",
+          "Waits of connections whose next read had no room."),
+    _took("bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY", "FBK_C_INDEX_READS_TAKEN", "bookie",
+          "Reads, from the last byte received until the index takes them out of its ring."),
+    _took("bookkeeper_server_READ_ENTRY_FENCE_WAIT", "FBK_C_INDEX_FENCE_WAITS", "bookie",
+          "Fences, from the last byte received until they are durable and taken in."),
+    _timed("bookkeeper_server_READ_ENTRY_FENCE_READ", "FENCE_READS", "Reads of fences, from then on.", role="INDEX"),
+    _took("bookkeeper_server_READ_ENTRY_LONG_POLL_PRE_WAIT", "FBK_C_INDEX_POLL_STARTS", "bookie",
+          "Long polls, from the last byte received until they wait, or need not."),
+    _timed("bookkeeper_server_READ_ENTRY_LONG_POLL_WAIT", "POLL_WAITS", "Waits of long polls; false: timed out.",
+           role="INDEX"),
+    _timed("bookkeeper_server_READ_ENTRY_LONG_POLL_READ", "POLL_READS", "Long polls, from the end of the wait on.",
+           role="INDEX"),
+    _took("bookie_journal_JOURNAL_QUEUE_LATENCY", "FBK_C_JOURNAL_QUEUED", "journal",
+          "Adds and fences written, from the last byte received to the submission of their batch."),
+    _took("bookie_journal_JOURNAL_CREATION_LATENCY", "FBK_C_JOURNAL_FILES_READY", "journal",
+          "Files made or taken again, beside the journal's loop."),
+    _took("bookie_throttled_write", "FBK_C_INDEX_THROTTLED", "storage", "Waits of batches for a flush."),
     _timed("bookie_THREAD_RUNTIME", "TURNS", "Looks of gc, for dead ledgers and for copies too many.", "storage", "GC"),
     _timed("bookie_GC_LEDGER_RUNTIME", "LOOKS", "Looks of gc for dead ledgers.", "storage", "GC"),
     _timed("bookie_COMPACT_RUNTIME", "COMPACTIONS", "Runs of compaction, also of nothing.", "storage", "GC"),
@@ -151,6 +193,12 @@ VALUES = (
     Value("bookie_BOOKIE_FORCE_LEDGER", "counter", ("FBK_C_JOURNAL_FORCES",), "bookie", "Forces."),
     Value("bookie_journal_JOURNAL_WRITE_BYTES", "counter", ("FBK_C_JOURNAL_BYTES",), "journal",
           "Bytes written to journal files."),
+    Value("bookie_journal_JOURNAL_NUM_FLUSH_EMPTY_QUEUE", "counter", ("FBK_C_JOURNAL_BATCHES_OF_ALL",), "journal",
+          "Batches that took all there was."),
+    Value("bookie_journal_JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES", "counter", ("FBK_C_JOURNAL_BATCHES_FULL",),
+          "journal", "Batches that left something for want of room."),
+    Value("bookkeeper_server_READ_LAST_ENTRY_NOENTRY_ERROR", "counter", ("FBK_C_INDEX_PIGGYBACKS_EMPTY",), "bookie",
+          "LACs that grew, sent without the entry that was asked for with them: it is not here."),
     Value("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", "gauge", ("FBK_C_WORKER_ADDS_IN_PROGRESS",), "bookie",
           "Adds, fences and forces that the journal has not answered."),
     Value("bookkeeper_server_ADD_ENTRY_BLOCKED", "gauge", ("FBK_C_WORKER_ADDS_BLOCKED",), "bookie",

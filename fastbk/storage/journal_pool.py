@@ -77,6 +77,10 @@ class JournalPool:
         self.limit_bytes = limit_bytes
         self.recycled = 0
         self.made = 0
+        self.ready_count = 0
+        """Files that were made or taken again and found ready; `ready_s`: how long that took, of all of them."""
+        self.ready_s = 0.0
+        self._begun_s = 0.0
         self._next_file_id = next_file_id
         self._held = list(old_files)
         self._free: list[OldFile] = []
@@ -204,6 +208,7 @@ class JournalPool:
     def _give_id(self) -> int:
         file_id = self._next_file_id
         self._next_file_id += 1
+        self._begun_s = time.monotonic()
         return file_id
 
     def _reuse(self) -> bool:
@@ -296,6 +301,8 @@ class JournalPool:
         path = self._path(file_id)
         file = self.disk.open(path, direct=True, lock=True)
         self._said, self._no_file_errno = "", 0
+        self.ready_count += 1
+        self.ready_s += time.monotonic() - self._begun_s
         block = self.disk.block_size_bytes
         salt = secrets.randbits(64)
         self._ready.append(ReadyFile(file, file_id, salt, path, size_bytes // block * block))

@@ -103,6 +103,8 @@ int32_t fbk_journal_close(struct fbk_journal *journal);
 void fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit);
 /* For the counters: bytes in files that are not behind the mark, files taken again, files made. */
 void fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled, uint64_t made);
+/* How many files were ready so far, and how long it took in all until they were. */
+void fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us);
 void fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_status *status);
 
 /* A thread of its own makes the next file: renames `old_path` to `path`, or, where that is NULL, writes `path` full of zeros

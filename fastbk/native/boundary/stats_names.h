@@ -124,6 +124,15 @@
 #define FBK_C_WORKER_ADDS_BLOCKED 132       /* gauge: connections whose next request waits for room or its turn */
 #define FBK_C_WORKER_READS_BLOCKED 133      /* gauge */
 #define FBK_C_WORKER_RING_BYTES 134         /* gauge: in the add rings, not answered */
+/* Asked for by Apache's names alone (fastbk/observe/apache_names.py). */
+#define FBK_C_WORKER_RECOVERY_ADDS_DONE 135 /* among the adds of the histogram, too */
+#define FBK_C_WORKER_RECOVERY_ADDS_DONE_US 136
+#define FBK_C_WORKER_RECOVERY_ADDS_FAILED 137
+#define FBK_C_WORKER_RECOVERY_ADDS_FAILED_US 138
+#define FBK_C_WORKER_ADD_WAITS 139          /* of connections whose next add had to wait; ended ones */
+#define FBK_C_WORKER_ADD_WAITS_US 140
+#define FBK_C_WORKER_READ_WAITS 141
+#define FBK_C_WORKER_READ_WAITS_US 142
 #define FBK_H_WORKER_ADD_US 0 /* from received to answered, of adds that went well */
 #define FBK_H_WORKER_READ_US 1
 #define FBK_H_WORKER_RECEIVE_BYTES 2
@@ -159,6 +168,13 @@
 #define FBK_C_JOURNAL_FILES_RECYCLED 23
 #define FBK_C_JOURNAL_FILES_MADE 24
 #define FBK_C_JOURNAL_REFUSED_DELETED 25
+/* Asked for by Apache's names alone. */
+#define FBK_C_JOURNAL_BATCHES_OF_ALL 26  /* batches that took all there was */
+#define FBK_C_JOURNAL_BATCHES_FULL 27    /* batches that left something for want of room */
+#define FBK_C_JOURNAL_QUEUED 28          /* records written */
+#define FBK_C_JOURNAL_QUEUED_US 29       /* from received to submitted */
+#define FBK_C_JOURNAL_FILES_READY 30     /* made or taken again */
+#define FBK_C_JOURNAL_FILES_READY_US 31
 #define FBK_H_JOURNAL_COMMIT_NS 0
 #define FBK_H_JOURNAL_BATCH_BYTES 1
 #define FBK_H_JOURNAL_BATCH_RECORDS 2
@@ -231,6 +247,27 @@
 #define FBK_C_INDEX_RECOUNTS_DONE_US 103
 #define FBK_C_INDEX_RECOUNTS_FAILED 104
 #define FBK_C_INDEX_RECOUNTS_FAILED_US 105
+#define FBK_C_INDEX_THROTTLED 106            /* batches that waited for a flush, and went on */
+#define FBK_C_INDEX_THROTTLED_US 107
+#define FBK_C_INDEX_PIGGYBACKS_EMPTY 108     /* LACs that grew, answered without the entry that was asked for with them */
+#define FBK_C_INDEX_READS_TAKEN 109          /* out of request rings */
+#define FBK_C_INDEX_READS_TAKEN_US 110       /* from received to taken */
+#define FBK_C_INDEX_FENCE_WAITS 111          /* from received to done, before the read that comes with them */
+#define FBK_C_INDEX_FENCE_WAITS_US 112
+#define FBK_C_INDEX_FENCE_READS_DONE 113     /* these reads */
+#define FBK_C_INDEX_FENCE_READS_DONE_US 114
+#define FBK_C_INDEX_FENCE_READS_FAILED 115
+#define FBK_C_INDEX_FENCE_READS_FAILED_US 116
+#define FBK_C_INDEX_POLL_STARTS 117          /* long polls: from received until they wait, or are answered at once */
+#define FBK_C_INDEX_POLL_STARTS_US 118
+#define FBK_C_INDEX_POLL_WAITS_DONE 119      /* until something came */
+#define FBK_C_INDEX_POLL_WAITS_DONE_US 120
+#define FBK_C_INDEX_POLL_WAITS_FAILED 121    /* until their time was over */
+#define FBK_C_INDEX_POLL_WAITS_FAILED_US 122
+#define FBK_C_INDEX_POLL_READS_DONE 123      /* from then on, to the answer */
+#define FBK_C_INDEX_POLL_READS_DONE_US 124
+#define FBK_C_INDEX_POLL_READS_FAILED 125
+#define FBK_C_INDEX_POLL_READS_FAILED_US 126
 #define FBK_H_INDEX_INTAKE_NS 0          /* from published to taken in, a batch */
 #define FBK_H_INDEX_READ_NS 1            /* from received by the worker to answered: reads */
 #define FBK_H_INDEX_FLUSH_NS 2

@@ -68,6 +68,8 @@ wait_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t l
 {
     if (connection->line == FBK_LINE_READY)
         fbk_line_leave(worker, connection);
+    if (connection->line == FBK_LINE_NONE)
+        connection->blocked_us = worker->now_us;
     fbk_line_join(worker, connection, line, false);
 }
 

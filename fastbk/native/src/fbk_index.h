@@ -109,6 +109,7 @@ struct fbk_waiter {
     bool used;
     bool due;           /* out of bucket and heap: `next` is of the queue */
     bool cancelled;
+    bool timed_out;
 };
 
 struct fbk_lac_body {
@@ -189,6 +190,7 @@ struct fbk_index {
     uint64_t mark_journal_bytes;
     uint64_t journal_rung;
     bool full;                   /* the next batch does not fit into the cache */
+    uint64_t full_since_ns;      /* 0: it did not have to wait */
     uint32_t quiet_rounds;       /* since something was taken in */
 
     struct fbk_index_request *requests;

@@ -95,7 +95,7 @@ fbk_index_check_add(struct fbk_index *index, const struct fbk_record *record, co
         .connection_id = record->connection_id,
         .worker = worker,
         .received_us = record->received_us,
-        .kind = record->kind,
+        .kind = record->flags & FBK_FLAG_RECOVERY ? FBK_KIND_RECOVERY_ADD : record->kind,
     };
     index->checks_ready = true;
     fbk_count(&index->segment->stats, FBK_C_INDEX_CHECKS, 1);

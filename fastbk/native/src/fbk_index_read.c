@@ -208,6 +208,10 @@ fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *reques
         return fbk_index_reply_status(index, &request->asker, FBK_S_TOO_MANY_REQUESTS) ? FBK_RAN_DONE : FBK_RAN_LATER;
     }
     request->timeout_ms = 0;
+    if (request->asker.is_poll && !request->asker.is_started) {
+        request->asker.is_started = true;
+        request->asker.started_us = (uint32_t)(fbk_now_ns() / 1000);
+    }
     if (!fbk_index_is_here(state) || (state->flags & FBK_LEDGER_LIMBO)) {
         /* INV-X4: a LAC below the one that was lost would be taken for the whole truth. */
         uint32_t status = fbk_index_no(index, state, FBK_S_NO_LEDGER);
@@ -227,6 +231,8 @@ fbk_index_run_read_lac(struct fbk_index *index, struct fbk_index_request *reques
             return fbk_index_reply_status(index, &request->asker, found.status) ? FBK_RAN_DONE : FBK_RAN_LATER;
     }
     int32_t ran = answer_read_lac(index, request, state, &found, request->first_entry_id);
+    if (ran == FBK_RAN_DONE && (request->flags & FBK_FLAG_PIGGYBACK) && request->first_entry_id >= 0 && found.status != FBK_S_OK)
+        fbk_count(&index->segment->stats, FBK_C_INDEX_PIGGYBACKS_EMPTY, 1);
     release(index, &found);
     return ran;
 }

@@ -25,6 +25,17 @@ is_read(uint32_t kind)
     return kind == FBK_KIND_READ || kind == FBK_KIND_READ_BATCH || kind == FBK_KIND_FENCE;
 }
 
+/* A fence or a long poll is answered: how long the last of its steps took, and, of a poll that did not wait, the first. */
+static void
+note_steps(struct fbk_stats *stats, const struct fbk_asker *asker, bool is_ok, uint32_t now_us)
+{
+    uint32_t started_us = asker->is_started ? asker->started_us : now_us;
+    if (asker->is_poll && !asker->has_waited)
+        fbk_count_timed(stats, FBK_C_INDEX_POLL_STARTS, started_us - asker->received_us);
+    uint32_t counter = asker->is_poll ? FBK_C_INDEX_POLL_READS_DONE : FBK_C_INDEX_FENCE_READS_DONE;
+    fbk_count_timed(stats, counter + (is_ok ? 0u : 2u), now_us - started_us);
+}
+
 void
 fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status)
 {
@@ -50,10 +61,13 @@ fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint
         fbk_count(stats, FBK_C_INDEX_NO_ENTRY, 1);
     else if (status == FBK_S_CANNOT_TELL)
         fbk_count(stats, FBK_C_INDEX_CANNOT_TELL, 1);
-    if (is_read(asker->kind)) {
-        uint32_t now_us = (uint32_t)(fbk_now_ns() / 1000);
+    if (!is_read(asker->kind) && !asker->is_poll)
+        return;
+    uint32_t now_us = (uint32_t)(fbk_now_ns() / 1000);
+    if (asker->is_poll || asker->is_started)
+        note_steps(stats, asker, status == FBK_S_OK, now_us);
+    if (!asker->is_poll)
         fbk_observe_many(stats, FBK_H_INDEX_READ_NS, (uint64_t)(now_us - asker->received_us) * 1000, 1);
-    }
 }
 
 bool

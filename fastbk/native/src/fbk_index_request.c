@@ -132,6 +132,7 @@ start_fences(struct fbk_index *index)
 {
     uint64_t waiting = index->fence_last - index->fence_first;
     uint64_t turns_left = waiting < FENCES_HELD_A_TURN ? waiting : FENCES_HELD_A_TURN;
+    uint32_t now_us = waiting > 0 ? (uint32_t)(fbk_now_ns() / 1000) : 0;
     while (index->fence_first != index->fence_last && turns_left > 0) {
         FBK_KILL_POINT("index.before_fence_answer");
         const struct fbk_fence fence = index->fences[index->fence_first & (index->fence_slots - 1)];
@@ -147,8 +148,11 @@ start_fences(struct fbk_index *index)
         request->asker = fence.asker;
         request->ledger_id = fence.ledger_id;
         request->first_entry_id = fence.entry_id;
+        request->asker.is_started = true;
+        request->asker.started_us = now_us;
         if (!fbk_index_request_start(index, request))
             return;
+        fbk_count_timed(&index->segment->stats, FBK_C_INDEX_FENCE_WAITS, now_us - fence.asker.received_us);
         index->fence_first++;
     }
 }
@@ -290,6 +294,7 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t written)
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t end_bytes = index->encoded_bytes + BYTES_A_RING_MAX;
     worker->blocked = false;
+    uint32_t now_us = written != worker->request_position ? (uint32_t)(fbk_now_ns() / 1000) : 0;
     for (uint32_t n = 0; n < REQUESTS_A_RING_MAX && index->encoded_bytes < end_bytes; n++) {
         struct fbk_record record;
         int64_t size = fbk_record_take(&worker->request_ring, worker->request_position, written, &record);
@@ -301,6 +306,8 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t written)
         int32_t rc = take_request(index, w, &record, payload);
         if (rc <= 0)
             return rc;
+        if (record.kind == FBK_KIND_READ || record.kind == FBK_KIND_READ_BATCH)
+            fbk_count_timed(&index->segment->stats, FBK_C_INDEX_READS_TAKEN, now_us - record.received_us);
         worker->request_position += (uint64_t)size;
         worker->request_sequence++;
     }

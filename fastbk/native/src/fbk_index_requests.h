@@ -17,7 +17,10 @@ struct fbk_asker {
     uint32_t worker;
     uint32_t received_us;
     uint32_t kind;
-    uint32_t is_poll; /* READ_LAC that may wait */
+    bool is_poll;       /* READ_LAC that may wait */
+    bool has_waited;    /* one that did */
+    bool is_started;    /* FENCE, poll: started_us says since when it reads */
+    uint32_t started_us;
 };
 
 /* A request that waits for a disk, or for room in the reply ring. */

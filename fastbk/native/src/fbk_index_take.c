@@ -286,8 +286,15 @@ fbk_index_take(struct fbk_index *index, uint64_t through, uint64_t bytes_max)
         if (rc < 0)
             return rc;
         if (rc == 0) {
-            fbk_count(&index->segment->stats, FBK_C_INDEX_CACHE_FULL, 1);
+            if (index->full_since_ns == 0) {
+                index->full_since_ns = fbk_now_ns();
+                fbk_count(&index->segment->stats, FBK_C_INDEX_CACHE_FULL, 1);
+            }
             return 0;
+        }
+        if (FBK_UNLIKELY(index->full_since_ns != 0)) {
+            fbk_count_timed(&index->segment->stats, FBK_C_INDEX_THROTTLED, (fbk_now_ns() - index->full_since_ns) / 1000);
+            index->full_since_ns = 0;
         }
     }
     return 0;

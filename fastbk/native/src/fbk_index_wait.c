@@ -118,11 +118,13 @@ fbk_index_wait(struct fbk_index *index, const struct fbk_index_request *request)
         return false;
     struct fbk_waiter *waiter = &index->waiters[slot];
     uint32_t *bucket = bucket_of(index, request->ledger_id);
+    uint64_t now_ns = fbk_now_ns();
+    uint32_t now_us = (uint32_t)(now_ns / 1000);
     *waiter = (struct fbk_waiter){
         .asker = request->asker,
         .ledger_id = request->ledger_id,
         .previous_lac = request->previous_lac,
-        .deadline_ns = fbk_now_ns() + (uint64_t)request->timeout_ms * 1000000u,
+        .deadline_ns = now_ns + (uint64_t)request->timeout_ms * 1000000u,
         .flags = request->flags,
         .next = *bucket,
         .previous = FBK_NONE,
@@ -130,11 +132,14 @@ fbk_index_wait(struct fbk_index *index, const struct fbk_index_request *request)
     };
     if (*bucket != FBK_NONE)
         index->waiters[*bucket].previous = slot;
+    waiter->asker.has_waited = waiter->asker.is_started = true;
+    waiter->asker.started_us = now_us;
     *bucket = slot;
     heap_put(index, index->waiter_heap_count++, slot);
     heap_up(index, waiter->heap_at);
     set_count(index, index->waiter_count + 1);
     fbk_count(&index->segment->stats, FBK_C_INDEX_WAITS, 1);
+    fbk_count_timed(&index->segment->stats, FBK_C_INDEX_POLL_STARTS, now_us - request->asker.received_us);
     return true;
 }
 
@@ -192,29 +197,35 @@ fbk_index_cancel(struct fbk_index *index, uint32_t worker, uint64_t connection_i
 
 /* False: no room. */
 static bool
-answer(struct fbk_index *index, const struct fbk_waiter *waiter)
+answer(struct fbk_index *index, const struct fbk_waiter *waiter, uint32_t now_us)
 {
     struct fbk_index_request *request = fbk_index_request_take(index);
     if (!request)
         return false;
     request->asker = waiter->asker;
+    request->asker.started_us = now_us; /* it waited until now: from here on it reads */
     request->ledger_id = waiter->ledger_id;
     request->previous_lac = waiter->previous_lac;
     request->flags = waiter->flags;
-    return fbk_index_request_start(index, request);
+    if (!fbk_index_request_start(index, request))
+        return false;
+    uint32_t counter = waiter->timed_out ? FBK_C_INDEX_POLL_WAITS_FAILED : FBK_C_INDEX_POLL_WAITS_DONE;
+    fbk_count_timed(&index->segment->stats, counter, now_us - waiter->asker.started_us);
+    return true;
 }
 
 void
 fbk_index_waiters_run(struct fbk_index *index, uint64_t now_ns)
 {
     while (index->waiter_heap_count > 0 && index->waiters[index->waiter_heap[0]].deadline_ns <= now_ns) {
+        index->waiters[index->waiter_heap[0]].timed_out = true;
         make_due(index, index->waiter_heap[0]);
         fbk_count(&index->segment->stats, FBK_C_INDEX_WAITS_TIMED_OUT, 1);
     }
     while (index->due_first != FBK_NONE) {
         uint32_t slot = index->due_first;
         struct fbk_waiter *waiter = &index->waiters[slot];
-        if (!waiter->cancelled && !answer(index, waiter))
+        if (!waiter->cancelled && !answer(index, waiter, (uint32_t)(now_ns / 1000)))
             return;
         index->due_first = waiter->next;
         if (index->due_first == FBK_NONE)

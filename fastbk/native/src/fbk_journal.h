@@ -45,6 +45,9 @@ struct fbk_journal_slot {
     uint32_t state;
     uint32_t worker_mask;  /* whose records it holds: woken first */
     bool wake_index;       /* fences and checks wait for it */
+    bool is_full;          /* something was left in a ring */
+    uint32_t first_received_us;
+    int64_t received_us_sum; /* of all records, after the first */
     uint64_t ticket;
     uint64_t submitted_ns;
     uint64_t first_record_sequence;

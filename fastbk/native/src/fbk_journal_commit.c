@@ -58,6 +58,26 @@ seal(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
     return padded;
 }
 
+/* Why it ended, and how long its records had waited, without a look at the clock for each. */
+static void
+note_batch(struct fbk_journal *journal, const struct fbk_journal_slot *slot, uint32_t padded)
+{
+    struct fbk_stats *stats = &journal->segment->stats;
+    uint32_t count = slot->descriptor.record_count;
+    fbk_count(stats, FBK_C_JOURNAL_BATCHES, 1);
+    fbk_count(stats, FBK_C_JOURNAL_BYTES, padded);
+    fbk_count(stats, FBK_C_JOURNAL_PADDING_BYTES, padded - slot->content_bytes);
+    fbk_observe_many(stats, FBK_H_JOURNAL_BATCH_BYTES, padded, 1);
+    fbk_observe_many(stats, FBK_H_JOURNAL_BATCH_RECORDS, count, 1);
+    if (count == 0)
+        return;
+    fbk_count(stats, slot->is_full ? FBK_C_JOURNAL_BATCHES_FULL : FBK_C_JOURNAL_BATCHES_OF_ALL, 1);
+    int64_t first_waited_us = (int32_t)((uint32_t)(slot->submitted_ns / 1000) - slot->first_received_us);
+    int64_t waited_us = first_waited_us * count - slot->received_us_sum;
+    fbk_count(stats, FBK_C_JOURNAL_QUEUED, count);
+    fbk_count(stats, FBK_C_JOURNAL_QUEUED_US, waited_us > 0 ? (uint64_t)waited_us : 0);
+}
+
 /* A batch without records has nothing to write unless it closes the file: it is durable when all before it are. */
 int32_t
 fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
@@ -85,12 +105,7 @@ fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, u
     if (rc < 0)
         return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, journal->offset_bytes, rc);
     journal->offset_bytes += padded;
-    struct fbk_stats *stats = &journal->segment->stats;
-    fbk_count(stats, FBK_C_JOURNAL_BATCHES, 1);
-    fbk_count(stats, FBK_C_JOURNAL_BYTES, padded);
-    fbk_count(stats, FBK_C_JOURNAL_PADDING_BYTES, padded - slot->content_bytes);
-    fbk_observe_many(stats, FBK_H_JOURNAL_BATCH_BYTES, padded, 1);
-    fbk_observe_many(stats, FBK_H_JOURNAL_BATCH_RECORDS, descriptor->record_count, 1);
+    note_batch(journal, slot, padded);
     return 0;
 }
 
@@ -265,4 +280,11 @@ fbk_journal_close(struct fbk_journal *journal)
     }
     journal->closed = true;
     return 0;
+}
+
+void
+fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us)
+{
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_READY, files);
+    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_READY_US, took_us);
 }

@@ -74,7 +74,9 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
     slot->content_bytes = sizeof(struct fbk_batch_header);
     slot->records_crc = 0;
     slot->worker_mask = 0;
-    slot->wake_index = false;
+    slot->wake_index = slot->is_full = false;
+    slot->first_received_us = 0;
+    slot->received_us_sum = 0;
     slot->first_record_sequence = journal->next_record_sequence;
     memset(&slot->descriptor, 0, sizeof slot->descriptor);
     slot->descriptor.exceptions_end = journal->exceptions;

@@ -62,7 +62,9 @@ append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct 
     memset(to + sizeof ours + ours.payload_bytes, 0, ours.size_bytes - sizeof ours - ours.payload_bytes);
     slot->records_crc = fbk_crc32c(slot->records_crc, &ours, sizeof ours);
     slot->content_bytes += ours.size_bytes;
-    slot->descriptor.record_count++;
+    if (slot->descriptor.record_count++ == 0)
+        slot->first_received_us = record->received_us;
+    slot->received_us_sum += (int32_t)(record->received_us - slot->first_received_us);
     journal->next_record_sequence++;
     return true;
 }
@@ -210,5 +212,6 @@ fbk_journal_take(struct fbk_journal *journal, struct fbk_journal_slot *slot)
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
         slot->descriptor.ring_end[w] = journal->workers[w].taken;
     slot->descriptor.exceptions_end = journal->exceptions;
+    slot->is_full = full || all >= most;
     return all > 0;
 }

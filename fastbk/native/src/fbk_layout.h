@@ -35,6 +35,7 @@ enum fbk_record_kind {
     FBK_KIND_CANCEL = 21,     /* forget the waiters of connection_id (it is gone) */
     /* replies only */
     FBK_KIND_POLL = 22,       /* a READ_LAC that was ready to wait */
+    FBK_KIND_RECOVERY_ADD = 23, /* an ADD or ADD_BATCH with that flag */
 };
 
 #define FBK_FLAG_RECOVERY 1u

@@ -52,4 +52,12 @@ fbk_observe_many(struct fbk_stats *stats, uint32_t histogram, uint64_t value, ui
     atomic_store_explicit(&h->count, atomic_load_explicit(&h->count, memory_order_relaxed) + times, memory_order_relaxed);
 }
 
+/* Something that has ended: how often it did, and in the next slot how long that took in all. */
+static inline void
+fbk_count_timed(struct fbk_stats *stats, uint32_t counter, uint64_t took_us)
+{
+    fbk_count(stats, counter, 1);
+    fbk_count(stats, counter + 1, took_us);
+}
+
 #endif

@@ -167,6 +167,18 @@ fbk_worker_receive_buffer(struct fbk_worker *worker, uint32_t *size_bytes)
 
 /* ------------------------------------------------------------------ awake */
 
+/* A turn in that line is over: was it the end of the wait for which it stood there? */
+static void
+note_turn(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, uint32_t blocked_us, bool got_some)
+{
+    if (!got_some)
+        connection->blocked_us = blocked_us;
+    else if (line == FBK_LINE_APACHE_ADDS || (line >= FBK_LINE_ADD && line < FBK_LINE_REQUEST))
+        fbk_count_timed(worker->stats, FBK_C_WORKER_ADD_WAITS, worker->now_us - blocked_us);
+    else if (line == FBK_LINE_APACHE_READS || line >= FBK_LINE_REQUEST)
+        fbk_count_timed(worker->stats, FBK_C_WORKER_READ_WAITS, worker->now_us - blocked_us);
+}
+
 /* Gives those in a line their turn, in order: each as much as there is room for, and to the end of the line if it got some
  * of it; the first that got nothing stays first, and ends the round. */
 static void
@@ -178,9 +190,11 @@ serve_line(struct fbk_worker *worker, uint32_t line, uint32_t why)
             break;
         fbk_line_leave(worker, connection);
         connection->blocked &= (uint8_t)~why;
+        uint32_t blocked_us = connection->blocked_us;
         worker->serving = connection;
         bool got_some = fbk_worker_go_on(worker, connection);
         worker->serving = NULL;
+        note_turn(worker, connection, line, blocked_us, got_some);
         fbk_connection_mark(worker, connection);
         if (connection->line == line && !got_some) {
             fbk_line_leave(worker, connection);

@@ -77,6 +77,7 @@ struct fbk_connection {
     uint32_t output_used, output_size_bytes;
     uint32_t todo;        /* events to report */
     uint32_t deadline_us; /* low bits of the clock; counts only with has_deadline */
+    uint32_t blocked_us;  /* since when it stands in its line */
     bool has_deadline;
     uint8_t poll_lanes;   /* a bit for each lane that may have a long poll of it */
     bool is_apache;       /* it speaks Apache's protocols */

@@ -11,6 +11,7 @@ fbk_operation_of_kind(uint32_t kind)
     switch (kind) {
     case FBK_KIND_ADD:
     case FBK_KIND_ADD_BATCH: return FBK_OPERATION_ADD;
+    case FBK_KIND_RECOVERY_ADD: return FBK_OPERATION_RECOVERY_ADD;
     case FBK_KIND_READ:
     case FBK_KIND_READ_BATCH: return FBK_OPERATION_READ;
     case FBK_KIND_FENCE: return FBK_OPERATION_FENCE;
@@ -28,7 +29,8 @@ operation_of_request(const struct fbk_request *request)
 {
     switch (request->body_type) {
     case FBK_REQUEST_BODY_ADD:
-    case FBK_REQUEST_BODY_ADD_BATCH: return FBK_OPERATION_ADD;
+    case FBK_REQUEST_BODY_ADD_BATCH:
+        return request->flags & FBK_FLAG_RECOVERY ? FBK_OPERATION_RECOVERY_ADD : FBK_OPERATION_ADD;
     case FBK_REQUEST_BODY_READ: return request->flags & FBK_FLAG_FENCE ? FBK_OPERATION_FENCE : FBK_OPERATION_READ;
     case FBK_REQUEST_BODY_READ_BATCH: return FBK_OPERATION_READ;
     case FBK_REQUEST_BODY_READ_LAC: return request->timeout_ms > 0 ? FBK_OPERATION_POLL : FBK_OPERATION_LAC_READ;
@@ -48,6 +50,10 @@ fbk_worker_finish(struct fbk_worker *worker, enum fbk_operation operation, bool 
     if (operation == FBK_OPERATION_NONE)
         return;
     uint32_t took_us = worker->now_us - received_us;
+    if (operation == FBK_OPERATION_RECOVERY_ADD) {
+        fbk_count_timed(worker->stats, is_ok ? FBK_C_WORKER_RECOVERY_ADDS_DONE : FBK_C_WORKER_RECOVERY_ADDS_FAILED, took_us);
+        operation = FBK_OPERATION_ADD;
+    }
     bool has_histogram = operation == FBK_OPERATION_ADD || operation == FBK_OPERATION_READ;
     if (is_ok && has_histogram) {
         fbk_observe_many(worker->stats, operation == FBK_OPERATION_ADD ? FBK_H_WORKER_ADD_US : FBK_H_WORKER_READ_US, took_us, 1);
@@ -55,15 +61,14 @@ fbk_worker_finish(struct fbk_worker *worker, enum fbk_operation operation, bool 
     }
     uint32_t counter = has_histogram ? FBK_C_WORKER_ADDS_FAILED + 2u * (operation - FBK_OPERATION_ADD)
                                      : FBK_C_WORKER_FENCES_DONE + 4u * (operation - FBK_OPERATION_FENCE) + (is_ok ? 0u : 2u);
-    fbk_count(worker->stats, counter, 1);
-    fbk_count(worker->stats, counter + 1, took_us);
+    fbk_count_timed(worker->stats, counter, took_us);
 }
 
 void
 fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *connection, enum fbk_operation operation,
                        bool is_ok, uint32_t received_us)
 {
-    if (!connection->is_apache || operation == FBK_OPERATION_ADD)
+    if (!connection->is_apache || operation == FBK_OPERATION_ADD || operation == FBK_OPERATION_RECOVERY_ADD)
         fbk_worker_finish(worker, operation, is_ok, received_us);
 }
 
@@ -211,7 +216,8 @@ void
 fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apache_request *asked, uint32_t apache_status)
 {
     enum fbk_operation operation = operation_of(asked->operation, asked->flags);
-    fbk_worker_finish(worker, operation, false, worker->now_us);
+    bool is_recovery = operation == FBK_OPERATION_ADD && (asked->flags & FBK_APACHE_RECOVERY) != 0;
+    fbk_worker_finish(worker, is_recovery ? FBK_OPERATION_RECOVERY_ADD : operation, false, worker->now_us);
     if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_ADD)
         fbk_worker_note(worker, FBK_C_WORKER_ADDS_REJECTED);
     else if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_READ)

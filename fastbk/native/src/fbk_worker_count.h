@@ -18,6 +18,7 @@ enum fbk_operation {
     FBK_OPERATION_LAC_WRITE,
     FBK_OPERATION_FORCE,
     FBK_OPERATION_LIST,
+    FBK_OPERATION_RECOVERY_ADD, /* an add, which is counted as one, too */
     FBK_OPERATION_NONE, /* not counted here */
 };
 

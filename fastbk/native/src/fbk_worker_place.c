@@ -109,6 +109,7 @@ fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
 {
     write_record(worker, fbk_ring_at(&lane->add_ring, lane->written), record, lane->add_sequence++);
     lane->written += record->size_bytes;
+    bool is_recovery = (record->flags & FBK_FLAG_RECOVERY) != 0 && record->kind <= FBK_KIND_ADD_BATCH;
     uint32_t last = lane->placed_first + lane->placed_count;
     lane->placed[last & (FBK_PLACED_MAX - 1)] = (struct fbk_placed){
         .request_id = record->request_id,
@@ -116,7 +117,7 @@ fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
         .generation = connection->generation,
         .received_us = worker->now_us,
         .size_bytes = record->size_bytes,
-        .kind = record->kind,
+        .kind = is_recovery ? FBK_KIND_RECOVERY_ADD : record->kind,
     };
     lane->placed_count++;
     connection->pending++;

@@ -61,12 +61,11 @@ class ApacheMetrics:
         for summary in SUMMARIES:
             lines += [f"# HELP {summary.metric} {summary.text}", f"# TYPE {summary.metric} summary"]
             for label, key in self._sources(summary):
-                if key in now:
+                if key not in now:
+                    continue
+                if summary.has_quantiles:
                     lines += _quantile_lines(summary, label, self._window.recent(key, now[key]))
-                    lines += _sum_lines(
-                        summary.metric, label, "true", now[key].count, now[key].sum * summary.scale
-                    )
-                    lines += self._failed_lines(summary, label)
+                lines += self._sums(summary, label, now[key])
         for total in TOTALS:
             lines += self._total_lines(total)
         for value in VALUES:
@@ -77,11 +76,17 @@ class ApacheMetrics:
         self._add_others(lines)
         return lines
 
-    def _failed_lines(self, one: Summary, label: str) -> list[str]:
-        if one.failed is None:
-            return []
-        count, amount = map(self._metrics.value, one.failed) if one.failed else (0, 0)
-        return _sum_lines(one.metric, label, "false", count, amount * one.scale)
+    def _sums(self, one: Summary, label: str, now: Histogram) -> list[str]:
+        value = self._metrics.value
+        without = [value(slot) for slot in one.without] if one.without else [0] * 4
+        # Histogram and counters were not read at one instant.
+        count, amount = max(0, now.count - without[0]), max(0, now.sum - without[1])
+        lines = _sum_lines(one.metric, label, "true", count, amount * one.scale)
+        if one.failed is not None:
+            failed = [value(slot) for slot in one.failed] if one.failed else [0, 0]
+            count, amount = (max(0, failed[n] - without[2 + n]) for n in (0, 1))
+            lines += _sum_lines(one.metric, label, "false", count, amount * one.scale)
+        return lines
 
     def _total_lines(self, total: Total) -> list[str]:
         role = total.done[0].split("_")[2].lower()
@@ -187,6 +192,9 @@ class ApacheMetrics:
         queues = [(self._label("journal", pair), 0) for pair in pairs]
         text = "There is no such queue: what is written is durable when the write ends."
         lines += _lines("bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE", "gauge", text, queues)
+        text = "No batch waits for a clock."
+        name = "bookie_journal_JOURNAL_NUM_FLUSH_MAX_WAIT"
+        lines += _lines(name, "counter", text, queues)
         if self._legacy:
             text = "Gone from Apache's bookies, but not from dashboards: answers wait in no queue."
             lines += _lines("bookie_journal_JOURNAL_CB_QUEUE_SIZE", "gauge", text, queues)

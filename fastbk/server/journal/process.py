@@ -214,6 +214,7 @@ class JournalLoop:
             elif next_bytes <= self.limit_bytes + self.pool.file_size_bytes:
                 self._set_limit(LIMIT_NO_ADDS)
         self.journal.note_files(behind_bytes, self.pool.recycled, self.pool.made)
+        self.journal.note_ready(self.pool.ready_count, self.pool.ready_s)
         self._apply_limit()
 
     def refuse_adds(self, on: bool) -> None:

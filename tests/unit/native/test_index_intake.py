@@ -12,6 +12,8 @@ from fastbk.errors import ProtocolError
 from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import CorruptDataError, LayoutError
 from fastbk.native.index import FLUSH, FULL, IDLE
+from fastbk.native.segment import Segment
+from fastbk.native.stats import SLOTS, Stats
 from tests.fixtures.index_rig import (
     ADD_BATCH,
     CHECK,
@@ -237,6 +239,13 @@ def test_a_flush_that_does_not_end_leaves_the_reserve(rig: IndexRig) -> None:
     ]
 
 
+def counter(rig: IndexRig, name: str) -> int:
+    segment = Segment(rig.memory.fd, "index")
+    value = Stats(segment).counters()[SLOTS[f"FBK_C_INDEX_{name}"]]
+    segment.close()
+    return value
+
+
 def test_a_batch_that_does_not_fit_waits_for_the_flush() -> None:
     rig = IndexRig(cache_bytes=1 << 18, cache_reserve_bytes=1 << 14, flush_used_bytes=1 << 30)
     try:
@@ -252,10 +261,14 @@ def test_a_batch_that_does_not_fit_waits_for_the_flush() -> None:
         rig.read(1, 4)
         rig.run()
         assert rig.answers() == [], "nothing is said before everything durable is taken in"
+        assert counter(rig, "CACHE_FULL") == 1, "one batch, however often it was looked at"
+        assert counter(rig, "THROTTLED") == 0
         rig.index.seal()
         assert rig.index.sealed().mark_sequence == taken
         rig.run()
         assert rig.index.status.taken_sequence == 5
+        assert counter(rig, "THROTTLED") == 1
+        assert counter(rig, "THROTTLED_US") > 0
         assert [each.status for each in rig.answers()] == [OK]
         with pytest.raises(OSError, match="seal"):
             rig.index.seal()

@@ -83,9 +83,12 @@ async def test_fences_and_recovery_adds_need_no_credit() -> None:
             assert [record.request_id for record in records] == [3, 4, 5]
             other.send(frames.read(6, 3))
             assert (await bookie.take_request()).request_id == 6
+            assert stand_in.counter(lib.FBK_C_WORKER_ADD_WAITS) == 0, "it still waits"
             stand_in.grant(1000)
             (record,) = await bookie.take(1)
             assert record.request_id == 2
+            assert stand_in.counter(lib.FBK_C_WORKER_ADD_WAITS) == 1
+            assert stand_in.counter(lib.FBK_C_WORKER_ADD_WAITS_US) > 0
             await stuck.close()
             await other.close()
 
