@@ -231,6 +231,12 @@ class ReadAhead:
 
     async def _open(self, row: Segment) -> LedgerReader:
         task = self._early.pop(row.ledger_id, None)
+        unused, self._early = self._early, {}
+        for other in unused.values():
+            other.cancel()
+            await asyncio.wait([other])
+            if not other.cancelled() and other.exception() is None:
+                await other.result().close()
         if task is not None:
             return await task
         return await self._context.client.open_ledger(
@@ -238,14 +244,15 @@ class ReadAhead:
         )
 
     def _open_early(self, row: Segment) -> None:
+        """Open what follows, also an open segment behind an open one: metadata may be away when the writer rolls."""
         following = self._follower.chain.row(row.number + 1)
-        if not row.is_open and following is not None and following.ledger_id not in self._early:
+        if following is not None and following.ledger_id not in self._early:
             opening = self._context.client.open_ledger(
                 following.ledger_id, recovery=False, password=PASSWORD
             )
             task = asyncio.get_running_loop().create_task(opening)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._early = {following.ledger_id: task}
+            self._early[following.ledger_id] = task
 
     async def _read_ledger(self, row: Segment, ledger: LedgerReader) -> None:
         plan = self.plan
@@ -301,6 +308,7 @@ class ReadAhead:
         size_bytes = sum(map(len, datas)) + ENTRY_OVERHEAD_BYTES * len(datas)
         self._size_bytes += size_bytes
         self._put(Entries(row.number, first, datas, plan.base_seq, row.base_txid, size_bytes))
+        self._open_early(row)
         return index_records
 
     def _head(self, row: Segment, entry_id: int, data: memoryview) -> Head:

@@ -28,6 +28,7 @@ from tests.rigs import (
     full,
     gc_model,
     live,
+    outage,
     points,
     power_cut,
     shutdown,
@@ -72,6 +73,7 @@ RIGS = {
     "flips": Rig(flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True),
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
+    "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
 

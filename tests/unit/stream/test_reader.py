@@ -7,7 +7,13 @@ import random
 
 import pytest
 
-from fastbk.errors import DataLost, NotEnoughBookies, PositionTruncated, StreamNotFound
+from fastbk.errors import (
+    DataLost,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    PositionTruncated,
+    StreamNotFound,
+)
 from fastbk.meta.records import Change
 from fastbk.stream.base_of import base_of
 from fastbk.stream.policy import StreamPolicy
@@ -326,4 +332,37 @@ async def test_the_second_open_segment_is_numbered_by_what_the_first_holds(
     cluster.ledger(first.ledger_id).visible = 2
     assert second.base_seq == -1
     assert await base_of(context_of(cluster.client()), second) == 5
+    writer.abort()
+
+
+async def test_a_tail_follows_a_roll_while_metadata_is_away() -> None:
+    class Away(Plan):
+        async def before(self, client: FakeClient, what: str) -> None:
+            if what in ("open", "close", "create") or what.startswith("metadata."):
+                raise MetadataUnavailable("away")
+
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    writer = writer_of(cluster, StreamPolicy(roll_bytes=600))
+    await writer.open()
+    async with StreamReader(context) as reader:
+        # At half of its size the next segment is made; what comes then still goes to this one.
+        while writer._engine.keeper.ready is None:  # type: ignore[union-attr]
+            await writer.append(b"x" * 100)
+            await writer._engine.keeper.until_idle()  # type: ignore[union-attr]
+        last = (await writer.append(b"known")).segment
+        found = 0
+        while bytes((await asyncio.wait_for(anext(reader), 5)).payload) != b"known":
+            found += 1
+        cluster.plan = Away()
+        while (await writer.append(b"y" * 100)).segment == last:
+            found += 1
+        await writer.append(b"behind the roll")
+        async with asyncio.timeout(5):
+            async for record in reader:
+                assert isinstance(record, Record)
+                if bytes(record.payload) == b"behind the roll":
+                    assert record.dlsn.segment == last + 1
+                    break
+    assert found
     writer.abort()
