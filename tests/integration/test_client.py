@@ -79,7 +79,7 @@ async def test_a_tail_follows_a_real_writer(cluster: LocalCluster) -> None:
             )
         await writer.append_many([b"x"] * 500)
         await writer.close()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
         assert seen == list(range(520))
 
 

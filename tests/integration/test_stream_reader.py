@@ -95,7 +95,7 @@ async def test_a_lone_append_reaches_a_tailing_reader_soon(fastbk_cluster: Local
             for _ in range(200):
                 began_s = time.perf_counter()
                 appended = writer.append(b"x")
-                record = await asyncio.wait_for(anext(reader), 5)
+                record = await asyncio.wait_for(anext(reader), 30)
                 delays.append(time.perf_counter() - began_s)
                 assert await appended == record.dlsn
             tail = await search.tail_position(context)
