@@ -14,9 +14,12 @@ from weakref import WeakKeyDictionary
 
 from fastbk.client.client import Client
 from fastbk.errors import Error, MetadataUnavailable
+from fastbk.observe import logs
 
 WORKS_MAX = 32
 """Segments that are made or ended at once by one client, and streams that are opened."""
+LINE_EVERY_S = 1.0
+"""In an outage thousands of streams try in vain every few seconds."""
 
 
 class SegmentWorks:
@@ -29,12 +32,23 @@ class SegmentWorks:
     def __init__(self) -> None:
         self.trouble: Error | None = None
         self._trouble_since_s = 0.0
+        self._told_s: float | None = None
+        self._untold = 0
         self._turns = asyncio.Semaphore(WORKS_MAX)
 
     @property
     def troubled_s(self) -> float:
         """For how long metadata has answered nobody; 0 when it answers."""
         return 0.0 if self.trouble is None else time.monotonic() - self._trouble_since_s
+
+    def tell_waits(self, stream: str, error: Error) -> None:
+        """Log that a segment of a stream's has to wait; a line a second, which counts those that were not named."""
+        now_s = time.monotonic()
+        if self._told_s is not None and now_s - self._told_s < LINE_EVERY_S:
+            self._untold += 1
+            return
+        others, self._untold, self._told_s = self._untold, 0, now_s
+        logs.warning("stream.segment_waits", stream=stream, reason=str(error), others=others)
 
     async def __aenter__(self) -> None:
         await self._turns.acquire()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.client.record_calls import RecordCalls
-from fastbk.errors import MetadataUnavailable, PolicyInvalid, StreamNotFound
+from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFound
 from fastbk.observe import logs
 from fastbk.stream.paths import namespace_path, stream_path
 from fastbk.stream.policy import StreamPolicy, effective
@@ -27,6 +27,7 @@ class PolicySource:
         self._paths = [*map(namespace_path, namespace_ids), stream_path(stream_id)]
         self._last: StreamPolicy | None = None
         self._versions: list[int | None] = []
+        self._kept_for: type[Error] | None = None
 
     async def __call__(self) -> StreamPolicy:
         """Return what holds for the next segment.
@@ -35,12 +36,18 @@ class PolicySource:
         MetadataUnavailable and PolicyInvalid if nothing did yet, StreamNotFound when the stream was deleted.
         """
         try:
-            return await self._read()
+            policy = await self._read()
         except (MetadataUnavailable, PolicyInvalid) as error:
             if self._last is None:
                 raise
-            logs.warning("stream.policy_kept", stream=self._name, reason=str(error))
+            if (
+                type(error) is not self._kept_for
+            ):  # once: each try comes here, of thousands of streams
+                self._kept_for = type(error)
+                logs.warning("stream.policy_kept", stream=self._name, reason=str(error))
             return self._last
+        self._kept_for = None
+        return policy
 
     async def _read(self) -> StreamPolicy:
         found = await self._records.read_all(self._paths)

@@ -25,7 +25,6 @@ from fastbk.errors import (
     StreamNotFound,
     StreamSealed,
 )
-from fastbk.observe import logs
 from fastbk.placement.values import PlacementConfig
 from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import Chain
@@ -175,7 +174,7 @@ class SegmentKeeper:
                 self._ended_by(error)
                 return True
             self.trouble = error
-            logs.warning("stream.segment_waits", stream=self._context.name, reason=str(error))
+            segment_works(self._context.client).tell_waits(self._context.name, error)
             return False
         self.trouble, self._pause_s = None, AGAIN_S
         return True

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
-from fastbk.stream.pacing import WORKS_MAX, segment_works
+from fastbk.observe import logs
+from fastbk.stream import pacing
+from fastbk.stream.pacing import WORKS_MAX, SegmentWorks, segment_works
 from fastbk.stream.positions import DLSN
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, World
 
@@ -48,3 +51,18 @@ async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> No
         assert not future.done()
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
     await writer.close()
+
+
+async def test_thousands_that_try_in_vain_are_a_line_a_second(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = SegmentWorks()
+    monkeypatch.setattr(logs, "_style", "json")
+    monkeypatch.setattr(pacing, "LINE_EVERY_S", 1e9)
+    for at in range(1000):
+        works.tell_waits(f"many/s{at}", MetadataUnavailable("away"))
+    monkeypatch.setattr(pacing, "LINE_EVERY_S", 0.0)
+    works.tell_waits("many/last", MetadataUnavailable("away"))
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [(one["stream"], one["others"]) for one in lines] == [("many/s0", 0), ("many/last", 999)]
+    assert lines[0]["reason"] == "away"

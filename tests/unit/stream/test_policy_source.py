@@ -8,6 +8,7 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable, PolicyInvalid, StreamNotFound
 from fastbk.meta.records import Change
+from fastbk.observe import logs
 from fastbk.stream.catalog import Catalog
 from fastbk.stream.namespace import Namespace
 from fastbk.stream.paths import stream_path
@@ -47,3 +48,22 @@ async def test_the_last_policy_holds_until_another_one_can() -> None:
     await space.delete_stream("s")
     with pytest.raises(StreamNotFound):
         await policy()
+
+
+async def test_an_outage_is_told_once_however_often_the_policy_is_asked_for(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_style", "json")
+    cluster = Cluster()
+    space = Namespace(Catalog(cluster.client()), "a")  # type: ignore[arg-type]
+    await space.create()
+    policy = (await (await space.create_stream("s")).context()).policy
+    await policy()
+    for _ in range(2):
+        cluster.plan = RandomPlan(random.Random(1), away=1.0)
+        for _ in range(10):
+            await policy()
+        cluster.plan = Plan()
+        await policy()
+    told = [line for line in capfd.readouterr().err.splitlines() if "policy_kept" in line]
+    assert len(told) == 2
