@@ -12,6 +12,7 @@ from fastbk.stream.blocking_reader import CHUNK_BYTES, CHUNK_RECORDS, BlockingRe
 from fastbk.stream.bugs import as_error
 from fastbk.stream.cursor import Cursor, check_done
 from fastbk.stream.cursor_backlog import Backlog
+from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.records import Chunk, Gap, Record
 
@@ -149,6 +150,25 @@ class BlockingCursor(BlockingRecords[Cursor]):
         if self._inner is not None and not self._is_closed and self._loop.is_closed is None:
             self._loop.call_plain(self._take_acks)
         super()._end(error)
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie; what is done is passed by."""
+        inner = self._opened()
+        if self._held is not None and self._has_more():
+            return self._held[self._at].dlsn
+        return self._loop.call_plain(lambda: inner.position)
+
+    @property
+    def lag(self) -> Lag:
+        """How far it is behind, as the asyncio cursor's; what was fetched counts as handed out."""
+        inner = self._opened()
+
+        def told() -> Lag:
+            self._take_acks()
+            return inner.lag
+
+        return self._loop.call_plain(told)
 
     @property
     def mark(self) -> DLSN:

@@ -9,8 +9,9 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from fastbk.errors import ClientClosed, Error
 from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.reader import Lag, StreamReader
+from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
 CHUNK_RECORDS = 1000

@@ -16,6 +16,7 @@ from fastbk.stream.cursor_flusher import CursorFlusher
 from fastbk.stream.cursor_keeper import CursorKeeper
 from fastbk.stream.cursor_opening import CursorWish, start_of, take_over
 from fastbk.stream.cursor_store import path_of
+from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
@@ -294,6 +295,28 @@ class Cursor:
         await self.flush()
 
     # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie, or before: what is done is passed by."""
+        parts, ahead = self._opened(), self._at_hand()
+        return parts.reader.position if ahead is None else ahead.first_dlsn
+
+    @property
+    def lag(self) -> Lag:
+        """How far what was handed out is behind what this cursor knows to be there; no I/O. `backlog()` asks."""
+        parts, ahead = self._opened(), self._at_hand()
+        if ahead is None:
+            return parts.reader._lag_from(parts.acks.not_done)
+        not_done = parts.acks.not_done(ahead.first_seq, parts.reader._end_seq)
+        return parts.reader._lag_of(sum(high - low for low, high in not_done), ahead.first.time_us)
+
+    def _at_hand(self) -> Chunk | None:
+        """Return what was read and not handed out yet, its beginning; None if nothing is."""
+        chunk, at = self._chunk, self._handed_out
+        if chunk is not None and at < len(chunk):
+            return chunk[at:]
+        return self._opened().delivery.held
 
     @property
     def mark(self) -> DLSN:

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 
 from fastbk.errors import NoSuchEntry, PositionTruncated
-from fastbk.stream.chain import Chain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_state import NONE
+from fastbk.stream.lag import average_bytes
 from fastbk.stream.positions import AtSeq
 from fastbk.stream.records import Record
 from fastbk.stream.search import first, first_from, get, tail_position
@@ -38,7 +38,7 @@ async def backlog_of(context: StreamContext, acks: CursorAcks) -> Backlog:
     records = sum(high - low for low, high in acks.not_done(oldest.seq, tail.seq + 1))
     if not records:
         return Backlog(0, 0, 0.0)
-    each = _average((await context.store.read()).chain)
+    each = average_bytes((await context.store.read()).chain)
     if each is None:
         each = float(len((await get(context, tail.dlsn)).payload))
     seconds = max(0.0, time.time() - oldest.time_us / 1_000_000)
@@ -56,10 +56,3 @@ async def _oldest(context: StreamContext, acks: CursorAcks) -> Record | None:
         return await first(context)
     except NoSuchEntry:
         return None
-
-
-def _average(chain: Chain) -> float | None:
-    """Return bytes a record, of the closed segments whose rows are at hand."""
-    closed = [row for row in chain.rows if not row.is_open]
-    records = sum(row.records for row in closed)
-    return sum(row.size_bytes for row in closed) / records if records else None

@@ -81,6 +81,11 @@ class CursorDelivery:
         """These records, the last that were handed out, are handed out next."""
         self._parts.appendleft(chunk)
 
+    @property
+    def held(self) -> Chunk | None:
+        """What was read and not handed out yet, the first of it; None if nothing is."""
+        return self._parts[0] if self._parts else None
+
     def _part(self, max_records: int) -> Chunk | None:
         while self._parts:
             chunk = self._parts.popleft()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -13,6 +12,7 @@ from fastbk.errors import ClientClosed, ConfigError
 from fastbk.stream.chain_follower import ChainFollower
 from fastbk.stream.context import ContextLike, context_of
 from fastbk.stream.gaps import error_of
+from fastbk.stream.lag import Lag, lag_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.read_ahead import ReadAhead
 from fastbk.stream.reader_front import ReaderFront
@@ -28,15 +28,6 @@ from fastbk.stream.search import (
 from fastbk.stream.segment_search import Key
 
 CHUNK_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a reader is behind what it knows to be visible; exact where it has caught up."""
-
-    records: int
-    seconds: float
-    """Since the last record that it handed out was appended, by this machine's clock; 0 where it has caught up."""
 
 
 class StreamReader:
@@ -276,13 +267,26 @@ class StreamReader:
     @property
     def lag(self) -> Lag:
         """How far this reader is behind what it knows; no I/O."""
+        return self._lag_from(lambda first, end: [(first, end)])
+
+    def _lag_from(self, counted: Callable[[int, int], Sequence[tuple[int, int]]]) -> Lag:
+        """Return the lag in those records alone that `counted(first, end)` names, as ranges."""
         front, follower = self._opened()
         if self.caught_up():
             return Lag(0, 0.0)
-        end_seq = max(follower.chain.end_seq, self._ahead.plan.next_seq if self._ahead else 0)
-        records = max(end_seq - max(front.next_seq, 0), 0)
-        since_us = front.last_time_us or follower.chain.last_time_us
-        return Lag(records, max(time.time() - since_us / 1e6, 0.0) if records else 0.0)
+        ranges = counted(front.next_seq_in(follower.chain), self._end_seq)
+        return self._lag_of(sum(high - low for low, high in ranges), front.last_time_us)
+
+    def _lag_of(self, records: int, since_us: int) -> Lag:
+        """Return the lag of so many records, the first of which was appended then (0: it is not known)."""
+        front, follower = self._opened()
+        return lag_of(follower.chain, records, since_us, front.record_bytes)
+
+    @property
+    def _end_seq(self) -> int:
+        """The number behind the last record that this reader knows to be there; no I/O."""
+        _, follower = self._opened()
+        return max(follower.chain.end_seq, self._ahead.plan.next_seq if self._ahead else 0)
 
     def caught_up(self) -> bool:
         """Return whether all that this reader knows to be visible was handed out; no I/O."""

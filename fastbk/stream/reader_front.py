@@ -23,6 +23,7 @@ class ReaderFront:
         ahead: where entries come from.
         is_over: nothing comes any more.
         last_time_us: of the last record that was handed out, 0 before.
+        record_bytes: a record's part of the chunk that was decoded last, 0 before.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class ReaderFront:
         self.ahead: ReadAhead | None = None
         self.is_over = False
         self.last_time_us = 0
+        self.record_bytes = 0.0
         self._name = name
         self._ends = ends
         self.move_to(position, from_key)
@@ -58,6 +60,13 @@ class ReaderFront:
         """Of the next record."""
         chunk = self._chunk
         return self._behind if chunk is None else chunk[self._at :].first_dlsn
+
+    def next_seq_in(self, chain: Chain) -> int:
+        """Return the next record's number; before the first one was decoded that of its segment's first, or less."""
+        if self.next_seq != NONE:
+            return self.next_seq
+        row = chain.row(self.position.segment)
+        return max(chain.head_seq, NONE if row is None else row.base_seq, 0)
 
     @property
     def next_seq(self) -> int:
@@ -212,6 +221,7 @@ class ReaderFront:
             )
         except ProtocolError as error:
             raise StorageError(f"{self._name}: an entry cannot be decoded: {error}") from error
+        self.record_bytes = len(chunk.data) / max(len(chunk), 1)
         at = chunk.index_of(self._behind)
         if self._from_key is not None:
             at = max(at, index_in(chunk, self._from_key))

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
+from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader import Lag, StreamReader
+from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import filled, new_stream, writer_of
