@@ -34,7 +34,10 @@ class ChainFollower:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def _see(self, chain: Chain) -> None:
-        if chain != self.chain:
+        known = self.chain
+        if chain.epoch < known.epoch or chain.trim < known.trim or chain.end_seq < known.end_seq:
+            return  # none of these ever falls: an answer that was longer under way than what is known
+        if chain != known:
             self.chain = chain
             self._tell()
 

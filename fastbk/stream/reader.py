@@ -309,8 +309,12 @@ class StreamReader:
 
     async def seek(self, where: Start) -> None:
         """Go on from `where`; an end that was asked for stays."""
-        front, _ = self._opened()
+        front, follower = self._opened()
         position, from_key = await self._begin_of(where)
+        if not isinstance(where, DLSN):
+            await (
+                follower.look()
+            )  # what was found to be truncated has to be known as that here, too
         self._retire()
         front.move_to(position, from_key)
         self._moved.set()

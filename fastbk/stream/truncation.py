@@ -42,10 +42,10 @@ async def end_of(context: StreamContext, chain: Chain) -> DLSN:
             reader = await context.client.open_ledger(
                 row.ledger_id, recovery=False, password=PASSWORD
             )
+            async with reader:
+                last_entry_id = await reader.last_add_confirmed()
         except NoSuchLedger:
-            continue  # dropped by somebody who took the stream over: nothing was in it
-        async with reader:
-            last_entry_id = await reader.last_add_confirmed()
+            continue  # dropped by somebody who took the stream over, just now perhaps: nothing was in it
         if last_entry_id >= 0:
             return DLSN(row.number, last_entry_id + 1, 0)
     return closed_end(chain)

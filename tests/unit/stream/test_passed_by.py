@@ -5,14 +5,18 @@ The simulator's worlds with readers and cursors found each of these.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fastbk.errors import PositionTruncated
+from fastbk.stream.chain_follower import ChainFollower
 from fastbk.stream.cursor import Cursor
 from fastbk.stream.positions import DLSN, FIRST, AtSeq
 from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
-from tests.fixtures.fake_ledgers import Cluster
+from fastbk.stream.truncation import closed_end, end_of
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, truncated_to, writer_of
 
 
@@ -92,3 +96,80 @@ async def test_a_record_that_was_truncated_with_all_behind_it_is_told(on_gap: st
         await writer.append(b"new")
         record = await anext(reader)
         assert isinstance(record, Record) and record.seq == 8
+
+
+async def test_a_seek_knows_what_the_search_for_its_place_knew() -> None:
+    """The watch had not told of the truncation yet: the reader began with the first record of the stream."""
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    records = await filled(cluster, [4, 4])
+    async with StreamReader(context, records[2].dlsn) as reader:
+        assert await anext(reader) == records[2]
+        await truncated_to(context_of(cluster.client()), DLSN(2, 0, 0))
+        await reader.seek(AtSeq(1))
+        with pytest.raises(PositionTruncated) as raised:
+            await reader.read(timeout=5)
+        assert raised.value.first_available == "2.0.0"
+
+
+class Held(Plan):
+    """Of a client's reads of metadata the first is answered late, the second at once, the third never."""
+
+    def __init__(self) -> None:
+        self.client: FakeClient | None = None
+        self.reads = 0
+        self.is_held, self.go_on, self.is_third = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def after(self, client: FakeClient, what: str) -> None:
+        if what != "metadata.read" or client is not self.client:
+            return
+        self.reads += 1
+        if self.reads == 1:
+            self.is_held.set()
+            await self.go_on.wait()
+        elif self.reads == 3:
+            self.is_third.set()
+            await asyncio.Event().wait()
+
+
+async def test_an_older_chain_that_comes_later_changes_nothing() -> None:
+    held = Held()
+    cluster = Cluster(held)
+    context = await new_stream(cluster)
+    await filled(cluster, [4, 4])
+    older = (await context.store.read()).chain
+    held.client = cluster.client()
+    follower = ChainFollower(context_of(held.client).store, older, asyncio.Event())
+    async with asyncio.timeout(5):
+        await held.is_held.wait()
+        await truncated_to(context, DLSN(2, 0, 0))
+        newer = await follower.look()
+        held.go_on.set()
+        await held.is_third.wait()
+    assert newer != older and follower.chain == newer
+    await follower.stop()
+
+
+class Retires(Plan):
+    """A ledger goes after it was opened, before anything is asked of it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if what == "read":
+            self._cluster.ledgers.clear()
+
+
+async def test_a_segment_that_goes_while_the_end_is_looked_for_ends_nothing() -> None:
+    """A truncation raised NoSuchLedger: the segment was empty, and somebody took the stream over just then."""
+    cluster = Cluster()
+    context = await new_stream(cluster)
+    writer = writer_of(cluster)
+    await writer.open()
+    await writer.append(b"1")
+    chain = (await context.store.read()).chain
+    assert chain.open_rows
+    cluster.plan = Retires(cluster)
+    assert await end_of(context, chain) == closed_end(chain)
+    writer.abort()
