@@ -5,6 +5,7 @@
     REPLAY=seed        one world as a readable trace, one column a node
     SHRINK=seed        the fewest faults and pieces of work that still break the same invariant
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl
+    STREAMS=n          worlds of streams instead; WORLDS=writers|whole  of one kind
     MUTATIONS=1        looks for a seed that finds each planted fault (ONLY=text, SECONDS_EACH=60): for finders.py
 
 A branch is a distinct (role, event, the node's event before, what the node is at); a counted seed has at least 200
@@ -126,7 +127,7 @@ def main(settings: Mapping[str, str] = os.environ) -> int:
         seconds_each = float(settings.get("SECONDS_EACH") or 60)
         return look_for_finders(first, settings.get("ONLY", ""), seconds_each)
     if settings.get("STREAMS"):
-        return run_streams(first, int(settings["STREAMS"]))
+        return run_streams(first, int(settings["STREAMS"]), settings.get("WORLDS") or "")
     return run(int(settings.get("SEEDS") or 1000), first, jobs, mutation)
 
 

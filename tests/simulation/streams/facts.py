@@ -79,7 +79,9 @@ class Judge:
                 "S9: the old end came back",
             )
         self._before = chain
-        named = {row.ledger_id for row in rows} | {*chain.doomed, chain.reserved}
+        named = (
+            {row.ledger_id for row in rows} | {*chain.doomed, chain.reserved} | self.named_beside()
+        )
         stray = set(self._cluster.ledgers) - named
         demand(not stray, f"S18: ledgers {sorted(stray)} exist and nothing names them")
         for row in rows:
@@ -88,6 +90,10 @@ class Judge:
                 not is_needed or row.ledger_id in self._cluster.ledgers,
                 f"S18: the ledger of segment {row.number} is gone",
             )
+
+    def named_beside(self) -> set[int]:
+        """Return the ledgers that something else than the chain names."""
+        return set()
 
     def rows(self, chain: Chain):  # type: ignore[no-untyped-def]
         """Return all rows from the head on, those of pages, too (S15)."""

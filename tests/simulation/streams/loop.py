@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import selectors
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
@@ -12,8 +13,30 @@ from unittest.mock import patch
 T = TypeVar("T")
 
 EPOCH_US = 1_800_000_000_000_000
-MODULES = ("append_engine", "chain_store", "segment_keeper", "segment_writer")
-"""Of fastbk.stream: those that read a clock."""
+CLOCKED = (
+    "append_engine",
+    "audit",
+    "catalog",
+    "chain_store",
+    "cursor_backlog",
+    "cursor_keeper",
+    "cursor_opening",
+    "janitor",
+    "namespace",
+    "pacing",
+    "reader",
+    "segment_keeper",
+    "segment_writer",
+)
+"""Modules of fastbk.stream that read a clock."""
+DRAWING = {
+    "catalog": "random",
+    "chain_store": "secrets",
+    "janitor": "random",
+    "opening": "secrets",
+    "tree_records": "secrets",
+}
+"""Those that draw something, and from which module."""
 
 
 class Stuck(Exception):
@@ -56,9 +79,32 @@ class Clock:
         """Return the loop's time."""
         return self._loop.time()
 
+    def time(self) -> float:
+        """Return the wall clock's time in seconds."""
+        return self.time_ns() / 1e9
+
     def time_ns(self) -> int:
         """Return the wall clock's time."""
         return EPOCH_US * 1000 + int((self._loop.time() + self.shift_s) * 1e9)
+
+
+class Draws:
+    """In place of `random` and `secrets`: the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a number between these."""
+        return self._rng.uniform(low, high)
+
+    def randbits(self, count: int) -> int:
+        """Return so many bits."""
+        return self._rng.getrandbits(count)
+
+    def token_hex(self, size: int) -> str:
+        """Return so many bytes as text."""
+        return self._rng.randbytes(size).hex()
 
 
 async def _end_all() -> None:
@@ -68,13 +114,15 @@ async def _end_all() -> None:
     await asyncio.gather(*left, return_exceptions=True)
 
 
-def run_simulated(main: Callable[[Clock], Coroutine[Any, Any, T]]) -> T:
+def run_simulated(main: Callable[[Clock], Coroutine[Any, Any, T]], seed: int = 0) -> T:
     """Run `main(clock)` on a loop of its own, end what it leaves, and return its result.
+
+    `seed`: of what the product draws, ids and pauses.
 
     Raises Stuck, what it raises, and what any task raised that nobody looked at.
     """
     loop = SimulatedLoop()
-    clock = Clock(loop)
+    clock, draws = Clock(loop), Draws(seed)
     complaints: list[dict[str, Any]] = []
     tasks: list[asyncio.Task[Any]] = []
     loop.set_exception_handler(lambda _, context: complaints.append(context))
@@ -86,8 +134,10 @@ def run_simulated(main: Callable[[Clock], Coroutine[Any, Any, T]]) -> T:
 
     loop.set_task_factory(keep)
     with ExitStack() as stack:
-        for name in MODULES:
+        for name in CLOCKED:
             stack.enter_context(patch(f"fastbk.stream.{name}.time", clock))
+        for name, source in DRAWING.items():
+            stack.enter_context(patch(f"fastbk.stream.{name}.{source}", draws))
         try:
             result = loop.run_until_complete(main(clock))
         finally:
