@@ -98,12 +98,14 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     namespace = client.namespace(options.namespace)
     own = policy_facts(await namespace.policy())
     effective = policy_facts(await namespace.effective_policy())
-    streams = await namespace.stream_count()
+    streams, size_bytes = await namespace.stream_count(), await namespace.stored_bytes()
     if options.json:
-        print_json({"namespace": options.namespace, "streams": streams, "policy": own,
-                    "effective": effective})  # fmt: skip
+        print_json({"namespace": options.namespace, "streams": streams, "bytes": size_bytes,
+                    "policy": own, "effective": effective})  # fmt: skip
         return 0
     print(f"namespace  {options.namespace or '(the root)'}\nstreams    {streams:,}")
+    if size_bytes is not None:
+        print(f"bytes      {size_bytes:,} of {own['bytes_max']:,}, as the janitor counted last")
     print("\n".join(policy_lines(effective, own)))
     return 0
 

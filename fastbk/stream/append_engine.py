@@ -18,6 +18,7 @@ from fastbk.errors import (
     Error,
     LedgerFenced,
     MetadataConflict,
+    QuotaExceeded,
     WriterFailed,
     WriterFenced,
 )
@@ -143,6 +144,9 @@ class AppendEngine:
         if segment is None:
             if keeper.ready is not None:
                 return self._begin()
+            if isinstance(keeper.trouble, QuotaExceeded):
+                self.fail(keeper.trouble)
+                return None
             keeper.want()
             self._wait_for_first()
             return None
@@ -154,6 +158,11 @@ class AppendEngine:
         )
         if self._is_rolling and keeper.ready is not None:
             return None if segment.in_flight else self._roll_over()
+        if self._is_rolling and self.queue.groups and isinstance(keeper.trouble, QuotaExceeded):
+            # This segment is full, and its namespace as well: what was sent is kept, what comes next is refused.
+            if not segment.in_flight:
+                self.fail(keeper.trouble)
+            return None
         if self._is_rolling or self._age.is_ready_due(age_s) or self._is_used(segment, 0.5):
             keeper.want()
         return segment
@@ -289,8 +298,8 @@ class AppendEngine:
             return
         if isinstance(error, LedgerFenced | MetadataConflict):
             self.failure = WriterFenced(f"{self._name}: another writer has opened it: {error}")
-        elif isinstance(error, WriterFailed):
-            self.failure = error
+        elif isinstance(error, WriterFailed | QuotaExceeded):
+            self.failure = error.copy()
         else:
             self.failure = WriterFailed(f"{self._name}: an append failed: {error}")
         self.failure.__cause__ = error

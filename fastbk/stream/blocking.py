@@ -126,6 +126,10 @@ class BlockingNamespace:
         """Return how many streams there are in this namespace and below it."""
         return self._call(lambda inner: inner.stream_count())
 
+    def stored_bytes(self) -> int | None:
+        """Return what a janitor has counted last for `bytes_max`; None: there is no quota, or no count yet."""
+        return self._call(lambda inner: inner.stored_bytes())
+
     def watch(self) -> Iterator[NamespaceEvent]:
         """Yield all that is directly in the namespace, then what happens to it, until it is deleted."""
         return self._loop.iterate(lambda: self._inner().watch())

@@ -38,6 +38,8 @@ class Found:
     """None: without a record, or where the patches do not go together."""
     trouble: Error | None = None
     """Why something of it could not be understood."""
+    counted_in: tuple[str, ...] = ()
+    """Ids of the namespaces above it that have a quota of bytes."""
 
 
 async def all_streams(records: RecordCalls) -> AsyncGenerator[list[Found], None]:
@@ -86,7 +88,8 @@ async def _found(
             policy = effective([*patches, record.policy])
     except Error as error:
         return Found(stream_id, record, known, None, error)
-    return Found(stream_id, record, known, policy)
+    counted_in = () if record is None else await namespaces.with_quota(record.namespace)
+    return Found(stream_id, record, known, policy, None, counted_in)
 
 
 class Namespaces:
@@ -95,6 +98,7 @@ class Namespaces:
     def __init__(self, records: RecordCalls) -> None:
         self._records = records
         self._patches: dict[str, list[PolicyPatch]] = {"": []}
+        self._counted: dict[str, tuple[str, ...]] = {"": ()}
 
     async def patches(self, namespace_id: str) -> Sequence[PolicyPatch]:
         """Return the patches that hold in a namespace, the root's first."""
@@ -105,8 +109,14 @@ class Namespaces:
             record = NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, path)
             names.append((namespace_id, record.policy))
             namespace_id = record.parent
-        held = self._patches.get(namespace_id, [])
+        held, counted = self._patches.get(namespace_id, []), self._counted.get(namespace_id, ())
         for name, patch in reversed(names):
             held = [*held, patch]
-            self._patches[name] = held
+            counted = (*counted, name) if patch.bytes_max else counted
+            self._patches[name], self._counted[name] = held, counted
         return held
+
+    async def with_quota(self, namespace_id: str) -> tuple[str, ...]:
+        """Return the ids of a namespace and those above it that have a quota of bytes, the outermost first."""
+        await self.patches(namespace_id)
+        return self._counted.get(namespace_id, ())

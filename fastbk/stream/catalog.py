@@ -187,9 +187,8 @@ class Catalog:
             store = ChainStore(self.records, stream_id, self._timeout_s)
             self._stores[stream_id] = store
         above = tuple(level.id for level in place.levels)
-        return StreamContext(
-            self.client, store, name, PolicySource(self.records, stream_id, name, above)
-        )
+        policy = PolicySource(self.records, stream_id, name, above)
+        return StreamContext(self.client, store, name, policy, policy.check_room)
 
     # --- changing -----------------------------------------------------------------------------------------------
 

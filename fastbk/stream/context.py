@@ -21,6 +21,8 @@ class StreamContext:
     """Namespace and name, for messages."""
     policy: Callable[[], Awaitable[StreamPolicy]]
     """What holds for the next segment."""
+    check_room: Callable[[], None] = lambda: None
+    """Raises QuotaExceeded if `policy`, called before, found that no new segment may be made."""
 
     @property
     def stream_id(self) -> str:

@@ -18,6 +18,7 @@ from fastbk.observe import logs
 from fastbk.stream import retention
 from fastbk.stream.audit import Audit, Sink, log_lines
 from fastbk.stream.bulk import Found, all_streams
+from fastbk.stream.byte_counts import ByteCounts
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import CONDEMNED
 from fastbk.stream.chain_store import ChainStore, Known
@@ -141,8 +142,10 @@ class Janitor:
         before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
         every = 1 if thorough else self.options.thorough_every
         try:
+            sizes = ByteCounts(self._client.records)
             async for some in all_streams(self._client.records):
-                await self._look_at_all(some, counts, every)
+                await self._look_at_all(some, counts, every, sizes)
+            await sizes.write()
         finally:
             self._pass += 1
             counts.ledgers_deleted = deleter.ledgers - before[0]
@@ -156,7 +159,9 @@ class Janitor:
             logs.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)
         return counts
 
-    async def _look_at_all(self, some: list[Found], counts: Counts, every: int) -> None:
+    async def _look_at_all(
+        self, some: list[Found], counts: Counts, every: int, sizes: ByteCounts
+    ) -> None:
         """Look at these streams, some at once; raise MetadataUnavailable if that is what they all would meet."""
         turns = asyncio.Semaphore(self.options.streams_at_once)
         away: list[MetadataUnavailable] = []
@@ -167,10 +172,14 @@ class Janitor:
                     return
                 counts.streams += 1
                 share = (zlib.crc32(found.stream_id.encode()) + self._pass) % every
+                chain = None if found.known is None else found.known.chain
                 try:
-                    await self._look(found, counts, is_thorough=share == 0)
-                except StreamNotFound:
-                    pass  # somebody else has deleted it meanwhile
+                    try:
+                        chain = await self._look(found, counts, is_thorough=share == 0)
+                    except StreamNotFound:
+                        chain = None  # somebody else has deleted it meanwhile
+                    finally:
+                        await sizes.add(found, chain)
                 except MetadataUnavailable as error:
                     away.append(error)
                 except Exception as error:  # noqa: BLE001 - of one stream; the others go on
@@ -188,13 +197,14 @@ class Janitor:
         if away:
             raise away[0]
 
-    async def _look(self, found: Found, counts: Counts, *, is_thorough: bool) -> None:
+    async def _look(self, found: Found, counts: Counts, *, is_thorough: bool) -> Chain | None:
+        """Do what is to be done for one stream; return its chain as it is then, None if it is gone."""
         record, known = found.record, found.known
         is_deleted = record is not None and record.deleting
         if is_deleted or (known is not None and known.chain.owner == CONDEMNED):
             await delete_stream(self._client, found.stream_id, self._deleter)
             counts.streams_deleted += 1
-            return
+            return None
         if found.trouble is not None:
             raise found.trouble
         if known is None:
@@ -202,7 +212,7 @@ class Janitor:
                 record is None
             ):  # ids are never used again: it was deleted, and somebody slow wrote below it
                 await delete_leftovers(self._deleter, found.stream_id)
-                return
+                return None
             raise Error(f"stream {record.name} has no chain")
         store = ChainStore(
             self._client.records, found.stream_id, self._client.config.metadata_timeout
@@ -216,6 +226,7 @@ class Janitor:
             await delete_unnamed_pages(self._client, store, known)
         known = await self._retain(store, known, found.policy, counts, is_thorough=is_thorough)
         counts.segments_deleted += known.chain.head - head
+        return known.chain
 
     async def _roll(
         self, store: ChainStore, known: Known, policy: StreamPolicy, counts: Counts

@@ -97,8 +97,22 @@ async def infos_of(
         value = get(StreamRecord, record.value, stream_path(stream_id))
         if not value.deleting:
             read.append((value, get_chain(chain.value)))
-    gone = await _gone_bytes(records, [chain for _, chain in read])
-    return [_info(path, record, chain, gone.get(chain.stream_id, 0)) for record, chain in read]
+    sizes = await kept_bytes(records, [chain for _, chain in read])
+    return [
+        _info(path, record, chain, size_bytes)
+        for (record, chain), size_bytes in zip(read, sizes, strict=True)
+    ]
+
+
+async def kept_bytes(records: RecordCalls, chains: Sequence[Chain]) -> list[int]:
+    """Return the bytes of each chain's closed segments, of those that are kept: data of their entries, one copy."""
+    gone = await _gone_bytes(records, chains)
+    return [
+        sum(page.size_bytes for page in chain.pages)
+        + sum(row.size_bytes for row in chain.rows if not row.is_open)
+        - gone.get(chain.stream_id, 0)
+        for chain in chains
+    ]
 
 
 async def _gone_bytes(records: RecordCalls, chains: Sequence[Chain]) -> dict[str, int]:
@@ -116,9 +130,7 @@ async def _gone_bytes(records: RecordCalls, chains: Sequence[Chain]) -> dict[str
     }
 
 
-def _info(path: tuple[str, ...], record: StreamRecord, chain: Chain, gone_bytes: int) -> StreamInfo:
-    rows = [row for row in chain.rows if not row.is_open]
-    size_bytes = sum(page.size_bytes for page in chain.pages) + sum(row.size_bytes for row in rows)
+def _info(path: tuple[str, ...], record: StreamRecord, chain: Chain, size_bytes: int) -> StreamInfo:
     return StreamInfo(
         record.name,
         label((*path, record.name)),
@@ -128,7 +140,7 @@ def _info(path: tuple[str, ...], record: StreamRecord, chain: Chain, gone_bytes:
         chain.next_number - chain.head,
         len(chain.open_rows),
         chain.end_seq - chain.head_seq,
-        size_bytes - gone_bytes,
+        size_bytes,
         chain.trim,
         chain.last_dlsn,
         chain.last_txid,

@@ -11,7 +11,7 @@ from fastbk.stream.listing import StreamInfo, entries_of, list_streams
 from fastbk.stream.names import check_name, split_path
 from fastbk.stream.namespace_bulk import check_below, delete_data, delete_namespace, unname
 from fastbk.stream.namespace_events import NamespaceEvent, watch_namespace
-from fastbk.stream.paths import entry_path, namespace_path
+from fastbk.stream.paths import entry_path, namespace_path, stored_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.stream import Stream
 from fastbk.stream.tree_changes import (
@@ -22,7 +22,14 @@ from fastbk.stream.tree_changes import (
     stream_renamed,
     streams_created,
 )
-from fastbk.stream.tree_records import NO_PATCH, EntryRecord, NamespaceRecord, get, new_id
+from fastbk.stream.tree_records import (
+    NO_PATCH,
+    EntryRecord,
+    NamespaceRecord,
+    StoredRecord,
+    get,
+    new_id,
+)
 
 STREAMS_AT_ONCE = 100
 """Created in one transaction of 300 records."""
@@ -289,6 +296,15 @@ class Namespace:
     async def stream_count(self) -> int:
         """Return how many streams there are in this namespace and below it."""
         return (await self._catalog.place(self._path)).here.usage.value.streams
+
+    async def stored_bytes(self) -> int | None:
+        """Return what a janitor has counted last for `bytes_max`; None: there is no quota, or no count yet."""
+        place = await self._catalog.place(self._path)
+        where = stored_path(place.here.id)
+        raw = await self._catalog.records.read(where)
+        if raw is None or not place.here.record.value.policy.bytes_max:
+            return None
+        return get(StoredRecord, raw.value, where).size_bytes
 
     def watch(self) -> AsyncGenerator[NamespaceEvent, None]:
         """Yield all that is directly in the namespace as "present", then what happens to it, until it is deleted.

@@ -9,6 +9,7 @@ name. Parents are made by the first record below them, and nobody lists more tha
 | `namespaces/<xx>/<id>` | a namespace; xx: the first two characters of the id |
 | `namespaces/<xx>/<id>/<part>/<name>` | what has this name in it; part: one of 64 |
 | `usage/<xx>/<id>` | counts of a namespace |
+| `stored/<xx>/<id>` | bytes of a namespace that has a quota of them |
 | `streams/<xx>/<id>` | a stream; its chain, pages and cursors lie below |
 """
 
@@ -19,6 +20,7 @@ import zlib
 from fastbk.stream.names import encode
 
 STREAMS = "streams"
+STORED = "stored"
 NAME_PARTS = 64
 """Parents of a namespace's names: few, for a small namespace is listed by as many requests at most."""
 NAMES_MAX = 200_000
@@ -51,6 +53,16 @@ def names_path(namespace_id: str, part: str) -> str:
 def usage_path(namespace_id: str) -> str:
     """Return where a namespace's counts are."""
     return _by_id("usage", namespace_id)
+
+
+def stored_path(namespace_id: str) -> str:
+    """Return where it stands how many bytes a namespace has."""
+    return _by_id(STORED, namespace_id)
+
+
+def stored_part_path(part: str) -> str:
+    """Return what the counts of bytes lie below of namespaces whose ids begin so; the parts are below `STORED`."""
+    return f"{STORED}/{part}"
 
 
 # --- streams ----------------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether durable cursors hold records that are beyond the limits of retention."""
     streams_max: int = 0
     """Streams in this namespace and those below it; 0: no limit. For a stream it means nothing."""
+    bytes_max: int = 0
+    """Of data in the ended segments of these streams, one copy; 0: no limit. For a stream it means nothing."""
 
     def digest_type(self) -> DigestType:
         """Return the digest as ledgers take it."""
@@ -74,6 +76,7 @@ class PolicyPatch(
     hard_bytes: int | None = None
     hold_for_cursors: bool | None = None
     streams_max: int | None = None
+    bytes_max: int | None = None
 
     def changed(self, patch: PolicyPatch) -> PolicyPatch:
         """Return this patch with what `patch` names put over it."""
@@ -117,7 +120,7 @@ def check(policy: StreamPolicy) -> None:
     for name in ("roll_age_s", "retention_age_s", "hard_age_s"):
         if not 0 <= getattr(policy, name) <= 1e9:
             raise PolicyInvalid(f"{name} must be from 0 (no limit) to 1e9 seconds")
-    for name in ("roll_bytes", "retention_bytes", "hard_bytes", "streams_max"):
+    for name in ("roll_bytes", "retention_bytes", "hard_bytes", "streams_max", "bytes_max"):
         if not 0 <= getattr(policy, name) < 1 << 60:
             raise PolicyInvalid(f"{name} must be from 0 (no limit) to 2^60")
     if policy.roll_age_s == 0 and policy.roll_bytes == 0:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fastbk.client.record_calls import RecordCalls
-from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFound
+from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, QuotaExceeded, StreamNotFound
 from fastbk.observe import logs
-from fastbk.stream.paths import namespace_path, stream_path
+from fastbk.stream.paths import namespace_path, stored_path, stream_path
 from fastbk.stream.policy import StreamPolicy, effective
-from fastbk.stream.tree_records import NamespaceRecord, StreamRecord, get
+from fastbk.stream.tree_records import NamespaceRecord, StoredRecord, StreamRecord, get
 
 
 class PolicySource:
@@ -25,6 +25,9 @@ class PolicySource:
         self._records = records
         self._name = name
         self._paths = [*map(namespace_path, namespace_ids), stream_path(stream_id)]
+        self._ids = namespace_ids
+        self._bounds: list[tuple[str, int, str]] = []
+        self._refusal: QuotaExceeded | None = None
         self._last: StreamPolicy | None = None
         self._versions: list[int | None] = []
         self._kept_for: type[Error] | None = None
@@ -49,19 +52,44 @@ class PolicySource:
         self._kept_for = None
         return policy
 
+    def check_room(self) -> None:
+        """Raise QuotaExceeded if at the last call a namespace had as many bytes as it may: no new segment then."""
+        if self._refusal is not None:
+            raise self._refusal.copy()
+
+    async def _look_at_room(self) -> None:
+        """Compare what the janitor has counted with the quotas: a request only where a namespace above has one."""
+        refusal: QuotaExceeded | None = None
+        paths = [stored_path(one_id) for one_id, _, _ in self._bounds]
+        found = await self._records.read_all(paths) if paths else []
+        for (_, allowed, space), where, raw in zip(self._bounds, paths, found, strict=True):
+            there = 0 if raw is None else get(StoredRecord, raw.value, where).size_bytes
+            if there >= allowed:
+                refusal = QuotaExceeded(
+                    f"{self._name}: namespace {space or '(the root)'} has {there:,} bytes of {allowed:,}: truncate or"
+                    " delete streams, or raise bytes_max"
+                )
+        self._refusal = refusal
+
     async def _read(self) -> StreamPolicy:
         found = await self._records.read_all(self._paths)
         versions = [None if one is None else one.version for one in found]
         if self._last is not None and versions == self._versions:
+            await self._look_at_room()
             return self._last
         own = None if found[-1] is None else get(StreamRecord, found[-1].value, self._paths[-1])
         if own is None or own.deleting:
             raise StreamNotFound(f"there is no stream {self._name}: it was deleted")
         above = [
-            get(NamespaceRecord, one.value, where).policy
+            NamespaceRecord() if one is None else get(NamespaceRecord, one.value, where)
             for one, where in zip(found[:-1], self._paths, strict=False)
-            if one is not None
         ]
-        self._last = effective([*above, own.policy])
+        self._last = effective([*(one.policy for one in above), own.policy])
+        self._bounds = [
+            (one_id, one.policy.bytes_max, one.name)
+            for one_id, one in zip(self._ids, above, strict=True)
+            if one.policy.bytes_max
+        ]
         self._versions = versions
+        await self._look_at_room()
         return self._last

@@ -21,6 +21,7 @@ from fastbk.errors import (
     LedgerFenced,
     MetadataConflict,
     NoSuchLedger,
+    QuotaExceeded,
     StorageError,
     StreamNotFound,
     StreamSealed,
@@ -174,6 +175,8 @@ class SegmentKeeper:
                 self._ended_by(error)
                 return True
             self.trouble = error
+            if isinstance(error, QuotaExceeded):
+                self._changed()
             segment_works(self._context.client).tell_waits(self._context.name, error)
             return False
         self.trouble, self._pause_s = None, AGAIN_S
@@ -185,6 +188,7 @@ class SegmentKeeper:
         context, epoch = self._context, self._epoch
         if self._created is None:
             policy = await context.policy()
+            context.check_room()
             ledger_id = await self._reserve()
             ledger = await self._create(policy, ledger_id)
             # Kept until the chain has it: a change that nobody knows of may have added it, and it must be this one

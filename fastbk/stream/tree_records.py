@@ -49,6 +49,15 @@ class UsageRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Directly in it."""
 
 
+class StoredRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a janitor has counted of a namespace with a quota of bytes."""
+
+    size_bytes: int = 0
+    """Of data in all ended segments in it and below, one copy."""
+    counted_us: int = 0
+    """When that count began, by the janitor's clock."""
+
+
 class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stream; its segments are in its chain."""
 
@@ -60,10 +69,10 @@ class StreamRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """It has no name any more, and its data is being deleted."""
 
 
-Tree = TypeVar("Tree", NamespaceRecord, EntryRecord, UsageRecord, StreamRecord)
+Tree = TypeVar("Tree", NamespaceRecord, EntryRecord, UsageRecord, StoredRecord, StreamRecord)
 
 
-def put(record: NamespaceRecord | EntryRecord | UsageRecord | StreamRecord) -> bytes:
+def put(record: NamespaceRecord | EntryRecord | UsageRecord | StoredRecord | StreamRecord) -> bytes:
     """Return a record's bytes."""
     return msgspec.json.encode(record)
 

@@ -90,15 +90,19 @@ class StreamWriter:
         return engine
 
     async def open(self) -> None:
-        """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises."""
+        """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises.
+
+        QuotaExceeded: a namespace that it is in has as many bytes as it may; nobody was fenced.
+        """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(
                 f"the writer of {self._given.name} was opened before: make another one"
             )
         self._context = await context_of(self._given)
         async with segment_works(self._context.client):
-            known = await self._take_over()
             policy = await self._context.policy()
+            self._context.check_room()  # before anybody is fenced for nothing
+            known = await self._take_over()
             # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
             await delete_doomed(self._context, known)
         self.epoch = known.chain.epoch
