@@ -32,7 +32,7 @@ class Life:
     base: DLSN
     """Where it began."""
     acked: set[DLSN] = field(default_factory=set)
-    """What holders said is done, of what is not before the last reset."""
+    """What holders said is done, of what is not before the last reset. A reset makes a new set."""
     kept: dict[DLSN, int] = field(default_factory=dict)
     """What holders were told is kept, with its numbers."""
     opens: int = 0
@@ -113,6 +113,7 @@ class Holding:
             life = self._facts.life = Life(created_us, cursor.mark)
         life.opens += 1
         self._life, self._from, self._resets = life, cursor.mark, life.resets
+        self._acked = life.acked
         places, trim, acks = self._world.places, self._world.judge.chain.trim, parts.acks
         there = self._world.judge.cursors().get(self._facts.name)
         # Who was overtaken before its opening returned stands where it was then.
@@ -160,7 +161,7 @@ class Holding:
             self._take([item] if isinstance(item, Gap) else item)
 
     def _take(self, items: Iterable[Record | Gap] | Chunk) -> None:
-        world, life = self._world, self._life
+        world = self._world
         for item in items:
             if isinstance(item, Gap):
                 demand(item.kind == "trimmed", f"S2: {item} is told, and nothing was lost")
@@ -174,16 +175,13 @@ class Holding:
                 f"S8: {dlsn} was kept as done, and is delivered again",
             )
             trim = world.judge.chain.trim
+            # One who was overtaken by somebody who reset it goes by what was done before that.
             missed = [
                 one
                 for one in world.places.between(self._last or self._from, dlsn)
-                if one >= trim and one not in self._given and one not in life.acked
+                if one >= trim and one not in self._given and one not in self._acked
             ]
-            # One who was overtaken by somebody who reset it goes by what was done before that.
-            is_current = self._resets == life.resets
-            demand(
-                not missed or not is_current, f"S2, S8: {missed[:3]} were passed by before {dlsn}"
-            )
+            demand(not missed, f"S2, S8: {missed[:3]} were passed by before {dlsn}")
             self._last = dlsn
             self._given[dlsn] = item.seq
 
@@ -205,7 +203,9 @@ class Holding:
             await self._kept_by(kept)
 
     def _record(self, dlsn: DLSN) -> Record:
-        return Record(dlsn, self._given[dlsn], self._world.places.txids[dlsn], 0, b"", None, ())
+        return Record(
+            dlsn, self._given[dlsn], self._world.places.txids[dlsn], 0, memoryview(b""), None, ()
+        )
 
     async def _kept_by(self, keeping: object) -> None:
         """Await that what was acknowledged is kept; then it has to be, whoever holds the cursor by now."""
@@ -241,7 +241,8 @@ class Holding:
         self._kept_before = {}
         await cursor.reset(where)
         if life.opens == opens:
-            life.acked.clear()
+            life.acked = set()
+        self._acked = life.acked
         self._last, self._from = None, cursor.mark
         if isinstance(where, DLSN):
             demand(cursor.mark >= where, f"S8: reset to {where}, and the mark is {cursor.mark}")

@@ -74,6 +74,7 @@ class Clock:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self.shift_s = 0.0
+        self._latest_s = 0.0
 
     def monotonic(self) -> float:
         """Return the loop's time."""
@@ -82,6 +83,15 @@ class Clock:
     def time(self) -> float:
         """Return the wall clock's time in seconds."""
         return self.time_ns() / 1e9
+
+    def shift(self, by_s: float) -> None:
+        """Somebody sets the clock, forward or back."""
+        self._latest_s = max(self._latest_s, self.time())
+        self.shift_s += by_s
+
+    def latest_s(self) -> float:
+        """Return the latest time that it ever showed."""
+        return max(self._latest_s, self.time())
 
     def time_ns(self) -> int:
         """Return the wall clock's time."""

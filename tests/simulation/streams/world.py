@@ -95,7 +95,7 @@ class World:
         judging = asyncio.ensure_future(self._judge_often(judge))
         for number in range(self.rng.randint(1, 6)):
             await self._some_writers(number)
-            self.clock.shift_s += self.rng.choice([0, 0, -100, 50])
+            self.clock.shift(self.rng.choice([0, 0, -100, 50]))
         judging.cancel()
         await asyncio.gather(judging, return_exceptions=True)
         if judging.done() and not judging.cancelled() and judging.exception() is not None:
@@ -113,7 +113,7 @@ class World:
             judge.look()
             await asyncio.sleep(self.rng.random() * 5)
             if self.rng.random() < 0.1:
-                self.clock.shift_s += self.rng.choice([-20, 1, 50])
+                self.clock.shift(self.rng.choice([-20, 1, 50]))
 
     async def _some_writers(self, number: int) -> None:
         clients = [

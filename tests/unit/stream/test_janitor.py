@@ -261,8 +261,13 @@ async def test_several_janitors_at_once_beside_a_writer(
         chain = await chain_of(cluster)
         assert chain.end_seq == 40 and chain.head > 10
         assert set(cluster.ledgers) == await named_ledgers(cluster), "S18"
-        names = {path for path in cluster.records.values if path.startswith(pages_path("ab"))}
-        assert names == {f"{pages_path('ab')}/{chain_store.page_name(one)}" for one in chain.pages}
+        folder = f"{pages_path('ab')}/"
+        kept = {path for path in cluster.records.values if path.startswith(folder)}
+        pages = {path.removeprefix(folder) for path in kept}
+        named = {chain_store.page_name(one) for one in chain.pages}
+        assert named <= pages
+        # Of a number that no chain has used yet: who wrote it and lost may still try again, so it stays for now.
+        assert all(int(one.partition("-")[0]) >= chain.next_page for one in pages - named)
         assert not any(path.startswith(stream_path("gone")) for path in cluster.records.values)
 
 
