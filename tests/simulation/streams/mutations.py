@@ -19,7 +19,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
                 ),
             ),
         ),
-        15,
+        21,
     ),
     (
         Mutation(
