@@ -249,10 +249,12 @@ class Connection(asyncio.BufferedProtocol):
         The first ones of a turn of the loop are sent at once. What follows in the same turn, as where thousands of
         writers share the connection, leaves together at its end: a send costs more than all else of a small add.
         """
+        # A transport that failed says so with the loop's next turn, and complains of what is written until then.
+        if self._transport is None or self._transport.is_closing():
+            return
         if self._lane is not None:
-            if self._transport is not None:
-                self._write_translated(self._lane.translation, frames)
-        elif self._transport is not None:
+            self._write_translated(self._lane.translation, frames)
+        else:
             if self._is_gathering and len(frames) < GATHERED_BYTES_EACH:
                 self._gathered.append(frames)
                 self._gathered_bytes += len(frames)
@@ -270,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send_gathered()
 
     def _send_gathered(self) -> None:
-        if self._gathered and self._transport is not None:
+        if self._gathered and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._gathered))
         self._gathered.clear()
         self._gathered_bytes = 0

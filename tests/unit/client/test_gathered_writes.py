@@ -103,3 +103,15 @@ async def test_nothing_is_sent_behind_an_abort() -> None:
         await connection.closed
         connection.write(b"third")
         assert counting.sizes == [5] or counting.sizes == [5, 6]
+
+
+@pytest.mark.parametrize("size", [100, GATHERED_BYTES_EACH])
+async def test_nothing_is_written_to_a_transport_that_failed(size: int) -> None:
+    """The loop would complain of each such write until it tells of the failure, with its next turn."""
+    async with connected() as (connection, counting, _):
+        connection.write(b"first")
+        counting._transport._fatal_error(BrokenPipeError())
+        for _ in range(20):
+            connection.write(bytes(size))
+        await connection.closed
+        assert counting.sizes == [5]
