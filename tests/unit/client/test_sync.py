@@ -135,7 +135,8 @@ def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
 
         def caught_up() -> bool:
             writer.append(b".")
-            return not writer.stats().lagging["b0"]
+            # The newest is acknowledged by the two that answer first; b0 may be the third each time.
+            return writer.stats().lagging["b0"] <= 1
 
         wait_until(caught_up, "b0 has all")
         writer.close()
