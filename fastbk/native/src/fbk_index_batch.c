@@ -10,6 +10,8 @@
 #define ENTRIES_MAX 8192u
 #define RUNS_MAX 16u
 #define JOBS_MAX 2u
+#define TAIL_ENTRIES 64
+#define TAIL_BYTES (64u * 1024u)
 
 struct part {
     const uint8_t *data;
@@ -208,6 +210,8 @@ answer(struct gather *gather)
     fbk_index_reply_end(index, asker, frame_bytes, FBK_S_OK);
     if (gather->request->noted)
         fbk_index_stream_reached(index, gather->request, next - 1);
+    else if (gather->request->tail)
+        fbk_pace_felt(&index->pace, FBK_PACE_TAIL, (uint32_t)(fbk_now_ns() / 1000) - asker->received_us);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_BATCHES, 1);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_ENTRIES, gather->count);
     fbk_count(&index->segment->stats, FBK_C_INDEX_READ_BYTES, gather->bytes);
@@ -254,4 +258,20 @@ fbk_index_run_read_batch(struct fbk_index *index, struct fbk_index_request *requ
     for (uint32_t n = 0; n < gather.run_count; n++)
         fbk_store_release(index->store, gather.runs[n]);
     return ran;
+}
+
+/* Who follows a ledger asks for what came since its last look.  That is nobody's history: held back with the bulk, the tail
+ * reads that the pace is kept for would themselves stand still.  A write cache has it, and what is asked beyond TAIL_BYTES
+ * is the next read's, so a reader that is far behind gains nothing by it. */
+bool
+fbk_index_is_tail(struct fbk_index *index, struct fbk_index_request *request)
+{
+    const struct fbk_ledger_state *state = fbk_index_ledger(index, request->ledger_id);
+    if (!fbk_index_is_here(state) || request->first_entry_id < 0 || request->first_entry_id > state->highest_entry_id ||
+        state->highest_entry_id - request->first_entry_id >= TAIL_ENTRIES ||
+        !fbk_index_cached(index, request->ledger_id, request->first_entry_id))
+        return false;
+    if (request->size_bytes_max == 0 || request->size_bytes_max > TAIL_BYTES)
+        request->size_bytes_max = TAIL_BYTES;
+    return true;
 }

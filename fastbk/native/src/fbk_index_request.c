@@ -278,7 +278,8 @@ take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *recor
         fbk_index_request_give_back(index, request);
         return FBK_E_CORRUPT;
     }
-    if (is_bulk) {
+    request->tail = record->kind == FBK_KIND_READ_BATCH && fbk_index_is_tail(index, request);
+    if (fbk_index_is_bulk(request)) {
         fbk_index_bulk_put(index, request, true);
         return 1;
     }

@@ -47,6 +47,7 @@ struct fbk_index_request {
     bool noted;                 /* by its stream */
     bool scan;                  /* its reader goes on and on */
     bool paced;                 /* it waits, or waited, for its turn among the bulk */
+    bool tail;                  /* READ_BATCH: a few of the newest entries; it waits for no turn */
     int64_t parked_entry_id;
     /* what the disk said about [asked_entry_id, asked_last_entry_id] */
     bool answered;
@@ -132,8 +133,10 @@ void fbk_index_bulk_free(struct fbk_index *index);
 static inline bool
 fbk_index_is_bulk(const struct fbk_index_request *request)
 {
-    return request->asker.kind == FBK_KIND_READ_BATCH || request->asker.kind == FBK_KIND_LIST;
+    return (request->asker.kind == FBK_KIND_READ_BATCH && !request->tail) || request->asker.kind == FBK_KIND_LIST;
 }
+/* Is this batch read one of a reader that is at the end of its ledger?  If so, it is kept small. */
+bool fbk_index_is_tail(struct fbk_index *index, struct fbk_index_request *request);
 /* Is history being held back for the sake of adds and tail reads? */
 bool fbk_index_bulk_is_held(const struct fbk_index *index);
 /* fresh: it was not run yet. */

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.journal import ROLL
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats
 from tests.fixtures.index_rig import INDEX_REPLY_WRITTEN, OK, WORKER_REPLY_CONSUMED, Answer
@@ -198,5 +199,35 @@ def test_history_is_held_back_while_adds_come(fake: FakeDisk) -> None:
             assert time.monotonic() < deadline_s
             got += [answer.request_id for answer in answers(life, 2)]
         assert sorted(got) == puts
+    finally:
+        life.close()
+
+
+def test_who_reads_the_newest_entries_in_batches_is_never_held_back(fake: FakeDisk) -> None:
+    """The pauses in which history stands still are for readers of tails; they stood still themselves, 70 ms each."""
+    life = Life(fake, Book(), requests_max=256, reply_bytes=REPLY_BYTES)
+    try:
+        added, behind, held = 0, 0, 0
+        history: set[int] = set()
+        for _ in range(300):
+            for _ in range(3):
+                life.add(3, added, b"x" * 100)
+                added += 1
+            while life.journal.status.waiting_bytes or life.journal.status.in_flight:
+                if life.journal.step(5) & ROLL:
+                    life.loop.roll()
+                life.look()
+            while len(history) < 40:
+                history.add(ask(life, 1, behind % (ENTRIES - 300), 300))
+                behind += 300
+            life.index_step()
+            history -= {each.request_id for each in life.rig.answers()}
+            tail = ask(life, 3, added - 3, 3, connection_id=99)
+            life.index_step()
+            got = {each.request_id: each for each in life.rig.answers()}
+            assert got[tail].next_entry_id == added
+            held += history.isdisjoint(got)
+            history -= set(got)
+        assert held > 0, "history waits"
     finally:
         life.close()
