@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
@@ -86,6 +86,8 @@ class SegmentKeeper:
         self._created: tuple[LedgerWriter, StreamPolicy] | None = None
         self._pause_s = AGAIN_S
         self._is_stopped = False
+        self._turn_s = time.monotonic()
+        self._waits_for_turn = False
 
     def want(self) -> None:
         """Have a segment made ready, if none is."""
@@ -126,6 +128,49 @@ class SegmentKeeper:
         """Return when nothing is left to do."""
         await self._idle.wait()
 
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for this writer's turn at metadata among all streams of the client, and hold it."""
+        self._waits_for_turn = True
+        try:
+            async with segment_works(self._context.client):
+                self._waits_for_turn, self._turn_s = False, time.monotonic()
+                yield
+        finally:
+            self._waits_for_turn = False
+
+    @asynccontextmanager
+    async def in_time(self, limit_s: float) -> AsyncIterator[None]:
+        """Wait for what is to be done here. TimeoutError after `limit_s`, which counts from when its turn has come.
+
+        Before that only an outage of metadata ends it: thousands of streams may have their turns first.
+        """
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+        async with asyncio.timeout(None) as deadline:
+
+            def look() -> None:
+                nonlocal timer
+                left_s = self._left_s(limit_s)
+                if left_s > 0.0:
+                    timer = loop.call_later(left_s, look)
+                else:
+                    deadline.reschedule(loop.time())
+
+            timer = loop.call_later(limit_s, look)
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+    def _left_s(self, limit_s: float) -> float:
+        """Return for how long what waits here may go on waiting, when it has waited for `limit_s`."""
+        if self.trouble is not None or segment_works(self._context.client).troubled_s >= limit_s:
+            return 0.0
+        if self._waits_for_turn:
+            return limit_s
+        return limit_s - (time.monotonic() - self._turn_s)
+
     def stop(self) -> None:
         """Do nothing more; what was under way may have happened."""
         self._is_stopped = True
@@ -163,7 +208,7 @@ class SegmentKeeper:
     async def _next(self) -> bool:
         """Do the next thing; False when it has to be tried again later."""
         try:
-            async with segment_works(self._context.client):
+            async with self.turn():
                 if self._ending:
                     await self._end(self._ending[0])
                     self._ending.popleft()

@@ -240,15 +240,15 @@ class StreamWriter:
     async def roll(self) -> None:
         """Flush, and end the segment; what comes next goes to a new one. Nothing happens to an empty one.
 
-        QuorumTimeout: no new one could be made, or the old one ended, within the client's `close_timeout`; the writer
-        goes on, and rolls when it can.
+        QuorumTimeout: no new one could be made, or the old one ended, within the client's `close_timeout`, which
+        counts from when their turn has come among all streams of the client; the writer goes on, and rolls when it can.
         """
         await self.flush()
         engine = self._check()
         if engine.segment is None or not engine.segment.records:
             return
         try:
-            async with asyncio.timeout(self._context.client.config.close_timeout):
+            async with engine.keeper.in_time(self._context.client.config.close_timeout):
                 await engine.roll()
                 await engine.keeper.until_idle()
         except TimeoutError:
@@ -256,9 +256,10 @@ class StreamWriter:
         self._check()
 
     def _too_late(self, engine: AppendEngine) -> QuorumTimeout:
+        trouble = engine.keeper.trouble or segment_works(self._context.client).trouble
         return QuorumTimeout(
-            f"{self._context.name}: its segment could not be ended in time ({engine.keeper.trouble}); all appends are"
-            " kept, and it is ended when that is possible, by whoever writes the stream then",
+            f"{self._context.name}: its segment could not be ended in time ({trouble}); all appends are kept, and it is"
+            " ended when that is possible, by whoever writes the stream then",
             outcome="written",
         )
 
@@ -275,7 +276,8 @@ class StreamWriter:
             raise engine.failure.copy()
         epoch = self.epoch
         try:
-            await self._context.store.change(lambda chain: seal(chain, epoch))
+            async with segment_works(self._context.client):
+                await self._context.store.change(lambda chain: seal(chain, epoch))
         except MetadataConflict as error:
             raise WriterFenced(
                 f"{self._context.name}: another writer has opened it: {error}", outcome="written"
@@ -285,8 +287,8 @@ class StreamWriter:
     async def close(self) -> None:
         """Flush, end the segment, and take no more appends. A second call does nothing. Raises what ended the writer.
 
-        QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`; whoever
-        opens the stream next does that. Cancelled, it is an `abort`.
+        QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`, counted as
+        for `roll`; whoever opens the stream next does that. Cancelled, it is an `abort`.
         """
         engine = self._engine
         self._is_closed = True
@@ -295,7 +297,7 @@ class StreamWriter:
         self._is_ending = True
         try:
             await self.flush()
-            async with asyncio.timeout(self._context.client.config.close_timeout):
+            async with engine.keeper.in_time(self._context.client.config.close_timeout):
                 await self._end_segments(engine)
         except TimeoutError:
             raise self._too_late(engine) from None
@@ -304,9 +306,11 @@ class StreamWriter:
             raise
         finally:
             engine.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._context.client.config.close_timeout):
-                await delete_doomed(self._context, engine.keeper.known)
+        if engine.keeper.known.chain.doomed:
+            with suppress(TimeoutError):  # then it is the janitor's
+                async with asyncio.timeout(self._context.client.config.close_timeout):
+                    async with segment_works(self._context.client):
+                        await delete_doomed(self._context, engine.keeper.known)
 
     async def _end_segments(self, engine: AppendEngine) -> None:
         keeper, epoch = engine.keeper, self.epoch
@@ -326,7 +330,8 @@ class StreamWriter:
                 return close_segment(chain, unused.ledger_id, Contents(0))
 
             try:
-                keeper.known = await self._context.store.change(decide, keeper.known)
+                async with keeper.turn():
+                    keeper.known = await self._context.store.change(decide, keeper.known)
             except MetadataConflict as error:
                 engine.fail(error)
                 raise WriterFenced(str(error), outcome="written") from error

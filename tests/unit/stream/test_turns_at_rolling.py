@@ -1,0 +1,101 @@
+"""Thousands of streams roll or close at once: nobody fails because its turn has not come, only because of trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from fastbk.errors import Error, MetadataUnavailable, QuorumTimeout
+from fastbk.stream.pacing import WORKS_MAX, SegmentWorks, segment_works
+from fastbk.stream.writer import StreamWriter
+from tests.unit.stream.test_writer_attacked import PATIENCE_S, World, until
+
+LIMIT_S = 0.05
+
+
+async def impatient_writer(world: World, records: int = 1) -> StreamWriter:
+    """Return a writer whose client gives calls that end segments `LIMIT_S`."""
+    writer = await world.writer()
+    client: Any = writer._context.client
+    client.config = type(client.config)(close_timeout=LIMIT_S)
+    for _ in range(records):
+        await writer.append(b"x")
+    return writer
+
+
+async def take_all(works: SegmentWorks, taken: AsyncExitStack) -> None:
+    for _ in range(WORKS_MAX):
+        await taken.enter_async_context(works)
+
+
+@pytest.mark.parametrize("call", ["roll", "close", "seal"])
+async def test_a_call_that_waits_for_its_turn_is_not_too_late(call: str) -> None:
+    world = World()
+    writer = await impatient_writer(world)
+    async with AsyncExitStack() as turns_of_others:
+        await take_all(segment_works(writer._context.client), turns_of_others)
+        under_way = asyncio.ensure_future(getattr(writer, call)())
+        await asyncio.wait({under_way}, timeout=4 * LIMIT_S)
+        assert not under_way.done()
+    await asyncio.wait_for(under_way, PATIENCE_S)
+    if call == "roll":
+        assert (await writer.append(b"behind")).segment == 2
+        await writer.close()
+    chain = await world.chain()
+    assert not chain.open_rows and chain.is_sealed == (call == "seal")
+
+
+async def test_a_close_waits_for_its_turn_to_drop_a_segment_that_was_ready() -> None:
+    world = World(roll_bytes=500)
+    writer = await impatient_writer(world, 6)
+    await until(lambda: writer._opened().keeper.ready is not None)
+    engine, works = writer._opened(), segment_works(writer._context.client)
+    original, others = engine.keeper.until_idle, AsyncExitStack()
+
+    async def until_idle() -> None:
+        await original()
+        await take_all(works, others)
+
+    engine.keeper.until_idle = until_idle  # type: ignore[method-assign]
+    closing = asyncio.ensure_future(writer.close())
+    await asyncio.wait({closing}, timeout=4 * LIMIT_S)
+    assert not closing.done()
+    await others.aclose()
+    await asyncio.wait_for(closing, PATIENCE_S)
+    assert not (await world.chain()).open_rows
+
+
+@pytest.mark.parametrize("what", ["create", "metadata.change"])
+async def test_once_its_turn_has_come_the_limit_counts(what: str) -> None:
+    world = World()
+    writer = await impatient_writer(world)
+    world.plan.holds.add(what)
+    async with AsyncExitStack() as turns_of_others:
+        await take_all(segment_works(writer._context.client), turns_of_others)
+        rolling = asyncio.ensure_future(writer.roll())
+        await asyncio.wait({rolling}, timeout=2 * LIMIT_S)
+        assert not rolling.done()
+    with pytest.raises(QuorumTimeout):
+        await asyncio.wait_for(rolling, PATIENCE_S)
+    world.plan.go.set()
+    await until(lambda: writer._opened().segment is not None and not writer._opened()._is_rolling)
+    assert (await writer.append(b"rolled after all")).segment == 2
+    await writer.close()
+
+
+async def test_an_outage_ends_the_wait_for_a_turn_that_never_comes() -> None:
+    world = World()
+    writer = await impatient_writer(world)
+    works = segment_works(writer._context.client)
+    away: Error = MetadataUnavailable("away")
+    with pytest.raises(MetadataUnavailable):
+        async with works:
+            raise away
+    async with AsyncExitStack() as turns_of_others:
+        await take_all(works, turns_of_others)
+        with pytest.raises(QuorumTimeout, match="away"):
+            await asyncio.wait_for(writer.roll(), PATIENCE_S)
+    writer.abort()
