@@ -17,7 +17,8 @@ from fastbk.client import Client
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.healing import HealLedger, LedgerHealed, Range
+from fastbk.replication.healing import HealLedger, LedgerHealed
+from fastbk.replication.looking import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

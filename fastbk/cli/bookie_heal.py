@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.admin.bookie_healing import HealingProgress
-    from fastbk.replication.healing import Range
+    from fastbk.replication.looking import Range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
+from fastbk.cli import ledger_audit
 from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.errors import ConfigError
@@ -79,6 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     recover.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
     _add_secret(recover)
+    audit = verbs.add_parser(
+        "audit", help="read every copy of every entry from every bookie, and compare them"
+    )
+    ledger_audit.add_arguments(audit)
     custom = verbs.add_parser("metadata", help="print or change a ledger's custom metadata")
     _add_id(custom)
     custom.add_argument(
@@ -90,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = verbs.add_parser("delete", help="delete ledgers for good")
     delete.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
 
-    for one in (create, write, read, tail, listing, show, recover, custom, delete):
+    for one in (create, write, read, tail, listing, show, recover, audit, custom, delete):
         add_metadata(one)
         add_json(one)
 
@@ -269,6 +274,7 @@ _VERBS: dict[str, Verb] = {
     "info": _show,
     "recover": _recover,
     "close": _recover,
+    "audit": ledger_audit.run,
     "metadata": _metadata,
     "delete": _delete,
 }

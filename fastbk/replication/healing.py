@@ -15,18 +15,10 @@ from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
-from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
+from fastbk.replication.actions import Outcome
 from fastbk.replication.copying import LOST_LISTED_MAX, CopyShare, RepairOptions, share_of
+from fastbk.replication.looking import LookAtCopies, Range
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Backoff, Pacing
-from fastbk.wire.statuses import Status, status_name
-
-Range = tuple[EntryId, EntryId]
-
-BAD_RANGES_MAX = 256
-"""So many are copied before the next are looked for."""
-STRIDE_MAX = 256
-"""Ids taken for bad at once where one after the other was: copying a good one again changes nothing."""
 
 
 @dataclass(slots=True)
@@ -129,7 +121,9 @@ class HealLedger(Procedure[LedgerHealed]):
         now_s: float,
     ) -> None:
         """Look for what is bad, up to a bounded number of ranges; copy that; go on."""
-        look = _Look(self._bookie_id, runs, last if self._ranges is None else -1, self._options)
+        look = LookAtCopies(
+            self._bookie_id, runs, last if self._ranges is None else -1, self._options
+        )
 
         def looked(_: object, at_s: float) -> None:
             self.healed.checked += look.checked
@@ -147,7 +141,7 @@ class HealLedger(Procedure[LedgerHealed]):
         metadata: LedgerMetadata,
         fragment: Fragment,
         last: EntryId,
-        look: _Look,
+        look: LookAtCopies,
         now_s: float,
     ) -> None:
         index = fragment.ensemble.index(self._bookie_id)
@@ -173,128 +167,13 @@ class HealLedger(Procedure[LedgerHealed]):
             if len(healed.refused) < LOST_LISTED_MAX:
                 healed.refused += copy.copied.refused
             if copy.error is not None:
-                healed.left[look.bad[0][0]] = f"{copy.error} ({look.reason})"
+                healed.left[look.bad[0][0]] = f"{copy.error} ({look.reasons[-1]})"
             if look.is_done:
                 self._next(at_s)
             else:
                 self._look(metadata, fragment, last, look.rest(), at_s)
 
         self._run(copy, copied, now_s)
-
-
-class _Look(Procedure[None]):
-    """Asks one bookie for ranges of ids and notes those that it cannot show."""
-
-    def __init__(
-        self, bookie_id: BookieId, runs: Iterator[Range], through: EntryId, options: RepairOptions
-    ) -> None:
-        """`through`: how far one request may reach beyond a range; -1: not at all."""
-        super().__init__()
-        self.checked = 0
-        self.bad: list[Range] = []
-        self.reason = ""
-        self.is_done = False
-        self._bookie_id = bookie_id
-        self._runs = runs
-        self._through = through
-        self._options = options
-        self._at: EntryId = 0
-        self._last: EntryId = -1
-        self._stride = 1
-        self._backoff: Backoff | None = None
-
-    def rest(self) -> Iterator[Range]:
-        """Return the ranges that were not looked at."""
-        if self._at <= self._last:
-            yield self._at, self._last
-        yield from self._runs
-
-    def begin(self, now_s: float) -> None:
-        """Ask for the first range."""
-        self._go_on(now_s)
-
-    def _go_on(self, now_s: float) -> None:
-        if not self._move():
-            self.is_done = True
-        if self.is_done or len(self.bad) >= BAD_RANGES_MAX:
-            self._finish(None, now_s)
-            return
-        options = self._options
-        # Shares of striped ledgers are many short ranges: one request may be about a lot of them.
-        last = max(self._last, self._through)
-        request = ReadEntries(self._at, last, options.read_entries_max, options.read_bytes_max)
-        self._ask(self._bookie_id, request, options.request_timeout_s, self._answered)
-
-    def _move(self) -> bool:
-        """Go to the next range if this one is done; False: there is none."""
-        while self._at > self._last:
-            run = next(self._runs, None)
-            if run is None:
-                return False
-            self._at, self._last = run
-        return True
-
-    def _answered(self, outcome: Outcome, now_s: float) -> None:
-        if not isinstance(outcome, Reply) or outcome.status in PASSING_STATUSES:
-            self._wait(outcome, now_s)
-            return
-        self._backoff = None
-        found = outcome.found if outcome.status == Status.OK else ()
-        self._take({one.entry_id for one in found}, *self._told(outcome, found))
-        size_bytes = sum(len(one.data) for one in found)
-        if self._options.bytes_per_s > 0 and size_bytes:
-            self._sleep(size_bytes / self._options.bytes_per_s, lambda _, at_s: self._go_on(at_s))
-        else:
-            self._go_on(now_s)
-
-    def _told(self, outcome: Reply, found: Sequence[Found]) -> tuple[EntryId, str]:
-        """Return up to which id an answer says what there is, and why nothing else is there."""
-        if found:
-            self._stride = 1
-            return found[-1].entry_id, "not there"
-        if outcome.status in ABSENT_STATUSES:
-            return max(self._last, self._through), status_name(outcome.status)
-        if outcome.status == Status.OK and not outcome.damaged and outcome.next_entry_id > self._at:
-            return outcome.next_entry_id - 1, "not there"
-        # Something there can't be shown, and hides how far: ever more ids are taken for bad.
-        stride, self._stride = self._stride, min(STRIDE_MAX, 2 * self._stride)
-        said = "damaged" if outcome.status == Status.OK else status_name(outcome.status)
-        return self._at + stride - 1, said
-
-    def _take(self, shown: set[EntryId], told: EntryId, reason: str) -> None:
-        """Note every id that is due up to `told`: shown or bad."""
-        while self._move() and self._at <= told:
-            if self._at in shown:
-                self.checked += 1
-            else:
-                self.reason = reason
-                if self.bad and self.bad[-1][1] + 1 == self._at:
-                    self.bad[-1] = self.bad[-1][0], self._at
-                else:
-                    self.bad.append((self._at, self._at))
-            self._at += 1
-
-    def _wait(self, outcome: Outcome, now_s: float) -> None:
-        options = self._options
-        if self._backoff is None:
-            pacing = Pacing(
-                request_timeout_s=options.request_timeout_s,
-                give_up_s=options.patience_s,
-                pause_min_s=options.backoff_min_s,
-                pause_max_s=options.backoff_max_s,
-            )
-            self._backoff = Backoff(pacing, now_s)
-        pause_s = self._backoff.next_pause_s(now_s)
-        if pause_s is None:
-            assert isinstance(outcome, Error | Reply)
-            error = outcome if isinstance(outcome, Error) else _busy(self._bookie_id, outcome)
-            self._fail(error, now_s)
-            return
-        self._sleep(pause_s, lambda _, at_s: self._go_on(at_s))
-
-
-def _busy(bookie_id: BookieId, reply: Reply) -> Error:
-    return Error(f"bookie {bookie_id} does not answer: {status_name(reply.status)}", retryable=True)
 
 
 def _within(runs: Iterator[Range], wanted: Sequence[Range]) -> Iterator[Range]:

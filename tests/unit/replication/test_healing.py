@@ -13,7 +13,8 @@ from fastbk.model.ids import EntryId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import AddEntry, Ask, Found, ReadEntries, Reply
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.healing import BAD_RANGES_MAX, HealLedger, LedgerHealed
+from fastbk.replication.healing import HealLedger, LedgerHealed
+from fastbk.replication.looking import BAD_RANGES_MAX
 from fastbk.wire.statuses import Status
 from tests.fixtures.quorum_world import (
     LEDGER,

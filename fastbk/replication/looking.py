@@ -1,0 +1,155 @@
+"""What one bookie shows of the copies that it should hold: asked for all of them, each digest checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fastbk.errors import Error
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
+from fastbk.replication.copying import RepairOptions
+from fastbk.replication.procedure import Procedure
+from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Backoff, Pacing
+from fastbk.wire.statuses import Status, status_name
+
+Range = tuple[EntryId, EntryId]
+
+BAD_RANGES_MAX = 256
+"""So many are told before the next are looked for."""
+STRIDE_MAX = 256
+"""Ids taken for bad at once where one after the other was: copying a good one again changes nothing."""
+
+
+class LookAtCopies(Procedure[None]):
+    """Asks one bookie for ranges of ids and notes those that it cannot show.
+
+    Attributes:
+        checked: entries that it showed with a good digest. bad: ranges that it did not; reasons: why, of each.
+        is_done: False once BAD_RANGES_MAX ranges are bad: go on with another one over `rest()`.
+    """
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        runs: Iterator[Range],
+        through: EntryId,
+        options: RepairOptions,
+        see: Callable[[Found], None] | None = None,
+        *,
+        is_exact: bool = False,
+    ) -> None:
+        """`through`: how far one request may reach beyond a range; -1: not at all. `see` gets what is shown of them.
+
+        `is_exact`: each damaged copy is found by a request of its own; else good ones behind it may be told as bad.
+        """
+        super().__init__()
+        self.checked = 0
+        self.bad: list[Range] = []
+        self.reasons: list[str] = []
+        self.is_done = False
+        self._bookie_id = bookie_id
+        self._runs = runs
+        self._through = through
+        self._options = options
+        self._see = see
+        self._at: EntryId = 0
+        self._last: EntryId = -1
+        self._stride = 1
+        self._stride_max = 1 if is_exact else STRIDE_MAX
+        self._backoff: Backoff | None = None
+
+    def rest(self) -> Iterator[Range]:
+        """Return the ranges that were not looked at."""
+        if self._at <= self._last:
+            yield self._at, self._last
+        yield from self._runs
+
+    def begin(self, now_s: float) -> None:
+        """Ask for the first range."""
+        self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> None:
+        if not self._move():
+            self.is_done = True
+        if self.is_done or len(self.bad) >= BAD_RANGES_MAX:
+            self._finish(None, now_s)
+            return
+        options = self._options
+        # Shares of striped ledgers are many short ranges: one request may be about a lot of them.
+        last = max(self._last, self._through)
+        request = ReadEntries(self._at, last, options.read_entries_max, options.read_bytes_max)
+        self._ask(self._bookie_id, request, options.request_timeout_s, self._answered)
+
+    def _move(self) -> bool:
+        """Go to the next range if this one is done; False: there is none."""
+        while self._at > self._last:
+            run = next(self._runs, None)
+            if run is None:
+                return False
+            self._at, self._last = run
+        return True
+
+    def _answered(self, outcome: Outcome, now_s: float) -> None:
+        if not isinstance(outcome, Reply) or outcome.status in PASSING_STATUSES:
+            self._wait(outcome, now_s)
+            return
+        self._backoff = None
+        found = outcome.found if outcome.status == Status.OK else ()
+        self._take({one.entry_id: one for one in found}, *self._told(outcome, found))
+        size_bytes = sum(len(one.data) for one in found)
+        if self._options.bytes_per_s > 0 and size_bytes:
+            self._sleep(size_bytes / self._options.bytes_per_s, lambda _, at_s: self._go_on(at_s))
+        else:
+            self._go_on(now_s)
+
+    def _told(self, outcome: Reply, found: Sequence[Found]) -> tuple[EntryId, str]:
+        """Return up to which id an answer says what there is, and why nothing else is there."""
+        if found:
+            self._stride = 1
+            return found[-1].entry_id, "not there"
+        if outcome.status in ABSENT_STATUSES:
+            return max(self._last, self._through), status_name(outcome.status)
+        if outcome.status == Status.OK and not outcome.damaged and outcome.next_entry_id > self._at:
+            return outcome.next_entry_id - 1, "not there"
+        # Something there can't be shown, and hides how far: ever more ids are taken for bad.
+        stride, self._stride = self._stride, min(self._stride_max, 2 * self._stride)
+        said = "damaged" if outcome.status == Status.OK else status_name(outcome.status)
+        return self._at + stride - 1, said
+
+    def _take(self, shown: Mapping[EntryId, Found], told: EntryId, reason: str) -> None:
+        """Note every id that is due up to `told`: shown or bad."""
+        while self._move() and self._at <= told:
+            if self._at in shown:
+                self.checked += 1
+                if self._see is not None:
+                    self._see(shown[self._at])
+            else:
+                if self.bad and self.bad[-1][1] + 1 == self._at:
+                    self.bad[-1] = self.bad[-1][0], self._at
+                    self.reasons[-1] = reason
+                else:
+                    self.bad.append((self._at, self._at))
+                    self.reasons.append(reason)
+            self._at += 1
+
+    def _wait(self, outcome: Outcome, now_s: float) -> None:
+        options = self._options
+        if self._backoff is None:
+            pacing = Pacing(
+                request_timeout_s=options.request_timeout_s,
+                give_up_s=options.patience_s,
+                pause_min_s=options.backoff_min_s,
+                pause_max_s=options.backoff_max_s,
+            )
+            self._backoff = Backoff(pacing, now_s)
+        pause_s = self._backoff.next_pause_s(now_s)
+        if pause_s is None:
+            assert isinstance(outcome, Error | Reply)
+            error = outcome if isinstance(outcome, Error) else _busy(self._bookie_id, outcome)
+            self._fail(error, now_s)
+            return
+        self._sleep(pause_s, lambda _, at_s: self._go_on(at_s))
+
+
+def _busy(bookie_id: BookieId, reply: Reply) -> Error:
+    return Error(f"bookie {bookie_id} does not answer: {status_name(reply.status)}", retryable=True)
