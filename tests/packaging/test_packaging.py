@@ -67,10 +67,26 @@ for name in sys.argv[1:]:
 print(fastbk.__version__)
 """
 
+# Without the extras everything else is there, and who wants more is told what to install.
+WITHOUT_EXTRAS = """
+import fastbk.arrow, fastbk.spark
+for name in ("pyarrow", "pyspark"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    raise SystemExit(f"{name} came with fastbk itself")
+try:
+    fastbk.spark.FastbkSource
+except ImportError as error:
+    print(error)
+"""
+
 
 def files_of(tree: Path, *suffixes: str) -> list[str]:
-    """Return the files of the package in `tree` with these suffixes, as paths from its root."""
-    found = (path for path in (tree / "fastbk").rglob("*") if path.suffix in suffixes)
+    """Return the files of the packages in `tree` with these suffixes, as paths from its root."""
+    folders = (tree / "fastbk", tree / "pyspark_fastbk")
+    found = (path for folder in folders for path in folder.rglob("*") if path.suffix in suffixes)
     return [path.relative_to(tree).as_posix() for path in found]
 
 
@@ -83,6 +99,7 @@ def test_it_installs_and_runs(suffix: str, distributions: dict[str, Path], tmp_p
     command = python.parent / "fastbk"
     assert run(command, "--version", cwd=tmp_path).split()[-1] == fastbk.__version__
     assert "usage" in run(command, "--help", cwd=tmp_path).lower()
+    assert "pip install 'fastbk[spark]'" in run(python, "-c", WITHOUT_EXTRAS, cwd=tmp_path)
 
 
 @pytest.mark.timeout(400)

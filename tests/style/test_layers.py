@@ -23,6 +23,8 @@ LAYERS = [
     {"client", "server", "gc"},
     {"stream"},
     {"sync", "admin", "doctor", "apache_import"},
+    {"arrow"},
+    {"spark"},
     {"cli", "testing", "demo", "devcluster"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
@@ -47,6 +49,9 @@ HOMES = {
     "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],
+    "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
+    "pyspark": ["fastbk/spark/"],
+    "fastbk.spark": ["fastbk/spark/", "fastbk/cli/", "pyspark_fastbk/"],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }
@@ -171,7 +176,7 @@ def test_layers_hold() -> None:
 def test_libraries_are_imported_at_home_only() -> None:
     faults = [
         fault
-        for folder in ("fastbk", "loadtest")
+        for folder in ("fastbk", "loadtest", "pyspark_fastbk")
         for relative, path in walk((".py",), folder)
         for fault in home_faults(relative, path.read_text())
     ]
