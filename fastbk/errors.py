@@ -259,6 +259,12 @@ class CursorFenced(Error):
     code = -1020
 
 
+class StreamBusy(Error):
+    """The stream has an open segment: a writer has it open, or died with it. Nothing was changed."""
+
+    code = -1024
+
+
 class PolicyInvalid(ConfigError):
     """A policy of a namespace or stream is out of its range; the message names the field and the range."""
 

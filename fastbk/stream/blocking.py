@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastbk.stream.blocking_cursor import BlockingCursor
     from fastbk.stream.blocking_reader import BlockingStreamReader
     from fastbk.stream.cursor_store import CursorInfo
+    from fastbk.stream.drafts import Draft
     from fastbk.stream.records import Record
     from fastbk.stream.search import Position
 
@@ -227,6 +228,32 @@ class BlockingStream:
     def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing."""
         return self._call(lambda inner: inner.attach(ledger_ids, key, number))
+
+    def attached_number(self, key: str) -> int:
+        """Return the last number that was attached under `key`, -1 if none is known."""
+        return self._call(lambda inner: inner.attached_number(key))
+
+    def begin_draft(self, key: str, number: int, label: str = "") -> Draft | None:
+        """Begin ledgers that are to be attached under `key` and `number`; None where that was done."""
+        return self._call(lambda inner: inner.begin_draft(key, number, label))
+
+    def draw_ledger(self, draft: Draft) -> tuple[int, Draft]:
+        """Name a draft's next ledger; return its id, with which it may be created now, and the draft."""
+        return self._call(lambda inner: inner.draw_ledger(draft))
+
+    def drafts(self) -> list[Draft]:
+        """Return the stream's drafts, of all keys."""
+        return self._call(lambda inner: inner.drafts())
+
+    def attach_drafts(
+        self, some: Sequence[Draft], number: int, *, is_fencing: bool = True
+    ) -> DLSN | None:
+        """Put the ledgers of drafts behind all that the stream has; a repeat does nothing."""
+        return self._call(lambda inner: inner.attach_drafts(some, number, is_fencing=is_fencing))
+
+    def give_up_drafts(self, some: Sequence[Draft]) -> None:
+        """Delete drafts and their ledgers; those that were attached meanwhile stay."""
+        self._call(lambda inner: inner.give_up_drafts(some))
 
     def cursors(self) -> list[CursorInfo]:
         """Return the stream's durable cursors, by name."""

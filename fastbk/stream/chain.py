@@ -139,6 +139,10 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
         """The open segments, ascending."""
         return tuple(row for row in self.rows[-OPEN_SEGMENTS_MAX:] if row.is_open)
 
+    def attached_number(self, key: str) -> int:
+        """Return the last number that was attached under `key`; -1 if none was, or 256 other keys came after it."""
+        return next((one.number for one in self.attachments if one.key == key), NONE)
+
     def row(self, number: int) -> Segment | None:
         """Return a row that is in no page."""
         at = number - self.first_row

@@ -173,8 +173,7 @@ def attach(
     MetadataConflict while a segment is open: whoever attaches has to take the stream over first.
     """
     _check_not_sealed(chain)
-    done = next((one.number for one in chain.attachments if one.key == key), NONE)
-    if number <= done:
+    if number <= chain.attached_number(key):
         return chain
     if chain.open_rows:
         raise MetadataConflict(f"stream {chain.stream_id} has an open segment: a writer has it")

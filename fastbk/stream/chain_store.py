@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from fastbk.client.record_calls import RecordCalls
@@ -75,8 +75,11 @@ class ChainStore:
         decide: Callable[[Chain], Chain],
         known: Known | None = None,
         timeout_s: float | None = None,
+        also: Sequence[Change] = (),
     ) -> Known:
         """Write what `decide` makes of the chain; return what holds then. `known`: as it was last seen.
+
+        `also`: what is changed together with it, or not at all; MetadataConflict where that cannot be any more.
 
         `decide` is called again with what is there when somebody was faster, or when it is not known whether it was
         written: what it wants may then be there already. What it raises ends this. Raises MetadataUnavailable when
@@ -93,7 +96,7 @@ class ChainStore:
                     return known
                 wanted = await self._spilled(wanted)
                 change = Change(self._path, put_chain(wanted), known.version)
-                (version,) = await self._records.change(change)
+                version, *_ = await self._records.change(change, *also)
                 return Known(wanted, version)
             except MetadataConflict as error:
                 failed: MetadataConflict | MetadataUnavailable = error

@@ -14,6 +14,7 @@ from fastbk.stream.audit import Audit
 from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.chain_changes import condemn, drop_condemned, forget_doomed
 from fastbk.stream.chain_store import ChainStore, Known
+from fastbk.stream.drafts import drafts_of, give_up
 from fastbk.stream.paths import cursors_path, pages_path, stream_path
 from fastbk.stream.segment_deletion import Deleter, delete_records
 from fastbk.stream.tree_records import StreamRecord, get
@@ -102,7 +103,7 @@ async def _delete_chain_and_record(client: Client, store: ChainStore) -> None:
 
 
 async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
-    """Delete the cursors and pages of a stream that is deleted, or that one who was slow wrote after it was."""
+    """Delete the cursors, drafts and pages of a stream that is deleted, or that one who was slow wrote after it was."""
     client, folder = deleter.client, pages_path(stream_id)
     cursors = await client.records.children(cursors_path(stream_id))
     if cursors:
@@ -111,5 +112,9 @@ async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
         for name in cursors:
             await deleter.audit.tell(REASON, {"stream": stream_id, "cursor": name})
             await delete_cursor(client, stream_id, name)
+    drafts = await drafts_of(client, stream_id)
+    for draft in drafts:
+        await deleter.audit.tell(REASON, draft.event())
+    await give_up(client, drafts)
     pages = await client.records.children(folder)
     await delete_records(client, [f"{folder}/{name}" for name in pages])

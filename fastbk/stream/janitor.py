@@ -23,6 +23,7 @@ from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import CONDEMNED
 from fastbk.stream.chain_store import ChainStore, Known
 from fastbk.stream.deletion import delete_leftovers, delete_stream
+from fastbk.stream.drafts import KEPT_S, drafts_of, give_up
 from fastbk.stream.idle_roll import IdleRolls
 from fastbk.stream.pace import Pace
 from fastbk.stream.policy import StreamPolicy
@@ -171,11 +172,11 @@ class Janitor:
                 if away:
                     return
                 counts.streams += 1
-                share = (zlib.crc32(found.stream_id.encode()) + self._pass) % every
+                turn = zlib.crc32(found.stream_id.encode()) + self._pass
                 chain = None if found.known is None else found.known.chain
                 try:
                     try:
-                        chain = await self._look(found, counts, is_thorough=share == 0)
+                        chain = await self._look(found, counts, turn, every)
                     except StreamNotFound:
                         chain = None  # somebody else has deleted it meanwhile
                     finally:
@@ -197,8 +198,12 @@ class Janitor:
         if away:
             raise away[0]
 
-    async def _look(self, found: Found, counts: Counts, *, is_thorough: bool) -> Chain | None:
-        """Do what is to be done for one stream; return its chain as it is then, None if it is gone."""
+    async def _look(self, found: Found, counts: Counts, turn: int, every: int) -> Chain | None:
+        """Do what is to be done for one stream; return its chain as it is then, None if it is gone.
+
+        `turn` rises with each pass; what is seldom done is done when it can be divided by `every`.
+        """
+        is_thorough = turn % every == 0
         record, known = found.record, found.known
         is_deleted = record is not None and record.deleting
         if is_deleted or (known is not None and known.chain.owner == CONDEMNED):
@@ -224,9 +229,21 @@ class Janitor:
             known = await self._roll(store, known, found.policy, counts)
         if is_thorough and known.chain.next_page:
             await delete_unnamed_pages(self._client, store, known)
+        # Drafts wait for a week, so they are looked for ten times as seldom as cursors.
+        if is_thorough and (every == 1 or turn % (10 * every) == 0):
+            await self._give_up_old_drafts(found.stream_id)
         known = await self._retain(store, known, found.policy, counts, is_thorough=is_thorough)
         counts.segments_deleted += known.chain.head - head
         return known.chain
+
+    async def _give_up_old_drafts(self, stream_id: str) -> None:
+        """Give up drafts of whoever did not come back in a week; who does is told by a conflict, and begins anew."""
+        kept_from_us = _now_us() - int(KEPT_S * 1e6)
+        drafts = await drafts_of(self._client, stream_id)
+        old = [draft for draft in drafts if draft.made_us < kept_from_us]
+        for draft in old:
+            await self._deleter.audit.tell("nobody attached it", draft.event())
+        await give_up(self._client, old)
 
     async def _roll(
         self, store: ChainStore, known: Known, policy: StreamPolicy, counts: Counts

@@ -10,7 +10,7 @@ name. Parents are made by the first record below them, and nobody lists more tha
 | `namespaces/<xx>/<id>/<part>/<name>` | what has this name in it; part: one of 64 |
 | `usage/<xx>/<id>` | counts of a namespace |
 | `stored/<xx>/<id>` | bytes of a namespace that has a quota of them |
-| `streams/<xx>/<id>` | a stream; its chain, pages and cursors lie below |
+| `streams/<xx>/<id>` | a stream; its chain, pages, cursors and drafts lie below |
 """
 
 from __future__ import annotations
@@ -91,3 +91,8 @@ def pages_path(stream_id: str) -> str:
 def cursors_path(stream_id: str) -> str:
     """Return what a stream's cursors lie below."""
     return f"{stream_path(stream_id)}/cursors"
+
+
+def drafts_path(stream_id: str) -> str:
+    """Return what the drafts lie below: ledgers that are to be attached to a stream."""
+    return f"{stream_path(stream_id)}/drafts"

@@ -18,6 +18,7 @@ from fastbk.stream.tree_records import NO_PATCH
 if TYPE_CHECKING:
     from fastbk.stream.cursor import Cursor
     from fastbk.stream.cursor_store import CursorInfo
+    from fastbk.stream.drafts import Draft
     from fastbk.stream.reader import StreamReader
     from fastbk.stream.records import Record
     from fastbk.stream.search import Position
@@ -91,6 +92,43 @@ class Stream:
         from fastbk.stream.attaching import attach
 
         return await attach(await self.context(), ledger_ids, key, number)
+
+    async def attached_number(self, key: str) -> int:
+        """Return the last number that was attached under `key`; -1 if none was, or 256 other keys came after it."""
+        return (await (await self.context()).store.read()).chain.attached_number(key)
+
+    async def begin_draft(self, key: str, number: int, label: str = "") -> Draft | None:
+        """Begin ledgers that are to be attached under `key` and `number`; None where that was done. See `drafts.py`."""
+        from fastbk.stream import drafts
+
+        return await drafts.begin(await self.context(), key, number, label)
+
+    async def draw_ledger(self, draft: Draft) -> tuple[int, Draft]:
+        """Name a draft's next ledger; return its id, with which it may be created now, and the draft."""
+        from fastbk.stream import drafts
+
+        return await drafts.draw_ledger((await self.context()).client, draft)
+
+    async def drafts(self) -> list[Draft]:
+        """Return the stream's drafts, of all keys."""
+        from fastbk.stream import drafts
+
+        context = await self.context()
+        return await drafts.drafts_of(context.client, context.stream_id)
+
+    async def attach_drafts(
+        self, some: Sequence[Draft], number: int, *, is_fencing: bool = True
+    ) -> DLSN | None:
+        """Put the ledgers of drafts behind all that the stream has; a repeat does nothing: see `attaching.py`."""
+        from fastbk.stream.attaching import attach_drafts
+
+        return await attach_drafts(await self.context(), some, number, is_fencing=is_fencing)
+
+    async def give_up_drafts(self, some: Sequence[Draft]) -> None:
+        """Delete drafts and their ledgers; those that were attached meanwhile stay."""
+        from fastbk.stream import drafts
+
+        await drafts.give_up((await self.context()).client, some)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
