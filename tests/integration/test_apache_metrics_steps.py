@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from fastbk.model.entry import master_key
 from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
@@ -49,7 +51,9 @@ async def test_recovery_adds_are_told_apart_over_all_protocols() -> None:
         again = apache.v2_add(0, flags=apache.V2_RECOVERY, body=entry(5), key=KEY)
         assert await ask_v2(other, again) == [0]
         third = await connected(cluster)
-        assert await ask_v3(third, apache.v3_add(1, 6, body=entry(6), key=KEY, recovery=True)) == [0]
+        assert await ask_v3(third, apache.v3_add(1, 6, body=entry(6), key=KEY, recovery=True)) == [
+            0
+        ]
         shown = await scraped(cluster)
         for client in (other, third):
             await client.close()
@@ -66,7 +70,9 @@ async def test_fences_and_polls_by_their_steps() -> None:
     async with LocalCluster(1) as cluster:
         client, other = await connected(cluster), await connected(cluster)
         for number in (0, 1, 3):  # 2 lies elsewhere
-            assert await ask_v3(client, apache.v3_add(number, number, body=entry(number), key=KEY)) == [0]
+            assert await ask_v3(
+                client, apache.v3_add(number, number, body=entry(number), key=KEY)
+            ) == [0]
         client.send(apache.v3_read(4, -1, flag=apache.PIGGYBACK, previous_lac=2, timeout_ms=30_000))
         assert await ask_v3(other, apache.v3_add(5, 4, body=entry(4), key=KEY)) == [0]
         assert (await apache.hear_v3(client)).status == 0
@@ -116,8 +122,12 @@ async def test_reads_wait_in_a_ring_and_records_for_their_batch() -> None:
     for one in ("count", "sum"):
         grouped = shown.value(f"{JOURNAL}FORCE_WRITE_GROUPING_TOTAL_{one}", success="true")
         assert grouped == shown.value(f"{JOURNAL}FORCE_WRITE_BATCH_ENTRIES_{one}", success="true")
-    made = shown.value("fastbk_journal_files_made_total") + shown.value("fastbk_journal_files_recycled_total")
-    assert made - 1 <= shown.value(f"{JOURNAL}CREATION_LATENCY_count") <= made, "one may be under way"
+    made = shown.value("fastbk_journal_files_made_total") + shown.value(
+        "fastbk_journal_files_recycled_total"
+    )
+    assert made - 1 <= shown.value(f"{JOURNAL}CREATION_LATENCY_count") <= made, (
+        "one may be under way"
+    )
     assert shown.value(f"{JOURNAL}CREATION_LATENCY_sum") > 0
 
 
@@ -135,3 +145,25 @@ async def test_batches_end_because_they_are_full_or_have_all_there_is() -> None:
     assert full > 0
     assert empty > 0
     assert full + empty == batches >= 400 / 4
+
+
+async def test_connections_wait_for_their_turn_with_the_next_add_or_read() -> None:
+    """One request of each kind at a time: of twenty that come together, nineteen wait, one after the other."""
+    waits = (f"{SERVER}ADD_ENTRY_BLOCKED_WAIT", f"{SERVER}READ_ENTRY_BLOCKED_WAIT")
+    most = {"apache_adds_in_progress_max": 1, "apache_reads_in_progress_max": 1}
+    settings: dict[str, dict[str, object]] = {"network": dict(most)}
+    async with LocalCluster(1, settings=settings) as cluster:
+        client = await connected(cluster)
+        began_s = time.monotonic()
+        adds = [apache.v3_add(number, number, body=entry(number), key=KEY) for number in range(20)]
+        assert await ask_v3(client, *adds) == [0] * 20
+        shown = await scraped(cluster)
+        assert [shown.value(f"{name}_count") for name in waits] == [19, 0]
+        reads = [apache.v3_read(number, number) for number in range(20)]
+        assert await ask_v3(client, *reads) == [0] * 20
+        took_ms = 1000 * (time.monotonic() - began_s)
+        shown = await scraped(cluster)
+        await client.close()
+    assert [shown.value(f"{name}_count") for name in waits] == [19, 19]
+    assert all(time_of(shown, name) > 0 for name in waits)
+    assert time_of(shown, *waits) <= took_ms
