@@ -8,16 +8,23 @@
 
 /* ------------------------------------------------------------------ each request's steps */
 
+/* Which digest a ledger's entries and explicit LACs have metadata knows. */
+static void
+look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int64_t ledger_id, struct fbk_request *request)
+{
+    if (fbk_digests_look_up(&worker->digests, ledger_id, &request->digest_type))
+        fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
+}
+
 static void
 ask_add(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
         struct fbk_request *request)
 {
-    /* Ids are those inside the entry, as Apache's bookies take them; which digest it has metadata knows. */
+    /* Ids are those inside the entry, as Apache's bookies take them. */
     request->body_type = FBK_REQUEST_BODY_ADD;
     request->flags = (asked->flags & FBK_APACHE_RECOVERY ? FBK_FLAG_RECOVERY : 0) |
                      (asked->flags & FBK_APACHE_DEFERRED_SYNC ? FBK_FLAG_DEFERRED_SYNC : 0);
-    if (fbk_digests_look_up(&worker->digests, asked->ledger_id, &request->digest_type))
-        fbk_connection_todo(worker, connection, FBK_DO_DIGESTS);
+    look_up_digest(worker, connection, asked->ledger_id, request);
     request->body = asked->body;
     request->body_bytes = asked->body_bytes;
 }
@@ -129,6 +136,7 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
         break;
     case FBK_APACHE_WRITE_LAC:
         request.body_type = FBK_REQUEST_BODY_WRITE_LAC;
+        look_up_digest(worker, connection, asked->ledger_id, &request);
         request.body = asked->body;
         request.body_bytes = asked->body_bytes;
         break;

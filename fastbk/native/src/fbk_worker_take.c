@@ -192,6 +192,14 @@ take_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connec
 
 /* ------------------------------------------------------------------ reads and the rest */
 
+/* Of a type that is known: a body of another length has another type's digest. */
+static bool
+is_lac_proven(const struct fbk_request *request)
+{
+    return request->digest_type == FBK_DIGEST_NONE ||
+           fbk_digest_check_lac(request->digest_type, request->body, request->body_bytes) == FBK_S_OK;
+}
+
 static enum fbk_taken
 take_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
           const struct fbk_request *request)
@@ -264,6 +272,8 @@ take_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conn
         return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
     if (request->master_key == NULL)
         return refuse(worker, connection, request, FBK_S_UNAUTHORIZED);
+    if (!is_lac_proven(request))
+        return refuse(worker, connection, request, FBK_S_BAD_DIGEST);
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_WRITE_LAC);
     enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, request->body, request->body_bytes);

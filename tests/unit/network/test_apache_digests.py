@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native._bookie import lib
 from fastbk.native.wire import (
     DIGEST_CRC32,
@@ -28,7 +29,7 @@ from tests.fixtures.apache_wire import (
     hear_v2,
     hear_v3,
 )
-from tests.fixtures.stand_in import ADD, Client, Record, Served, StandIn, served, until
+from tests.fixtures.stand_in import ADD, WRITE_LAC, Client, Record, Served, StandIn, served, until
 
 
 def entry(
@@ -269,3 +270,50 @@ async def add_to_each(bookie: Served, client: Client, ledgers: range) -> None:
         bookie.stand_in.index()
         for _ in some:
             assert await status(client, 2) == EOK
+
+
+def lac_of(lac: int, digest_type: DigestType) -> bytes:
+    return make_lac_body(LEDGER, lac, digest_type)
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.CRC32C])
+async def test_an_explicit_lac_is_checked_like_an_entry(digest_type: DigestType) -> None:
+    other = DigestType.CRC32 if digest_type is DigestType.CRC32C else DigestType.CRC32C
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            body = damaged(lac_of(1, digest_type))
+            client.send(apache.v3_write_lac(1, 1, body=body))
+            record = await bookie.take_request()
+            assert (record.kind, record.payload) == (WRITE_LAC, body), "nobody knows the digest"
+            stand_in.say(record, "status", 0)
+            assert (await hear_v3(client)).status == EOK
+            await supervisor.is_asked(1)
+            assert supervisor.asked == [LEDGER]
+            supervisor.tell((LEDGER, int(digest_type)))
+            wrong = [damaged(lac_of(2, digest_type)), lac_of(2, other), lac_of(2, DigestType.DUMMY)]
+            for refused, bad in enumerate(wrong, 1):
+                client.send(apache.v3_write_lac(2, 2, body=bad))
+                assert (await hear_v3(client)).status == EBADREQ
+                assert counted(stand_in, "BAD_DIGEST") == refused
+            await supervisor.is_asked(2)
+            assert supervisor.asked == [LEDGER, LEDGER], "its id may be another ledger's by now"
+            client.send(apache.v3_write_lac(3, 3, body=lac_of(3, digest_type)))
+            record = await bookie.take_request()
+            assert (record.kind, record.payload) == (WRITE_LAC, lac_of(3, digest_type))
+            await client.close()
+
+
+@pytest.mark.parametrize("told", [None, DIGEST_HMAC, DIGEST_DUMMY])
+async def test_an_explicit_lac_without_a_checksum_is_taken_as_it_is(told: int | None) -> None:
+    body = lac_of(1, DigestType(told)) if told else lac_of(1, DigestType.CRC32C)
+    with StandIn() as stand_in:
+        async with served(stand_in) as bookie:
+            supervisor, client = Supervisor(bookie), await bookie.connect()
+            await add(bookie, client, 3, entry(0))
+            await supervisor.is_asked(1)
+            supervisor.tell((LEDGER, told))
+            client.send(apache.v3_write_lac(1, 1, body=body))
+            record = await bookie.take_request()
+            assert (record.kind, record.payload) == (WRITE_LAC, body)
+            await client.close()
