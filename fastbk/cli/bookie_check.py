@@ -214,7 +214,7 @@ def _say_checked(options: argparse.Namespace, checked: Checked) -> None:
     if (digests := checked.digests) is not None:
         print(
             f"digests of {digests.checked:,} entries computed, {digests.bad:,} wrong; not looked at: {digests.keyed:,}"
-            f" with an HMAC, {digests.unknown:,} of ledgers that metadata does not name"
+            f" with an HMAC and no password in metadata, {digests.unknown:,} of ledgers that metadata does not name"
         )
     print(
         f"live {format_size(checked.live_bytes)}, dead {format_size(checked.dead_bytes)}, of no manifest"

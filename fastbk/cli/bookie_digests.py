@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fastbk.server.digest_desk import read_digests
-from fastbk.storage.digest_look import NO_TYPE, KnownTypes
+from fastbk.storage.digest_look import NO_TYPE, Known, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastbk.storage.check_digests import TypesOf
 
 LEDGERS_MAX = 65_536
-"""Whose types are kept: some 10 MiB."""
+"""Whose types are kept: some 10 MiB, 4 more where all have HMACs."""
 READ_AT_ONCE_MAX = 256
 METADATA_TIMEOUT_S = 30.0
 
@@ -28,7 +28,7 @@ class MetadataTypes:
         self._read = read
         self._types = KnownTypes(ledgers_max)
 
-    def __call__(self, ledger_ids: Collection[int]) -> dict[int, int]:
+    def __call__(self, ledger_ids: Collection[int]) -> dict[int, Known]:
         """Return the types of these ledgers, without those whose metadata is damaged. Raises Error."""
         known = {one: self._types.get(one) for one in ledger_ids}
         found = {ledger_id: kind for ledger_id, kind in known.items() if kind is not None}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 COMMON_SOURCES = [
     "fbk_checksum.c",
     "fbk_digest.c",
+    "fbk_mac.c",
     "fbk_verify.c",
     "fbk_wire_client.c",
     "fbk_protobuf.c",

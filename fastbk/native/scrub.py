@@ -55,13 +55,13 @@ class DigestLook:
     """What to look at of entries' own digests, and what was found; verifications add to it.
 
     Attributes:
-        types: ledger id -> digest type as on the wire; only CRCs can be checked here.
+        types: ledger id -> digest type as on the wire, or the key of an HMAC: CRCs and what has its key can be checked.
         entries: whose digest was computed. bad_entries: of these, those that no reader takes, though their bytes are
             those that came.
         bad: (ledger, first id, last id) of these, within one run each; of one verification 1,024 at most.
     """
 
-    types: Mapping[int, int]
+    types: Mapping[int, int | bytes]
     entries: int = 0
     bad_entries: int = 0
     bad: list[tuple[int, int, int]] = field(default_factory=list)
@@ -199,13 +199,14 @@ class LogScan:
         native = ffi.new("struct fbk_scanned_run[]", len(runs) + 1)
         for n, run in enumerate(runs):
             fill_run(native[n], run)
-        found, ranges = ffi.NULL, ffi.NULL
+        found, ranges, keys = ffi.NULL, ffi.NULL, ffi.NULL
         if digests is not None:
             found = ffi.new("struct fbk_digests_found *")
             ranges = ffi.new("struct fbk_id_range[]", BAD_RANGES_MAX)
-            for n, run in enumerate(runs):
-                native[n].digest_type = digests.types.get(run.ledger_id, lib.FBK_DIGEST_NONE)
-        bad = lib.fbk_log_scan_verify(self.handle, native, len(runs), found, ranges, BAD_RANGES_MAX)
+            keys = _put_digests(native, runs, digests.types)
+        bad = lib.fbk_log_scan_verify(
+            self.handle, native, len(runs), keys, found, ranges, BAD_RANGES_MAX
+        )
         check(bad, "verify", self._path)
         if digests is not None:
             _take_digests(digests, found, ranges)
@@ -238,6 +239,21 @@ class LogScan:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _put_digests(native: CData, runs: Sequence[Run], types: Mapping[int, int | bytes]) -> CData:
+    """Say which digest each run's entries have; return the keys, NULL without any."""
+    keys: CData = ffi.NULL
+    for n, run in enumerate(runs):
+        known = types.get(run.ledger_id, lib.FBK_DIGEST_NONE)
+        if isinstance(known, bytes):
+            if keys == ffi.NULL:
+                keys = ffi.new("uint8_t[]", len(runs) * lib.FBK_MAC_KEY_BYTES)
+            ffi.memmove(keys + n * lib.FBK_MAC_KEY_BYTES, known, lib.FBK_MAC_KEY_BYTES)
+            native[n].digest_type = lib.FBK_DIGEST_HMAC
+        elif known != lib.FBK_DIGEST_HMAC:
+            native[n].digest_type = known
+    return keys
 
 
 def _take_digests(digests: DigestLook, found: CData, ranges: CData) -> None:

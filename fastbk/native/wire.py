@@ -26,6 +26,13 @@ def check_digest(digest_type: int, entry: bytes) -> int:
     return lib.fbk_digest_check(digest_type, entry, len(entry))
 
 
+def check_mac(key: bytes, entry: bytes) -> int:
+    """Return the same of an entry whose digest is an HMAC, by the ledger's key (`fastbk.model.entry.mac_key`)."""
+    if len(key) != lib.FBK_MAC_KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes")
+    return lib.fbk_digest_check_mac(key, entry, len(entry))
+
+
 def with_digest(digest_type: int, header: bytes, data: bytes) -> bytes:
     """Return the entry of a 32-byte header and data, with its digest. Raises ValueError for HMAC."""
     size_bytes = {DIGEST_NONE: 0, DIGEST_CRC32: 8, DIGEST_CRC32C: 4, DIGEST_DUMMY: 0}.get(

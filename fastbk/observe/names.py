@@ -209,7 +209,8 @@ _COUNTERS: dict[str, str] = {
     "FBK_C_INDEX_SCRUB_DAMAGED": "Runs that were found damaged, with entries that no other copy here is whole of.",
     "FBK_C_INDEX_SCRUB_DIGESTS": "Entries of which the scrub computed the digest.",
     "FBK_C_INDEX_SCRUB_BAD_DIGESTS": "Of these, those stored as they came, with a wrong digest: no reader takes them.",
-    "FBK_C_INDEX_SCRUB_DIGESTS_KEYED": "Entries that the scrub read and could not check: their digest is an HMAC.",
+    "FBK_C_INDEX_SCRUB_DIGESTS_KEYED": "Entries that the scrub read and could not check: their digest is an HMAC, and"
+    " metadata has no password.",
     "FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN": "Entries that the scrub read while nobody could say which digest they have.",
     "FBK_C_INDEX_UNEXPECTED": "Adds that the journal took for new although they were stored.",
     "FBK_C_GC_CYCLES": "Looks for ledgers that metadata no longer lists.",
@@ -375,7 +376,10 @@ NAMES: list[Name] = [
     *(describe(name, text) for name, text in _COUNTERS.items()),
     *(describe(name, text, is_gauge=True) for name, text in _GAUGES.items()),
     *(describe(name, text) for name, text in _HISTOGRAMS.items()),
-    *(replace(describe(name, text), is_own=False) for name, text in _ASKED_BY_APACHES_NAMES.items()),
+    *(
+        replace(describe(name, text), is_own=False)
+        for name, text in _ASKED_BY_APACHES_NAMES.items()
+    ),
     replace(
         describe(
             "FBK_C_GC_COMPACTED_LOGS_PPM",

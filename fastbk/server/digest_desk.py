@@ -2,8 +2,9 @@
 
 A child asks `{"type": "digests_wanted", "ledgers": [...]}` and is told `{"type": "digests_known", "digests": [[ledger,
 type], ...]}`, in one message or several: the number of a digest type (`DigestType`; those of FBK_DIGEST_*), or null
-for a ledger that metadata does not have, or has without one. What metadata can't say now is not answered, nor is what
-is too much at once: who still wants it asks again.
+for a ledger that metadata does not have, or has without one. An index, which checks what is stored, is told the key of
+an HMAC instead of its number, in hex, where metadata has the ledger's password; workers have no use for it. What
+metadata can't say now is not answered, nor is what is too much at once: who still wants it asks again.
 
 A ledger's digest never changes, but its id may be another ledger's one day: Apache's clients choose ids as they like.
 So an answer is good for a minute here, and whoever keeps one longer asks again now and then.
@@ -20,11 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import Error, StorageError
+from fastbk.model.entry import DigestType, mac_key
 from fastbk.model.ids import LedgerId
 from fastbk.observe import logs
+from fastbk.storage.digest_look import Known
 
 if TYPE_CHECKING:
     from fastbk.meta.api import VersionedLedger
+    from fastbk.model.ledger import LedgerMetadata
     from fastbk.server.spawn import Boot
     from fastbk.server.topology import Process
 
@@ -52,7 +56,7 @@ class DigestDesk:
         self._read = read
         self._boot: Boot | None = None
         self._waiting: OrderedDict[LedgerId, set[Process]] = OrderedDict()
-        self._answers: OrderedDict[LedgerId, tuple[int | None, float]] = OrderedDict()
+        self._answers: OrderedDict[LedgerId, tuple[Known | None, float]] = OrderedDict()
         self._thread: ThreadPoolExecutor | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_away = False
@@ -81,7 +85,7 @@ class DigestDesk:
         ledgers = message.get("ledgers")
         if not isinstance(ledgers, list):
             return
-        known: list[tuple[LedgerId, int | None]] = []
+        known: list[tuple[LedgerId, Known | None]] = []
         now_s = time.monotonic()
         for ledger_id in ledgers[:LEDGERS_ASKED_MAX]:
             if not isinstance(ledger_id, int) or not 0 <= ledger_id <= LEDGER_ID_MAX:
@@ -126,24 +130,27 @@ class DigestDesk:
         if not task.cancelled():
             task.result()  # a defect of ours is the loop's to report
 
-    def _take(self, asked: dict[LedgerId, set[Process]], found: dict[LedgerId, int | None]) -> None:
+    def _take(
+        self, asked: dict[LedgerId, set[Process]], found: dict[LedgerId, Known | None]
+    ) -> None:
         now_s = time.monotonic()
-        answers: dict[Process, list[tuple[LedgerId, int | None]]] = {}
-        for ledger_id, digest_type in found.items():
-            self._answers[ledger_id] = digest_type, now_s
+        answers: dict[Process, list[tuple[LedgerId, Known | None]]] = {}
+        for ledger_id, one in found.items():
+            self._answers[ledger_id] = one, now_s
             self._answers.move_to_end(ledger_id)
             for process in asked[ledger_id]:
-                answers.setdefault(process, []).append((ledger_id, digest_type))
+                answers.setdefault(process, []).append((ledger_id, one))
         while len(self._answers) > ANSWERS_MAX:
             self._answers.popitem(last=False)
         for process, known in answers.items():
             self._tell(process, known)
 
-    def _tell(self, process: Process, known: list[tuple[LedgerId, int | None]]) -> None:
+    def _tell(self, process: Process, known: list[tuple[LedgerId, Known | None]]) -> None:
         """A child that does not read, or is gone, does without: it may ask again."""
         child = None if self._boot is None else self._boot.children.get(process)
         if child is not None:
-            child.send({"type": "digests_known", "digests": known})
+            told = [(ledger_id, _said(one, process)) for ledger_id, one in known]
+            child.send({"type": "digests_known", "digests": told})
 
     def _note_away(self, error: Error | None) -> None:
         if error is not None and not self._is_away:
@@ -151,15 +158,21 @@ class DigestDesk:
         self._is_away = error is not None
 
 
-def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, int | None]:
-    """Return the digest types of ledgers, without those whose metadata is damaged. Raises Error: it is away.
+def _said(known: Known | None, process: Process) -> int | str | None:
+    if not isinstance(known, bytes):
+        return known
+    return known.hex() if process.role == "index" else int(DigestType.HMAC)
+
+
+def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, Known | None]:
+    """Return the digest types or keys of ledgers, without those whose metadata is damaged. Raises Error: it is away.
 
     One damaged ledger keeps nobody from hearing of the others.
     """
     try:
         return _types(ledger_ids, read(ledger_ids))
     except StorageError:
-        found: dict[LedgerId, int | None] = {}
+        found: dict[LedgerId, Known | None] = {}
         for ledger_id in ledger_ids:
             with contextlib.suppress(StorageError):
                 found.update(_types([ledger_id], read([ledger_id])))
@@ -168,9 +181,15 @@ def read_digests(read: Read, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, i
 
 def _types(
     ledger_ids: Sequence[LedgerId], ledgers: Sequence[VersionedLedger | None]
-) -> dict[LedgerId, int | None]:
-    found: dict[LedgerId, int | None] = {}
-    for ledger_id, ledger in zip(ledger_ids, ledgers, strict=True):
-        digest_type = None if ledger is None else ledger.metadata.digest_type
-        found[ledger_id] = None if digest_type is None else int(digest_type)
-    return found
+) -> dict[LedgerId, Known | None]:
+    return {
+        ledger_id: None if ledger is None else _known(ledger.metadata)
+        for ledger_id, ledger in zip(ledger_ids, ledgers, strict=True)
+    }
+
+
+def _known(metadata: LedgerMetadata) -> Known | None:
+    kind, password = metadata.digest_type, metadata.password
+    if kind is DigestType.HMAC and password is not None:
+        return mac_key(password)
+    return None if kind is None else int(kind)

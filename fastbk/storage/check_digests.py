@@ -6,14 +6,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fastbk.native.scrub import DigestLook
-from fastbk.storage.digest_look import DigestCount, digest_name
+from fastbk.storage.digest_look import DigestCount, Known, digest_name
 
 if TYPE_CHECKING:
     from fastbk.native.scrub import Run
     from fastbk.storage.check import Checked
 
-TypesOf = Callable[[Collection[int]], Mapping[int, int]]
-"""Ledgers -> their digest types; NO_TYPE: metadata has none; missing: it can't be told. Raises Error: none can."""
+TypesOf = Callable[[Collection[int]], Mapping[int, Known]]
+"""Ledgers -> their digest types or keys; NO_TYPE: metadata has none; missing: it can't be told.
+
+Raises Error: none can.
+"""
 
 
 class DigestCheck:

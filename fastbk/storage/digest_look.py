@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
     from fastbk.native.scrub import Run
 
-CHECKED_TYPES = (DigestType.CRC32, DigestType.CRC32C)
-"""Those that need no key."""
 NO_TYPE = 0
 """Metadata has no such ledger, or names no digest of it: there is nothing to check by."""
+Known = int | bytes
+"""What is known of a ledger's digest: its type's number, or the key of its HMAC (20 bytes), where metadata has the
+password."""
 
 
 class DigestSource(Protocol):
@@ -35,7 +36,7 @@ class DigestSource(Protocol):
     def wait(self) -> None:
         """Wait for answers, some ten milliseconds at most."""
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, int]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
         """Return the types of those ledgers that are known; NO_TYPE is one."""
 
 
@@ -53,7 +54,7 @@ class NoDigests:
     def wait(self) -> None:
         """Do nothing."""
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, int]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
         """Return NO_TYPE for each."""
         return dict.fromkeys(ledger_ids, NO_TYPE)
 
@@ -64,21 +65,21 @@ class KnownTypes:
     """
 
     def __init__(self, ledgers_max: int) -> None:
-        """`ledgers_max`: so many are kept, some 150 bytes each."""
-        self._types: OrderedDict[int, int] = OrderedDict()
+        """`ledgers_max`: so many are kept, some 150 bytes each, with a key 60 more."""
+        self._types: OrderedDict[int, Known] = OrderedDict()
         self._ledgers_max = ledgers_max
 
     def __len__(self) -> int:
         return len(self._types)
 
-    def get(self, ledger_id: int) -> int | None:
+    def get(self, ledger_id: int) -> Known | None:
         """Return a type; None: not known."""
         found = self._types.get(ledger_id)
         if found is not None:
             self._types.move_to_end(ledger_id)
         return found
 
-    def put(self, ledger_id: int, digest_type: int) -> None:
+    def put(self, ledger_id: int, digest_type: Known) -> None:
         """Remember one; the one that was not asked for longest is forgotten for it."""
         self._types[ledger_id] = digest_type
         self._types.move_to_end(ledger_id)
@@ -96,7 +97,7 @@ class DigestCount:
 
     Attributes:
         checked: computed. bad: of these, not what stands in the entry.
-        keyed: HMACs, which only who knows the ledger's password can check.
+        keyed: HMACs of ledgers whose password metadata does not have.
         unknown: of ledgers whose type nobody could tell, or that metadata does not have.
         unanswered: of these, those for want of an answer.
     """
@@ -107,7 +108,7 @@ class DigestCount:
     unknown: int = 0
     unanswered: int = 0
 
-    def add_unchecked(self, runs: Sequence[Run], types: Mapping[int, int]) -> None:
+    def add_unchecked(self, runs: Sequence[Run], types: Mapping[int, Known]) -> None:
         """Count the entries of `runs` that can't be checked by these types."""
         for run in runs:
             kind = types.get(run.ledger_id)
@@ -128,6 +129,6 @@ class DigestCount:
         )
 
 
-def digest_name(digest_type: int) -> str:
+def digest_name(known: Known) -> str:
     """Return what people call it."""
-    return DigestType(digest_type).name
+    return DigestType(DigestType.HMAC if isinstance(known, bytes) else known).name

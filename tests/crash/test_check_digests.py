@@ -97,6 +97,15 @@ def test_what_came_with_a_wrong_digest_is_named(stopped: FakeDisk) -> None:
     assert (count.checked, count.unknown, count.unanswered) == (0, 40, 40)
 
 
+def test_a_mac_is_checked_by_the_password_in_metadata(stopped: FakeDisk) -> None:
+    metadata = Metadata({3: DigestType.HMAC})
+    checked = check(stopped, MetadataTypes(metadata.read))
+    assert damage(checked) == ["entries 0-9 of ledger 3 came with a wrong HMAC digest"]
+    assert checked.digests is not None
+    assert (checked.digests.checked, checked.digests.keyed) == (ENTRIES, 0)
+    metadata.store.close()
+
+
 def test_damage_is_told_from_what_came_so(stopped: FakeDisk) -> None:
     path = log_path(LEDGERS, 1)
     stopped.corrupt(path, stopped.disk().read_file(path).index(data_of(1, 3)) + 100)

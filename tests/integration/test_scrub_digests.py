@@ -9,13 +9,15 @@ import struct
 import subprocess
 import sys
 from collections.abc import Container
-from typing import Any
+from typing import Any, Literal
+
+import pytest
 
 import fastbk
 from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import Bookie
-from fastbk.model.entry import master_key
-from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, with_digest
+from fastbk.model.entry import DigestType, digest, master_key
+from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_digest
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3
@@ -31,7 +33,11 @@ ENTRIES = 7
 def entry(entry_id: int, kind: int, *, is_bad: bool) -> bytes:
     """A bad one has other data, or, with an odd id, another digest."""
     header = struct.pack(">qqqq", LEDGER, entry_id, entry_id - 1, 16 * (entry_id + 1))
-    raw = with_digest(kind, header, b"data of entry %2d" % entry_id)
+    data = b"data of entry %2d" % entry_id
+    if kind == DIGEST_HMAC:
+        raw = header + digest(DigestType.HMAC, header, data) + data
+    else:
+        raw = with_digest(kind, header, data)
     at = 35 if entry_id % 2 else len(raw) - 1
     return raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :] if is_bad else raw
 
@@ -66,12 +72,15 @@ async def command(*words: str) -> tuple[int, str]:
     return await asyncio.to_thread(run)
 
 
-async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined() -> None:
+@pytest.mark.parametrize(("name", "kind"), [("crc32", DIGEST_CRC32), ("hmac", DIGEST_HMAC)])
+async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined(
+    name: Literal["crc32", "hmac"], kind: int
+) -> None:
     async with LocalCluster(1, settings=SETTINGS) as cluster:
         bookie = cluster.bookies[0]
         async with fastbk.connect(cluster.metadata_uri) as client:
-            await client.create_ledger(1, 1, 1, digest="crc32", ledger_id=LEDGER)
-        await add_all(bookie, DIGEST_CRC32)
+            await client.create_ledger(1, 1, 1, digest=name, ledger_id=LEDGER)
+        await add_all(bookie, kind)
 
         async def found() -> bool:
             ranges = (await get(bookie, "/scrub"))["bad_digests"]
@@ -106,7 +115,7 @@ async def test_what_came_with_a_wrong_digest_is_found_and_not_quarantined() -> N
         assert (checked["digests"]["checked"], checked["digests"]["bad"]) == (ENTRIES, len(BAD))
         texts = [one["text"] for one in checked["findings"] if one["severity"] == "damage"]
         assert len(texts) == checked["bad_digest_ranges"] > 0
-        assert all("of ledger 5 came with a wrong CRC32 digest" in one for one in texts)
+        assert all(f"of ledger 5 came with a wrong {name.upper()} digest" in one for one in texts)
         nowhere = f"sqlite:{bookie.directory}/no-folder/metadata.sqlite"
         code, text = await command(*config, "--metadata", nowhere)
         assert code == 2, text

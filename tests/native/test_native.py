@@ -53,6 +53,7 @@ IO_SOURCES = (
 STORE_NEEDS = (
     "fbk_checksum.c",
     "fbk_digest.c",
+    "fbk_mac.c",
     "fbk_segment.c",
     "fbk_io_common.c",
     "fbk_io_plain.c",
@@ -76,6 +77,7 @@ WIRE_SOURCES = (
     "fbk_wire_client.c",
     "fbk_verify.c",
     "fbk_digest.c",
+    "fbk_mac.c",
     "fbk_checksum.c",
 )
 APACHE_SOURCES = (
@@ -156,7 +158,9 @@ PROGRAMS = [
     Program("test_io.c", IO_SOURCES, libraries=URING, arguments=("plain",)),
     Program("test_io.c", IO_SOURCES, ("debug", "asan", "tsan"), URING, ("fake",)),
     Program("test_ring.c", ("fbk_checksum.c", "fbk_segment.c"), ("debug", "asan", "tsan")),
-    Program("test_ring.c", ("fbk_checksum.c", "fbk_segment.c"), ("tsan",), (), ("10000000",), slow=True),
+    Program(
+        "test_ring.c", ("fbk_checksum.c", "fbk_segment.c"), ("tsan",), (), ("10000000",), slow=True
+    ),
 ]
 
 
@@ -243,12 +247,12 @@ def test_c_program(program: Program, kind: str, tmp_path: Path) -> None:
     "fuzzer", [pytest.param(fuzzer, id=Path(fuzzer.file).stem) for fuzzer in FUZZERS]
 )
 def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int) -> None:
-    built = build_program(
-        [fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries
-    )
+    built = build_program([fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries)
     runs = FUZZ_RUNS[os.environ.get("FASTBK_TIER", "fast")] // fuzzer.cost
     corpus = Path(__file__).parent.parent / "golden" / fuzzer.corpus
-    files = sorted(str(file) for file in corpus.rglob("*") if file.is_file()) if fuzzer.corpus else []
+    files = (
+        sorted(str(file) for file in corpus.rglob("*") if file.is_file()) if fuzzer.corpus else []
+    )
     assert bool(files) == bool(fuzzer.corpus), f"no seed inputs in {corpus}"
     run(built, [str(runs), str(seed), *files], tmp_path)
 
@@ -264,9 +268,7 @@ def test_seeded_fuzz_run_finds_nothing(fuzzer: Fuzzer, tmp_path: Path, seed: int
 def test_a_seed_that_found_a_fault_finds_nothing_now(
     fuzzer: Fuzzer, runs: int, seed: int, tmp_path: Path
 ) -> None:
-    built = build_program(
-        [fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries
-    )
+    built = build_program([fuzzer.file, "fuzz_driver.c"], fuzzer.sources, "asan", fuzzer.libraries)
     run(built, [str(runs), str(seed)], tmp_path)
 
 
@@ -297,5 +299,3 @@ def test_each_kind_of_build_catches_its_faults(kind: str, tmp_path: Path) -> Non
     built = build_program(["broken.c"], (), kind, ("-lpthread",))
     with pytest.raises(AssertionError, match=r"exit [1-9-]"):
         run(built, [kind], tmp_path)
-
-

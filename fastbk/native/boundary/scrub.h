@@ -13,7 +13,7 @@ struct fbk_scanned_run {
     uint32_t size_bytes;
     uint32_t entry_count;
     int32_t damaged;       /* entries that fail their checksum, or < 0: nothing in it can be trusted or read */
-    uint32_t digest_type;  /* verify: its entries' own digests, as metadata names them; NONE: they are not looked at */
+    uint32_t digest_type;  /* verify: its entries' own digests, as metadata names them; NONE, and HMAC without a key: they are not looked at */
 };
 
 /* Entries of one ledger without a gap between their ids in a run. */
@@ -54,8 +54,9 @@ void fbk_log_scan_close(struct fbk_log_scan *scan);
 /* Finds runs by their own headers, from the log's beginning on: how many, 0 at the end; -ENOMEM. */
 int32_t fbk_log_scan_next(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t runs_max);
 /* Checks runs that locations name, by rising offsets: sets `damaged` of each.  How many are not whole; -ENOMEM.
- * digests: NULL, or what is found of digests that are CRCs, in entries whose checksums are good; added to what is there. */
-int32_t fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count,
+ * digests: NULL, or what is found of digests that can be checked, in entries whose checksums are good; added to what is there.
+ * mac_keys: NULL, or FBK_MAC_KEY_BYTES for each run, which count for those with HMAC. */
+int32_t fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count, const uint8_t *mac_keys,
                             struct fbk_digests_found *digests, struct fbk_id_range *bad, uint64_t bad_max);
 void fbk_log_scan_get_status(const struct fbk_log_scan *scan, struct fbk_log_scan_status *status);
 

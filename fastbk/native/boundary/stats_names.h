@@ -233,7 +233,7 @@
 #define FBK_C_INDEX_BULK_RATE 50        /* gauge: bytes a second that history may be read at */
 #define FBK_C_INDEX_SCRUB_DIGESTS 51    /* entries' own digests that were computed */
 #define FBK_C_INDEX_SCRUB_BAD_DIGESTS 52 /* of these: wrong, under a good checksum */
-#define FBK_C_INDEX_SCRUB_DIGESTS_KEYED 53 /* entries whose digest takes a key to check */
+#define FBK_C_INDEX_SCRUB_DIGESTS_KEYED 53 /* entries whose digest takes a key that metadata does not have */
 #define FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN 54 /* entries whose digest nobody named */
 #define FBK_C_INDEX_BAD_DIGESTS 55      /* gauge: ranges of entries that came with a wrong digest */
 #define FBK_C_INDEX_STORED_ENTRIES 96   /* gauge: in write caches and locations files */

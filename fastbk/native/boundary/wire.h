@@ -14,3 +14,8 @@ int32_t fbk_digest_put(uint32_t digest_type, uint8_t *entry, uint32_t entry_byte
 /* The same for a LAC body: ledger 8 | lac 8 | digest. put_lac returns the body's bytes or FBK_E_PROTOCOL. */
 int32_t fbk_digest_check_lac(uint32_t digest_type, const uint8_t *body, uint32_t body_bytes);
 int64_t fbk_digest_put_lac(uint32_t digest_type, uint8_t *body);
+
+#define FBK_MAC_BYTES 20
+#define FBK_MAC_KEY_BYTES 20
+/* fbk_digest_check for HMAC, by the key that the ledger's password makes: FBK_S_OK, BAD_DIGEST, BAD_REQUEST. */
+int32_t fbk_digest_check_mac(const uint8_t *key, const uint8_t *entry, uint32_t entry_bytes);

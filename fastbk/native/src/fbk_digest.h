@@ -1,6 +1,6 @@
 /* Digests of Apache's entries: ledger 8 | entry 8 | lac 8 | length 8 | digest | data, where the digest covers the 32
  * bytes before it and the data behind it.  CRC32: 8 bytes, big-endian, the upper half zero.  CRC32C: 4 bytes.  HMAC: 20
- * bytes, keyed by the ledger's password: only its readers can check it.  DUMMY, NONE: nothing. */
+ * bytes, keyed by the ledger's password: here only what has that key checks it (fbk_mac.c).  DUMMY, NONE: nothing. */
 #ifndef FBK_DIGEST_H
 #define FBK_DIGEST_H
 

@@ -268,21 +268,35 @@ note_bad_digest(struct fbk_digests_found *found, struct fbk_id_range *bad, uint6
     range->last_entry_id = entry_id;
 }
 
+static bool
+can_check(uint32_t digest_type, const uint8_t *mac_key)
+{
+    return digest_type == FBK_DIGEST_CRC32C || digest_type == FBK_DIGEST_CRC32 ||
+           (digest_type == FBK_DIGEST_HMAC && mac_key != NULL);
+}
+
+static bool
+is_digest_right(uint32_t digest_type, const uint8_t *mac_key, const uint8_t *entry, uint32_t entry_bytes)
+{
+    return (digest_type == FBK_DIGEST_HMAC ? fbk_digest_check_mac(mac_key, entry, entry_bytes)
+                                           : fbk_digest_check(digest_type, entry, entry_bytes)) == FBK_S_OK;
+}
+
 /* Of a run that was checked: entries that fail their checksum have no bytes any more. */
 static void
-check_digests(const uint8_t *bytes, const struct fbk_scanned_run *run, struct fbk_digests_found *found,
-              struct fbk_id_range *bad, uint64_t bad_max)
+check_digests(const uint8_t *bytes, const struct fbk_scanned_run *run, const uint8_t *mac_key,
+              struct fbk_digests_found *found, struct fbk_id_range *bad, uint64_t bad_max)
 {
     const struct fbk_run_item *items = (const struct fbk_run_item *)(const void *)(bytes + sizeof(struct fbk_run_header));
     int64_t bad_entry_id = -2; /* the last one */
-    if (run->digest_type != FBK_DIGEST_CRC32C && run->digest_type != FBK_DIGEST_CRC32)
+    if (!can_check(run->digest_type, mac_key))
         return;
     for (uint32_t i = 0; i < run->entry_count; i++) {
         const struct fbk_run_item *item = &items[i];
         if (item->size_bytes == 0)
             continue;
         found->entries++;
-        if (fbk_digest_check(run->digest_type, bytes + item->offset_bytes, item->size_bytes) == FBK_S_OK)
+        if (is_digest_right(run->digest_type, mac_key, bytes + item->offset_bytes, item->size_bytes))
             continue;
         note_bad_digest(found, bad, bad_max, run->ledger_id, item->entry_id, item->entry_id - bad_entry_id == 1);
         bad_entry_id = item->entry_id;
@@ -290,7 +304,7 @@ check_digests(const uint8_t *bytes, const struct fbk_scanned_run *run, struct fb
 }
 
 int32_t
-fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count,
+fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uint32_t count, const uint8_t *mac_keys,
                     struct fbk_digests_found *digests, struct fbk_id_range *ranges, uint64_t ranges_max)
 {
     int32_t bad = 0;
@@ -305,7 +319,8 @@ fbk_log_scan_verify(struct fbk_log_scan *scan, struct fbk_scanned_run *runs, uin
         if (runs[i].damaged == -ENOMEM)
             return runs[i].damaged;
         if (digests && runs[i].damaged >= 0)
-            check_digests(bytes, &runs[i], digests, ranges, ranges_max);
+            check_digests(bytes, &runs[i], mac_keys ? mac_keys + (uint64_t)i * FBK_MAC_KEY_BYTES : NULL, digests, ranges,
+                          ranges_max);
         bad += runs[i].damaged != 0;
     }
     return bad;

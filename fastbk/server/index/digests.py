@@ -4,7 +4,7 @@ The background thread asks and waits, a little at a time; the main loop only tak
 what metadata cannot tell now is not waited for again for a while, and its entries stay unchecked in this cycle.
 
     index → supervisor {"type": "digests_wanted", "ledgers": [id, ...]}
-    supervisor → index {"type": "digests_known", "digests": [[id, type or null], ...]}
+    supervisor → index {"type": "digests_known", "digests": [[id, type, HMAC's key in hex, or null], ...]}
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbk.storage.digest_look import NO_TYPE, KnownTypes
+from fastbk.storage.digest_look import NO_TYPE, Known, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 LEDGERS_MAX = 16_384
-"""Whose types are kept: some 2.5 MiB."""
+"""Whose types are kept: some 2.5 MiB, 1 more where all have HMACs."""
 AGE_S_MAX = 3600.0
 """Of what is kept."""
 ASKED_MAX = 1024
@@ -64,12 +64,12 @@ class DigestTypes:
 
     # ---- main loop
 
-    def told(self, digests: Sequence[Sequence[int | None]]) -> None:
-        """Take an answer: pairs of ledger and type."""
+    def told(self, digests: Sequence[Sequence[int | str | None]]) -> None:
+        """Take an answer: pairs of ledger and type, or key in hex."""
         with self._change:
             for ledger_id, kind in digests:
-                if ledger_id is not None:
-                    self._types.put(ledger_id, NO_TYPE if kind is None else kind)
+                if isinstance(ledger_id, int):
+                    self._types.put(ledger_id, _known_of(kind))
             self._heard_s = self._monotonic_s()
             self._quiet_until_s = self._heard_s
             self._change.notify_all()
@@ -105,7 +105,7 @@ class DigestTypes:
         with self._change:
             self._change.wait(SLICE_S)
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, int]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
         """Return the types of those ledgers that are known."""
         with self._change:
             types = {one: self._types.get(one) for one in ledger_ids}
@@ -131,3 +131,9 @@ class DigestTypes:
             del self._vain_until_s[next(iter(self._vain_until_s))]
         self._began_s = None
         return False
+
+
+def _known_of(told: int | str | None) -> Known:
+    if told is None:
+        return NO_TYPE
+    return bytes.fromhex(told) if isinstance(told, str) else told

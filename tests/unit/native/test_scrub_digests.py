@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from fastbk.model.entry import DigestType, mac_key, make_entry
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.scrub import BAD_RANGES_MAX, DigestLook, LogScan, Run
 from fastbk.native.wire import (
@@ -51,7 +52,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def verify(
-    world: World, types: dict[int, int], runs: list[Run] | None = None
+    world: World, types: Mapping[int, int | bytes], runs: list[Run] | None = None
 ) -> tuple[list[Run], DigestLook]:
     look = DigestLook(types)
     with LogScan(world.fake.disk(), LOG, 1, 7) as scan:
@@ -74,6 +75,26 @@ def test_only_crcs_of_ledgers_that_are_known_are_looked_at(world: World, kind: i
     assert look.bad == [(2, 0, 0)]
     assert (look.entries, look.bad_entries) == (9, 1)
     assert verify(world, {})[1].entries == 0
+
+
+def test_a_mac_is_checked_by_its_ledgers_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raw(ledger_id: int, entry_id: int, _: int = 0) -> bytes:
+        if ledger_id not in (7, 8):
+            return entry(ledger_id, entry_id)
+        right = make_entry(
+            ledger_id, entry_id, -1, 9, b"data" * 40, DigestType.HMAC, b"%d" % ledger_id
+        )
+        return right[:-1] + b"!" if entry_id == 4 else right
+
+    monkeypatch.setattr(store_world, "entry_bytes", raw)
+    world.flush([(ledger, n) for ledger in (7, 8, 9) for n in range(6)])
+    keys = {7: mac_key(b"7"), 8: mac_key(b"8")}
+    _, look = verify(world, {**keys, 1: DIGEST_CRC32C})
+    assert look.bad == [(1, 3, 4), (1, 8, 8), (7, 4, 4), (8, 4, 4)]
+    assert look.entries == 9 + 12
+    _, look = verify(world, {7: mac_key(b"8"), 8: DIGEST_HMAC})
+    assert look.bad == [(7, 0, 5)]
+    assert look.entries == 6
 
 
 def test_the_wrong_type_fits_nothing(world: World) -> None:

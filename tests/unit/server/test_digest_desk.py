@@ -16,7 +16,7 @@ import pytest
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.api import MetadataStore, VersionedLedger
-from fastbk.model.entry import DigestType
+from fastbk.model.entry import DigestType, mac_key
 from fastbk.native.wire import DIGEST_CRC32C
 from fastbk.server import digest_desk
 from fastbk.server.digest_desk import DigestDesk
@@ -35,7 +35,11 @@ class World:
         self.is_away = False
         self.may_read = threading.Event()
         self.may_read.set()
-        self.told: dict[Process, dict[int, int | None]] = {worker(0): {}, worker(1): {}, INDEX: {}}
+        self.told: dict[Process, dict[int, int | str | None]] = {
+            worker(0): {},
+            worker(1): {},
+            INDEX: {},
+        }
         self.desk = DigestDesk(self.read)
 
     def read(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
@@ -101,6 +105,19 @@ async def test_each_type_has_its_number(tmp_path: Path) -> None:
         assert here.told[worker(0)] == here.told[INDEX] == {}, "nobody else asked"
 
 
+async def test_only_an_index_is_told_the_key_of_a_mac(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        made = [5, 6]
+        for ledger_id, password in zip(made, (b"passwd", None), strict=True):
+            ledger = replace(metadata(), digest_type=DigestType.HMAC, password=password)
+            here.store.create_ledger(ledger_id, ledger)
+        for process in (worker(0), INDEX):
+            here.ask(process, *made)
+        await here.until(lambda: len(here.told[worker(0)]) == len(here.told[INDEX]) == 2)
+        assert here.told[worker(0)] == {made[0]: 2, made[1]: 2}
+        assert here.told[INDEX] == {made[0]: mac_key(b"passwd").hex(), made[1]: 2}
+
+
 async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         first, second = here.create(DigestType.CRC32, DigestType.CRC32C)
@@ -117,9 +134,7 @@ async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
         assert here.reads == [[first], [second]]
 
 
-async def test_an_old_answer_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_answer_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path) as here:
         here.ask(worker(0), 77)
         await here.until(lambda: here.told[worker(0)] == {77: None})

@@ -49,6 +49,12 @@ def test_what_is_not_known_is_asked_for_once_and_kept() -> None:
     assert rig.asked == [[1, 2], [5]]
 
 
+def test_a_key_comes_in_hex_and_is_kept_as_it_is() -> None:
+    rig = Rig()
+    rig.types.told([[1, bytes(range(20)).hex()], [2, 2]])
+    assert rig.types.known([1, 2]) == {1: bytes(range(20)), 2: 2}
+
+
 def test_patience_ends_and_is_short_while_nobody_answers() -> None:
     rig = Rig()
     assert rig.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)

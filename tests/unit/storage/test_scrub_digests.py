@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
+from fastbk.model.entry import mac_key
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.scrub import BAD_RANGES_MAX
 from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC
 from fastbk.storage import scrub as scrub_module
-from fastbk.storage.digest_look import NO_TYPE, KnownTypes
+from fastbk.storage.digest_look import NO_TYPE, Known, KnownTypes
 from fastbk.storage.scrub import ScrubCycle
 from fastbk.storage.scrub_state import BAD_DIGESTS_MAX, ScrubState
 from tests.fixtures.storage_rig import (
@@ -34,11 +35,11 @@ BAD = {(1, 3), (1, 4), (2, 11)}
 class Source:
     """Metadata: what it would say, and after how many waits it says it."""
 
-    def __init__(self, types: dict[int, int], waits: int = 0) -> None:
+    def __init__(self, types: Mapping[int, Known], waits: int = 0) -> None:
         self.types = types
         self.waits = waits
         self.left = waits
-        self.said: dict[int, int] = {}
+        self.said: dict[int, Known] = {}
         self.cycles = 0
 
     def begin_cycle(self) -> None:
@@ -55,7 +56,7 @@ class Source:
     def wait(self) -> None:
         self.left -= 1
 
-    def known(self, ledger_ids: Iterable[int]) -> dict[int, int]:
+    def known(self, ledger_ids: Iterable[int]) -> dict[int, Known]:
         return {one: self.said[one] for one in ledger_ids if one in self.said}
 
 
@@ -111,6 +112,13 @@ def test_bad_digests_are_named_and_the_rest_is_counted(life: Life) -> None:
     assert count.keyed == ENTRIES
     assert count.unknown == 2 * ENTRIES
     assert count.unanswered == ENTRIES, "of ledger 6; of 5 metadata says that it is not there"
+
+
+def test_a_mac_is_checked_where_metadata_has_the_password(life: Life) -> None:
+    scrub = cycle(life, Source(TYPES | {3: mac_key(b"")}))
+    run(scrub, life)
+    assert set(scrub.bad_digests) == {(1, 3, 4), (2, 11, 11), (3, 0, ENTRIES - 1)}, "3 has CRCs"
+    assert (scrub.digests.checked, scrub.digests.keyed) == (3 * ENTRIES, 0)
 
 
 def test_what_nobody_takes_in_time_is_only_counted(

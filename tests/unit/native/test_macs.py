@@ -1,0 +1,38 @@
+"""HMACs of entries in C, beside Python's own: every length around SHA-1's blocks, and keys that are not right."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastbk.model.entry import DigestType, mac_key, make_entry
+from fastbk.native._client import lib
+from fastbk.native.wire import check_mac
+
+pytestmark = pytest.mark.fast
+
+
+def entry(data: bytes, password: bytes) -> bytes:
+    return make_entry(5, 7, 6, 123, data, DigestType.HMAC, password)
+
+
+def test_it_agrees_with_pythons_own_at_every_length() -> None:
+    draw = random.Random(3)
+    for size_bytes in [*range(200), 4096, 100_001]:
+        password, data = draw.randbytes(draw.randrange(30)), draw.randbytes(size_bytes)
+        key, raw = mac_key(password), entry(data, password)
+        assert check_mac(key, raw) == lib.FBK_S_OK, size_bytes
+        at = draw.randrange(len(raw))
+        wrong = raw[:at] + bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :]
+        assert check_mac(key, wrong) == lib.FBK_S_BAD_DIGEST
+        assert check_mac(mac_key(password + b"."), raw) == lib.FBK_S_BAD_DIGEST
+
+
+def test_what_is_too_short_for_its_digest_is_no_entry() -> None:
+    raw = entry(b"", b"")
+    assert len(raw) == 52
+    assert check_mac(mac_key(b""), raw) == lib.FBK_S_OK
+    assert check_mac(mac_key(b""), raw[:51]) == lib.FBK_S_BAD_REQUEST
+    with pytest.raises(ValueError, match="a key of 19 bytes"):
+        check_mac(bytes(19), raw)
