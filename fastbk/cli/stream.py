@@ -14,12 +14,12 @@ from fastbk.cli.stream_options import (
     policy_facts,
     policy_lines,
     policy_of,
-    split_name,
     start_of,
     stream_of,
 )
 from fastbk.cli.stream_verbs import EXAMPLES, add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError, StreamNotFound
+from fastbk.stream.names import split_stream_path
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ async def _create(client: Client, options: argparse.Namespace) -> int:
     policy = policy_of(options.set)
     by_namespace: dict[str, list[str]] = {}
     for path in options.streams:
-        namespace, name = split_name(path)
+        namespace, name = split_stream_path(path)
         by_namespace.setdefault(namespace, []).append(name)
     for namespace, names in by_namespace.items():
         await client.namespace(namespace).create_streams(names, policy, exist_ok=options.exist_ok)
@@ -214,7 +214,7 @@ async def _truncate(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _rename(client: Client, options: argparse.Namespace) -> int:
-    namespace, name = split_name(options.stream)
+    namespace, name = split_stream_path(options.stream)
     renamed = await client.namespace(namespace).rename_stream(name, options.name)
     if options.json:
         print_json({"stream": renamed.path})
@@ -282,7 +282,7 @@ async def _seal(client: Client, options: argparse.Namespace) -> int:
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
     for path in options.streams:
-        namespace, name = split_name(path)
+        namespace, name = split_stream_path(path)
         await client.namespace(namespace).delete_stream(name)
     if options.json:
         print_json({"deleted": options.streams})

@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import Progress, note, print_json
-from fastbk.cli.stream_options import split_name, stream_of
+from fastbk.cli.stream_options import stream_of
 from fastbk.cli.stream_output import Line, line_of_json
 from fastbk.errors import ConfigError
+from fastbk.stream.names import split_stream_path
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def append(client: Client, options: argparse.Namespace) -> int:
     """Append all lines; print the position of the last record."""
-    split_name(options.stream)
+    split_stream_path(options.stream)
     descriptor = 0 if options.file == "-" else _opened(options.file)
     stream = stream_of(client, options.stream)
     progress = Progress(options.stream)

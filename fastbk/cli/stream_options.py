@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, PolicyInvalid
+from fastbk.stream.names import split_stream_path
 from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
 
 if TYPE_CHECKING:
@@ -102,17 +103,9 @@ def _said(name: str, value: object) -> str:
     return format_span_s(value) if name.endswith("_s") else ""
 
 
-def split_name(path: str) -> tuple[str, str]:
-    """Return namespace and name of tenant/app/orders. Raises ConfigError."""
-    namespace, _, name = path.strip("/").rpartition("/")
-    if not name:
-        raise ConfigError(f"{path!r} is no stream: write namespace and name, such as shop/orders")
-    return namespace, name
-
-
 def stream_of(client: Client, path: str) -> Stream:
     """Return the stream of this path. No I/O."""
-    namespace, name = split_name(path)
+    namespace, name = split_stream_path(path)
     return client.namespace(namespace).stream(name)
 
 

@@ -43,3 +43,11 @@ def decode(part: str) -> str:
 def split_path(path: str) -> tuple[str, ...]:
     """Return the names of a path of namespaces, such as tenant/app; none for the root, "". Raises ConfigError."""
     return tuple(check_name(name) for name in path.split("/")) if path else ()
+
+
+def split_stream_path(path: str) -> tuple[str, str]:
+    """Return namespace and name of a stream's path, such as tenant/app/orders. Raises ConfigError."""
+    namespace, _, name = path.strip("/").rpartition("/")
+    if not name:
+        raise ConfigError(f"{path!r} is no stream: write namespace and name, such as shop/orders")
+    return namespace, name
