@@ -1,1 +1,55 @@
-"""Ledgers and streams as Arrow record batches; needs the extra `arrow`. Nothing below `fastbk.spark` imports it."""
+"""Streams and ledgers as Apache Arrow's record batches: `read_stream`, `read_ledger`, and what these are made of.
+
+    import polars, fastbk.arrow
+    frame = polars.from_arrow(fastbk.arrow.read_stream("sqlite:/data/metadata.sqlite", "shop/orders"))
+
+Needs the extra `arrow`. Importing this does not load Arrow: the names come with their first use. README.md says what
+the columns are.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastbk.arrow.batches import chunk_batch, chunks_batch, entries_batch
+    from fastbk.arrow.ledgers import EntryGap, ledger_batches, read_ledger
+    from fastbk.arrow.schemas import ledger_schema, stream_schema
+    from fastbk.arrow.streams import read_stream, stream_batches
+
+__all__ = [
+    "EntryGap",
+    "chunk_batch",
+    "chunks_batch",
+    "entries_batch",
+    "ledger_batches",
+    "ledger_schema",
+    "read_ledger",
+    "read_stream",
+    "stream_batches",
+    "stream_schema",
+]
+_HOMES = {
+    "chunk_batch": "batches",
+    "chunks_batch": "batches",
+    "entries_batch": "batches",
+    "EntryGap": "ledgers",
+    "ledger_batches": "ledgers",
+    "read_ledger": "ledgers",
+    "ledger_schema": "schemas",
+    "stream_schema": "schemas",
+    "read_stream": "streams",
+    "stream_batches": "streams",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, imported at its first use. Raises ImportError where the extra is missing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fastbk.arrow' has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(f"fastbk.arrow.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise ImportError("Arrow needs the package pyarrow: pip install 'fastbk[arrow]'") from error

@@ -49,6 +49,11 @@ class Batch:
         """The data of all entries in order, without an object for each entry."""
         return cast("list[memoryview]", [data for _, _, _, data in self._found])
 
+    @property
+    def lengths(self) -> list[int]:
+        """Of each entry: bytes of data of the ledger up to and with it, as its writer said."""
+        return [length for _, _, length, _ in self._found]
+
     def __len__(self) -> int:
         return len(self._found)
 

@@ -23,6 +23,7 @@ from fastbk.native.stream_codec import (
     ROW_TXID,
     ROW_WORDS,
 )
+from fastbk.native.stream_columns import Source
 from fastbk.stream.compression import unpacked
 from fastbk.stream.headers import Headers, get_headers
 from fastbk.stream.positions import DLSN, to_time
@@ -192,6 +193,15 @@ class Chunk(Sequence[Record]):
         """Bytes of all payloads."""
         return sum(self._column(ROW_PAYLOAD_BYTES))
 
+    @property
+    def entries_bytes(self) -> int:
+        """Bytes of the entries' records, about: payloads, keys, headers and what stands before each; no sum."""
+        first, last = self._first * ROW_WORDS, (self._last - 1) * ROW_WORDS
+        rows = self._rows
+        return (
+            rows[last + ROW_PAYLOAD_AT] + rows[last + ROW_PAYLOAD_BYTES] - rows[first + ROW_KEY_AT]
+        )
+
     def payloads(self) -> list[memoryview]:
         """Return all payloads, as views of the chunk's memory."""
         view = memoryview(self.data)
@@ -206,6 +216,18 @@ class Chunk(Sequence[Record]):
     def rows(self) -> memoryview:
         """Return the table of records as int64, `stream_codec.ROW_WORDS` each; places count from `data`."""
         return self._rows[self._first * ROW_WORDS : self._last * ROW_WORDS]
+
+    def columns(self) -> Source:
+        """Return the records as `fastbk.native.stream_columns` takes them, to be written by columns."""
+        return Source(
+            self.data,
+            self._heads,
+            self.rows(),
+            self.segment,
+            self.first_entry_id,
+            self.first_seq,
+            self.base_txid,
+        )
 
     def _column(self, column: int) -> list[int]:
         return self._rows[

@@ -1,4 +1,4 @@
-/* The codec of streams' entries: see boundary/stream.h, which is the whole of it.  Pure functions over bytes. */
+/* The codec of streams' entries: see boundary/stream.h and boundary/stream_columns.h, which are the whole of it.  Pure functions over bytes. */
 #ifndef FBK_STREAM_H
 #define FBK_STREAM_H
 
@@ -6,5 +6,6 @@
 
 #include "boundary/status.h"
 #include "boundary/stream.h"
+#include "boundary/stream_columns.h"
 
 #endif

@@ -1,0 +1,129 @@
+"""Records and entries into record batches: C writes the columns into Arrow's own memory, no object is made a record."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+
+from fastbk.arrow.schemas import HEADERS, check_ledger_schema, check_stream_schema
+from fastbk.client.entries import Batch
+from fastbk.errors import ConfigError
+from fastbk.native.stream_columns import GROUPS, OFFSET_MAX, Sizes, buffer_bytes, fill, sizes_of
+from fastbk.stream.records import Chunk
+
+_NUMBERS = {
+    "segment": "segments",
+    "entry": "entries",
+    "slot": "slots",
+    "seq": "seqs",
+    "txid": "txids",
+    "timestamp": "times_us",
+}
+_KEYS, _VALUES, _HEADERS = GROUPS
+
+
+def chunk_batch(chunk: Chunk, stream: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a chunk's records; `schema`: `stream_schema()` or some of its columns. Raises as `chunks_batch`."""
+    return chunks_batch([chunk], stream, schema)
+
+
+def chunks_batch(chunks: Sequence[Chunk], stream: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the records of some chunks, of one segment or several, as one batch; `stream`: what stands as its path.
+
+    Raises ConfigError for a schema of other columns, or where values are 2 GiB or more together; ProtocolError for
+    headers that make no sense.
+    """
+    check_stream_schema(schema)
+    sources = [chunk.columns() for chunk in chunks]
+    rows = sum(map(len, chunks))
+    wanted = set(schema.names)
+    sizes = _checked(sizes_of(sources, headers="headers" in wanted), wanted)
+    names = [_NUMBERS[name] for name in schema.names if name in _NUMBERS]
+    names += [*(_KEYS if "key" in wanted else ()), *(_VALUES if "value" in wanted else ())]
+    names += _HEADERS if "headers" in wanted else ()
+    buffers = {name: pa.allocate_buffer(buffer_bytes(name, rows, sizes)) for name in names}
+    fill(sources, sizes, buffers)
+    arrays = [_array(field, rows, sizes, buffers, stream) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _checked(sizes: Sizes, wanted: set[str]) -> Sizes:
+    of_columns = {
+        "value": sizes.value_bytes,
+        "key": sizes.key_bytes,
+        "headers": max(sizes.headers, sizes.name_bytes, sizes.header_value_bytes),
+    }
+    for name, size in of_columns.items():
+        if name in wanted and size > OFFSET_MAX:
+            raise ConfigError(
+                f"the column {name} would have {size} bytes, and a batch takes less than 2 GiB: ask for fewer rows"
+            )
+    return sizes
+
+
+def _array(
+    field: pa.Field, rows: int, sizes: Sizes, buffers: dict[str, pa.Buffer], stream: str
+) -> pa.Array:
+    """Return one column."""
+    if field.name == "stream":
+        return pa.repeat(stream, rows)
+    if field.name == "partition":
+        return pa.repeat(pa.scalar(0, field.type), rows)
+    if field.name == "key":
+        return pa.Array.from_buffers(field.type, rows, [buffers[name] for name in _KEYS])
+    if field.name == "value":
+        return pa.Array.from_buffers(field.type, rows, [None, *(buffers[name] for name in _VALUES)])
+    if field.name == "headers":
+        return _headers(rows, sizes.headers, buffers)
+    return pa.Array.from_buffers(field.type, rows, [None, buffers[_NUMBERS[field.name]]])
+
+
+def _headers(rows: int, headers: int, buffers: dict[str, pa.Buffer]) -> pa.Array:
+    names = pa.Array.from_buffers(
+        pa.string(), headers, [None, buffers["name_offsets"], buffers["names"]]
+    )
+    values = pa.Array.from_buffers(
+        pa.binary(), headers, [None, buffers["header_value_offsets"], buffers["header_values"]]
+    )
+    pairs = pa.Array.from_buffers(HEADERS.value_type, headers, [None], children=[names, values])
+    return pa.Array.from_buffers(HEADERS, rows, [None, buffers["header_offsets"]], children=[pairs])
+
+
+def entries_batch(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a ledger's entries that were read together; `schema`: `ledger_schema()` or some of its columns.
+
+    Raises ConfigError for a schema of other columns, or where values are 2 GiB or more together.
+    """
+    return entry_batches_batch([batch], schema)
+
+
+def entry_batches_batch(batches: Sequence[Batch], schema: pa.Schema) -> pa.RecordBatch:
+    """Like `entries_batch`, of several that follow each other."""
+    check_ledger_schema(schema)
+    rows = sum(map(len, batches))
+    arrays = [_ledger_array(field, rows, batches) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _ledger_array(field: pa.Field, rows: int, batches: Sequence[Batch]) -> pa.Array:
+    if field.name == "ledger":
+        return pa.repeat(pa.scalar(batches[0].ledger_id, field.type), rows)
+    if field.name == "value":
+        datas = [data for batch in batches for data in batch.datas]
+        offsets = array("q", accumulate(map(len, datas), initial=0))
+        if offsets[-1] > OFFSET_MAX:
+            raise ConfigError(
+                f"{rows} entries have {offsets[-1]} bytes, and a batch takes less than 2 GiB: ask for fewer rows"
+            )
+        values = [pa.py_buffer(array("i", offsets)), pa.py_buffer(b"".join(datas))]
+        return pa.Array.from_buffers(field.type, rows, [None, *values])
+    numbers = array("q")
+    for batch in batches:
+        if field.name == "entry":
+            numbers.extend(range(batch.first_entry_id, batch.last_entry_id + 1))
+        else:
+            numbers.extend(batch.lengths)
+    return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(numbers)])

@@ -1,0 +1,185 @@
+"""A range of a stream as record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pyarrow as pa
+
+import fastbk.sync
+from fastbk.arrow.batches import chunks_batch
+from fastbk.arrow.clients import client_in
+from fastbk.arrow.schemas import check_stream_schema, stream_schema
+from fastbk.errors import ConfigError, NoSuchEntry
+from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.blocking_reader import BlockingStreamReader
+from fastbk.stream.gaps import error_of
+from fastbk.stream.names import split_stream_path
+from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.records import Chunk, Gap
+
+ROWS_MAX = 8192
+BYTES_MAX = 32 << 20
+WAIT_S = 30.0
+_READ_BYTES = 4 << 20
+_PREFETCH_BYTES = 16 << 20
+
+OnGap = Callable[[Gap], None]
+
+
+def stream_batches(
+    stream: BlockingStream,
+    first: Start,
+    end: Start | None = None,
+    *,
+    schema: pa.Schema | None = None,
+    rows_max: int = ROWS_MAX,
+    bytes_max: int = BYTES_MAX,
+    skip_gaps: bool = False,
+    on_gap: OnGap | None = None,
+    wait_s: float = WAIT_S,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records from `first` up to, not with, `end`, in order, each once; nobody is fenced.
+
+    Args:
+        stream: of `fastbk.sync`.
+        first: as a reader takes it.
+        end: None: behind what is published when the first batch is asked for. A DLSN is reached, or it is an error:
+            what bookies do not show yet is waited for. Any other end is where it is, or what is published.
+        schema: `stream_schema()`, or some of its columns.
+        rows_max: of a batch; all but the last one, and those before a gap, have as many if `bytes_max` lets them.
+        bytes_max: of payloads, keys and headers of a batch, about: one entry may have more.
+        skip_gaps: go on behind what was truncated or lost.
+        on_gap: is told of each gap that is passed by, within the range.
+        wait_s: how long `end` is waited for without a record.
+
+    Raises:
+        PositionTruncated, DataLost: records are gone, behind all that were before them; not with `skip_gaps`.
+        NoSuchEntry: `end` is behind what is published.
+        StreamNotFound, ConfigError, and what readers raise.
+    """
+    found = stream_schema() if schema is None else schema
+    check_stream_schema(found)
+    if rows_max < 1 or bytes_max < 1:
+        raise ConfigError("rows_max and bytes_max must be at least 1")
+
+    def read() -> Iterator[pa.RecordBatch]:
+        with _reader(stream, first, end) as reader:
+            parts = _Parts(reader, end, rows_max, bytes_max, wait_s)
+            yield from _batches(stream.path, parts, found, on_gap, skip_gaps=skip_gaps)
+
+    return read()
+
+
+def read_stream(
+    uri_or_client: str | fastbk.sync.Client | None,
+    path: str,
+    start: Start = "earliest",
+    end: Start | None = None,
+    *,
+    payload: bool = True,
+    headers: bool = False,
+    skip_gaps: bool = False,
+    on_gap: OnGap | None = None,
+    rows_max: int = ROWS_MAX,
+) -> pa.RecordBatchReader:
+    """Return a stream's records as a RecordBatchReader; arguments as `stream_batches` and `stream_schema`.
+
+    The range is fixed when this returns. A client that is given stays open; of a URI (None: FASTBK_METADATA) one is
+    made, and closed when the reader is read to its end, or let go.
+
+        pa.table | polars.from_arrow(read_stream(uri, "shop/orders")) | duckdb.from_arrow(...) | ....read_pandas()
+    """
+    namespace, name = split_stream_path(path)
+    schema = stream_schema(payload=payload, headers=headers)
+    if rows_max < 1:
+        raise ConfigError("rows_max must be at least 1")
+
+    def read() -> Iterator[pa.RecordBatch]:
+        with ExitStack() as held:
+            client = client_in(held, uri_or_client)
+            stream = client.namespace(namespace).stream(name)
+            reader = held.enter_context(_reader(stream, start, end))
+            yield None  # it is open: what is wrong with the arguments was told
+            parts = _Parts(reader, end, rows_max, BYTES_MAX, WAIT_S)
+            yield from _batches(stream.path, parts, schema, on_gap, skip_gaps=skip_gaps)
+
+    batches = read()
+    next(batches)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _reader(stream: BlockingStream, first: Start, end: Start | None) -> BlockingStreamReader:
+    is_exact = isinstance(end, DLSN)
+    return stream.reader(
+        first, end=end, tail=is_exact, prefetch_bytes=_PREFETCH_BYTES, on_gap="yield"
+    )
+
+
+class _Parts:
+    """What a reader gives, gathered to batches: lists of chunks, and gaps cut at the end."""
+
+    def __init__(
+        self,
+        reader: BlockingStreamReader,
+        end: Start | None,
+        rows_max: int,
+        bytes_max: int,
+        wait_s: float,
+    ) -> None:
+        self._reader = reader
+        self._end = end if isinstance(end, DLSN) else None
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._wait_s = wait_s
+
+    def __iter__(self) -> Iterator[list[Chunk] | Gap]:
+        chunks: list[Chunk] = []
+        rows = size_bytes = 0
+        while True:
+            read_bytes = min(self._bytes_max - size_bytes, _READ_BYTES)
+            item = self._reader.read(self._rows_max - rows, read_bytes, self._wait_s)
+            if isinstance(item, Chunk) and len(item) > 0:
+                chunks.append(item)
+                rows += len(item)
+                size_bytes += item.entries_bytes
+                if rows < self._rows_max and size_bytes < self._bytes_max:
+                    continue
+            if chunks:
+                yield chunks
+                chunks, rows, size_bytes = [], 0, 0
+            if isinstance(item, Gap):
+                yield self._cut(item)
+            elif len(item) == 0:
+                self._check_end()
+                return
+
+    def _cut(self, gap: Gap) -> Gap:
+        """A gap may reach beyond the range; who reads the next range is told of the rest."""
+        if self._end is None or gap.next <= self._end:
+            return gap
+        return Gap(gap.kind, gap.first, self._end)
+
+    def _check_end(self) -> None:
+        reader, end = self._reader, self._end
+        position = reader.position
+        if end is not None and position < end:
+            raise NoSuchEntry(
+                f"{end} was to be the end, and nothing is published behind {position}"
+                f" for {self._wait_s:g} s: leave the end out to read what is there",
+                retryable=True,
+            )
+
+
+def _batches(
+    path: str, parts: _Parts, schema: pa.Schema, on_gap: OnGap | None, *, skip_gaps: bool
+) -> Iterator[pa.RecordBatch]:
+    for part in parts:
+        if not isinstance(part, Gap):
+            yield chunks_batch(part, path, schema)
+            continue
+        if not skip_gaps:
+            raise error_of(path, part)
+        if on_gap is not None:
+            on_gap(part)
