@@ -216,8 +216,8 @@ class LedgerReader:
     async def tail(self, first: EntryId = 0) -> AsyncGenerator[Entry, None]:
         """Yield entries from `first` on as they are acknowledged, for ever; ends after the last one of a closed ledger.
 
-        Waits by long polls at all bookies of the ledger, and follows its changes of bookies. When no bookie answers
-        for `read_timeout`, raises NotEnoughBookies: tail again from the last entry seen.
+        Waits by long polls at one bookie of the ledger, soon at all of them, and follows its changes of bookies. When
+        no bookie answers for `read_timeout`, raises NotEnoughBookies: tail again from the last entry seen.
         """
         async with contextlib.aclosing(self.tail_batches(first)) as batches:
             async for batch in batches:

@@ -1,10 +1,12 @@
 """The long poll of a tailing reader: waits at the bookies until the LAC has reached an entry.
 
-All members of the last ensemble are asked to wait, so that news comes within one round trip from whichever has it
-first; a slow, silent or lost one delays nothing. The first of the order that holds the entry is asked for the entry
-itself (piggyback); the others prove the LAC with their newest entry. The entry is handed out only once some digest
-proves a LAC that covers it; a bookie that answers but proves nothing yet is asked for its newest entry at once.
-A member that answers without news is asked again, one that fails after a pause.
+The first of the order that holds the entry, the carrier, is asked to wait and to bring the entry itself (piggyback):
+where records come every millisecond that is the one request that each of them costs. Once it has failed, said
+something that helps nothing, or brought nothing for a grace, all members of the last ensemble wait, so that news comes
+within one round trip from whichever has it first: a slow, silent or lost one delays nothing by more than the grace.
+The others prove the LAC with their newest entry. The entry is handed out only once some digest proves a LAC that
+covers it; a bookie that answers but proves nothing yet is asked for its newest entry at once. A member that answers
+without news is asked again, one that fails after a pause.
 
 For the driver: `PollLac(ledger_id, metadata, position, options, order)` is an ordinary procedure with value `LacNews`.
 It ends when the LAC has reached `position`, when the ledger was closed, or after `wait_s` without either, once some
@@ -39,7 +41,7 @@ class LacNews:
         entry: the entry at `position`, when it came along and is covered by `lac`.
         is_closed: the ledger is closed, and `lac` its last entry.
         fenced: a bookie says that the ledger is fenced: expect it to be closed soon.
-        slow: the member that kept the poll waiting for the entry, if one did; prefer others the next time.
+        slow: the carrier, if it failed or others had the news before it; prefer others the next time.
     """
 
     lac: EntryId
@@ -77,7 +79,11 @@ class PollLac(Procedure[LacNews]):
         self._is_heard = False
         self._is_over = False
         self._carrier: BookieId | None = None
+        self._has_carried = False
         self._end_s = 0.0
+        # The pause before all are asked, and when they were.
+        self._alone: int | None = None
+        self._spread_s: float | None = None
         self._replicas = Replicas()
         # What is under way for each member: a request, or the pause before the next.
         self._waiting: dict[BookieId, int] = {}
@@ -91,9 +97,11 @@ class PollLac(Procedure[LacNews]):
     # --- events ------------------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
-        """Ask all members, unless there is nothing to wait for."""
-        self._end_s = now_s + self._options.wait_s
-        self._sleep(self._options.wait_s, lambda _, at_s: self._time_is_over(at_s))
+        """Ask the carrier, unless there is nothing to wait for."""
+        options = self._options
+        self._end_s = now_s + options.wait_s
+        alone_s = min(options.grace_s, options.wait_s)
+        self._alone = self._sleep(alone_s, lambda _, at_s: self._spread(at_s))
         self._look_at_metadata(now_s)
 
     def metadata_changed(self, metadata: LedgerMetadata, now_s: float) -> None:
@@ -116,9 +124,24 @@ class PollLac(Procedure[LacNews]):
         for bookie_id in [one for one in self._waiting if one not in ensemble]:
             self._withdraw(self._waiting.pop(bookie_id))
             self._replicas.forget([bookie_id])
-        if self._carrier not in ensemble:
+        if self._carrier is None or self._carrier not in ensemble:
             self._carrier = self._choose_carrier()
-        for bookie_id in ensemble:
+            self._has_carried = False
+        for bookie_id in (self._carrier,) if self._spread_s is None else ensemble:
+            if bookie_id not in self._waiting:
+                self._wait_at(bookie_id, now_s)
+
+    def _spread(self, now_s: float) -> None:
+        """The carrier alone is not enough, or no longer: ask all the others."""
+        if self._spread_s is not None:
+            return
+        self._spread_s = now_s
+        if self._alone is not None:
+            self._withdraw(self._alone)
+        # Only now can there be any talk of its end: that of a poll which the carrier ends is never near.
+        left_s = max(0.0, self._end_s - now_s)
+        self._sleep(left_s, lambda _, at_s: self._time_is_over(at_s))
+        for bookie_id in self._metadata.fragments[-1].ensemble:
             if bookie_id not in self._waiting:
                 self._wait_at(bookie_id, now_s)
 
@@ -174,6 +197,7 @@ class PollLac(Procedure[LacNews]):
             for found in outcome.found:
                 if found.entry_id == self._position:
                     self._entry = found
+                    self._has_carried = self._has_carried or bookie_id == self._carrier
             is_valid = outcome.status == Status.OK and not outcome.damaged
         if not is_valid:
             self._replicas.hear(bookie_id, outcome)
@@ -193,6 +217,7 @@ class PollLac(Procedure[LacNews]):
             self._wait_at(bookie_id, now_s, is_proof=True)
         else:
             self._rest(bookie_id, is_valid, now_s)
+            self._spread(now_s)
 
     def _rest(self, bookie_id: BookieId, is_valid: bool, now_s: float) -> None:
         """Ask again after a pause: a bookie may answer at once and without news, while the ledger is fenced for one."""
@@ -213,17 +238,23 @@ class PollLac(Procedure[LacNews]):
 
     def _reached(self, now_s: float) -> None:
         """The LAC covers the entry: end now, or give the entry itself a moment."""
-        is_coming = self._carrier in self._waiting and self._carrier not in self._replicas.said
+        carrier, grace_s = self._carrier, self._options.grace_s
+        has_failed = carrier in self._replicas.said
+        is_coming = carrier in self._waiting and not has_failed
+        # Those that were asked when its grace was over have news at once: it was there already, and the carrier had
+        # its moment.
+        was_there = self._spread_s is not None and now_s - self._spread_s < grace_s
+        is_slow = has_failed or (is_coming and was_there and not self._has_carried)
         # More than one entry is better read in a batch.
-        if self._entry is not None or not is_coming or self._lac > self._position:
-            self._news(self._lac, now_s)
+        if self._entry is not None or not is_coming or is_slow or self._lac > self._position:
+            self._news(self._lac, now_s, slow=carrier if is_slow else None)
         elif not self._is_in_grace:
             self._is_in_grace = True
 
             def woken(_: Outcome, at_s: float) -> None:
                 self._news(self._lac, at_s, slow=self._carrier)
 
-            self._sleep(self._options.grace_s, woken)
+            self._sleep(grace_s, woken)
 
     def _news(
         self,

@@ -46,7 +46,8 @@ class PollOptions:
 
     Attributes:
         wait_s: the whole poll, and each wait at a bookie; at most 60.
-        grace_s: when the LAC is proven to be at the position, how long the entry itself may still take to come.
+        grace_s: how long the bookie that is to bring the entry waits alone; and, when others prove later that the LAC
+            is at the position, how long the entry itself may still take to come.
         pacing: of the requests beyond their wait, and of asking again those that fail.
     """
 

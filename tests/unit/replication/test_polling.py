@@ -16,11 +16,22 @@ from tests.fixtures.quorum_world import LEDGER, Client, World, entry_of, length_
 
 PACING = Pacing(request_timeout_s=1.0, give_up_s=3.0, pause_min_s=0.02, pause_max_s=0.5)
 OPTIONS = PollOptions(wait_s=1.0, grace_s=0.005, pacing=PACING)
+LEFT_S = OPTIONS.wait_s - OPTIONS.grace_s  # of the wait, when all are asked
+
+
+def asked_of_one(world: World, position: int, **options: object) -> tuple[Client, PollLac]:
+    """Return a poll that has begun: the carrier waits."""
+    poll = PollLac(LEDGER, world.metadata, position, replace(OPTIONS, **options))  # type: ignore[arg-type]
+    return Client(world, poll), poll  # type: ignore[arg-type]
 
 
 def poll_of(world: World, position: int, **options: object) -> tuple[Client, PollLac]:
-    poll = PollLac(LEDGER, world.metadata, position, replace(OPTIONS, **options))  # type: ignore[arg-type]
-    return Client(world, poll), poll  # type: ignore[arg-type]
+    """Return a poll that has brought nothing for a while: all members wait."""
+    client, poll = asked_of_one(world, position, **options)
+    if not poll.is_finished:
+        client.deliver(sleeping(client, OPTIONS.grace_s))
+        client.now_s += OPTIONS.grace_s
+    return client, poll
 
 
 def world_of(entries: int, size: int = 3, write_quorum: int = 3, spare: int = 0) -> World:
@@ -36,7 +47,9 @@ def at(client: Client, name: str) -> Ask:
 
 def sleeping(client: Client, pause_s: float) -> Sleep:
     return next(
-        one for one in client.pending.values() if isinstance(one, Sleep) and one.pause_s == pause_s
+        one
+        for one in client.pending.values()
+        if isinstance(one, Sleep) and one.pause_s == pytest.approx(pause_s)
     )
 
 
@@ -48,12 +61,119 @@ def others_of(client: Client) -> list[str]:
     return [one.bookie_id for one in client.asks(AskLac) if not one.request.piggyback]  # type: ignore[union-attr]
 
 
-def test_all_members_wait_and_one_is_asked_for_the_entry() -> None:
-    client, _ = poll_of(world_of(5), 4)
+def test_one_is_asked_for_the_entry_and_all_members_wait_when_it_brings_nothing() -> None:
+    client, _ = asked_of_one(world_of(5), 4)
+    (ask,) = client.asks(AskLac)
+    assert ask.request == AskLac(3, 1.0, piggyback=True)
+    assert (ask.bookie_id, ask.timeout_s) == ("b1", 2.0)  # the first that holds entry 4
+    client.deliver(sleeping(client, OPTIONS.grace_s))
     requests = {one.bookie_id: one.request for one in client.asks(AskLac)}
-    assert requests.pop("b1") == AskLac(3, 1.0, piggyback=True)  # the first that holds entry 4
-    assert requests == dict.fromkeys(("b0", "b2"), AskLac(3, 1.0))
-    assert all(one.timeout_s == 2.0 for one in client.asks(AskLac))
+    assert requests.pop("b1") == AskLac(3, 1.0, piggyback=True)
+    assert requests == dict.fromkeys(("b0", "b2"), AskLac(3, 1.0 - OPTIONS.grace_s))
+    assert all(
+        one.timeout_s == pytest.approx(1.995) for one in [at(client, "b0"), at(client, "b2")]
+    )
+
+
+def test_an_entry_with_its_proof_costs_one_request() -> None:
+    world = world_of(5)
+    client, poll = asked_of_one(world, 4)
+    for bookie in world.bookies.values():
+        bookie.explicit_lac = 4
+    client.run()
+    assert poll.value() == LacNews(4, entry_of(4))
+    assert sum(isinstance(one, Ask) for one in client.log) == 1
+
+
+def test_an_entry_that_a_newer_one_proves_costs_two_requests_of_one_bookie() -> None:
+    client, poll = asked_of_one(world_of(6), 4)
+    client.run()
+    assert poll.value() == LacNews(4, entry_of(4))
+    assert [one.bookie_id for one in client.log if isinstance(one, Ask)] == ["b1", "b1"]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        NotEnoughBookies("lost"),
+        Reply(Status.OK, damaged=True),
+        Reply(Status.OK, lacs=(3,)),
+        Reply(Status.NO_LEDGER),
+        Reply(Status.TOO_MANY_REQUESTS),
+    ],
+)
+def test_a_carrier_that_says_nothing_useful_is_not_alone_any_longer(
+    outcome: Reply | NotEnoughBookies,
+) -> None:
+    world = world_of(6)
+    client, poll = asked_of_one(world, 4)
+    client.complete(at(client, "b1"), outcome)
+    assert {one.bookie_id for one in client.asks(AskLac)} >= {"b0", "b2"}
+    client.deliver(at(client, "b0"))
+    assert poll.value() == LacNews(4, slow="b1")  # nothing is waited for, and another preferred
+
+
+def test_a_proof_that_proves_nothing_has_all_members_asked() -> None:
+    world = world_of(5)
+    client, poll = asked_of_one(world, 4)
+    client.deliver(at(client, "b1"))
+    assert [one.bookie_id for one in client.asks(AskLac)] == ["b1"]
+    client.deliver(at(client, "b1"))  # still nothing newer
+    assert {one.bookie_id for one in client.asks(AskLac)} >= {"b0", "b2"}
+    world.write(5)
+    client.deliver(at(client, "b2"))
+    assert poll.value() == LacNews(4, entry_of(4))
+
+
+def test_a_silent_carrier_delays_no_news_by_more_than_one_grace() -> None:
+    """What others say at once when they are asked was there before: the entry gets no second grace."""
+    client, poll = asked_of_one(world_of(6), 4)
+    client.deliver(sleeping(client, OPTIONS.grace_s))
+    client.deliver(at(client, "b0"))
+    assert poll.value() == LacNews(4, slow="b1")
+    assert client.now_s == pytest.approx(OPTIONS.grace_s + 0.001)
+
+
+def test_a_silent_carrier_is_told_when_others_brought_the_entry() -> None:
+    world = world_of(5)
+    client, poll = asked_of_one(world, 4)
+    for bookie in world.bookies.values():
+        bookie.explicit_lac = 4
+    client.deliver(sleeping(client, OPTIONS.grace_s))
+    client.deliver(at(client, "b0"))
+    assert poll.value() == LacNews(4, entry_of(4), slow="b1")
+
+
+def test_a_carrier_that_brought_the_entry_is_not_slow_when_others_prove_it() -> None:
+    world = world_of(5)
+    client, poll = asked_of_one(world, 4)
+    client.deliver(at(client, "b1"))
+    client.deliver(sleeping(client, OPTIONS.grace_s))
+    world.write(5)
+    client.deliver(at(client, "b0"))
+    assert poll.value() == LacNews(4, entry_of(4))
+
+
+def test_a_carrier_that_leaves_hands_over_before_the_others_are_asked() -> None:
+    world = world_of(5, spare=1)
+    client, poll = asked_of_one(world, 9)
+    carrier = client.asks(AskLac)[0].bookie_id
+    ensemble = tuple("s0" if one == carrier else one for one in ("b0", "b1", "b2"))
+    world.edit(fragments=(*world.metadata.fragments, Fragment(7, ensemble)))
+    poll.metadata_changed(world.metadata, 0.001)
+    client.take()
+    (ask,) = client.asks(AskLac)
+    assert ask.bookie_id == "s0"
+    client.deliver(sleeping(client, OPTIONS.grace_s))
+    assert {one.bookie_id for one in client.asks(AskLac)} == set(ensemble)
+
+
+def test_a_wait_shorter_than_the_grace_ends_in_time() -> None:
+    client, poll = asked_of_one(world_of(5), 4, wait_s=0.002)
+    client.deliver(sleeping(client, 0.002))
+    client.deliver(sleeping(client, 0.0))
+    client.complete(at(client, "b2"), Reply(Status.OK, lacs=(3,)))
+    assert poll.value() == LacNews(3)
 
 
 def test_the_first_that_has_news_ends_it() -> None:
@@ -134,14 +254,14 @@ def test_what_fails_its_digest_is_no_news() -> None:
 def test_nothing_new_is_said_when_the_time_is_over() -> None:
     client, poll = poll_of(world_of(5), 4)
     client.complete(at(client, others_of(client)[0]), Reply(Status.OK, lacs=(3,)))
-    client.deliver(sleeping(client, 1.0))
+    client.deliver(sleeping(client, LEFT_S))
     assert poll.value() == LacNews(3)
 
 
 def test_bookies_that_answer_when_their_wait_ends_have_answered() -> None:
     """The poll's own clock may be a little ahead of theirs."""
     client, poll = poll_of(world_of(5), 4)
-    client.deliver(sleeping(client, 1.0))
+    client.deliver(sleeping(client, LEFT_S))
     assert not poll.is_finished
     client.complete(at(client, "b2"), Reply(Status.OK, lacs=(3,)))
     assert poll.value() == LacNews(3)
@@ -149,7 +269,7 @@ def test_bookies_that_answer_when_their_wait_ends_have_answered() -> None:
 
 def test_silence_of_all_is_an_error_in_the_end() -> None:
     client, poll = poll_of(world_of(5), 4)
-    client.deliver(sleeping(client, 1.0))
+    client.deliver(sleeping(client, LEFT_S))
     client.complete(at(client, "b0"), QuorumTimeout("silent"))
     client.deliver(sleeping(client, 2.0))
     with pytest.raises(NotEnoughBookies, match="tail again") as caught:
@@ -213,7 +333,7 @@ def test_a_change_of_the_ensemble_is_followed() -> None:
     client.take()
     assert {one.bookie_id for one in client.asks(AskLac)} == set(ensemble)
     client.complete(at(client, "s0"), Reply(Status.NO_LEDGER))
-    client.deliver(sleeping(client, 1.0))
+    client.deliver(sleeping(client, LEFT_S))
     assert poll.value() == LacNews(6)  # what lies before the last fragment is acknowledged
 
 
