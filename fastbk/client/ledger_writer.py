@@ -337,13 +337,14 @@ class LedgerWriter:
         self._check_open()
         return await self._pipe.teller.tell()
 
-    def tell_if_idle(self) -> None:
-        """Tell the bookies the LAC now, without waiting for their answers, if nothing is in flight.
+    def tell_soon(self) -> None:
+        """Tell the bookies the LAC now, without waiting for their answers, if no more than a few entries are in flight.
 
         For whoever calls this after each acknowledgement readers are as close behind as they can be: a hint that is
-        lost costs no more than `explicit_lac_interval`.
+        lost costs no more than `explicit_lac_interval`. While entries are in flight it is told once a millisecond at
+        most.
         """
-        self._pipe.teller.tell_if_idle()
+        self._pipe.teller.tell_soon()
 
     def _check_open(self) -> None:
         if self._adds.failure is not None:

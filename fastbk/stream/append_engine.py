@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from fastbk.client.lac_teller import FEW_IN_FLIGHT
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
     AppendUnknown,
@@ -249,8 +250,12 @@ class AppendEngine:
                 waiter.set_result(DLSN(segment, entry, slot))
         self._wake_flushed()
         current = self.segment
-        if current is not None and not current.in_flight and self._options.publish == "immediate":
-            current.ledger.tell_if_idle()
+        if (
+            current is not None
+            and current.in_flight <= FEW_IN_FLIGHT
+            and self._options.publish == "immediate"
+        ):
+            current.ledger.tell_soon()
         if self.queue.groups or self._is_rolling:
             self._send()
         self._progressed()

@@ -134,5 +134,5 @@ class SegmentWriter:
                 logs.info("stream.no_index", ledger_id=self.ledger.ledger_id, reason=str(error))
             else:
                 self.size_bytes += len(entry)
-                self.ledger.tell_if_idle()
+                self.ledger.tell_soon()
         await self.ledger.close()

@@ -226,7 +226,7 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "abandon",
         "block",
         "mark_forked",
-        "tell_if_idle",  # for streams' writers, which are asyncio's
+        "tell_soon",  # for streams' writers, which are asyncio's
         "turn",
         "store",
     }

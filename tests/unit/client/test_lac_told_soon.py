@@ -1,0 +1,64 @@
+"""A writer tells its LAC also while a few entries are in flight: readers need not wait for a later entry's commit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fastbk.client import lac_teller
+from fastbk.client.lac_teller import FEW_IN_FLIGHT
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import toy_cluster
+
+
+async def _told(in_flight: int) -> list[int]:
+    """Return the LACs that toys know when the first entry is acknowledged, and so many behind it are not."""
+    async with toy_cluster(explicit_lac_interval=0.0) as (client, toys, _):
+        for toy in toys:
+            toy.faults.drop_adds = lambda _, entry_id: entry_id > 0
+        writer = await client.create_ledger()
+        first, *late = [writer.append_nowait(b"x") for _ in range(1 + in_flight)]
+        await first
+        writer.tell_soon()
+        held = [toy.ledgers[writer.ledger_id] for toy in toys]
+        if in_flight <= FEW_IN_FLIGHT:
+            await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
+        else:
+            # What is asked on the same connections is answered behind what was told.
+            reader = await client.open_ledger(writer.ledger_id, recovery=False)
+            await reader.last_add_confirmed()
+        found = [one.lac for one in held]
+    await asyncio.gather(*late, return_exceptions=True)
+    return found
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, FEW_IN_FLIGHT])
+async def test_a_lac_is_told_while_a_few_entries_are_in_flight(in_flight: int) -> None:
+    assert await _told(in_flight) == [0, 0, 0]
+
+
+async def test_a_lac_is_not_told_while_many_entries_are_in_flight() -> None:
+    assert await _told(FEW_IN_FLIGHT + 1) == [-1, -1, -1]
+
+
+async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lac_teller, "_TELL_S", 60.0)
+    async with toy_cluster(1, explicit_lac_interval=0.0) as (client, (toy,), _):
+        writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+        waiting = [writer.append_nowait(b"x")]
+        for _ in range(30):
+            waiting.append(writer.append_nowait(b"x"))
+            assert await waiting.pop(0) >= 0
+            writer.tell_soon()
+            writer.tell_soon()
+        tells_in_flight = toy.requests - toy.adds - toy.connections
+        assert tells_in_flight <= 4
+        await asyncio.gather(*waiting)
+        # Idle it is told at once, however often it was told before.
+        writer.tell_soon()
+        ledger = toy.ledgers[writer.ledger_id]
+        await wait_until_async(lambda: ledger.lac == 30, "the last one was told")
+        assert toy.requests - toy.adds - toy.connections == 5
