@@ -209,20 +209,20 @@ test_list_responses(void)
 static void
 test_macs(const uint8_t *header)
 {
-    static const uint8_t key[FBK_MAC_KEY_BYTES] = {0x6c, 0x5d, 0x50, 0x40, 0x1a, 0xaa, 0xf6, 0x1c, 0xb3, 0x2a,
-                                                    0x1f, 0x11, 0xf1, 0x23, 0x99, 0x9a, 0x84, 0x5f, 0xb7, 0x06};
+    static const uint8_t mac_key[FBK_MAC_KEY_BYTES] = {0x6c, 0x5d, 0x50, 0x40, 0x1a, 0xaa, 0xf6, 0x1c, 0xb3, 0x2a,
+                                                       0x1f, 0x11, 0xf1, 0x23, 0x99, 0x9a, 0x84, 0x5f, 0xb7, 0x06};
     static const uint8_t mac[FBK_MAC_BYTES] = {0xe9, 0xb3, 0xfc, 0xea, 0x3a, 0x0a, 0xc1, 0x62, 0xa7, 0xd7,
                                                0xf8, 0x96, 0x48, 0x08, 0x21, 0x29, 0x3c, 0x7b, 0xe5, 0x7c};
     uint8_t entry[57];
     memcpy(entry, header, 32);
     memcpy(entry + 32, mac, sizeof mac);
     memcpy(entry + 52, "hello", 5);
-    CHECK_EQUAL(fbk_digest_check_mac(key, entry, sizeof entry), FBK_S_OK);
-    CHECK_EQUAL(fbk_digest_check_mac(key, entry, 51), FBK_S_BAD_REQUEST);
+    CHECK_EQUAL(fbk_digest_check_mac(mac_key, entry, sizeof entry), FBK_S_OK);
+    CHECK_EQUAL(fbk_digest_check_mac(mac_key, entry, 51), FBK_S_BAD_REQUEST);
     CHECK_EQUAL(fbk_digest_check_mac(mac, entry, sizeof entry), FBK_S_BAD_DIGEST);
     for (uint32_t bit = 0; bit < sizeof entry * 8; bit++) {
         entry[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        CHECK_EQUAL(fbk_digest_check_mac(key, entry, sizeof entry), FBK_S_BAD_DIGEST);
+        CHECK_EQUAL(fbk_digest_check_mac(mac_key, entry, sizeof entry), FBK_S_BAD_DIGEST);
         entry[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
 }
