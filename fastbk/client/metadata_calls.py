@@ -1,23 +1,27 @@
 """The metadata store for the asyncio client: its blocking calls run in threads of the client's own.
 
-One thread where a call is short and only one can be made at a time (a file); some for ZooKeeper, whose calls are
-several round trips each: thousands of streams that begin or roll together would wait for one another. A call that
-hangs is given up at its deadline and goes on in its thread, so what it does may come after what is asked later: every
-change is by compare-and-set, and whoever was given up reads again.
+One thread where a call is short and only one can be made at a time (a file): what waits for it goes together, with one
+commit for all, where the store can do that. Some threads for ZooKeeper, whose calls are several round trips each:
+thousands of streams that begin or roll together would wait for one another. A call that hangs is given up at its
+deadline and goes on in its thread, so what it does may come after what is asked later: every change is by
+compare-and-set, and whoever was given up reads again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from fastbk.client.config import ClientConfig
-from fastbk.errors import ClientClosed, MetadataUnavailable, NoSuchLedger
+from fastbk.errors import ClientClosed, Error, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.meta.api import BookieRegistration, GroupingStore, VersionedLedger, Watch
 from fastbk.meta.uri import is_zookeeper
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
@@ -26,6 +30,46 @@ T = TypeVar("T")
 
 CALLS_AT_ONCE = 8
 """Of ZooKeeper's. More wait for the interpreter and not for the server."""
+TOGETHER_MAX = 64
+"""Calls with one commit; others of the machine wait for the file meanwhile."""
+TOGETHER_S = 0.02
+
+
+class _Waiting:
+    """A call that waits for the one thread of its store, and what has become of it."""
+
+    def __init__(self, call: Callable[[MetadataStore], Any], told: asyncio.Future[Any]) -> None:
+        self.call = call
+        self.told = told
+        self.result: object = None
+        self.error: BaseException | None = None
+
+    def tell(self) -> None:
+        """Give its caller, unless he has gone, what has become of it."""
+        if self.told.done():
+            return
+        if self.error is None:
+            self.told.set_result(self.result)
+        else:
+            self.told.set_exception(self.error)
+
+
+class _Listing:
+    """One look at the bookies, for all who ask before it begins."""
+
+    def __init__(self, calls: MetadataCalls) -> None:
+        self.is_begun = False
+        self.task = asyncio.get_running_loop().create_task(calls.call(self._look))
+        self.task.add_done_callback(self._ended)
+
+    def _look(self, store: MetadataStore) -> list[BookieRegistration]:
+        self.is_begun = True
+        return store.list_bookies()
+
+    def _ended(self, task: asyncio.Task[list[BookieRegistration]]) -> None:
+        self.is_begun = True  # also where it was given up before it could begin
+        if not task.cancelled():
+            task.exception()  # nobody may be left who asks
 
 
 class MetadataCalls:
@@ -41,6 +85,9 @@ class MetadataCalls:
         self._executor: ThreadPoolExecutor | None = None
         self._opening = threading.Lock()
         self._watches: list[Watch] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._listing: _Listing | None = None
+        self._is_single = not (isinstance(uri, str) and is_zookeeper(uri))
 
     async def call(self, call: Callable[[MetadataStore], T], timeout_s: float | None = None) -> T:
         """Run `call(store)` in a thread. MetadataUnavailable at the deadline: it may have taken effect."""
@@ -55,17 +102,54 @@ class MetadataCalls:
                 "a client belongs to the event loop it was first used on: make one for each"
             )
         if self._executor is None:
-            count = CALLS_AT_ONCE if isinstance(self._uri, str) and is_zookeeper(self._uri) else 1
+            count = 1 if self._is_single else CALLS_AT_ONCE
             self._executor = ThreadPoolExecutor(count, thread_name_prefix="fastbk-metadata")
         try:
             async with asyncio.timeout(limit_s):
-                return await loop.run_in_executor(self._executor, self._call_store, call)
+                if not self._is_single:
+                    return await loop.run_in_executor(self._executor, self._call_store, call)
+                told: asyncio.Future[T] = loop.create_future()
+                self._waiting.append(_Waiting(call, told))
+                self._executor.submit(self._call_waiting, loop)
+                return await told
         except TimeoutError:
             raise MetadataUnavailable(
                 f"the metadata store did not answer within {limit_s:g} s; read again before retrying"
             ) from None
 
+    def _call_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make the calls that wait, some of them together; with what they return their callers go on in one turn."""
+        made: list[_Waiting] = []
+        try:
+            store: object = self._opened() if len(self._waiting) > 1 else None
+            if isinstance(store, GroupingStore):
+                with store.group():
+                    self._call_some(made, TOGETHER_MAX)
+            else:
+                self._call_some(made, 1)
+        except BaseException as error:  # noqa: BLE001 -- it is the callers'
+            made = made or [self._waiting.popleft()]
+            for one in made:
+                one.error = error.copy() if isinstance(error, Error) else error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_tell_all, made)
+
+    def _call_some(self, made: list[_Waiting], most: int) -> None:
+        until_s = time.monotonic() + TOGETHER_S
+        while self._waiting and len(made) < most and (not made or time.monotonic() < until_s):
+            one = self._waiting.popleft()
+            if one.told.cancelled():
+                continue
+            made.append(one)
+            try:
+                one.result = self._call_store(one.call)
+            except BaseException as error:  # noqa: BLE001 -- it is the caller's
+                one.error = error
+
     def _call_store(self, call: Callable[[MetadataStore], T]) -> T:
+        return call(self._opened())
+
+    def _opened(self) -> MetadataStore:
         store = self._store
         if store is None:
             with self._opening:
@@ -73,11 +157,17 @@ class MetadataCalls:
                 if store is None:
                     assert isinstance(self._uri, str)
                     store = self._store = open_store(self._uri, self._config.metadata_timeout)
-        return call(store)
+        return store
 
     async def list_bookies(self) -> list[BookieRegistration]:
-        """Return the bookies that are registered now."""
-        return await self.call(lambda store: store.list_bookies())
+        """Return the bookies that are registered now; all who ask before it is looked up are told by one call."""
+        listing = self._listing
+        if listing is None or listing.is_begun:
+            listing = self._listing = _Listing(self)
+        try:
+            return await asyncio.shield(listing.task)
+        except Error as error:
+            raise error.copy() from None
 
     async def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata; NoSuchLedger."""
@@ -175,6 +265,11 @@ class MetadataCalls:
                 await asyncio.wait([ended], timeout=timeout_s)
                 ending.shutdown(wait=False)
             executor.shutdown(wait=False)
+
+
+def _tell_all(made: list[_Waiting]) -> None:
+    for one in made:
+        one.tell()
 
 
 def _end(executor: ThreadPoolExecutor, store: MetadataStore) -> None:

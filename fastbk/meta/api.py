@@ -11,8 +11,9 @@ Errors: NoSuchLedger, MetadataConflict, MetadataUnavailable, ClientClosed (after
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fastbk.errors import MetadataConflict
 from fastbk.model.cookie import Cookie
@@ -232,3 +233,14 @@ class MetadataStore(Protocol):
 
     def close(self) -> None:
         """Release everything; leases that are still held run out. A second call does nothing."""
+
+
+@runtime_checkable
+class GroupingStore(Protocol):
+    """A store for which many changes are cheaper together: those with a commit to pay for each."""
+
+    def group(self) -> AbstractContextManager[None]:
+        """Make the calls of this block, by this thread, durable together, at its end; each keeps its own outcome.
+
+        Results and errors of the calls count only once the block has ended; when its end raises, nobody knows of any.
+        """

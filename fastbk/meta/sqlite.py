@@ -12,6 +12,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,6 +61,10 @@ class SqliteStore:
         self._file = SqliteFile(path, timeout_s)
         self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
         self.records = SqliteRecords(self._file, lambda: self._watcher)
+
+    def group(self) -> AbstractContextManager[None]:
+        """Commit what calls of this thread change in one transaction, each with its own outcome."""
+        return self._file.group()
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 

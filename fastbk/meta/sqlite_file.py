@@ -68,6 +68,7 @@ class SqliteFile:
         self._timeout_s = timeout_s
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._is_group = self._is_begun = False
         self._connection: sqlite3.Connection | None = self._connect()
         try:
             self._prepare()
@@ -148,6 +149,10 @@ class SqliteFile:
         """Give the connection for one transaction, committed at the end unless there was an exception."""
         with self._lock, self._errors():
             db = self._open_connection()
+            if self._is_group:
+                with self._part_of_group(db):
+                    yield db
+                return
             # IMMEDIATE: takes the write lock first, so that what is read below is what is changed.
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -158,6 +163,52 @@ class SqliteFile:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Commit all transactions of this block in one, at its end: what a commit costs is one sync of the disk.
+
+        Each is done or not by itself; one that fails takes back nothing of the others. What any of them returned, or
+        raised, holds only once the block has ended without an exception: after one nobody knows of any of them.
+        """
+        with self._lock, self._errors():
+            self._open_connection()
+            self._is_group, self._is_begun = True, False
+            try:
+                yield
+                if self._is_begun:
+                    self._check_whole(self._open_connection())
+                    self._open_connection().execute("COMMIT")
+            except BaseException:
+                db = self._connection
+                if db is not None and db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            finally:
+                self._is_group = False
+
+    @contextmanager
+    def _part_of_group(self, db: sqlite3.Connection) -> Iterator[None]:
+        if not self._is_begun:
+            db.execute("BEGIN IMMEDIATE")
+            self._is_begun = True
+        self._check_whole(db)
+        db.execute("SAVEPOINT part")
+        try:
+            yield
+            db.execute("RELEASE part")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK TO part")
+                db.execute("RELEASE part")
+            raise
+
+    def _check_whole(self, db: sqlite3.Connection) -> None:
+        """After some errors, of the disk for one, sqlite takes back the whole transaction by itself."""
+        if not db.in_transaction:
+            raise MetadataUnavailable(
+                f"{self._path}: what was to be committed together was taken back: is there room on its disk?"
+            )
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

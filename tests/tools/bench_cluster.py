@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fastbk.client.client import Client
 from fastbk.devcluster.metadata import LOCAL, DevMetadata
 from fastbk.errors import ConfigError
+from fastbk.meta.sqlite import SqliteStore
 from fastbk.testing import LocalCluster
 
 T = TypeVar("T")
@@ -45,24 +46,42 @@ class MetadataCount:
 
     Attributes:
         calls: made so far.
-        busy_s: spent in them by the store's thread.
+        commits: by sqlite, so far: calls that wait for its one thread share one.
+        busy_s: spent in them by the store's threads.
     """
 
     def __init__(self, client: Client) -> None:
-        self.calls = 0
+        self.calls = self.commits = 0
         self.busy_s = 0.0
         store: Any = client._store
-        original = store._call_store
+        call_store, call_waiting, opened = store._call_store, store._call_waiting, store._opened
+        is_counted = False
 
-        def call_store(call: Callable[[Any], T]) -> T:
+        def counted(call: Callable[[Any], T]) -> T:
+            self.calls += 1
+            return timed_call(call_store, call) if not store._is_single else call_store(call)  # type: ignore[no-any-return]
+
+        def timed_call(function: Callable[..., T], *given: object) -> T:
             began_s = time.perf_counter()
             try:
-                return original(call)  # type: ignore[no-any-return]
+                return function(*given)
             finally:
-                self.calls += 1
                 self.busy_s += time.perf_counter() - began_s
 
-        store._call_store = call_store
+        def traced() -> Any:
+            nonlocal is_counted
+            found = opened()
+            if not is_counted and isinstance(found, SqliteStore):
+                is_counted = True
+                with found._file.reading() as db:
+                    db.set_trace_callback(self._seen)
+            return found
+
+        store._call_store, store._opened = counted, traced
+        store._call_waiting = lambda loop: timed_call(call_waiting, loop)
+
+    def _seen(self, statement: str) -> None:
+        self.commits += statement == "COMMIT"
 
 
 async def timed(some: Callable[[], Awaitable[T]]) -> tuple[T, float]:

@@ -116,6 +116,7 @@ class Bench:
     async def all_at_once(self, name: str, some: Callable[[StreamWriter], Awaitable[Any]]) -> None:
         """Have all writers do something at once."""
         before, busy_s, failed = self._count.calls, self._count.busy_s, 0
+        commits = self._count.commits
 
         async def one(writer: StreamWriter) -> None:
             nonlocal failed
@@ -134,6 +135,7 @@ class Bench:
                 "per_s": round(len(self.writers) / took_s),
                 "too_late": failed,
                 "metadata_calls_each": round((self._count.calls - before) / len(self.writers), 1),
+                "commits_each": round((self._count.commits - commits) / len(self.writers), 2),
                 "metadata_busy": round((self._count.busy_s - busy_s) / took_s, 2),
             },
         )
