@@ -186,6 +186,7 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_apache_lane.c", LANE_SOURCES, found=((100_000, 1569555891),)),
     Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("fbk_stream.c",), corpus="stream"),
+    Fuzzer("fuzz_stream_columns.c", ("fbk_stream.c", "fbk_stream_columns.c"), corpus="stream_columns"),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations"),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
     Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan"),
