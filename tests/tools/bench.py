@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 OTHERS = (
     "replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
-    "segments", "manystreams",
+    "segments", "manystreams", "arrow",
 )  # fmt: skip
 """`./dev bench NAME` runs tests.tools.bench_NAME."""
 
