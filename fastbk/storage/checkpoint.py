@@ -82,6 +82,8 @@ class Checkpoint(Upkeep):
         self._slots = slots
         self._wait = wait
         self._free = free
+        self.installs = 0
+        """Changes that lookups know of: a manifest is there before its files are searched. The main loop counts."""
 
     # ---- the main loop's part
 

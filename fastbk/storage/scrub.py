@@ -56,6 +56,8 @@ class Damaged:
     ledger_id: int = -1
     first: int = -1
     last: int = -1
+    installs: int = 0
+    """How many changes lookups knew of at least; what came with a later one was not seen."""
 
 
 class ScrubCycle:
@@ -74,6 +76,7 @@ class ScrubCycle:
         place: tuple[int, int] = (0, 0),
         deleted: Sequence[int] = (),
         digests: DigestSource | None = None,
+        installs: Callable[[], int] = lambda: 0,
     ) -> None:
         """Begin.
 
@@ -84,6 +87,7 @@ class ScrubCycle:
             place: (log id, offset) where a cycle that was cut off goes on; (0, 0): at the beginning.
             deleted: ids of ledgers that nobody will read.
             digests: knows which digests entries have; None: those are not looked at.
+            installs: gives how many changes lookups know of (`Checkpoint.installs`).
         """
         self.place = place
         self.found: deque[Damaged] = deque()
@@ -106,6 +110,7 @@ class ScrubCycle:
         self._deleted = deleted
         self._digests: DigestSource = NoDigests() if digests is None else digests
         self._counts_digests = digests is not None
+        self._installs = installs
         self._is_resumed = place != (0, 0)
         self._slices: Iterator[int] | None = None
 
@@ -229,13 +234,14 @@ class ScrubCycle:
         self.bad_digests.extend(look.bad[:room])
 
     def _note(self, store: Store, path: str, run: Run, reason: str) -> None:
+        installs = self._installs()
         try:
             ranges = unreadable(store, run)
         except NativeFullError:
             ranges = [(run.first_entry_id, run.last_entry_id)]  # looked at again soon
         self.damaged_runs += bool(ranges)
         for first, last in ranges:
-            self._add(Damaged(path, reason, run.ledger_id, first, last))
+            self._add(Damaged(path, reason, run.ledger_id, first, last, installs))
 
     def _is_listed(self, log: LogEntry) -> bool:
         return any(log.log_id == one.log_id for one in self._manifest().logs)

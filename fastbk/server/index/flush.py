@@ -354,6 +354,7 @@ class Flusher:
     def _install(self, change: Change) -> None:
         """Main loop: memory only. What no manifest names any more goes in the flush thread."""
         Checkpoint.install(self._store, change)
+        self._checkpoint.installs += 1
         if not change.is_mirrored:
             self._log("manifest.second_slot_not_written", generation=change.manifest.generation)
         self._jobs.submit("clean_up", lambda: self._checkpoint.clean_up(self._store, change))

@@ -108,7 +108,8 @@ class Scrubber:
         self._bucket = TokenBucket(RATE_MIN_BYTES_PER_S)
         self._cycle: ScrubCycle | None = None
         self._recheck: Recheck | None = None
-        self._rechecked_generation = -1
+        self._rechecked_installs = -1
+        """Nothing in quarantine was looked at before so many changes were installed."""
         self._counted_bytes = 0
         self._counted_runs = 0
         self._counted_digests = DigestCount()
@@ -141,7 +142,8 @@ class Scrubber:
             [
                 Quarantined(ledger_id=ledger, first=first, last=last, reason=reason, found_s=now_s)
                 for ledger, first, last in ranges
-            ]
+            ],
+            self._checkpoint.installs,
         )
 
     # ---- cycles
@@ -174,6 +176,7 @@ class Scrubber:
             place=(self.state.log_id, self.state.offset_bytes),
             deleted=self._index.deleted_ledgers(),
             digests=self._digests,
+            installs=lambda: self._checkpoint.installs,
         )
         self._counted_bytes = self._counted_runs = 0
         self._counted_digests = DigestCount()
@@ -279,15 +282,19 @@ class Scrubber:
                 )
                 for one in found
                 if one.ledger_id >= 0
-            ]
+            ],
+            min((one.installs for one in found if one.ledger_id >= 0), default=0),
         )
 
-    def _keep(self, found: list[Quarantined]) -> None:
-        if found:
-            self.state = self.state.with_found(found)
-            self._is_changed = True
-            self._rechecked_generation = self._checkpoint.manifest.generation
-            self._show()
+    def _keep(self, found: list[Quarantined], installs: int) -> None:
+        """`installs`: how many changes were known when it was looked at. A later one may have healed it already."""
+        if not found:
+            return
+        is_first = not self.state.quarantined
+        self._rechecked_installs = installs if is_first else min(installs, self._rechecked_installs)
+        self.state = self.state.with_found(found)
+        self._is_changed = True
+        self._show()
 
     def _take_recheck(self) -> None:
         """Look at what is in quarantine again after each flush or merge: repairs arrive by them."""
@@ -303,10 +310,10 @@ class Scrubber:
                 self._log("scrub.healed", ranges=len(healed), left=len(self.state.quarantined))
                 self._show()
             self._recheck = None if is_done else recheck
-        generation = self._checkpoint.manifest.generation
-        is_due = self.state.quarantined and generation != self._rechecked_generation
+        installs = self._checkpoint.installs
+        is_due = self.state.quarantined and installs != self._rechecked_installs
         if is_due and self._recheck is None:
-            self._rechecked_generation = generation
+            self._rechecked_installs = installs
             ranges = [(one.ledger_id, one.first, one.last) for one in self.state.quarantined]
             self._recheck = Recheck(ranges)
             self._background.submit(Task("scrub_recheck", SCRUB, self._recheck, self._bucket))

@@ -148,6 +148,57 @@ def test_what_it_finds_is_kept_until_it_is_healed(rig: Rig) -> None:
     assert not rig.lines, "what was healed is not found again"
 
 
+def heal(rig: Rig, entry_id: int) -> None:
+    """What a repair does, without a flush."""
+    rig.life.recovery_add(1, entry_id, data_of(entry_id))
+    rig.life.settle()
+
+
+def look_and_work(rig: Rig, scrubber: Scrubber) -> None:
+    for _ in range(4):
+        scrubber.look()
+        rig.waiting.work(50)
+    scrubber.look()
+
+
+def test_what_was_found_before_a_repair_and_is_told_after_it_is_looked_at_again(rig: Rig) -> None:
+    harm(rig, 5)
+    scrubber = rig.scrubber(direct=False)
+    scrubber.look()
+    rig.waiting.work(50)
+    heal(rig, 5)
+    rig.life.flush()
+    look_and_work(rig, scrubber)
+    assert rig.events() == ["scrub.damaged", "scrub.healed"]
+    assert scrubber.state.quarantined == ()
+
+
+def test_a_finding_does_not_put_off_the_look_at_what_was_repaired(rig: Rig) -> None:
+    for entry_id in (5, 9):
+        harm(rig, entry_id)
+    scrubber = rig.scrubber(direct=False)
+    scrubber.quarantine([(1, 5, 5)], "found damaged by a compaction")
+    heal(rig, 5)
+    rig.life.flush()
+    scrubber.quarantine([(1, 9, 9)], "found damaged by a compaction")
+    look_and_work(rig, scrubber)
+    assert [one.first for one in scrubber.state.quarantined] == [9]
+
+
+def test_a_flush_heals_only_when_its_files_are_searched(rig: Rig) -> None:
+    """The manifest is there before the main loop hears of it: who looks in between sees the old files."""
+    harm(rig, 5)
+    scrubber = rig.scrubber(direct=False)
+    look_and_work(rig, scrubber)
+    assert len(scrubber.state.quarantined) == 1
+    heal(rig, 5)
+    rig.life.flusher.begin()
+    look_and_work(rig, scrubber)
+    rig.life.flusher.look()
+    look_and_work(rig, scrubber)
+    assert scrubber.state.quarantined == ()
+
+
 def test_deleted_ledgers_are_nobodys_damage(rig: Rig) -> None:
     harm(rig, 5)
     scrubber = rig.scrubber(direct=False)
