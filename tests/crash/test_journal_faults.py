@@ -27,6 +27,7 @@ from tests.fixtures.journal_rig import (
     KIND_ADD_BATCH,
     KIND_FENCE,
     RECOVERY,
+    DirectJournal,
     JournalRig,
     Put,
 )
@@ -65,6 +66,7 @@ def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
         ring_bytes=256 * KIB,
         batch_bytes=32 * KIB,
         record_bytes_max=40 * KIB,
+        journal_type=DirectJournal,
         second_batch_bytes=4 * KIB,
         quantum_bytes=8 * KIB,
         **predecessor,

@@ -28,6 +28,7 @@ from tests.fixtures.journal_rig import (
     ORDERED,
     RECOVERY,
     UNAUTHORIZED,
+    DirectJournal,
     JournalRig,
     Put,
 )
@@ -111,7 +112,12 @@ def test_decisions_and_content_agree_with_the_model(
         disk = fake.disk()
         file = new_file(disk, "/1")
         rig = JournalRig(
-            disk, worker_count=2, ring_bytes=256 * 1024, quantum_bytes=1, second_batch_bytes=1
+            disk,
+            journal_type=DirectJournal,
+            worker_count=2,
+            ring_bytes=256 * 1024,
+            quantum_bytes=1,
+            second_batch_bytes=1,
         )
         assert rig.journal is not None
         rig.journal.roll(file, 1, SALT, FILE_BYTES)

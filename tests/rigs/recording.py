@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastbk.native.disk import Disk
+from fastbk.native.journal import Journal
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import make_ledger_directory
 from tests.fixtures.storage_rig import INCARNATION, KIB, Disks
@@ -37,6 +38,7 @@ class RealLife(TimedLife):
     """A life on a real folder: the journal by io_uring where it works, the rest by plain system calls."""
 
     folder: Path
+    journal_type = Journal  # its disk takes its time
 
     def _open_disks(self, fake: Disks) -> list[Disk]:
         return [Disk(self.folder, backend) for backend in ("plain", "plain", "auto")]
