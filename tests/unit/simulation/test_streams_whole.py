@@ -10,7 +10,7 @@ import random
 import pytest
 
 from fastbk.invariant import InvariantError
-from tests.simulation.planting import Mutation, planted
+from tests.simulation.planting import Mutation, first_to_find
 from tests.simulation.streams.facts import Broken
 from tests.simulation.streams.loop import Stuck
 from tests.simulation.streams.mutations_whole import MUTATIONS
@@ -35,10 +35,7 @@ def test_no_fresh_seed_breaks_anything(rng: random.Random) -> None:
 )
 def test_a_planted_fault_is_found(mutation: Mutation, seed: int) -> None:
     """By its seed; or by another one, since any change of the product makes other worlds of the same seeds."""
-    with planted(mutation):
-        for one in (seed, *range(WORLDS_MAX)):
-            try:
-                run_whole(one)
-            except (Broken, InvariantError, Stuck):
-                return
-    pytest.fail(f"{WORLDS_MAX} worlds do not find {mutation.name}")
+    found = first_to_find(
+        mutation, run_whole, (seed, *range(WORLDS_MAX)), (Broken, InvariantError, Stuck)
+    )
+    assert found is not None, f"{WORLDS_MAX} worlds do not find {mutation.name}"
