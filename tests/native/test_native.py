@@ -19,7 +19,7 @@ from fastbk.native.build_modules import STORE_SOURCES
 from tests.native.compile import URING, build_program
 
 SKIPPED = 77
-FUZZ_RUNS = {"fast": 20_000, "ci": 200_000, "all": 5_000_000}
+FUZZ_RUNS = {"fast": 20_000, "ci": 200_000, "all": 2_000_000}
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,10 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("fbk_stream.c",), corpus="stream"),
     Fuzzer("fuzz_stream_columns.c", ("fbk_stream.c", "fbk_stream_columns.c"), corpus="stream_columns"),
-    Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations"),
+    Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations", cost=4),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
-    Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan"),
-    Fuzzer("fuzz_journal_take.c", JOURNAL_SOURCES, corpus="fuzz_journal_take"),
+    Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan", cost=3),
+    Fuzzer("fuzz_journal_take.c", JOURNAL_SOURCES, corpus="fuzz_journal_take", cost=8),
 ]
 
 

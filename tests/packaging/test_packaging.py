@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -40,22 +41,51 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sdist of this tree and the wheel built from that sdist, by their suffix; and "tree", what they are of."""
-    folder = tmp_path_factory.mktemp("packaging")
-    copy = folder / "tree"
-    for relative, path in walk():
-        target = copy / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
-    # Without options `build` makes the wheel out of the sdist: what MANIFEST.in forgot is missed here.
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", copy, cwd=folder)
+    """The sdist of this tree and the wheel built from that sdist, by their suffix; and "tree", what they are of.
+
+    Made once a test run, for all its processes.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = folder.parent
+    folder /= "packaging"
+    folder.mkdir(exist_ok=True)
+    copy, made = folder / "tree", folder / "made"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            for relative, path in walk():
+                target = copy / relative
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+            # Without options `build` makes the wheel out of the sdist: what MANIFEST.in forgot is missed here.
+            run(
+                sys.executable,
+                "-m",
+                "build",
+                "--no-isolation",
+                "--outdir",
+                folder / "dist",
+                copy,
+                cwd=folder,
+            )
+            made.touch()
     return {"tree": copy, **{path.suffix: path for path in (folder / "dist").iterdir()}}
 
 
 def fresh_environment(folder: Path) -> Path:
-    """Return the python of a new, empty virtual environment."""
-    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
+    """Return the python of a new virtual environment, in which there is not even pip."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     return folder / "bin" / "python"
+
+
+def install(python: Path, distribution: Path, **environment: str) -> None:
+    """Install an sdist or a wheel for this python.
+
+    An sdist is compiled without optimisation: that it compiles with it the wheel shows, which is made of it.
+    """
+    command = (sys.executable, "-m", "pip", "--python", python, "install", "-q", distribution)
+    run(*command, cwd=python.parent, FASTBK_BUILD="debug", **environment)
 
 
 CHECK = """
@@ -94,7 +124,7 @@ def files_of(tree: Path, *suffixes: str) -> list[str]:
 @pytest.mark.parametrize("suffix", [".whl", ".gz"])
 def test_it_installs_and_runs(suffix: str, distributions: dict[str, Path], tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "venv")
-    run(python, "-m", "pip", "install", "-q", distributions[suffix], cwd=tmp_path)
+    install(python, distributions[suffix])
     assert run(python, "-c", CHECK, *LINUX_MODULES, cwd=tmp_path).strip() == fastbk.__version__
     command = python.parent / "fastbk"
     assert run(command, "--version", cwd=tmp_path).split()[-1] == fastbk.__version__
@@ -108,8 +138,7 @@ def test_the_client_alone_installs_without_liburing(
 ) -> None:
     """FASTBK_CLIENT_ONLY=1 builds `_client` and nothing that includes liburing's headers."""
     python = fresh_environment(tmp_path / "venv")
-    sdist = distributions[".gz"]
-    run(python, "-m", "pip", "install", "-q", sdist, cwd=tmp_path, FASTBK_CLIENT_ONLY="1")
+    install(python, distributions[".gz"], FASTBK_CLIENT_ONLY="1")
     run(python, "-c", CHECK, "_client", cwd=tmp_path)
     installed = python.parent.parent.glob("lib/python*/site-packages/fastbk/native/*.so")
     assert [path.name for path in installed] == ["_client.abi3.so"]
