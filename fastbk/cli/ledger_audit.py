@@ -54,18 +54,16 @@ async def run(client: Client, options: argparse.Namespace) -> int:
             options.ledger_id or None,
             RepairOptions(bytes_per_s=rate_of(options.rate) / options.at_once),
             units_at_once=options.at_once,
-            on_progress=lambda so_far: line.at(lambda: _text(so_far)),
+            on_progress=lambda so_far: line.at(lambda: progress_of(so_far)),
         )
     finally:
         line.end()
-    if options.json:
-        print_json({**asdict(audited), "is_whole": audited.is_whole})
-    else:
-        _print(audited, time.monotonic() - began_s)
+    print_audited(audited, time.monotonic() - began_s, as_json=options.json)
     return 0 if audited.is_whole else 1
 
 
-def _text(audited: Audited) -> str:
+def progress_of(audited: Audited) -> str:
+    """Return a line that says how far it is."""
     size_bytes = sum(one.size_bytes for one in audited.bookies.values())
     return (
         f"auditing: {format_count(audited.ledgers, 'ledger')}, {audited.entries:,} entries,"
@@ -73,7 +71,11 @@ def _text(audited: Audited) -> str:
     )
 
 
-def _print(audited: Audited, took_s: float) -> None:
+def print_audited(audited: Audited, took_s: float, *, as_json: bool) -> None:
+    """Print what was found."""
+    if as_json:
+        print_json({**asdict(audited), "is_whole": audited.is_whole})
+        return
     for finding in audited.findings[:LISTED_MAX]:
         print(finding)
     if audited.finding_count > LISTED_MAX:
