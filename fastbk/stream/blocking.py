@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastbk.stream.drafts import Draft
     from fastbk.stream.records import Record
     from fastbk.stream.search import Position
+    from fastbk.stream.segments import SegmentInfo
 
 T = TypeVar("T")
 LISTED_AT_ONCE = 256
@@ -190,6 +191,10 @@ class BlockingStream:
     def info(self) -> StreamInfo:
         """Return what metadata says of it."""
         return self._call(lambda inner: inner.info())
+
+    def segments(self, first: int = 1) -> list[SegmentInfo]:
+        """Return its segments from number `first` on, as metadata has them."""
+        return self._call(lambda inner: inner.segments(first))
 
     def effective_policy(self) -> StreamPolicy:
         """Return what holds for the next segment."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fastbk.stream.reader import StreamReader
     from fastbk.stream.records import Record
     from fastbk.stream.search import Position
+    from fastbk.stream.segments import SegmentInfo
     from fastbk.stream.writer import StreamWriter
 
 
@@ -218,6 +219,12 @@ class Stream:
         if not found:
             raise StreamNotFound(f"there is no stream {self.path}: it was deleted")
         return found[0]
+
+    async def segments(self, first: int = 1) -> list[SegmentInfo]:
+        """Return its segments from number `first` on, as metadata has them: for readers that share the work."""
+        from fastbk.stream.segments import segments_of
+
+        return await segments_of(await self.context(), first)
 
     async def effective_policy(self) -> StreamPolicy:
         """Return what holds for the next segment."""

@@ -1,0 +1,291 @@
+"""What is there: streams and ledgers found, where they begin and end now, options' places resolved. In the driver.
+
+Nothing here fences anybody or looks beyond what is published.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import fastbk.sync
+from fastbk.errors import (
+    ConfigError,
+    DataLost,
+    NoSuchEntry,
+    NoSuchLedger,
+    PositionTruncated,
+    StreamNotFound,
+)
+from fastbk.spark.offsets import At, Offsets, parse_wanted
+from fastbk.spark.options import ReadOptions
+from fastbk.spark.worker_client import client_of
+from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.names import split_stream_path
+from fastbk.stream.positions import DLSN
+
+CHOICE = (
+    'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
+)
+_PLAIN_PATH = re.compile(r"(?:[\w@:+=~ -]+/)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One stream as it is now: its trim point, and behind what is published."""
+
+    stream: BlockingStream
+    path: str
+    first: At
+    end: At
+
+    def beginning(self) -> At:
+        """Return where a query begins that reads all of it, and that it began there."""
+        return At(self.first.dlsn, self.first.seq, self.first.stream_id, self.first.dlsn)
+
+
+class Cluster:
+    """What a driver asks of the cluster for one read. Cheap to make; it may be pickled."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    @property
+    def client(self) -> fastbk.sync.Client:
+        """This process's client."""
+        return client_of(self.options.metadata)
+
+    def stream(self, path: str) -> BlockingStream:
+        """Return a stream's handle. No I/O."""
+        namespace, name = split_stream_path(path)
+        return self.client.namespace(namespace).stream(name)
+
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    def paths(self) -> list[str]:
+        """Return the streams to be read now: those named, or those whose whole paths match the pattern."""
+        pattern = self.options.pattern
+        if pattern is None:
+            return list(self.options.streams)
+        plain = _PLAIN_PATH.match(pattern)
+        # The namespaces that the pattern writes out need not be looked for.
+        prefix = plain[0].rstrip("/") if plain is not None and "|" not in pattern else ""
+        namespace = self.client.namespace(prefix)
+        if not namespace.exists():
+            return []
+        found = [info.path for info in namespace.streams(recursive=True)]
+        return sorted(path for path in found if re.fullmatch(pattern, path))
+
+    def now(self, path: str) -> Now:
+        """Return how the stream is now. Raises StreamNotFound."""
+        stream = self.stream(path)
+        try:
+            info = stream.info()
+        except StreamNotFound as error:
+            raise StreamNotFound(
+                f'there is no stream {path}: create it, or name another one, such as .option("stream", "shop/orders")'
+            ) from error
+        tail = stream.tail()
+        if tail is None or tail.next <= info.trim:
+            end = At(info.trim, 0 if tail is None else tail.seq + 1, info.id)
+            return Now(stream, path, end, end)
+        first = stream.first()
+        end = At(tail.next, tail.seq + 1, info.id)
+        if first is None or first.dlsn >= end.dlsn:
+            return Now(stream, path, end, end)
+        return Now(stream, path, At(first.dlsn, first.seq, info.id), end)
+
+    def now_if_any(self, path: str) -> Now | None:
+        """Return how the stream is now, None if there is none."""
+        try:
+            return self.now(path)
+        except StreamNotFound:
+            return None
+
+    def all_now(self, *, missing_ok: bool = False) -> dict[str, Now]:
+        """Return how all of them are now. Raises StreamNotFound for one that is named; others come and go."""
+        found: dict[str, Now] = {}
+        for path in self.paths():
+            try:
+                found[path] = self.now(path)
+            except StreamNotFound:
+                if self.options.pattern is None and not missing_ok:
+                    raise
+        return found
+
+    def at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
+        """Return the place that an option names. Raises ConfigError, PositionTruncated where it is gone."""
+        if place == "earliest":
+            return now.first
+        if place == "latest":
+            return now.end
+        if isinstance(place, datetime):
+            dlsn = now.stream.find(time=place)
+        elif isinstance(place, int):
+            if place >= now.end.seq:
+                return self._at_end(now, place == now.end.seq, str(place), option)
+            if place < now.first.seq:
+                return self._gone(now, str(place), option)
+            dlsn = now.stream.find(seq=place)
+        else:
+            assert isinstance(place, DLSN)
+            if place >= now.end.dlsn:
+                return self._at_end(now, place == now.end.dlsn, str(place), option)
+            if place < now.first.dlsn:
+                return self._gone(now, str(place), option)
+            dlsn = place
+        if dlsn is None or dlsn >= now.end.dlsn:
+            return now.end
+        return At(dlsn, self._seq_of(now, dlsn), now.end.stream_id)
+
+    def _gone(self, now: Now, place: str, option: str) -> At:
+        if not self.options.fail_on_data_loss:
+            return now.first
+        raise PositionTruncated(
+            f"{option}: {place} of {now.path} was truncated, the stream begins at {now.first.dlsn}: {CHOICE}"
+        )
+
+    @staticmethod
+    def _at_end(now: Now, is_there: bool, place: str, option: str) -> At:
+        if is_there:
+            return now.end
+        raise ConfigError(
+            f"{option}: {place} of {now.path} is behind its end, {now.end.dlsn} (record {now.end.seq}):"
+            f' write .option("{option}", "latest")'
+        )
+
+    def _seq_of(self, now: Now, dlsn: DLSN) -> int:
+        """Return the number of the first record that is not before a position."""
+        for place in (dlsn, DLSN(dlsn.segment, dlsn.entry + 1, 0)):
+            try:
+                return now.stream.get(place).seq
+            except NoSuchEntry:
+                continue  # behind an entry's last slot, or a segment's last entry
+        for one in now.stream.segments(dlsn.segment):
+            if one.number > dlsn.segment and one.first_seq >= 0:
+                return one.first_seq
+        return now.end.seq
+
+    def find_seq(self, now: Now, start: At, seq: int) -> At:
+        """Return where record `seq` of a stream is: behind `start`, not behind its end."""
+        if seq >= now.end.seq:
+            return now.end
+        dlsn = now.stream.find(seq=seq)
+        if dlsn is None or dlsn >= now.end.dlsn:
+            return now.end
+        if dlsn <= start.dlsn or dlsn == now.first.dlsn:
+            return At(max(dlsn, start.dlsn), max(now.first.seq, start.seq), now.end.stream_id)
+        return At(dlsn, seq, now.end.stream_id)
+
+    def checked(self, now: Now | None, path: str, start: At) -> At | None:
+        """Return where to go on with a stream that was read before, None if it is gone.
+
+        Raises StreamNotFound, PositionTruncated, DataLost with failOnDataLoss.
+        """
+        fails = self.options.fail_on_data_loss
+        if now is None:
+            if fails:
+                raise StreamNotFound(
+                    f"the stream {path} was deleted, and was read up to {start.dlsn}: {CHOICE}"
+                )
+            return None
+        if now.end.stream_id != start.stream_id:
+            if fails:
+                raise DataLost(
+                    f"the stream {path} was deleted and made anew; the one before was read up to {start.dlsn}: {CHOICE}"
+                )
+            return now.beginning()
+        if start.seq < now.first.seq:
+            if fails:
+                raise PositionTruncated(
+                    f"{path}: {start.dlsn} up to {now.first.dlsn} were truncated,"
+                    f" {now.first.seq - start.seq} records that were not read: {CHOICE}"
+                )
+            return At(max(now.first.dlsn, start.dlsn), now.first.seq, start.stream_id, start.began)
+        # Behind the last record of a segment that is gone is where the next one begins.
+        return At(max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began)
+
+    # --- ledgers -------------------------------------------------------------------------------------------------
+
+    def ledger_end(self, ledger_id: int) -> tuple[int, int] | None:
+        """Return (behind the last acknowledged entry, bytes) of a ledger; None if it is gone and that may be.
+
+        Raises NoSuchLedger with failOnDataLoss.
+        """
+        options = self.options
+        try:
+            with self.client.open_ledger(
+                ledger_id, False, options.digest, options.password
+            ) as reader:
+                if reader.is_closed:
+                    return reader.metadata.last_entry_id + 1, max(reader.metadata.length, 0)
+                last = reader.last_add_confirmed()
+                if last < 0:
+                    return 0, 0
+                try:
+                    (entry,) = reader.read(last, last)
+                except NoSuchEntry:
+                    return last + 1, last + 1
+                return last + 1, (last + 1) * max(len(entry.data), 1)
+        except NoSuchLedger as error:
+            if options.fail_on_data_loss:
+                raise NoSuchLedger(
+                    f"there is no ledger {ledger_id}, it was deleted or never made: {CHOICE}",
+                    ledger_id=ledger_id,
+                ) from error
+            return None
+
+    def ledger_ends(self) -> dict[int, tuple[int, int]]:
+        """Return the ends of all ledgers that are there."""
+        found = {one: self.ledger_end(one) for one in self.options.ledgers}
+        return {one: end for one, end in found.items() if end is not None}
+
+    # --- options' offsets ----------------------------------------------------------------------------------------
+
+    def edge(self, which: str | Mapping[str, object] | datetime, option: str) -> Offsets:
+        """Return the offsets that startingOffsets or endingOffsets name. Raises ConfigError, StreamNotFound."""
+        if self.options.reads_ledgers:
+            return Offsets({}, self._ledger_edge(which, option))
+        nows = self.all_now()
+        if isinstance(which, Mapping):
+            wanted = parse_wanted(which, ledgers=False).streams
+            unknown = sorted(set(wanted) - set(nows))
+            if unknown:
+                raise ConfigError(
+                    f"{option} names {unknown[0]}, which is not read here; {_read(sorted(nows))}"
+                )
+            rest = "earliest" if option == "startingOffsets" else "latest"
+            return Offsets(
+                {path: self.at(now, wanted.get(path, rest), option) for path, now in nows.items()},
+                {},
+            )
+        return Offsets({path: self.at(now, which, option) for path, now in nows.items()}, {})
+
+    def _ledger_edge(
+        self, which: str | Mapping[str, object] | datetime, option: str
+    ) -> dict[int, int]:
+        ends = {one: end for one, (end, _) in self.ledger_ends().items()}
+        if which == "earliest":
+            return dict.fromkeys(ends, 0)
+        if not isinstance(which, Mapping):
+            return ends
+        wanted = parse_wanted(which, ledgers=True).ledgers
+        unknown = sorted(set(wanted) - set(self.options.ledgers))
+        if unknown:
+            raise ConfigError(
+                f"{option} names ledger {unknown[0]}, which is not among the ledgers that are read"
+            )
+        found: dict[int, int] = {}
+        for one, end in ends.items():
+            place = wanted.get(one, "earliest" if option == "startingOffsets" else "latest")
+            at = 0 if place == "earliest" else end if place == "latest" else int(place)
+            if at > end:
+                raise ConfigError(f"{option}: entry {at} of ledger {one} is behind its end, {end}")
+            found[one] = at
+        return found
+
+
+def _read(paths: list[str]) -> str:
+    return f"read are {', '.join(paths[:10])}" if paths else "no stream matches"

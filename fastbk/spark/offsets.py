@@ -1,0 +1,174 @@
+"""Offsets: how far a query is in each stream and ledger, as the JSON that Spark keeps in its checkpoints. Pure.
+
+    {"streams": {"shop/orders": {"id": "5f…", "segment": "3", "entry": "120", "slot": 0, "seq": "7021"}}}
+    {"ledgers": {"7": "1000"}}
+
+Everything before it was read. Numbers of 64 bits are text, so that no reader of JSON rounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from fastbk.errors import ConfigError
+from fastbk.stream.positions import DLSN
+
+EXAMPLE = '{"streams": {"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}} or {"ledgers": {"7": 1000}}'
+_NUMBER_MAX = 1 << 62
+
+Edge: TypeAlias = Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """How far a stream was read."""
+
+    dlsn: DLSN
+    """Of the next record."""
+    seq: int
+    """Its number: the difference of two is what lies between them."""
+    stream_id: str
+    """So that another stream that got the name is not taken for this one."""
+    began: DLSN | None = None
+    """Where the query began with it, for a stream that was found later: a batch that is planned again begins there."""
+
+    @property
+    def is_before_all(self) -> bool:
+        """Whether nothing of the stream was read."""
+        return self.began == self.dlsn
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Of all streams by path, or of all ledgers by id."""
+
+    streams: Mapping[str, At]
+    ledgers: Mapping[int, int]
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `parse` reads."""
+        if self.ledgers:
+            return {
+                "ledgers": {str(one): str(entry) for one, entry in sorted(self.ledgers.items())}
+            }
+        return {"streams": {path: _put(at) for path, at in sorted(self.streams.items())}}
+
+
+def _put(at: At) -> dict[str, object]:
+    segment, entry, slot = at.dlsn
+    found: dict[str, object] = {
+        "id": at.stream_id,
+        "segment": str(segment),
+        "entry": str(entry),
+        "slot": slot,
+        "seq": str(at.seq),
+    }
+    return found if at.began is None else {**found, "began": str(at.began)}
+
+
+def parse(found: Mapping[str, object]) -> Offsets:
+    """Return the offsets that `to_json` wrote. Raises ConfigError for any others."""
+    streams = {path: _get(path, one) for path, one in _object(found.get("streams", {})).items()}
+    ledgers = {_number(one): _number(at) for one, at in _object(found.get("ledgers", {})).items()}
+    return Offsets(streams, ledgers)
+
+
+def _get(path: str, found: object) -> At:
+    fields = _object(found)
+    stream_id, began = fields.get("id"), fields.get("began")
+    if not isinstance(stream_id, str) or not (began is None or isinstance(began, str)):
+        raise ConfigError(f"the checkpoint's offset of {path} is none of fastbk's: {found}")
+    dlsn = _dlsn(fields)
+    return At(
+        dlsn, _number(fields.get("seq")), stream_id, None if began is None else DLSN.parse(began)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Where to begin or end by option, for each stream and ledger that is named."""
+
+    streams: Mapping[str, DLSN | int | Edge]
+    """An int: a sequence number."""
+    ledgers: Mapping[int, int | Edge]
+
+
+def parse_wanted(found: Mapping[str, object], *, ledgers: bool) -> Wanted:
+    """Return what startingOffsets or endingOffsets say, with or without "streams" or "ledgers" around it.
+
+    A stream's value is an object of segment, entry and slot (or of seq), text such as "3.120.0", "earliest" or
+    "latest"; a ledger's is the next entry, or one of these words. Raises ConfigError.
+    """
+    kind = "ledgers" if ledgers else "streams"
+    if set(found) == {kind} and isinstance(found[kind], dict):
+        found = _object(found[kind])
+    if ledgers:
+        return Wanted({}, {_number(one): _edge(at) or _number(at) for one, at in found.items()})
+    return Wanted({path: _place(at) for path, at in found.items()}, {})
+
+
+def _place(found: object) -> DLSN | int | Edge:
+    edge = _edge(found)
+    if edge is not None:
+        return edge
+    if isinstance(found, str):
+        return DLSN.parse(found)
+    fields = _object(found)
+    return _number(fields["seq"]) if set(fields) == {"seq"} else _dlsn(fields)
+
+
+def _edge(found: object) -> Edge | None:
+    if found == "earliest":
+        return "earliest"
+    return "latest" if found == "latest" else None
+
+
+def _dlsn(fields: Mapping[str, object]) -> DLSN:
+    segment = _number(fields.get("segment"))
+    return DLSN(segment, _number(fields.get("entry", 0)), _number(fields.get("slot", 0)))
+
+
+def _object(found: object) -> Mapping[str, object]:
+    if not isinstance(found, dict):
+        raise ConfigError(f"no offsets: {found!r}; write {EXAMPLE}")
+    return found
+
+
+def _number(found: object) -> int:
+    if isinstance(found, str) and found.isascii() and found.isdigit():
+        found = int(found)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
+        raise ConfigError(f"no number in offsets: {found!r}; write {EXAMPLE}")
+    return found
+
+
+def advanced(start: Offsets, end: Offsets) -> Offsets:
+    """Return `end`, nowhere before `start`: what was read stays read, whatever is known meanwhile."""
+    streams = dict(end.streams)
+    for path, at in start.streams.items():
+        known = streams.get(path)
+        if known is not None and known.stream_id == at.stream_id and known.dlsn < at.dlsn:
+            streams[path] = at
+    ledgers = {one: max(entry, start.ledgers.get(one, 0)) for one, entry in end.ledgers.items()}
+    return Offsets(streams, ledgers)
+
+
+def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Return how many of `limit` each name gets: in proportion to its backlog, at least one where there is any.
+
+    So the sum may be above the limit by as much as there are names.
+    """
+    total = sum(backlogs.values())
+    if total <= limit:
+        return dict(backlogs)
+    return {
+        name: min(backlog, max(1, backlog * limit // total)) if backlog else 0
+        for name, backlog in backlogs.items()
+    }
+
+
+def moved(at: At, dlsn: DLSN, seq: int) -> At:
+    """Return the same stream, read further."""
+    return replace(at, dlsn=dlsn, seq=seq)

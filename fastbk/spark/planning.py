@@ -1,0 +1,150 @@
+"""Cuts what is to be read into parts that are read side by side, by bytes along segments and entries. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fastbk.stream.positions import DLSN
+from fastbk.stream.segments import SegmentInfo
+
+RECORD_BYTES = 1024
+"""What a record is taken to have where nothing is known of any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What rows can be left out by, conservatively: [low, high], None: no bound. Times in µs since 1970."""
+
+    time_low: int | None = None
+    time_high: int | None = None
+
+    def leaves_out(self, segment: SegmentInfo) -> bool:
+        """Return whether no record of a closed segment is within; times never fall within a segment."""
+        if segment.is_open or segment.records == 0:
+            return False
+        if self.time_low is not None and segment.last_time_us < self.time_low:
+            return True
+        return self.time_high is not None and segment.first_time_us > self.time_high
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Part of a stream: from `first` up to, not with, `end`. Records and bytes: about."""
+
+    first: DLSN
+    end: DLSN
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive entries of one segment. `goes_on`: where it ends is not known, so the next one has to be with it."""
+
+    first: DLSN
+    end: DLSN
+    records: int
+    size_bytes: int
+    goes_on: bool = False
+
+
+def plan_stream(
+    segments: Sequence[SegmentInfo],
+    first: DLSN,
+    end: DLSN,
+    records: int,
+    part_bytes: int,
+    bounds: Bounds | None = None,
+) -> list[Range]:
+    """Return consecutive parts of [first, end), about `part_bytes` each; small segments share one.
+
+    Args:
+        segments: those from `first`'s to `end`'s that are kept, ascending.
+        first: not before the trim point.
+        end: not behind what is published.
+        records: in the range; by it what lies in open segments is estimated.
+        part_bytes: 1 or more.
+        bounds: segments that it leaves out are not read.
+    """
+    parts: list[Range] = []
+    held: _Piece | None = None
+    for piece in _pieces(segments, first, end, records, part_bytes, bounds or Bounds()):
+        if held is not None:
+            follows = piece.first.segment - held.end.segment <= 1
+            if held.goes_on or (follows and held.size_bytes + piece.size_bytes <= part_bytes):
+                held = _joined(held, piece)
+                continue
+            parts.append(_range(held))
+        held = piece
+    if held is not None:
+        parts.append(_range(held))
+    return parts
+
+
+def _joined(one: _Piece, next_one: _Piece) -> _Piece:
+    records, size_bytes = one.records + next_one.records, one.size_bytes + next_one.size_bytes
+    return _Piece(one.first, next_one.end, records, size_bytes, next_one.goes_on)
+
+
+def _range(piece: _Piece) -> Range:
+    return Range(piece.first, piece.end, piece.records, piece.size_bytes)
+
+
+def _pieces(
+    segments: Sequence[SegmentInfo],
+    first: DLSN,
+    end: DLSN,
+    records: int,
+    part_bytes: int,
+    bounds: Bounds,
+) -> Iterator[_Piece]:
+    """Yield pieces of at most about `part_bytes`, each in one segment and at least an entry."""
+    left = records
+    record_bytes = _record_bytes(segments)
+    for one in segments:
+        begin = max(first, DLSN(one.number, 0, 0))
+        stop = end if one.is_open else min(end, DLSN(one.number, one.last_entry_id + 1, 0))
+        if begin >= stop:
+            continue
+        if one.is_open and one.number < end.segment:
+            # The first of two open ones: only its reader finds out where it ends.
+            yield _Piece(begin, DLSN(one.number, begin.entry, begin.slot), 0, 0, goes_on=True)
+            continue
+        entries = max(stop.entry + (stop.slot > 0) - begin.entry, 1)
+        if one.is_open:
+            some, size_bytes = max(left, 0), round(max(left, 0) * record_bytes)
+        else:
+            some = -(-one.records * entries // (one.last_entry_id + 1))
+            size_bytes = one.size_bytes * entries // (one.last_entry_id + 1)
+            left -= some
+        if bounds.leaves_out(one):
+            continue
+        count = min(entries, max(1, -(-size_bytes // part_bytes)))
+        cuts = [DLSN(one.number, begin.entry + entries * at // count, 0) for at in range(1, count)]
+        for low, high in pairwise([begin, *cuts, stop]):
+            yield _Piece(low, high, some // count, size_bytes // count)
+
+
+def _record_bytes(segments: Sequence[SegmentInfo]) -> float:
+    """Return the average bytes of a record of the closed segments."""
+    closed = [one for one in segments if not one.is_open and one.records > 0]
+    records = sum(one.records for one in closed)
+    return sum(one.size_bytes for one in closed) / records if records else RECORD_BYTES
+
+
+def part_bytes_of(total_bytes: int, parts_min: int, part_bytes: int) -> int:
+    """Return how large parts are to be so that there are about `parts_min` of them, and none is above `part_bytes`."""
+    return max(1, min(part_bytes, -(-total_bytes // parts_min)))
+
+
+def plan_entries(
+    first: int, end: int, size_bytes: int, part_bytes: int
+) -> list[tuple[int, int, int]]:
+    """Return (first, behind last, bytes) of parts of a ledger's entries [first, end), about `part_bytes` each."""
+    if first >= end:
+        return []
+    count = min(end - first, max(1, -(-size_bytes // part_bytes)))
+    cuts = [first + (end - first) * at // count for at in range(count + 1)]
+    return [(low, high, size_bytes * (high - low) // (end - first)) for low, high in pairwise(cuts)]

@@ -1,0 +1,217 @@
+"""Reads what comes: `spark.readStream.format("fastbk")`. Lives in a process beside the driver; tasks only `read`.
+
+Offsets count records, so a limit of records is kept to the record, whatever their sizes; a limit of bytes is turned
+into one of records by what they have had on average. The checkpoint says where to go on; options only where to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.offsets import At, Offsets, advanced, parse, shares
+from fastbk.spark.options import ReadOptions
+from fastbk.spark.parts import Parts
+from fastbk.spark.planning import RECORD_BYTES
+from fastbk.spark.progress import Progress
+from fastbk.spark.reading import read_part
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches; what tasks need of it are the options."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self._initial: dict[str, object] | None = None
+        self._target: Offsets | None = None
+        self._progress: Progress | None = None
+        self._seen: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Tasks get the options alone: what the driver's process holds stays there."""
+        return {"_options": self._options}
+
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return where a new query begins; the same each time, although the stream goes on. Raises ConfigError."""
+        if self._initial is None:
+            start = self._cluster.edge(self._options.start, "startingOffsets")
+            self._initial = start.to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return what the options say; both limits are kept where there are two."""
+        if self._options.records_max is not None:
+            return ReadMaxRows(self._options.records_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is published now as the end of this run."""
+        self._target = self._latest()
+
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
+        """Return where the next batch ends; `start` itself where nothing has come."""
+        began = parse(start)
+        self._publish(began)
+        end = self._target if self._target is not None else self._latest()
+        self._seen = end
+        end = self._going_on(began, end)
+        if self._options.reads_ledgers:
+            return self._limited_ledgers(began, end, limit).to_json()
+        return self._limited_streams(began, end, limit).to_json()
+
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        """Return what was published when a batch was last planned, for Spark's own reports: what lies behind is lag."""
+        return None if self._seen is None else self._seen.to_json()
+
+    def _latest(self) -> Offsets:
+        if self._options.reads_ledgers:
+            ends = self._cluster.ledger_ends()
+            return Offsets({}, {one: end for one, (end, _) in ends.items()})
+        nows = self._cluster.all_now(missing_ok=not self._options.fail_on_data_loss)
+        # Whatever is found while a query runs is read from its beginning.
+        return Offsets(
+            {path: replace(now.end, began=now.first.dlsn) for path, now in nows.items()}, {}
+        )
+
+    def _going_on(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return `end` with what the checkpoint says of the streams that it knows. Raises what `checked` raises."""
+        streams = dict(end.streams)
+        for path, at in start.streams.items():
+            known = streams.get(path)
+            if known is None:
+                if self._target is None or self._cluster.options.fail_on_data_loss:
+                    self._cluster.checked(self._now(path), path, at)
+            elif known.stream_id == at.stream_id:
+                streams[path] = replace(known, began=at.began)
+            else:
+                self._cluster.checked(self._now(path), path, at)
+        return advanced(start, Offsets(streams, end.ledgers))
+
+    def _now(self, path: str) -> Now | None:
+        return self._cluster.now_if_any(path)
+
+    # --- limits --------------------------------------------------------------------------------------------------
+
+    def _caps(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Return records and bytes at most."""
+        records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        size_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if not isinstance(limit, ReadAllAvailable):
+            records = records if records is not None else self._options.records_max
+            size_bytes = size_bytes if size_bytes is not None else self._options.bytes_max
+        return records, size_bytes
+
+    def _limited_streams(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        records_max, bytes_max = self._caps(limit)
+        if records_max is None and bytes_max is None:
+            return end
+        begins: dict[str, tuple[At, Now]] = {}
+        backlogs: dict[str, int] = {}
+        for path, at in end.streams.items():
+            known = start.streams.get(path)
+            if known is not None and known.dlsn >= at.dlsn and known.stream_id == at.stream_id:
+                backlogs[path] = 0
+                continue
+            now = self._cluster.now(path)
+            if known is None or known.stream_id != at.stream_id:
+                first: At | None = now.beginning()
+            else:
+                first = self._cluster.checked(now, path, known)
+            first = first or now.first
+            begins[path] = first, now
+            backlogs[path] = max(at.seq - first.seq, 0)
+        most = records_max if records_max is not None else sum(backlogs.values())
+        if bytes_max is not None:
+            most = min(most, max(1, int(bytes_max / self._record_bytes(begins))))
+        allowed = shares(backlogs, most)
+        streams = dict(end.streams)
+        for path, (first, now) in begins.items():
+            if allowed[path] < backlogs[path]:
+                at = self._cluster.find_seq(now, first, first.seq + allowed[path])
+                if at.dlsn < streams[path].dlsn:
+                    streams[path] = replace(at, began=streams[path].began)
+        return Offsets(streams, {})
+
+    def _record_bytes(self, begins: Mapping[str, tuple[At, Now]]) -> float:
+        """Return about how many bytes a record of these streams has: of closed segments, else of those at hand."""
+        records = size_bytes = 0
+        for first, now in begins.values():
+            for one in now.stream.segments(max(first.dlsn.segment - 1, 1)):
+                if not one.is_open:
+                    records += one.records
+                    size_bytes += one.size_bytes
+        if not records:
+            for first, now in begins.values():
+                if first.seq < now.end.seq:
+                    record = (
+                        now.stream.get(first.dlsn)
+                        if first.dlsn >= now.first.dlsn
+                        else now.stream.first()
+                    )
+                    if record is not None:
+                        records += 1
+                        size_bytes += len(record.payload) + len(record.key or b"")
+        return max(size_bytes / records, 1.0) if records else RECORD_BYTES
+
+    def _limited_ledgers(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        entries_max, bytes_max = self._caps(limit)
+        if entries_max is None and bytes_max is None:
+            return end
+        backlogs = {str(one): at - start.ledgers.get(one, 0) for one, at in end.ledgers.items()}
+        most = entries_max if entries_max is not None else sum(backlogs.values())
+        if bytes_max is not None:
+            ends = self._cluster.ledger_ends()
+            entries = sum(count for count, _ in ends.values())
+            size_bytes = sum(size for _, size in ends.values())
+            most = min(most, max(1, bytes_max * entries // max(size_bytes, 1)))
+        allowed = shares(backlogs, most)
+        return Offsets(
+            {}, {one: start.ledgers.get(one, 0) + allowed[str(one)] for one in end.ledgers}
+        )
+
+    # --- batches -------------------------------------------------------------------------------------------------
+
+    def partitions(
+        self, start: Mapping[str, object], end: Mapping[str, object]
+    ) -> Sequence[InputPartition]:
+        """Return the parts of a batch; planned again after a restart they hold the same records."""
+        parts = Parts(self._cluster)
+        begin, stop = parse(start), parse(end)
+        if self._options.reads_ledgers:
+            return parts.of_ledgers(begin, stop)
+        return parts.of_streams(begin, stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a part's batches."""
+        return read_part(self._options, partition)
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Publish progress: what is before `end` is done. Spark tells it late: the checkpoint is what counts."""
+        self._publish(parse(end))
+
+    def _publish(self, done: Offsets) -> None:
+        if self._options.reader_name is not None:
+            if self._progress is None:
+                self._progress = Progress(self._cluster, self._options.reader_name)
+            self._progress.publish(done)
+
+    def stop(self) -> None:
+        """Let go of what progress is published by."""
+        if self._progress is not None:
+            self._progress.close()

@@ -1,0 +1,87 @@
+"""Offsets: what is written is read, what options say is understood, limits are shared fairly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastbk.errors import ConfigError
+from fastbk.spark.offsets import At, Offsets, advanced, parse, parse_wanted, shares
+from fastbk.stream.positions import DLSN
+
+numbers = st.integers(0, 2**61)
+positions = st.builds(DLSN, numbers, numbers, st.integers(0, 2**31 - 1))
+ats = st.builds(At, positions, numbers, st.text(min_size=1, max_size=16), st.none() | positions)
+
+
+@given(st.dictionaries(st.text(min_size=1), ats), st.dictionaries(numbers, numbers))
+def test_what_is_written_is_read(streams: dict[str, At], ledgers: dict[int, int]) -> None:
+    for offsets in (Offsets(streams, {}), Offsets({}, ledgers)):
+        text = json.dumps(offsets.to_json())
+        assert parse(json.loads(text)) == offsets
+        assert json.dumps(parse(json.loads(text)).to_json()) == text
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"streams": {"a/b": {"segment": "1"}}},
+        {"streams": {"a/b": 5}},
+        {"streams": {"a/b": {"id": "x", "segment": "-1", "seq": "0"}}},
+        {"ledgers": {"7": True}},
+        {"ledgers": ["7"]},
+    ],
+)
+def test_offsets_of_others_are_refused(found: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        parse(found)
+
+
+def test_places_are_said_in_many_ways() -> None:
+    said = {
+        "a/1": {"segment": 3, "entry": 120, "slot": 4},
+        "a/2": {"segment": "3"},
+        "a/3": "3.120.4",
+        "a/4": {"seq": 70},
+        "a/5": "earliest",
+        "a/6": {"id": "x", "segment": "3", "entry": "1", "slot": 0, "seq": "9"},
+    }
+    wanted = {
+        "a/1": DLSN(3, 120, 4),
+        "a/2": DLSN(3, 0, 0),
+        "a/3": DLSN(3, 120, 4),
+        "a/4": 70,
+        "a/5": "earliest",
+        "a/6": DLSN(3, 1, 0),
+    }
+    assert parse_wanted(said, ledgers=False).streams == wanted
+    assert parse_wanted({"streams": said}, ledgers=False).streams == wanted
+    assert parse_wanted({"7": 5, "8": "latest"}, ledgers=True).ledgers == {7: 5, 8: "latest"}
+
+
+@pytest.mark.parametrize("said", ["soon", 5, {"entry": "1"}, {"segment": -1}, None])
+def test_what_is_no_place_is_refused(said: object) -> None:
+    with pytest.raises(ConfigError):
+        parse_wanted({"a/b": said}, ledgers=False)
+
+
+def test_nothing_goes_back() -> None:
+    far, near = At(DLSN(2, 0, 0), 20, "x"), At(DLSN(1, 0, 0), 10, "x")
+    other = At(DLSN(1, 0, 0), 10, "y")
+    assert advanced(Offsets({"a": far}, {7: 9}), Offsets({"a": near}, {7: 3})) == Offsets(
+        {"a": far}, {7: 9}
+    )
+    assert advanced(Offsets({"a": far}, {}), Offsets({"a": other}, {})).streams["a"] == other
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.integers(0, 10**9), max_size=20), st.integers(1, 10**9)
+)
+def test_a_limit_is_shared_by_backlog(backlogs: dict[str, int], limit: int) -> None:
+    found = shares(backlogs, limit)
+    assert all(0 <= found[name] <= backlog for name, backlog in backlogs.items())
+    assert all(found[name] for name, backlog in backlogs.items() if backlog)
+    assert sum(found.values()) <= limit + len(backlogs)
