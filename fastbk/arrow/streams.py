@@ -49,7 +49,7 @@ def stream_batches(
             what bookies do not show yet is waited for. Any other end is where it is, or what is published.
         schema: `stream_schema()`, or some of its columns.
         rows_max: of a batch; all but the last one, and those before a gap, have as many if `bytes_max` lets them.
-        bytes_max: of payloads, keys and headers of a batch, about: one entry may have more.
+        bytes_max: of payloads, keys and headers of a batch, about: what was read at once is not cut.
         skip_gaps: go on behind what was truncated or lost.
         on_gap: is told of each gap that is passed by, within the range.
         wait_s: how long `end` is waited for without a record.

@@ -11,8 +11,8 @@ import fastbk
 from fastbk.errors import LedgerFenced, MetadataUnavailable, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
 from fastbk.wire.statuses import Status
+from tests.fixtures.sync_toys import sync_cluster
 from tests.fixtures.wait import wait_until
-from tests.unit.client.test_sync import sync_cluster
 
 TIMEOUT_S = 0.3
 

@@ -12,8 +12,8 @@ from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
 from fastbk.client.preferring import AVOID_S, Preference
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.wire.statuses import Status
+from tests.fixtures.sync_toys import sync_cluster
 from tests.unit.client.clients import toy_cluster
-from tests.unit.client.test_sync import sync_cluster
 
 PATIENT_S = 30.0
 """A timeout that no test waits for."""

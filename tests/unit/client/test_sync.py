@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import itertools
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
@@ -27,54 +22,9 @@ from fastbk.errors import (
     NotEnoughBookies,
     QuorumTimeout,
 )
-from fastbk.meta.memory import MemoryStore
 from tests.fixtures.fork import exit_code_of_fork
-from tests.fixtures.toy_bookie import ToyBookie, toy_bookies
+from tests.fixtures.sync_toys import sync_cluster
 from tests.fixtures.wait import wait_until
-
-_names = itertools.count()
-
-
-class Toys:
-    """Toys on a loop in a thread of its own."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, toys: list[ToyBookie]) -> None:
-        self.toys = toys
-        self._loop = loop
-
-    def do(self, coroutine: object) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
-
-    def cut(self, index: int) -> None:
-        self._loop.call_soon_threadsafe(self.toys[index].cut)
-
-
-@contextmanager
-def sync_cluster(
-    bookies: int = 3, **options: object
-) -> Iterator[tuple[fastbk.sync.Client, Toys, MemoryStore]]:
-    store = MemoryStore(f"sync toys {next(_names)}")
-    started: list[Toys] = []
-    ready = threading.Event()
-
-    async def serve() -> None:
-        async with toy_bookies(store, bookies) as toys:
-            started.append(Toys(asyncio.get_running_loop(), toys))
-            stop.append(asyncio.Event())
-            ready.set()
-            await stop[0].wait()
-
-    stop: list[asyncio.Event] = []
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        with fastbk.sync.connect(store, **options) as client:
-            yield client, started[0], store
-    finally:
-        started[0]._loop.call_soon_threadsafe(stop[0].set)
-        thread.join()
-        store.close()
 
 
 def test_appends_reads_and_tails() -> None:

@@ -1,0 +1,219 @@
+"""Ranges of streams on ledgers in memory: cut off, lost, in parts: each record comes once or is told gone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from fastbk.arrow import stream_batches, stream_schema
+from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
+from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.positions import DLSN, AtSeq, AtTxid
+from fastbk.stream.records import Gap, Record
+from fastbk.stream.stream import Stream
+from tests.fixtures.fake_ledgers import Cluster
+from tests.fixtures.streams import STREAM, context_of, filled, new_stream, truncated_to, writer_of
+
+PLACE = ["segment", "entry", "slot", "seq", "txid", "value"]
+
+
+class Rig:
+    """A cluster in memory with one stream, and a loop in a thread."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        client = self.cluster.client()
+
+        async def closed(timeout: float | None = None) -> None:
+            return None
+
+        client.close = closed  # type: ignore[attr-defined]
+        self.loop = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
+        self.context = self.loop.call(lambda: new_stream(self.cluster))
+        self.stream = BlockingStream(self.loop, self._stream, STREAM)
+
+    def _stream(self) -> Stream:
+        found = Stream(None, ("test",), STREAM)  # type: ignore[arg-type]
+        found._context = context_of(self.cluster.client())
+        return found
+
+    def filled(self, segments: list[int], batch: int) -> list[Record]:
+        return self.loop.call(lambda: filled(self.cluster, segments, batch))
+
+    def truncate(self, before: DLSN) -> None:
+        self.loop.call(lambda: truncated_to(self.context, before))
+
+    def rows(self) -> list[int]:
+        """Return the ledgers of the segments."""
+
+        async def found() -> list[int]:
+            return [row.ledger_id for row in (await self.context.store.read()).chain.rows]
+
+        return self.loop.call(found)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.loop.close(5.0)
+
+
+def places(batches: list[pa.RecordBatch]) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in PLACE) for batch in batches for row in batch.to_pylist()]
+
+
+def place(record: Record) -> tuple[object, ...]:
+    return (*record.dlsn, record.seq, record.txid, bytes(record.payload))
+
+
+def some_place(rng: random.Random, records: list[Record]) -> DLSN:
+    """Return a record's position, or one where no record is."""
+    segment, entry, slot = rng.choice(records).dlsn
+    return rng.choice(
+        [
+            DLSN(segment, entry, slot),
+            DLSN(segment, entry, slot + 5),
+            DLSN(segment, entry + 50, 0),
+            DLSN(segment + 1, 0, 0),
+        ]
+    )
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_parts_of_a_stream_give_each_record_once_or_tell_that_it_is_gone(
+    turn: int, seed: int, rig: Rig
+) -> None:
+    rng = random.Random(f"{seed}-{turn}")
+    records = rig.filled([rng.randint(1, 12) for _ in range(rng.randint(1, 8))], rng.randint(1, 4))
+    for ledger_id in rig.rows():
+        ledger, chance = rig.cluster.ledger(ledger_id), rng.random()
+        if chance < 0.3:
+            count = len(ledger.entries)
+            ledger.lost = {rng.randrange(count) for _ in range(rng.randint(1, 4))}
+        elif chance < 0.4:
+            del rig.cluster.ledgers[ledger_id]
+    if rng.random() < 0.4:
+        rig.truncate(rng.choice(records).dlsn)
+    behind = DLSN(records[-1].dlsn.segment + 1, 0, 0)
+    inner = {some_place(rng, records) for _ in range(rng.randint(0, 6))}
+    cuts = [DLSN(1, 0, 0), *sorted(one for one in inner if one < behind), behind]
+    found: list[tuple[object, ...]] = []
+    gaps: list[Gap] = []
+    rows_max, bytes_max = rng.randint(1, 30), rng.choice([1, 40, 1 << 20])
+    for first, end in pairwise(cuts):
+        told = len(gaps)
+        batches = list(
+            stream_batches(
+                rig.stream,
+                first,
+                end,
+                rows_max=rows_max,
+                bytes_max=bytes_max,
+                skip_gaps=True,
+                on_gap=gaps.append,
+                wait_s=20,
+            )
+        )
+        assert all(0 < one.num_rows <= rows_max for one in batches)
+        assert all(first <= one.first < one.next <= end for one in gaps[told:])
+        found += places(batches)
+    gone = {one.seq for one in records if any(gap.first <= one.dlsn < gap.next for gap in gaps)}
+    assert found == [place(one) for one in records if one.seq not in gone], "INV-S11"
+    kept = {ledger_id for ledger_id in rig.rows() if ledger_id in rig.cluster.ledgers}
+    if len(kept) == len(rig.rows()) and not any(rig.cluster.ledger(one).lost for one in kept):
+        assert {gap.kind for gap in gaps} <= {"trimmed"}
+
+
+def test_batches_are_full_over_entries_and_segments_and_end_before_a_gap(rig: Rig) -> None:
+    records = rig.filled([5, 5, 5], 3)
+    batches = list(stream_batches(rig.stream, "earliest", rows_max=8))
+    assert [one.num_rows for one in batches] == [8, 8, 8, 8, 8, 5]
+    assert places(batches) == [place(one) for one in records]
+    rig.cluster.ledger(rig.rows()[1]).lost = {2}
+    sizes: list[object] = []
+    for batch in stream_batches(
+        rig.stream, "earliest", rows_max=1000, skip_gaps=True, on_gap=sizes.append
+    ):
+        sizes.append(batch.num_rows)
+    assert sizes == [21, Gap("lost", DLSN(2, 2, 0), DLSN(2, 3, 0), 3), 21]
+
+
+def test_bytes_end_a_batch_too(rig: Rig) -> None:
+    rig.filled([40], 1)
+    batches = list(stream_batches(rig.stream, "earliest", bytes_max=30))
+    # What was read at once, seven entries from these bookies, is not cut.
+    assert [one.num_rows for one in batches] == [7, 7, 7, 7, 7, 5]
+
+
+def test_a_gap_is_an_error_behind_all_that_was_before_it(rig: Rig) -> None:
+    records = rig.filled([4, 4], 2)
+    rig.cluster.ledger(rig.rows()[1]).lost = {1}
+    found: list[pa.RecordBatch] = []
+    with pytest.raises(DataLost) as lost:
+        found.extend(stream_batches(rig.stream, "earliest"))
+    batches = stream_batches(rig.stream, "earliest")
+    found.append(next(batches))
+    with pytest.raises(DataLost):
+        next(batches)
+    assert places(found[-1:]) == [place(one) for one in records[:10]]
+    assert (lost.value.first, lost.value.next) == ("2.1.0", "2.2.0")
+    rig.truncate(records[3].dlsn)
+    with pytest.raises(PositionTruncated) as truncated:
+        next(stream_batches(rig.stream, DLSN(1, 0, 0)))
+    assert truncated.value.first_available == str(records[3].dlsn)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "seqs"),
+    [
+        ("earliest", None, range(24)),
+        (AtSeq(3), AtSeq(9), range(3, 9)),
+        (AtTxid(9), AtTxid(21), range(4, 10)),
+        (AtSeq(3), AtSeq(500), range(3, 24)),
+        (DLSN(2, 0, 0), "latest", range(8, 24)),
+        ("latest", None, []),
+        (DLSN(1, 2, 0), DLSN(1, 2, 0), []),
+        (DLSN(2, 0, 0), DLSN(1, 0, 0), []),
+    ],
+)
+def test_starts_and_ends_are_those_of_readers(
+    rig: Rig, start: object, end: object, seqs: object
+) -> None:
+    rig.filled([4, 4, 4], 2)
+    batches = list(stream_batches(rig.stream, start, end))  # type: ignore[arg-type]
+    assert [seq for *_, seq, _, _ in places(batches)] == list(seqs)  # type: ignore[call-overload]
+
+
+def test_a_position_that_never_comes_is_an_error_and_a_sealed_stream_says_so_at_once(
+    rig: Rig,
+) -> None:
+    async def written() -> None:
+        async with writer_of(rig.cluster) as writer:
+            await writer.append(b"a")
+            await writer.seal()
+
+    rig.loop.call(written)
+    batches = stream_batches(rig.stream, "earliest", DLSN(9, 0, 0), wait_s=100)
+    assert next(batches).num_rows == 1
+    with pytest.raises(NoSuchEntry, match=r"9\.0\.0"):
+        next(batches)
+
+
+def test_nothing_is_wrong_with_an_empty_stream_or_an_end_that_is_reached(rig: Rig) -> None:
+    assert list(stream_batches(rig.stream, "earliest")) == []
+    assert list(stream_batches(rig.stream, "earliest", DLSN(1, 0, 0))) == []
+
+
+def test_arguments_are_looked_at_before_anything_is_read(rig: Rig) -> None:
+    for wrong in ({"rows_max": 0}, {"bytes_max": 0}, {"schema": pa.schema([("a", pa.int8())])}):
+        with pytest.raises(ConfigError):
+            stream_batches(rig.stream, "earliest", **wrong)  # type: ignore[arg-type]
+    some = pa.schema([stream_schema().field("value")])
+    rig.filled([2], 1)
+    assert [one.schema for one in stream_batches(rig.stream, "earliest", schema=some)] == [some]
