@@ -265,6 +265,12 @@ class StreamBusy(Error):
     code = -1024
 
 
+class DraftGone(Error):
+    """What was written to be attached was given up by somebody else: it has to be written again."""
+
+    code = -1025
+
+
 class PolicyInvalid(ConfigError):
     """A policy of a namespace or stream is out of its range; the message names the field and the range."""
 

@@ -116,6 +116,7 @@ MODULES = [
             "apache.h",
             "apache_lane.h",
             "stream.h",
+            "stream_gather.h",
             "stream_columns.h",
         ],
         sources=[
@@ -129,6 +130,7 @@ MODULES = [
             "fbk_apache_lane_ask.c",
             "fbk_apache_lane_hear.c",
             "fbk_stream.c",
+            "fbk_stream_gather.c",
             "fbk_stream_columns.c",
         ],
     ),

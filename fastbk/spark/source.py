@@ -6,7 +6,13 @@ import re
 from collections.abc import MutableMapping
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from fastbk.errors import ConfigError
@@ -57,3 +63,15 @@ class FastbkSource(DataSource):
         options = read_options(self.options, streaming=True)
         check_schema(schema, options)
         return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return a writer of a DataFrame to a stream. Raises ConfigError, StreamBusy."""
+        from fastbk.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return a writer of a query's batches to a stream. Raises ConfigError, StreamBusy."""
+        from fastbk.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from fastbk.client.ledger_reader import LedgerReader
-from fastbk.errors import ConfigError, MetadataConflict, StreamBusy
+from fastbk.errors import ConfigError, DraftGone, StreamBusy
 from fastbk.meta.records import Change
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import Contents, check_epoch, open_for_append
@@ -59,7 +59,7 @@ async def attach_drafts(
     `is_fencing` False: StreamBusy where the stream has an open segment, which a writer may be writing to, or one that
     died has left. (A writer that has appended nothing yet cannot be told from none, and is fenced.)
 
-    Raises MetadataConflict also when one of the drafts was given up or changed: nothing is attached then.
+    Raises DraftGone when one of the drafts was given up, MetadataConflict also when one was just now.
     """
     keys = {draft.key for draft in drafts}
     if len(keys) != 1:
@@ -71,7 +71,7 @@ async def attach_drafts(
     if number <= known.chain.attached_number(key):
         return known.chain.last_dlsn
     if any(draft.is_given_up for draft in drafts):
-        raise MetadataConflict(f"a draft of {key} was given up: nothing of it can be attached")
+        raise DraftGone(f"a draft of {key} was given up: nothing of it can be attached")
     gone = [Change(draft.path, None, draft.version) for draft in drafts]
     return await _attach(context, known, ledger_ids, key, number, gone)
 

@@ -187,6 +187,7 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("fbk_stream.c",), corpus="stream"),
     Fuzzer("fuzz_stream_columns.c", ("fbk_stream.c", "fbk_stream_columns.c"), corpus="stream_columns"),
+    Fuzzer("fuzz_stream_gather.c", ("fbk_stream_gather.c", "fbk_stream.c")),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations", cost=4),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),
     Fuzzer("fuzz_journal_scan.c", JOURNAL_SOURCES, corpus="fuzz_journal_scan", cost=3),

@@ -1,5 +1,6 @@
 /* Entries of streams: many records into one entry, many entries into rows that point at their records. */
 #include "fbk_stream.h"
+#include "fbk_stream_varint.h"
 
 #define HEAD FBK_STREAM_HEAD_BYTES
 #define VARINT_BYTES_MAX 10u
@@ -64,17 +65,6 @@ fbk_stream_put_head(uint8_t *entry, const struct fbk_stream_head *head)
 
 /* ------------------------------------------------------------------ varints */
 
-static inline uint8_t *
-put_varint(uint8_t *at, uint64_t value)
-{
-    while (value >= 0x80) {
-        *at++ = (uint8_t)(value | 0x80);
-        value >>= 7;
-    }
-    *at++ = (uint8_t)value;
-    return at;
-}
-
 /* NULL: it does not end before `end`, or is more than 64 bits. */
 static inline const uint8_t *
 get_varint(const uint8_t *at, const uint8_t *end, uint64_t *value)
@@ -118,10 +108,10 @@ fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces, const uin
             return FBK_E_PROTOCOL;
         if (piece_bytes + FBK_STREAM_RECORD_OVERHEAD_BYTES_MAX > (uint64_t)(end - at))
             return FBK_E_FULL;
-        at = put_varint(at, (uint64_t)(txids[i] - previous));
-        at = put_varint(at, payload_sizes[i]);
-        at = put_varint(at, (uint64_t)(key_bytes + 1));
-        at = put_varint(at, headers_bytes);
+        at = fbk_stream_put_varint(at, (uint64_t)(txids[i] - previous));
+        at = fbk_stream_put_varint(at, payload_sizes[i]);
+        at = fbk_stream_put_varint(at, (uint64_t)(key_bytes + 1));
+        at = fbk_stream_put_varint(at, headers_bytes);
         if (piece_bytes != 0)
             memcpy(at, pieces, piece_bytes);
         at += piece_bytes;

@@ -1,0 +1,150 @@
+"""What the driver does: checks before any task starts, the one change that makes a batch visible, and what is swept.
+
+Every call may be repeated, by this driver or the next one, after any of it: attaching is keyed by query and batch, and
+what was attached is no draft any more, so that sweeping cannot reach it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from fastbk.errors import (
+    ConfigError,
+    DraftGone,
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    StreamBusy,
+    StreamNotFound,
+)
+from fastbk.observe import logs
+from fastbk.spark.attempts import Written, stream_of
+from fastbk.spark.sink_options import WriteOptions
+from fastbk.stream.attaching import LEDGERS_MAX
+from fastbk.stream.drafts import Draft
+from fastbk.stream.names import split_stream_path
+from fastbk.sync import Client
+
+COMMIT_S = 60.0
+"""How long a commit that others overtake is tried again."""
+AGAIN_S = 0.05
+
+
+class Committer:
+    """One stream, as the driver of a query sees it."""
+
+    def __init__(self, client: Client, options: WriteOptions) -> None:
+        self._client = client
+        self._options = options
+        self._stream = stream_of(client, options.stream)
+
+    def prepare(self) -> None:
+        """Check what can be known before any task starts; make the stream if that was asked for.
+
+        Raises ConfigError where the stream is not there or its policy does not fit, StreamBusy, StreamSealed.
+        """
+        namespace, name = split_stream_path(self._options.stream)
+        if self._options.create:
+            self._client.namespace(namespace).create(exist_ok=True)
+            self._client.namespace(namespace).create_stream(name, exist_ok=True)
+        try:
+            info = self._stream.info()
+            self._options.check_policy(self._stream.effective_policy())
+        except StreamNotFound as error:
+            raise ConfigError(
+                f"there is no stream {self._options.stream}: make it by fastbk stream create {self._options.stream},"
+                ' or have it made: .option("create", "true")'
+            ) from error
+        if info.is_sealed:
+            raise ConfigError(f"stream {info.path} is sealed: nothing can be written to it")
+        if info.open_segments and not self._options.is_fencing:
+            raise self._busy(info.owner)
+
+    def _busy(self, owner: str = "") -> StreamBusy:
+        whose = f" (made by {owner})" if owner else ""
+        return StreamBusy(
+            f"stream {self._options.stream} has an open segment{whose}: a writer has it, or died with it. Close that"
+            ' writer, or let each commit end it: .option("onWriter", "fence")'
+        )
+
+    def commit(self, messages: Iterable[Written | None], batch: int) -> None:
+        """Make a batch visible, all of it in the order of partitions, once; then sweep what it leaves.
+
+        Raises StreamBusy, ConfigError beyond as many ledgers as can be attached at once, DraftGone when another
+        driver of this query gave up what was written, and what metadata raises. What is not known to be attached may be
+        committed again.
+        """
+        told = sorted(_told(messages), key=lambda one: one.place.partition)
+        if not told:
+            return
+        key = told[0].place.key
+        winners = [one for one in told if one.draft is not None]
+        count = sum(len(one.ledgers) for one in winners)
+        if count > LEDGERS_MAX:
+            raise ConfigError(
+                f"the batch has {count} ledgers, and {LEDGERS_MAX} can become visible at once: write fewer partitions,"
+                ' as by .coalesce(64), or larger ledgers, by .option("rollBytes", "1GiB")'
+            )
+        if winners:
+            self._attach(winners, key, batch)
+        self._sweep(key, batch)
+
+    def _attach(self, winners: Sequence[Written], key: str, batch: int) -> None:
+        end_s, pause_s = time.monotonic() + COMMIT_S, AGAIN_S
+        while True:
+            try:
+                drafts = self._drafts_of(winners)
+                if drafts and batch > self._stream.attached_number(key):
+                    fencing = self._options.is_fencing
+                    self._stream.attach_drafts(drafts, batch, is_fencing=fencing)
+            except StreamBusy as error:
+                raise self._busy() from error
+            except (MetadataConflict, MetadataUnavailable):
+                # Another query's commit, or a writer, took the stream over between two steps of ours; or the answer
+                # was lost, and the next look tells what became of it.
+                if time.monotonic() + pause_s > end_s:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1.0)
+            else:
+                records = sum(one.records for one in winners)
+                logs.info(
+                    "spark.committed", stream=self._options.stream, batch=batch, records=records
+                )
+                return
+
+    def _drafts_of(self, winners: Sequence[Written]) -> list[Draft]:
+        """Return the winners' drafts as they are now, none where they were attached. Raises DraftGone."""
+        known = {draft.name: draft for draft in self._stream.drafts()}
+        found = [known.get(one.draft or "") for one in winners]
+        drafts = [draft for draft in found if draft is not None and not draft.is_given_up]
+        if [draft.ledgers for draft in drafts] == [one.ledgers for one in winners]:
+            return drafts
+        batch, key = winners[0].place.batch, winners[0].place.key
+        if batch <= self._stream.attached_number(key):
+            return []
+        raise DraftGone(
+            f"batch {batch} of {key} cannot be committed: another driver of this query gave its ledgers up"
+        )
+
+    def abort(self, messages: Iterable[Written | None], batch: int, key: str | None = None) -> None:
+        """Give up what this batch has written, unless it was attached. `key`: where it is known without messages.
+
+        Where every task failed a streaming query's key is not known here: its next commit sweeps.
+        """
+        key = next((one.place.key for one in _told(messages)), key)
+        if key is not None:
+            self._sweep(key, batch)
+
+    def _sweep(self, key: str, batch: int) -> None:
+        """Give up the drafts of this batch, and of those before it; what cannot be done now the next commit does."""
+        try:
+            some = [one for one in self._stream.drafts() if one.key == key and one.number <= batch]
+            self._stream.give_up_drafts(some)
+        except Error as error:
+            logs.warning("spark.sweep_waits", stream=self._options.stream, reason=str(error))
+
+
+def _told(messages: Iterable[Written | None]) -> list[Written]:
+    return [one for one in messages if one is not None]

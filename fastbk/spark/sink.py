@@ -1,0 +1,124 @@
+"""What Spark calls to write: the batch and the streaming writer, both exactly once. See README.md here."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from fastbk.errors import ConfigError
+from fastbk.spark.attempts import Attempt, Place, Written
+from fastbk.spark.commit import Committer
+from fastbk.spark.sink_options import WriteOptions, write_options
+from fastbk.spark.worker_client import client_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from fastbk.sync import Client
+
+Connect = Callable[[str | None], "Client"]
+Messages = Sequence["WriterCommitMessage | None"]
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+class FastbkBatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame to a stream: all of it becomes visible by one change of metadata."""
+
+    def __init__(self, options: WriteOptions, connect: Connect = client_of) -> None:
+        """Check everything that can be. Without `idempotencyKey` the write has a key that was never used."""
+        self._options = options
+        self._connect = connect
+        self.key = f"spark/{options.key or secrets.token_hex(8)}"
+        Committer(connect(options.metadata), options).prepare()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition, in a worker."""
+        context = TaskContext.get()
+        partition, attempt = (
+            (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+        )
+        place = Place(self.key, 0, partition, attempt)
+        return self.attempt(place).write(iterator)
+
+    def attempt(self, place: Place) -> Attempt:
+        """Return an attempt at a partition."""
+        return Attempt(self._connect(self._options.metadata), self._options, place)
+
+    def commit(self, messages: Messages) -> None:
+        """Make it visible, on the driver."""
+        self._committer().commit(_written(messages), 0)
+
+    def abort(self, messages: Messages) -> None:
+        """Delete what was written, on the driver."""
+        self._committer().abort(_written(messages), 0, self.key)
+
+    def _committer(self) -> Committer:
+        return Committer(self._connect(self._options.metadata), self._options)
+
+
+class FastbkStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query to a stream; each becomes visible whole, once."""
+
+    def __init__(self, options: WriteOptions, connect: Connect = client_of) -> None:
+        """Check everything that can be. Spark makes one for the tasks, and one for each commit."""
+        self._options = options
+        self._connect = connect
+        Committer(connect(options.metadata), options).prepare()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition of one batch, in a worker."""
+        return self.attempt(_place_of_task()).write(iterator)
+
+    def attempt(self, place: Place) -> Attempt:
+        """Return an attempt at a partition of a batch."""
+        return Attempt(self._connect(self._options.metadata), self._options, place)
+
+    def commit(self, messages: Messages, batchId: int) -> None:
+        """Make a batch visible, on the driver; a batch that is visible already stays as it is."""
+        self._committer().commit(_written(messages), batchId)
+
+    def abort(self, messages: Messages, batchId: int) -> None:
+        """Delete what was written for a batch, unless it is visible, on the driver."""
+        self._committer().abort(_written(messages), batchId)
+
+    def _committer(self) -> Committer:
+        return Committer(self._connect(self._options.metadata), self._options)
+
+
+def _place_of_task() -> Place:
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
+    batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
+    if context is None or not query or not batch:
+        raise ConfigError(
+            "Spark does not say which query and batch this is: fastbk's sink needs PySpark 4.2 or newer"
+        )
+    return Place(f"spark/{query}", int(batch), context.partitionId(), context.attemptNumber())
+
+
+def _written(messages: Messages) -> list[Written | None]:
+    return [cast("Written | None", one) for one in messages]
+
+
+def batch_writer(
+    given: Mapping[str, str], schema: StructType, overwrite: bool
+) -> FastbkBatchWriter:
+    """Return what `DataSource.writer` returns. Raises ConfigError, StreamBusy, and what metadata raises."""
+    return FastbkBatchWriter(write_options(given, schema, streaming=False, overwrite=overwrite))
+
+
+def stream_writer(
+    given: Mapping[str, str], schema: StructType, overwrite: bool
+) -> FastbkStreamWriter:
+    """Return what `DataSource.streamWriter` returns. Raises ConfigError, StreamBusy, and what metadata raises."""
+    return FastbkStreamWriter(write_options(given, schema, streaming=True, overwrite=overwrite))

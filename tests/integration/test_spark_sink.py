@@ -1,0 +1,117 @@
+"""The Spark sink on real bookies, without Spark running: pickled as Spark does it, compressed, rolled, with headers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from itertools import islice
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+
+import fastbk.sync
+from fastbk.arrow.schemas import HEADERS
+from fastbk.errors import StreamBusy
+from fastbk.spark.attempts import Place, Written
+from fastbk.spark.sink import FastbkBatchWriter, FastbkStreamWriter
+from fastbk.spark.source import FastbkSource
+from fastbk.testing import LocalCluster
+
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA = StructType(
+    [
+        StructField("value", BinaryType()),
+        StructField("key", BinaryType()),
+        StructField("headers", ArrayType(HEADER)),
+    ]
+)
+ROWS = 2000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
+    with fastbk.sync.connect(cluster.metadata_uri) as made:
+        yield made
+
+
+def batch_of(partition: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "value": pa.array([b"%d.%d" % (partition, at) * 20 for at in range(ROWS)], pa.binary()),
+            "key": pa.array([b"%d" % at if at % 2 else None for at in range(ROWS)], pa.binary()),
+            "headers": pa.array(
+                [[{"key": "n", "value": b"%d" % at}] for at in range(ROWS)], HEADERS
+            ),
+        }
+    )
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_a_batch_is_written_once(
+    cluster: LocalCluster, client: fastbk.sync.Client, compression: str
+) -> None:
+    options = {
+        "metadata": cluster.metadata_uri,
+        "stream": f"batch/{compression}",
+        "create": "true",
+        "compression": compression,
+        "entryBytes": "16KiB",
+        "rollBytes": "64KiB",
+        "idempotencyKey": "load",
+    }
+    for _ in range(2):
+        writer = FastbkSource(options).writer(SCHEMA, False)
+        assert isinstance(writer, FastbkBatchWriter)
+        told: list[Written] = []
+        for partition in range(2):
+            task = pickle.loads(pickle.dumps(writer))
+            written = task.attempt(Place(task.key, 0, partition, 0)).write([batch_of(partition)])
+            told.append(pickle.loads(pickle.dumps(written)))
+        pickle.loads(pickle.dumps(writer)).commit(told)
+    assert [one.was_attached for one in told] == [True, True]
+    stream = client.namespace("batch").stream(compression)
+    info = stream.info()
+    assert (info.records, info.open_segments) == (2 * ROWS, 0) and info.segments >= 2
+    with stream.reader("earliest") as reader:
+        for number, record in enumerate(islice(reader, 2 * ROWS)):
+            partition, at = divmod(number, ROWS)
+            assert bytes(record.payload) == b"%d.%d" % (partition, at) * 20
+            assert record.key == (b"%d" % at if at % 2 else None)
+            assert record.headers == (("n", b"%d" % at),)
+            assert (record.seq, record.txid) == (number, number + 1)
+    assert stream.drafts() == []
+
+
+def test_a_streaming_query_and_an_ordinary_writer_take_turns(
+    cluster: LocalCluster, client: fastbk.sync.Client
+) -> None:
+    options = {"metadata": cluster.metadata_uri, "stream": "turns/orders", "create": "true"}
+    stream = client.namespace("turns").stream("orders")
+
+    def run(batch: int, **more: str) -> None:
+        writer = FastbkSource({**options, **more}).streamWriter(SCHEMA, False)
+        assert isinstance(writer, FastbkStreamWriter)
+        place = Place("spark/query", batch, 0, 0)
+        told = writer.attempt(place).write([batch_of(0).slice(0, 3)])
+        FastbkSource({**options, **more}).streamWriter(SCHEMA, False).commit([told], batch)
+
+    run(0)
+    with stream.writer() as writer:
+        assert writer.last_txid == 3
+        writer.append(b"own").result()
+        with pytest.raises(StreamBusy):
+            run(1)
+    run(1)
+    with stream.writer() as writer:
+        writer.append(b"own").result()
+        run(2, onWriter="fence")
+        writer.abort()
+    assert stream.info().records == 11
+    assert stream.drafts() == []

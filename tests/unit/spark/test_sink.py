@@ -1,0 +1,226 @@
+"""The sink in every order of failure: each batch is in the stream once, in order, and nothing is left.
+
+Spark's part is played by hand. INV-S13.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from fastbk.errors import ConfigError, DraftGone, Error, StreamBusy  # noqa: E402 -- needs pyarrow
+from fastbk.spark.attempts import Place, Written  # noqa: E402 -- needs pyarrow
+from tests.fixtures.sink_world import Killed, SinkWorld, batches  # noqa: E402 -- needs pyarrow
+
+KEY = "spark/query"
+
+
+@pytest.fixture
+def world() -> Iterator[SinkWorld]:
+    made = SinkWorld()
+    yield made
+    made.close()
+
+
+def place(batch: int, partition: int, attempt: int = 0, key: str = KEY) -> Place:
+    return Place(key, batch, partition, attempt)
+
+
+def test_batches_are_in_the_stream_in_the_order_of_partitions(world: SinkWorld) -> None:
+    for batch in range(3):
+        told = [
+            world.write(place(batch, at), b"%d.%d.a" % (batch, at), b"%d.%d.b" % (batch, at))
+            for at in (2, 0, 1)
+        ]
+        world.driver().commit(told, batch)
+    wanted = [b"%d.%d.%c" % one for one in itertools.product(range(3), range(3), b"ab")]
+    assert world.values() == wanted
+    assert world.left() == ([], set())
+
+
+def test_a_commit_is_repeated_and_a_replay_writes_nothing(world: SinkWorld) -> None:
+    told = [world.write(place(0, 0), b"a")]
+    for _ in range(3):
+        world.driver().commit(told, 0)
+    ledgers = set(world.cluster.ledgers)
+    again = world.write(place(0, 0), b"a")
+    assert (again.was_attached, again.draft) == (True, None)
+    world.driver().commit([again], 0)
+    world.driver().abort([again, None], 0)
+    assert set(world.cluster.ledgers) == ledgers
+    assert world.values() == [b"a"] and world.left() == ([], set())
+
+
+def test_an_abort_after_the_commit_takes_nothing_back(world: SinkWorld) -> None:
+    told = [world.write(place(0, 0), b"a"), world.write(place(0, 1), b"b")]
+    world.driver().commit(told, 0)
+    world.driver().abort(told, 0)
+    assert world.values() == [b"a", b"b"] and world.left() == ([], set())
+
+
+def test_an_abort_deletes_what_was_written_and_the_batch_is_run_again(world: SinkWorld) -> None:
+    told = [world.write(place(0, 0), b"a"), None]
+    lost = world.write(place(0, 1), b"lost")
+    world.driver().abort(told, 0)
+    assert not world.cluster.ledgers and world.left() == ([], set())
+    with pytest.raises(DraftGone):
+        world.driver().commit([*told, lost], 0)
+    told = [world.write(place(0, at), b"%d" % at) for at in range(2)]
+    world.driver().commit(told, 0)
+    assert world.values() == [b"0", b"1"]
+
+
+def test_rows_that_fail_leave_nothing(world: SinkWorld) -> None:
+    def rows():  # type: ignore[no-untyped-def]
+        yield from batches([b"a", b"b"])
+        raise ValueError("a user's function failed")
+
+    with pytest.raises(ValueError, match="user's"):
+        world.attempt(place(0, 0)).write(rows())
+    assert not world.cluster.ledgers and world.left() == ([], set())
+
+
+def test_partitions_without_rows_make_no_ledger(world: SinkWorld) -> None:
+    told = [world.write(place(0, 0)), world.write(place(0, 1), b"a"), world.write(place(0, 2))]
+    world.driver().commit(told, 0)
+    world.driver().commit([world.write(place(1, 0))], 1)
+    assert len(world.cluster.ledgers) == 1 and world.values() == [b"a"]
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_task_killed_at_any_step_is_run_again(is_after: bool) -> None:
+    for number in itertools.count():
+        world = SinkWorld()
+        try:
+            client = world.client()
+            world.plan.kill(client.fake, number, is_after=is_after)
+            try:
+                told = world.attempt(place(0, 0), client, roll_bytes=1).write(batches([b"a", b"b"]))
+                assert client.fake not in world.plan.dead
+                done = True
+            except (Killed, Error):
+                told = world.write(place(0, 0, 1), b"a", b"b")
+                done = False
+            world.driver().commit([told], 0)
+            assert world.values() == [b"a", b"b"], number
+            assert world.left() == ([], set()), number
+        finally:
+            world.close()
+        if done:
+            break
+    assert number > 15
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_driver_killed_at_any_step_of_the_commit_is_followed_by_another(is_after: bool) -> None:
+    """The next one runs all tasks of the batch again, as Spark does, and commits; the dead one's attempts are swept."""
+    for number in itertools.count():
+        world = SinkWorld()
+        try:
+            told = [world.write(place(0, at), b"%d" % at) for at in range(3)]
+            world.write(place(0, 1, 1), b"a speculative attempt that lost")
+            client = world.client()
+            world.plan.kill(client.fake, number, is_after=is_after)
+            try:
+                world.driver(client).commit(told, 0)
+                done = True
+            except (Killed, Error):
+                done = False
+            again = [world.write(place(0, at), b"%d" % at) for at in range(3)]
+            world.driver().commit(again, 0)
+            assert world.values() == [b"0", b"1", b"2"], number
+            if all(
+                one.was_attached for one in again
+            ):  # as after any batch: what is left the next one's sweep takes
+                world.driver().commit([world.write(place(1, 0))], 1)
+            assert world.left() == ([], set()), number
+        finally:
+            world.close()
+        if done:
+            break
+    assert number > 15
+
+
+def test_a_zombie_that_goes_on_after_its_batch_was_committed_changes_nothing(
+    world: SinkWorld,
+) -> None:
+    def rows():  # type: ignore[no-untyped-def]
+        yield from batches([b"zombie 1"])
+        world.driver().commit([world.write(place(0, 0, 1), b"a")], 0)
+        yield from batches([b"zombie 2", b"zombie 3"])
+
+    with pytest.raises(Error):
+        world.attempt(place(0, 0), roll_bytes=1).write(rows())
+    assert world.values() == [b"a"] and world.left() == ([], set())
+
+
+def test_a_zombie_driver_commits_nothing_after_the_batch_was_decided(world: SinkWorld) -> None:
+    old = [world.write(place(0, 0), b"old")]
+    world.driver().commit([world.write(place(0, 0), b"new")], 0)
+    world.driver().commit(old, 0)
+    world.driver().abort(old, 0)
+    assert world.values() == [b"new"] and world.left() == ([], set())
+
+
+def test_two_queries_write_to_one_stream(world: SinkWorld) -> None:
+    one = [world.write(place(0, 0, key="spark/one"), b"one")]
+    two = [world.write(place(0, 0, key="spark/two"), b"two")]
+    world.driver().commit(two, 0)
+    world.driver().abort([None], 0, "spark/three")
+    world.driver().commit(one, 0)
+    assert world.values() == [b"two", b"one"] and world.left() == ([], set())
+
+
+def test_an_open_writer_is_refused_unless_it_is_to_be_fenced(world: SinkWorld) -> None:
+    with world.stream.writer() as writer:
+        writer.append(b"own").result()
+        with pytest.raises(StreamBusy, match="onWriter"):
+            world.driver().prepare()
+        told = [world.write(place(0, 0), b"a")]
+        with pytest.raises(StreamBusy, match="onWriter"):
+            world.driver().commit(told, 0)
+        writer.append(b"still its own").result()
+        world.driver(is_fencing=True).prepare()
+        world.driver(is_fencing=True).commit(told, 0)
+        with pytest.raises(Error):
+            writer.append(b"fenced").result()
+        writer.abort()
+    world.driver().prepare()
+    assert world.values() == [b"own", b"still its own", b"a"]
+
+
+def test_a_missing_stream_is_told_and_made_when_asked_for(world: SinkWorld) -> None:
+    world.client().namespace("shop").delete_stream("orders")
+    with pytest.raises(ConfigError, match="create"):
+        world.driver().prepare()
+    for _ in range(2):
+        world.driver(create=True).prepare()
+    world.driver().commit([world.write(place(0, 0), b"a")], 0)
+    assert world.values() == [b"a"]
+
+
+def test_ledgers_are_rolled_in_order_and_too_many_are_refused(
+    world: SinkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = world.write(place(0, 0), *[b"%d" % at for at in range(5)], roll_bytes=1)
+    assert len(told.ledgers) == 5 and told.records == 5
+    monkeypatch.setattr("fastbk.spark.commit.LEDGERS_MAX", 4)
+    with pytest.raises(ConfigError, match="coalesce"):
+        world.driver().commit([told], 0)
+    monkeypatch.undo()
+    world.driver().commit([told], 0)
+    assert world.values() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_messages_travel(world: SinkWorld) -> None:
+    import pickle
+
+    told = world.write(place(0, 0), b"a")
+    assert isinstance(told, Written)
+    assert pickle.loads(pickle.dumps(told)) == told
+    assert told.records == 1 and told.size_bytes > 0
