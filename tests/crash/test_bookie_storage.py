@@ -20,6 +20,7 @@ from fastbk.errors import Error
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import Checkpoint
 from tests.fixtures.index_rig import CANNOT_TELL, FENCED, NO_ENTRY, NO_LEDGER, OK
+from tests.fixtures.reading import read_all
 from tests.fixtures.storage_rig import Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
@@ -104,10 +105,9 @@ def check_all(life: Life, note: str) -> None:
     """Ask for everything that was ever sent, one by one, in batches and as lists."""
     book = life.book
     assert not life.index.status.limbo, f"{note}: damage was found where there is none"
-    for (ledger_id, entry_id), raws in book.sent.items():
-        if ledger_id in book.deleted:
-            continue
-        answer = life.ask(life.rig.read(ledger_id, entry_id))
+    wanted = [key for key in book.sent if key[0] not in book.deleted]
+    for (ledger_id, entry_id), answer in zip(wanted, read_all(life, wanted), strict=True):
+        raws = book.sent[ledger_id, entry_id]
         acked = book.acked.get((ledger_id, entry_id))
         where = f"{note}: ledger {ledger_id} entry {entry_id}"
         if acked is not None:

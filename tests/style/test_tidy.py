@@ -30,7 +30,6 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),
     "fastbk/native/src/fbk_index.c": (470, "one order of intake, checks and answers"),
     "fastbk/storage/checkpoint.py": (460, "one commit order, read from top to bottom"),
-    "tests/fixtures/index_rig.py": (445, "one rig"),
     "tests/fixtures/toy_bookie.py": (470, "one peer with all its faults"),
     "tests/native/test_store.c": (550, "one program, many cases over one rig"),
     "tests/native/test_worker.c": (525, "one program, many cases over one rig"),
