@@ -11,7 +11,6 @@ from pathlib import Path
 
 import fastbk.sync
 from tests.compat.autorecovery import daemon
-from tests.compat.members import free_port
 from tests.compat.python_side import PASSWORD, payload
 from tests.compat.results import Result
 from tests.compat.rig import SHELL_MAIN, Cluster, Rig
@@ -36,6 +35,11 @@ VERBS = (
         "simpletest -ensemble 3 -writeQuorum 3 -ackQuorum 2 -numEntries 100",
         ("100 entries",),
     ),
+    Verb(
+        "bookiesanity",
+        "bookiesanity -timeout 10",
+        (r"Ensemble: \[{b1}\]", "Read 10 entries", "Bookie sanity test succeeded"),
+    ),
     Verb("listbookies -rw", "listbookies -rw", ("{b1}", "{b2}")),
     Verb("listbookies -ro", "listbookies -ro", ("No bookie exists",)),
     Verb("listbookies -a", "listbookies -a", ("{b1}", "{b2}")),
@@ -45,7 +49,15 @@ VERBS = (
     Verb("whatisinstanceid", "whatisinstanceid", ("InstanceId: [0-9a-f-]{{36}}",)),
     Verb("listledgers", "listledgers", (r"ledgerID: {ledger}\b",)),
     Verb("listledgers of a bookie", "listledgers -bookieid {b2}", (r"ledgerID: {ledger}\b",)),
+    Verb("listledgers -meta", "listledgers -meta", ("CLOSED|state=CLOSED",)),
     Verb("ledgermetadata", "ledgermetadata -ledgerid {ledger}", ("CLOSED|state=CLOSED",)),
+    Verb(
+        "ledgermetadata to a file", "ledgermetadata -ledgerid {ledger} -dumptofile {folder}/dumped"
+    ),
+    Verb(
+        "ledgermetadata from a file",
+        "ledgermetadata -ledgerid {ledger} -restorefromfile {folder}/dumped -update",
+    ),
     Verb(
         "readledger",
         "readledger -ledgerid {ledger} -fe 0 -le 9",
@@ -70,10 +82,11 @@ VERBS = (
     Verb("autorecovery enable", "autorecovery -enable"),
     Verb("whoisauditor", "whoisauditor", ("127.0.0.1",)),
     Verb("triggeraudit", "triggeraudit"),
+    Verb("forceauditchecks", "forceauditchecks -calc", ("Resetting CheckAllLedgersCTime",)),
     Verb("deleteledger", "deleteledger -ledgerid {other} -force"),
 )
 """In this order; {ledger} and {other} are closed, {open} is not; {b1} is called as Apache's are, {b2} has a name, and
-{holder} has {ledger}. With a bookie, readledger leaves out the last entry that is asked for."""
+{holder} has {ledger}; {folder} is for files. With a bookie, readledger leaves out the last entry that is asked for."""
 
 
 def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
@@ -90,7 +103,7 @@ def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
         return
     with rig.cluster(ours=4) as cluster, daemon(cluster):
         conf = _configuration(cluster)
-        names = _write(cluster)
+        names = _write(cluster) | {"folder": str(cluster.folder)}
         names |= {
             f"b{number}": member.bookie_id for number, member in enumerate(cluster.members, 1)
         }
@@ -105,8 +118,9 @@ def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
 
 
 def _configuration(cluster: Cluster) -> Path:
+    """Return a file by which the shell takes the first bookie for its own (`bookiesanity`)."""
     settings = {
-        "bookiePort": free_port(),
+        "bookiePort": cluster.members[0].bookie_id.rpartition(":")[2],
         "metadataServiceUri": cluster.metadata_uri,
         "advertisedAddress": "127.0.0.1",
         "allowLoopback": "true",
