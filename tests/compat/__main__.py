@@ -6,13 +6,15 @@ import os
 import shutil
 import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
 
 from tests.compat.bench import bench
 from tests.compat.jars import BUILD, NotAvailable, programs
-from tests.compat.results import Results
+from tests.compat.results import Result, Results
 from tests.compat.rig import Rig
-from tests.compat.sections import chosen_sections
+from tests.compat.sections import Section, chosen_sections
 
 
 def main() -> int:
@@ -29,9 +31,8 @@ def main() -> int:
         with Rig(folder, ours) as rig:
             if os.environ.get("BENCH"):
                 return bench(rig, os.environ)
-            for section in chosen_sections(os.environ):
-                for result in section(rig):
-                    results.add(result)
+            for name, section in chosen_sections(os.environ):
+                run_part(name, section, rig, results)
     except KeyboardInterrupt:
         print("interrupted")
     finally:
@@ -43,6 +44,18 @@ def main() -> int:
     (BUILD / "table.md").write_text(results.table() + "\n")
     print(f"\n{results.table()}\n\n{results.summary()}")
     return 1 if results.failed or not results.all else 0
+
+
+def run_part(name: str, section: Section, rig: Rig, results: Results) -> None:
+    """Run one part. What it cannot begin or go on with is a failed cell: the other parts are run all the same."""
+    started_s = time.monotonic()
+    try:
+        for result in section(rig):
+            results.add(result)
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}"
+        results.add(Result(name, f"part {name}", "fail", time.monotonic() - started_s, reason))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from fastbk.devcluster import Bookie, DevCluster
 from fastbk.devcluster.processes import cpu_seconds, is_alive, is_free, wait_for
 from tests.compat.jars import Programs
 
+PORTS = (10_000, 32_000)
+"""Below those that Linux gives to connections: a bookie finds its own free, also minutes after it was chosen."""
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 FASTBK = (sys.executable, "-m", "fastbk.cli")
@@ -343,11 +346,9 @@ def children_of(parent: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody has now."""
+    """Return a port of loopback that nobody has now, nor gets for a connection before a bookie listens there."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = random.randrange(*PORTS)
         if is_free(port):
             return port
 

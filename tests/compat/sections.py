@@ -31,8 +31,8 @@ BY_NAME_ONLY = {"suite"}
 """Parts that take an hour or more."""
 
 
-def chosen_sections(environment: Mapping[str, str]) -> list[Section]:
-    """Return the parts that are asked for, in their order."""
+def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]:
+    """Return the parts that are asked for, in their order, each with its name."""
     only = [word for word in environment.get("ONLY", "").split(",") if word]
     parts = [word for word in environment.get("PARTS", "").split(",") if word]
     rounds, seed = int(environment.get("ROUNDS", "") or 10), int(environment.get("SEED", "") or 1)
@@ -73,7 +73,7 @@ def chosen_sections(environment: Mapping[str, str]) -> list[Section]:
     if only and not parts:
         parts = [name for name in ("java", "python") if name in all_parts]
     return [
-        section
+        (name, section)
         for name, section in all_parts.items()
         if name in (parts or set(all_parts) - BY_NAME_ONLY)
     ]

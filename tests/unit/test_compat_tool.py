@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from tests.compat.__main__ import run_part
+from tests.compat.members import free_port
 from tests.compat.python_side import payload
 from tests.compat.results import Result, Results
+from tests.compat.rig import Rig
 from tests.compat.sections import chosen_sections
 
 
@@ -49,6 +54,28 @@ def test_parts_are_chosen_by_name_and_words_mean_cells() -> None:
     assert len(chosen_sections({"ONLY": "lac"})) == 2 < len(everything)
     with pytest.raises(SystemExit, match="no such part: jav; there are: java, "):
         chosen_sections({"PARTS": "jav"})
+
+
+def test_a_part_that_breaks_off_is_a_failure_and_keeps_what_it_had() -> None:
+    def part(rig: Rig) -> Iterator[Result]:
+        yield Result("java v3 > ours", "append", "pass", 0.5)
+        raise TimeoutError(f"{rig}: it did not start")
+
+    found = Results()
+    run_part("conf", part, cast("Rig", "rig"), found)
+    assert [(one.name, one.verdict) for one in found.all] == [
+        ("append", "pass"),
+        ("part conf", "fail"),
+    ]
+    assert found.failed[0].reason == "TimeoutError: rig: it did not start"
+
+
+def test_ports_are_none_that_connections_are_given() -> None:
+    """One of those may be taken before the bookie for which it was chosen is there."""
+    words = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    ports = {free_port() for _ in range(50)}
+    assert not any(int(words[0]) <= port <= int(words[1]) for port in ports)
+    assert len(ports) > 25
 
 
 def test_payloads_are_those_of_the_java_programs() -> None:
