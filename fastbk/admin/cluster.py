@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 from fastbk.admin.naming import last_of_fragment
 from fastbk.client import Client, LedgerInfo
-from fastbk.client.inspecting import bookie_info, held_ranges
-from fastbk.errors import Error
-from fastbk.meta.api import BookieIdentity, BookieRegistration
+from fastbk.client.inspecting import bookie_info, held_of, held_ranges
+from fastbk.errors import Error, QuorumTimeout
+from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.replication.copying import share_of
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100
+_Ranges = list[tuple[EntryId, EntryId]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,20 @@ class MissingCopies:
 
 
 async def under_replicated(
-    client: Client, *, verify: bool = False, timeout_s: float = 10.0
+    client: Client,
+    *,
+    verify: bool = False,
+    timeout_s: float = 10.0,
+    unlisted: set[BookieId] | None = None,
 ) -> AsyncGenerator[MissingCopies, None]:
-    """Yield what misses copies. `verify` also asks every bookie which entries it holds; else only metadata is read."""
-    alive = {one.service.bookie_id for one in await client.list_bookies()}
+    """Yield what misses copies. `verify` also asks every bookie which entries it holds; else only metadata is read.
+
+    unlisted: gets those of Apache's bookies that give no list of their entries, as with DbLedgerStorage: they do not
+        answer, which takes `timeout_s` once. Of them the first and the last entry of each share is read.
+    """
+    registered = [one.service for one in await client.list_bookies()]
+    alive = {one.bookie_id for one in registered}
+    holdings = _Holdings(client, registered, timeout_s, set() if unlisted is None else unlisted)
     async for info in client.list_ledgers():
         for at, fragment in enumerate(info.metadata.fragments):
             last = last_of_fragment(info.metadata, at)
@@ -117,25 +128,59 @@ async def under_replicated(
                         reason = "the bookie is not registered"
                         yield MissingCopies(info.ledger_id, first, bookie_id, reason)
                 elif verify and last is not None and last >= first:
-                    missing = await _missing(client, info, at, index, last, timeout_s)
+                    missing = await holdings.missing(info, at, index, last)
                     if missing is not None:
                         yield missing
 
 
-async def _missing(
-    client: Client, info: LedgerInfo, at: int, index: int, last: EntryId, timeout_s: float
-) -> MissingCopies | None:
-    fragment = info.metadata.fragments[at]
-    bookie_id, first = fragment.ensemble[index], fragment.first_entry_id
-    try:
-        held = await held_ranges(client.pool, bookie_id, info.ledger_id, timeout_s)
-    except Error as error:
-        return MissingCopies(info.ledger_id, first, bookie_id, str(error))
-    count, ids = missing_of(list(share_of(index, info.metadata, first, last)), held)
-    if not count:
-        return None
-    reason = "entries are not there"
-    return MissingCopies(info.ledger_id, first, bookie_id, reason, count, tuple(ids))
+class _Holdings:
+    """Asks bookies which entries they hold."""
+
+    def __init__(
+        self,
+        client: Client,
+        registered: Iterable[BookieService],
+        timeout_s: float,
+        unlisted: set[BookieId],
+    ) -> None:
+        self._pool = client.pool
+        self._timeout_s = timeout_s
+        self._unlisted = unlisted
+        self._apaches = {one.bookie_id for one in registered if one.endpoint() is None}
+
+    async def missing(
+        self, info: LedgerInfo, at: int, index: int, last: EntryId
+    ) -> MissingCopies | None:
+        """Return what one bookie lacks of its share of a fragment, or why that is not known."""
+        fragment = info.metadata.fragments[at]
+        bookie_id, first = fragment.ensemble[index], fragment.first_entry_id
+        wanted = list(share_of(index, info.metadata, first, last))
+        if not wanted:
+            return None
+        try:
+            wanted, held = await self._held(bookie_id, info.ledger_id, wanted)
+        except Error as error:
+            return MissingCopies(info.ledger_id, first, bookie_id, str(error))
+        count, ids = missing_of(wanted, held)
+        if not count:
+            return None
+        reason = "entries are not there"
+        return MissingCopies(info.ledger_id, first, bookie_id, reason, count, tuple(ids))
+
+    async def _held(
+        self, bookie_id: BookieId, ledger_id: LedgerId, wanted: _Ranges
+    ) -> tuple[_Ranges, _Ranges]:
+        """Return what was asked for, all that is wanted or a part of it, and what is there."""
+        if bookie_id not in self._unlisted:
+            try:
+                return wanted, await held_ranges(self._pool, bookie_id, ledger_id, self._timeout_s)
+            except QuorumTimeout:
+                if bookie_id not in self._apaches:
+                    raise
+        ends = sorted({wanted[0][0], wanted[-1][1]})
+        held = await held_of(self._pool, bookie_id, ledger_id, ends, self._timeout_s)
+        self._unlisted.add(bookie_id)  # it reads, so it is there
+        return [(one, one) for one in ends], [(one, one) for one in held]
 
 
 def missing_of(

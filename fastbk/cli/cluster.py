@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -118,8 +119,9 @@ async def _under_replicated(options: argparse.Namespace) -> int:
     from fastbk.admin.cluster import under_replicated
 
     found = []
+    unlisted: set[str] = set()
     async with fastbk.connect(metadata_uri(options)) as client:
-        async for one in under_replicated(client, verify=options.verify):
+        async for one in under_replicated(client, verify=options.verify, unlisted=unlisted):
             if options.json:
                 found.append(asdict(one))
             else:
@@ -130,6 +132,12 @@ async def _under_replicated(options: argparse.Namespace) -> int:
                     f"ledger {one.ledger_id} from entry {one.first_entry_id}: {one.bookie_id}:"
                     f" {one.reason}{many}"
                 )
+    if unlisted:
+        print(
+            f"no list of entries comes from {', '.join(sorted(unlisted))}: of these copies the first and last entry of"
+            " each fragment was looked for; `fastbk ledger audit` reads all",
+            file=sys.stderr,
+        )
     if options.json:
         print_json(found)
     elif not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError
@@ -51,6 +52,31 @@ async def held_ranges(
         if answer.entry_id <= first:
             return ranges
         first = answer.entry_id
+
+
+async def held_of(
+    pool: BookiePool,
+    bookie_id: BookieId,
+    ledger_id: LedgerId,
+    entry_ids: Iterable[EntryId],
+    timeout_s: float,
+) -> list[EntryId]:
+    """Return which of these entries the bookie holds, each read by itself: for bookies that give no list of them.
+
+    Raises NotEnoughBookies when the bookie is not reached or cannot tell.
+    """
+    held: list[EntryId] = []
+    for entry_id in entry_ids:
+
+        def build(request_id: int, at: EntryId = entry_id) -> bytes:
+            return codec.put_read(request_id, ledger_id, at)
+
+        answer = await pool.peer(bookie_id).request(build, timeout_s)
+        if answer.status == Status.OK:
+            held.append(entry_id)
+        elif answer.status not in (Status.NO_LEDGER, Status.NO_ENTRY):
+            raise _untold(bookie_id, ledger_id, answer.status)
+    return held
 
 
 def _untold(bookie_id: BookieId, ledger_id: LedgerId, status: int) -> Error:

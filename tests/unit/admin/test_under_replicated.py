@@ -1,0 +1,55 @@
+"""Which copies are missing, by the lists of bookies and without them: Apache's give none with DbLedgerStorage."""
+
+from __future__ import annotations
+
+from fastbk.admin.cluster import MissingCopies, under_replicated
+from fastbk.client import Client
+from tests.fixtures import toy_apache_frames as frames
+from tests.unit.client.apache_clients import apache_cluster, asked
+
+WAIT_S = 0.3
+
+
+async def lacking(client: Client, unlisted: set[str]) -> list[tuple[int, str, tuple[int, ...]]]:
+    found: list[MissingCopies] = [
+        one
+        async for one in under_replicated(client, verify=True, timeout_s=WAIT_S, unlisted=unlisted)
+    ]
+    return [(one.ledger_id, one.bookie_id, one.ids) for one in found]
+
+
+async def write(client: Client, entries: int, write_quorum: int = 3) -> int:
+    writer = await client.create_ledger(3, write_quorum, 2)
+    for one in range(entries):
+        await writer.append(b"%d" % one)
+    await writer.close()
+    return writer.ledger_id
+
+
+async def test_bookies_without_lists_are_asked_for_the_ends_of_their_shares() -> None:
+    async with apache_cluster(3) as (client, toys, _):
+        await write(client, 0)
+        whole, striped = await write(client, 10), await write(client, 10, write_quorum=2)
+        toys[0].has_lists = toys[1].has_lists = False
+        unlisted: set[str] = set()
+        assert await lacking(client, unlisted) == []
+        assert unlisted == {"b0", "b1"}
+        assert [len(asked([toy], frames.LIST)) for toy in toys] == [1, 1, 2], "once in vain each"
+        toys[0].ledgers[whole].entries.pop(9)
+        toys[1].ledgers.pop(striped)
+        toys[2].ledgers[whole].entries.pop(5)
+        found = await lacking(client, set())
+        assert (whole, "b0", (9,)) in found
+        assert (whole, "b2", (5,)) in found, "one with a list misses nothing of it"
+        (ids,) = [ids for ledger_id, bookie, ids in found if (ledger_id, bookie) == (striped, "b1")]
+        assert len(ids) == 2
+        assert len(found) == 3
+
+
+async def test_one_that_answers_nothing_is_not_taken_for_one_without_lists() -> None:
+    async with apache_cluster(3) as (client, toys, _):
+        ledger_id = await write(client, 10)
+        toys[1].faults.silent = True
+        unlisted: set[str] = set()
+        assert await lacking(client, unlisted) == [(ledger_id, "b1", ())]
+        assert unlisted == set()
