@@ -6,7 +6,9 @@ Nothing here fences anybody or looks beyond what is published.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,6 +16,7 @@ import fastbk.sync
 from fastbk.errors import (
     ConfigError,
     DataLost,
+    Error,
     NoSuchEntry,
     NoSuchLedger,
     PositionTruncated,
@@ -24,7 +27,7 @@ from fastbk.spark.options import ReadOptions
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.blocking import BlockingStream
 from fastbk.stream.names import split_stream_path
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import DLSN, AtSeq
 
 CHOICE = (
     'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
@@ -206,6 +209,23 @@ class Cluster:
             return At(max(now.first.dlsn, start.dlsn), now.first.seq, start.stream_id, start.began)
         # Behind the last record of a segment that is gone is where the next one begins.
         return At(max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began)
+
+    def behind(self, done: Offsets, end: Offsets) -> tuple[int, int]:
+        """Return records, or entries, from `done` to `end`, and how many milliseconds old the oldest of these is.
+
+        Entries of ledgers have no times: 0. A record that cannot be read counts as new: this is for reports only.
+        """
+        records = sum(max(at - done.ledgers.get(one, 0), 0) for one, at in end.ledgers.items())
+        age_s = 0.0
+        for path, at in end.streams.items():
+            known = done.streams.get(path)
+            if known is None or known.seq >= at.seq:
+                continue
+            records += at.seq - known.seq
+            with suppress(Error):
+                sent_us = self.stream(path).get(AtSeq(known.seq)).time_us
+                age_s = max(age_s, time.time() - sent_us / 1e6)
+        return records, round(1000 * age_s)
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 

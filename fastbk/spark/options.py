@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,8 @@ STREAMING = (
     Option("readerName", "billing"),
 )
 
+_KAFKAS = {"kafka.bootstrap.servers": "metadata", "topic": "stream", "assign": "stream"}
+
 
 def wrong(option: Option, value: str, why: str) -> ConfigError:
     """Return the error of a value that an option does not take."""
@@ -74,9 +77,7 @@ def known(given: Mapping[str, str], table: Sequence[Option], use: str) -> dict[s
     for name, value in given.items():
         option = names.get(name.lower())
         if option is None:
-            raise ConfigError(
-                f"there is no option {name} for {use}: {', '.join(_listed(table))}{_hint(name)}"
-            )
+            raise _unknown(name, table, use)
         if option.name in found:
             raise ConfigError(
                 f"{option.name} is given twice, also as {name}: leave one of them out"
@@ -85,16 +86,21 @@ def known(given: Mapping[str, str], table: Sequence[Option], use: str) -> dict[s
     return found
 
 
-def _listed(table: Sequence[Option]) -> list[str]:
-    return [f'{option.name} (such as "{option.example}")' for option in table]
-
-
-def _hint(name: str) -> str:
-    if name.lower() == "kafka.bootstrap.servers":
-        return "; what Kafka's connector calls so is metadata here"
-    if name.lower() in ("topic", "assign"):
-        return "; what Kafka's connector calls so is stream here"
-    return ""
+def _unknown(name: str, table: Sequence[Option], use: str) -> ConfigError:
+    """Return what is said of a name that is not in the table: where it belongs, or what was meant."""
+    lower = name.lower()
+    for one in (*BATCH, *STREAMING):
+        if lower in (known_as.lower() for known_as in (one.name, *one.aliases)):
+            return ConfigError(f"there is no option {one.name} for {use}: leave it out")
+    if lower in _KAFKAS:
+        return ConfigError(
+            f"there is no option {name}: what Kafka's connector calls so is {_KAFKAS[lower]} here"
+        )
+    near = difflib.get_close_matches(lower, [one.name.lower() for one in table], 1)
+    meant = [one for one in table if one.name.lower() in near]
+    hint = f'; write .option("{meant[0].name}", "{meant[0].example}")' if meant else ""
+    names = ", ".join(one.name for one in table)
+    return ConfigError(f"there is no option {name} for {use}: there are {names}{hint}")
 
 
 class Values:

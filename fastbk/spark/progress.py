@@ -29,7 +29,7 @@ class Progress:
                 continue
             try:
                 cursor = self._opened(path, at.dlsn) if known is None else known[0]
-                cursor.reset(at.dlsn)
+                cursor.reset(at.dlsn, seq=at.seq)
                 self._cursors[path] = cursor, at.dlsn
             except Error as error:
                 _log.warning("progress of %s in %s is not published: %s", self._name, path, error)

@@ -38,6 +38,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._progress: Progress | None = None
         self._seen: Offsets | None = None
+        self._planned: Offsets | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Tasks get the options alone: what the driver's process holds stays there."""
@@ -72,12 +73,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = end
         end = self._going_on(began, end)
         if self._options.reads_ledgers:
-            return self._limited_ledgers(began, end, limit).to_json()
-        return self._limited_streams(began, end, limit).to_json()
+            self._planned = self._limited_ledgers(began, end, limit)
+        else:
+            self._planned = self._limited_streams(began, end, limit)
+        return self._planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        """Return what was published when a batch was last planned, for Spark's own reports: what lies behind is lag."""
-        return None if self._seen is None else self._seen.to_json()
+        """Return what was published when a batch was last planned, for Spark's own reports, and what is left then.
+
+        `behind`: records (of ledgers: entries) after that batch, and how old the oldest of them is; 0: none.
+        """
+        if self._seen is None or self._planned is None:
+            return None
+        records, age_ms = self._cluster.behind(self._planned, self._seen)
+        return {**self._seen.to_json(), "behind": {"records": records, "milliseconds": age_ms}}
 
     def _latest(self) -> Offsets:
         if self._options.reads_ledgers:

@@ -117,15 +117,15 @@ class BlockingCursor(BlockingRecords[Cursor]):
 
         self._loop.call(flushed)
 
-    def reset(self, where: Start) -> None:
-        """Begin anew at a position that is still there, also backwards; kept when this returns."""
+    def reset(self, where: Start, *, seq: int | None = None) -> None:
+        """Begin anew at a position that is still there, also backwards; kept when this returns. `seq`: its number."""
         inner = self._opened()
         self._held = None
 
         async def done() -> None:
             self._take_acks()
             await self._close_source()
-            await inner.reset(where)
+            await inner.reset(where, seq=seq)
 
         self._loop.call(done)
 

@@ -15,6 +15,7 @@ from fastbk.stream.cursor_delivery import CursorDelivery
 from fastbk.stream.cursor_flusher import CursorFlusher
 from fastbk.stream.cursor_keeper import CursorKeeper
 from fastbk.stream.cursor_opening import CursorWish, start_of, take_over
+from fastbk.stream.cursor_state import NONE
 from fastbk.stream.cursor_store import path_of
 from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
@@ -280,16 +281,19 @@ class Cursor:
         parts = self._opened()
         await parts.flusher.until(parts.acks.changes)
 
-    async def reset(self, where: Start) -> None:
+    async def reset(self, where: Start, *, seq: int | None = None) -> None:
         """Begin anew elsewhere, also backwards, but not before what the stream still has; kept when this returns.
 
-        Everything behind it is not done, and is delivered (again). Await your own work on records before.
+        Everything behind it is not done, and is delivered (again). Await your own work on records before. `seq`: the
+        number of the record at that position, from whoever knows it: what lists cursors then tells their backlog.
         """
         parts = self._alive()
+        if seq is not None and (seq < 0 or not isinstance(where, DLSN)):
+            raise ConfigError("seq is the number, from 0, of the record at a position that is given")
         mark = await start_of(parts.context, where)
         self._forget_chunk()
         await parts.delivery.seek(mark)
-        parts.acks.reset(mark)
+        parts.acks.reset(mark, NONE if seq is None or mark != where else seq)
         parts.flusher.touch()
         self._wake_room()
         await self.flush()

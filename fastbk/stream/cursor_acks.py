@@ -114,8 +114,8 @@ class CursorAcks:
             self._done(first, end, position)
         return lost
 
-    def reset(self, mark: DLSN) -> None:
-        """Begin anew here: nothing at or behind it is done; which number it has is not known yet."""
-        self.mark, self.mark_seq = mark, NONE
+    def reset(self, mark: DLSN, mark_seq: int = NONE) -> None:
+        """Begin anew here: nothing at or behind it is done. `mark_seq`: NONE where its number is not known yet."""
+        self.mark, self.mark_seq = mark, mark_seq
         self.ranges = AckRanges()
         self.changes += 1

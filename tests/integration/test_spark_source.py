@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
-    DataSourceReader,
     EqualTo,
     GreaterThanOrEqual,
     InputPartition,
@@ -22,12 +20,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, StreamNotFound
 from fastbk.spark.reading import StreamPart
-from fastbk.spark.source import FastbkSource
 from fastbk.spark.stream_reader import StreamReader
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
+from tests.fixtures.spark_readers import batch_reader, read, source, stream_reader
 
 ROLL_BYTES = 20_000
 
@@ -57,34 +55,6 @@ def append(stream: BlockingStream, count: int, name: str = "r", size: int = 500)
     with stream.writer() as writer:
         for at in range(count):
             writer.append(f"{name}{at} ".encode().ljust(size, b"."), key=b"%d" % at).result()
-
-
-def source(cluster: LocalCluster, **options: str) -> FastbkSource:
-    return FastbkSource({"metadata": cluster.metadata_uri, **options})
-
-
-def batch_reader(cluster: LocalCluster, **options: str) -> DataSourceReader:
-    made = source(cluster, **options)
-    return made.reader(made.schema())
-
-
-def stream_reader(cluster: LocalCluster, **options: str) -> StreamReader:
-    made = source(cluster, **options)
-    reader = made.streamReader(made.schema())
-    assert isinstance(reader, StreamReader)
-    return reader
-
-
-def read(reader: DataSourceReader | StreamReader, parts: list[InputPartition]) -> pa.Table:
-    """Read parts as tasks do, each by what was pickled."""
-    batches = [
-        batch
-        for part in parts
-        for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(part)))
-    ]
-    return (
-        pa.Table.from_batches(batches) if batches else pa.table({"seq": pa.array([], pa.int64())})
-    )
 
 
 def rows(cluster: LocalCluster, **options: str) -> pa.Table:
@@ -231,6 +201,15 @@ def test_filters_narrow_what_is_read(cluster: LocalCluster, space: BlockingNames
     assert set(range(101, 200)) <= set(later) and len(later) < 200
 
 
+def _behind(reader: StreamReader) -> tuple[int, int]:
+    """Return what is told of records and milliseconds that a query is behind; nothing before a batch was planned."""
+    told = reader.reportLatestOffset()
+    assert told is not None
+    behind = told["behind"]
+    assert isinstance(behind, dict)
+    return behind["records"], behind["milliseconds"]
+
+
 def test_a_stream_is_followed_within_limits(
     cluster: LocalCluster, space: BlockingNamespace
 ) -> None:
@@ -253,12 +232,17 @@ def test_a_stream_is_followed_within_limits(
         )
         start = end
     assert (seen, sizes) == (list(range(50)), [30, 20])
-    assert reader.reportLatestOffset() is not None
+    assert _behind(reader) == (0, 0)
+    append(stream, 5)
+    assert reader.latestOffset(start, ReadMaxRows(2)) != start
+    records, age_ms = _behind(reader)
+    assert records == 3 and 0 < age_ms < 120_000
+    start = reader.latestOffset(start, ReadAllAvailable())
     append(stream, 20)
     # Another process goes on by the checkpoint, whatever the options say about a beginning.
     later = stream_reader(cluster, stream=stream.path, startingOffsets="latest")
     end = later.latestOffset(start, ReadAllAvailable())
-    assert between(later, start, end) == list(range(50, 70))
+    assert between(later, start, end) == list(range(55, 75))
     few = later.latestOffset(start, ReadMaxBytes(2600))
     assert 3 <= len(between(later, start, few)) <= 7
 
@@ -382,7 +366,7 @@ def test_progress_is_a_cursor_of_the_stream(
     assert (cursor.name, cursor.mark) == ("billing", stream.find(seq=0))
     reader.commit(end)
     (cursor,) = stream.cursors()
-    assert cursor.mark == stream.find(seq=6)
+    assert (cursor.mark, cursor.mark_seq) == (stream.find(seq=6), 6)
     reader.stop()
     again = stream_reader(cluster, **named)
     last = again.latestOffset(end, ReadAllAvailable())

@@ -74,6 +74,8 @@ def test_sizes_have_units_or_are_bytes() -> None:
             "leave one of them out",
         ),
         ({**ORDERS, "subscribe": "a/b"}, "given twice"),
+        ({**ORDERS, "minpartitons": "5"}, '.option("minPartitions", "8")'),
+        ({**ORDERS, "maxbytespertrigger": "5"}, "no option maxBytesPerTrigger for batch reads"),
         ({**ORDERS, "kafka.bootstrap.servers": "x:1"}, "is metadata here"),
         ({**ORDERS, "maxEntriesPerTrigger": "5"}, "no option maxEntriesPerTrigger for batch reads"),
     ],

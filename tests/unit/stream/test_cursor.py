@@ -151,6 +151,21 @@ async def test_it_can_be_reset_both_ways(cluster: Cluster) -> None:
         assert await rest(cursor) == list(range(8))
 
 
+async def test_whoever_knows_the_number_of_a_mark_may_say_it(cluster: Cluster) -> None:
+    await write(cluster.client(), [4, 4])
+    async with opened(cluster) as cursor:
+        records = await take(cursor, 8)
+        await cursor.reset(records[5].dlsn, seq=5)
+        assert cursor.mark_seq == 5
+        await cursor.reset(records[6].dlsn)
+        assert cursor.mark_seq == -1
+        for where, seq in ((records[5].dlsn, -1), (AtSeq(5), 5)):
+            with pytest.raises(ConfigError):
+                await cursor.reset(where, seq=seq)
+        await cursor.reset(DLSN(0, 0, 0), seq=7)  # it is moved to where the stream begins
+        assert (cursor.mark, cursor.mark_seq) == (records[0].dlsn, -1)
+
+
 async def test_a_new_one_begins_where_it_is_told_and_an_old_one_at_its_mark(
     cluster: Cluster,
 ) -> None:

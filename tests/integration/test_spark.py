@@ -1,0 +1,180 @@
+"""The source through Spark itself: a handful of tests, since each query costs seconds. The rest: test_spark_source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, length
+from pyspark.sql.functions import sum as sum_of
+
+import fastbk.sync
+from fastbk.stream.blocking import BlockingNamespace, BlockingStream
+from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.positions import AtSeq
+from fastbk.testing import LocalCluster
+from tests.fixtures.spark import patiently, spark
+
+__all__ = ["spark"]  # a fixture of this module: Spark is not loaded for any other
+pytestmark = pytest.mark.timeout(300)
+
+QUERY_S = 120
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
+    with fastbk.sync.connect(cluster.metadata_uri) as made:
+        yield made
+
+
+@pytest.fixture
+def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
+    """A namespace of this test's own."""
+    namespace = client.namespace(request.node.originalname)
+    namespace.create(PolicyPatch(roll_bytes=20_000))
+    return namespace
+
+
+def append(stream: BlockingStream, count: int) -> None:
+    with stream.writer() as writer:
+        for _ in range(count):
+            writer.append(b"v" * 400, key=b"k").result()
+
+
+class Query:
+    """A query that is run again and again from one checkpoint, each time to the end of what is there."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, folder: Path) -> None:
+        self._spark = spark
+        self._metadata = cluster.metadata_uri
+        self._folder = folder
+
+    def run(self, **options: str) -> list[dict[str, object]]:
+        """Return Spark's reports of the batches that had rows."""
+        return patiently(lambda: self._run(options))
+
+    def _run(self, options: dict[str, str]) -> list[dict[str, object]]:
+        reader = self._spark.readStream.format("fastbk").option("metadata", self._metadata)
+        query = (
+            reader.options(startingOffsets="earliest", payload="false", **options)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(self._folder / "out"))
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(QUERY_S), "the query did not end"
+        finally:
+            query.stop()
+        return [
+            one
+            for one in map(json.loads, (p.json for p in query.recentProgress))
+            if one["numInputRows"]
+        ]
+
+    def seen(self) -> list[tuple[str, int]]:
+        """Return stream and number of all rows that were written, sorted."""
+        found = self._spark.read.parquet(str(self._folder / "out"))
+        return sorted(
+            (row.stream.rpartition("/")[2], row.seq)
+            for row in found.select("stream", "seq").collect()
+        )
+
+
+@pytest.fixture
+def query(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> Query:
+    return Query(spark, cluster, tmp_path)
+
+
+def test_batch_reads_by_name_by_pattern_and_of_ledgers(
+    spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace
+) -> None:
+    for name in ("a", "b"):
+        append(space.create_stream(name), 120)
+
+    def read(**options: str) -> DataFrame:
+        reader = spark.read.format("fastbk").option("metadata", cluster.metadata_uri)
+        return reader.options(**options).load()
+
+    one = read(stream=f"{space.path}/a", includeHeaders="true", minPartitions="4")
+    assert one.rdd.getNumPartitions() >= 4
+    first = one.orderBy("seq").first()
+    assert first is not None
+    assert (first.seq, first.key, first.value, first.headers) == (0, b"k", b"v" * 400, [])
+    record = space.stream("a").get(AtSeq(0))
+    assert first.timestamp.timestamp() == pytest.approx(record.time.timestamp(), abs=1e-6)
+    both = read(streamPattern=f"{space.path}/.", filterPushdown="true")
+    counts = both.where(col("seq") >= 100).groupBy("stream").count().collect()
+    assert sorted(row["count"] for row in counts) == [20, 20]
+    with client.create_ledger() as writer:
+        for at in range(50):
+            writer.append(b"%02d" % at)
+    ledgers = read(ledgers=str(writer.ledger_id))
+    total = ledgers.agg(sum_of(length("value")), sum_of("entry")).first()
+    assert total is not None and tuple(total) == (100, 1225)
+
+
+def test_a_query_goes_on_from_its_checkpoint_through_new_segments_and_streams(
+    query: Query, space: BlockingNamespace
+) -> None:
+    append(space.create_stream("a"), 30)
+    named = {
+        "streamPattern": f"{space.path}/.*",
+        "maxEntriesPerTrigger": "20",
+        "readerName": "spark",
+    }
+    reports = query.run(**named)
+    assert [one["numInputRows"] for one in reports] == [20, 10]
+    assert query.seen() == [("a", at) for at in range(30)]
+    assert query.run(**named) == []
+    append(space.stream("a"), 60)
+    append(space.create_stream("b"), 5)
+    (*_, last) = query.run(**named)
+    (told,) = last["sources"]
+    assert told["latestOffset"]["streams"][f"{space.path}/a"]["seq"] == "90"
+    assert query.seen() == [*(("a", at) for at in range(90)), *(("b", at) for at in range(5))]
+    (cursor,) = space.stream("a").cursors()
+    tail = space.stream("a").tail()
+    assert tail is not None and (cursor.name, cursor.mark) == ("spark", tail.next)
+
+
+def test_what_was_truncated_ends_the_query_or_is_passed_by(
+    query: Query, space: BlockingNamespace
+) -> None:
+    stream = space.create_stream("a")
+    append(stream, 10)
+    query.run(stream=stream.path)
+    append(stream, 60)
+    stream.truncate(AtSeq(50))
+    with pytest.raises(StreamingQueryException, match="40 records that were not read"):
+        query.run(stream=stream.path)
+    query.run(stream=stream.path, failOnDataLoss="false")
+    assert query.seen() == [("a", at) for at in (*range(10), *range(50, 70))]
+
+
+def test_wrong_options_are_told_before_any_task(spark: SparkSession, cluster: LocalCluster) -> None:
+    metadata = cluster.metadata_uri
+    with pytest.raises(PySparkException, match="no option strm"):
+        spark.read.format("fastbk").options(metadata=metadata, strm="a/b").load()
+    with pytest.raises(PySparkException, match="there is no stream no/such: create it"):
+        spark.read.format("fastbk").options(metadata=metadata, stream="no/such").load().count()
+    streaming = spark.readStream.format("fastbk").option("metadata", metadata)
+    made = streaming.options(stream="a/b", endingOffsets="latest").load()
+
+    def run() -> None:
+        made.writeStream.format("noop").start().awaitTermination(QUERY_S)
+
+    with pytest.raises(PySparkException, match="endingOffsets for streaming reads"):
+        patiently(run)
