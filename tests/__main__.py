@@ -1,8 +1,9 @@
 """`python -m tests`: the tests by tiers. `./dev test` sets up and calls this.
 
 FAST=1 runs style, types, unit, property and native tests in about a minute; nothing set runs all that CI runs;
-ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run. Any other arguments
-go to pytest, which then runs once with just these.
+ALL=1 adds soak and performance tests. SEED=n repeats the random choices of an earlier run. SERVICES=n runs so many
+tests that start services at once, instead of two. Any other arguments go to pytest, which then runs once with just
+these.
 
 A committed tree has one seed in the tiers below ALL, so that it is judged the same wherever it is tested, and each
 change draws another; ALL=1 and runs of chosen tests draw a new one each time.
@@ -26,6 +27,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tests import SERVICE_FOLDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,9 +70,11 @@ def phases() -> list[tuple[str, list[str]]]:
     cores = str(os.cpu_count() or 1)
     listed = [("parallel", ["-n", cores, *beside, f"{both}not service"])]
     if name != "fast":
-        two = str(SERVICES_AT_ONCE)
-        listed.append(("services", ["-n", two, *beside, f"{both}service and not alone"]))
-        listed.append(("alone", [slowest, "-m", f"{both}service and alone"]))
+        # Only these folders: reading the others for nothing takes each process ten seconds.
+        folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
+        some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
+        listed.append(("services", ["-n", some, *beside, f"{both}service and not alone", *folders]))
+        listed.append(("alone", [slowest, "-m", f"{both}service and alone", *folders]))
     return listed
 
 
@@ -85,7 +90,10 @@ def run_pytest(arguments: list[str], sentinels: Path, run_id: str) -> int:
     code = subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment)
     if code < 0:
         running = ", ".join(sorted(file.read_text() for file in sentinels.iterdir())) or "no test"
-        print(f"tests: pytest died of {signal.Signals(-code).name} while running: {running}", flush=True)
+        print(
+            f"tests: pytest died of {signal.Signals(-code).name} while running: {running}",
+            flush=True,
+        )
     elif code == EXIT_NO_TESTS:
         print("tests: no test ran", flush=True)
     return code

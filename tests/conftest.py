@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import SERVICE_FOLDERS
+
 pytest_plugins = [
     "tests.fixtures.skips",
     "tests.fixtures.aio",
     "tests.fixtures.zookeeper",
     "fastbk.testing",
 ]
-
-# Folders whose tests start real processes: `slow` and `service` unless they say `fast`.
-SERVICE_FOLDERS = ("integration", "crash")
 
 settings.register_profile(
     "fast", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -56,7 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         is_alone = item.get_closest_marker("alone") is not None
-        if is_alone or (folder in SERVICE_FOLDERS and item.get_closest_marker("fast") is None):
+        if folder not in SERVICE_FOLDERS:
+            if is_alone or item.get_closest_marker("service") is not None:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: no phase that it is marked for looks here (tests/__init__.py)"
+                )
+        elif is_alone or item.get_closest_marker("fast") is None:
             item.add_marker("slow")
             item.add_marker("service")
             if item.get_closest_marker("soak") or item.get_closest_marker("perf"):

@@ -55,6 +55,8 @@ def test_who_runs_beside_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert titles_of({"slow"}) == titles_of(set()) == ["parallel"]
     assert workers[titles_of({"slow", "service"})[0]] == "2"
     assert workers[titles_of({"slow", "service", "alone"})[0]] == "0"
+    monkeypatch.setenv("SERVICES", "3")
+    assert "3" in next(arguments for title, arguments in tiers.phases() if title == "services")
 
 
 def test_what_measures_is_alone_and_what_starts_services_is_marked(
@@ -64,6 +66,8 @@ def test_what_measures_is_alone_and_what_starts_services_is_marked(
 
     class Item:
         """What the marking asks of an item."""
+
+        nodeid = "tests/unit/test_x.py::test_x"
 
         def __init__(self, place: str, *markers: str) -> None:
             self.path = pytestconfig.rootpath / "tests" / place / "test_x.py"
@@ -78,7 +82,7 @@ def test_what_measures_is_alone_and_what_starts_services_is_marked(
     items = [
         Item("unit"),
         Item("unit", "soak"),
-        Item("unit", "alone"),
+        Item("crash", "alone"),
         Item("crash"),
         Item("integration", "fast"),
         Item("integration", "perf"),
@@ -92,3 +96,6 @@ def test_what_measures_is_alone_and_what_starts_services_is_marked(
         {"fast"},
         {"perf", "slow", "service", "alone"},
     ]
+    for marker in ("alone", "service"):
+        with pytest.raises(pytest.UsageError, match="test_x"):
+            mark([Item("unit", marker)])  # type: ignore[arg-type, list-item]
