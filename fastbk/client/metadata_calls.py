@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
 from fastbk.client.config import ClientConfig
@@ -81,11 +81,13 @@ class MetadataCalls:
         self._uri = uri
         self._config = config
         self._store: MetadataStore | None = None if isinstance(uri, str) else uri
+        self._group = _group_of(self._store)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._opening = threading.Lock()
         self._watches: list[Watch] = []
         self._waiting: deque[_Waiting] = deque()
+        self._is_asked = False
         self._listing: _Listing | None = None
         self._is_single = not (isinstance(uri, str) and is_zookeeper(uri))
 
@@ -110,29 +112,38 @@ class MetadataCalls:
                     return await loop.run_in_executor(self._executor, self._call_store, call)
                 told: asyncio.Future[T] = loop.create_future()
                 self._waiting.append(_Waiting(call, told))
-                self._executor.submit(self._call_waiting, loop)
+                if not self._is_asked:
+                    self._is_asked = True
+                    loop.call_soon(self._ask, loop)  # behind all that this turn of the loop calls
                 return await told
         except TimeoutError:
             raise MetadataUnavailable(
                 f"the metadata store did not answer within {limit_s:g} s; read again before retrying"
             ) from None
 
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_asked = False
+        if self._executor is not None and self._waiting:
+            self._executor.submit(self._call_waiting, loop)
+
     def _call_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make the calls that wait, some of them together; with what they return their callers go on in one turn."""
-        made: list[_Waiting] = []
-        try:
-            store: object = self._opened() if len(self._waiting) > 1 else None
-            if isinstance(store, GroupingStore):
-                with store.group():
-                    self._call_some(made, TOGETHER_MAX)
-            else:
-                self._call_some(made, 1)
-        except BaseException as error:  # noqa: BLE001 -- it is the callers'
-            made = made or [self._waiting.popleft()]
-            for one in made:
-                one.error = error.copy() if isinstance(error, Error) else error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_tell_all, made)
+        while self._waiting:
+            made: list[_Waiting] = []
+            try:
+                self._opened()
+                if self._group is not None and len(self._waiting) > 1:
+                    with self._group():
+                        self._call_some(made, TOGETHER_MAX)
+                else:
+                    self._call_some(made, 1)
+            except BaseException as error:  # noqa: BLE001 -- it is the callers'
+                made = made or [self._waiting.popleft()]
+                for one in made:
+                    one.error = error.copy() if isinstance(error, Error) else error
+            if made:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(_tell_all, made)
 
     def _call_some(self, made: list[_Waiting], most: int) -> None:
         until_s = time.monotonic() + TOGETHER_S
@@ -157,6 +168,7 @@ class MetadataCalls:
                 if store is None:
                     assert isinstance(self._uri, str)
                     store = self._store = open_store(self._uri, self._config.metadata_timeout)
+                    self._group = _group_of(store)
         return store
 
     async def list_bookies(self) -> list[BookieRegistration]:
@@ -255,6 +267,7 @@ class MetadataCalls:
         """End the threads, and the store if it was opened here."""
         for watch in self._watches:
             watch.close()
+        self._ask(asyncio.get_running_loop())  # what was called in this turn of the loop
         executor, self._executor = self._executor, None
         if executor is not None:
             if self._store is not None and isinstance(self._uri, str):
@@ -265,6 +278,10 @@ class MetadataCalls:
                 await asyncio.wait([ended], timeout=timeout_s)
                 ending.shutdown(wait=False)
             executor.shutdown(wait=False)
+
+
+def _group_of(store: object) -> Callable[[], AbstractContextManager[None]] | None:
+    return store.group if isinstance(store, GroupingStore) else None
 
 
 def _tell_all(made: list[_Waiting]) -> None:

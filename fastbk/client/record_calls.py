@@ -49,6 +49,20 @@ class RecordCalls:
         """Return a ledger id that nobody had or will get, to be named somewhere before its ledger is created."""
         return await self._store.call(lambda store: store.next_ledger_id())
 
+    async def draw_and_change(self, named: Callable[[LedgerId], Change]) -> tuple[LedgerId, int]:
+        """Draw a ledger id and name it by the change that `named` makes of it, in one call; return it and the version.
+
+        `named` runs in a thread of the store's; what it raises is raised. A change that fails leaves an id that nobody
+        gets: MetadataConflict, MetadataUnavailable (then it may be named).
+        """
+
+        def call(store: MetadataStore) -> tuple[LedgerId, int]:
+            ledger_id = store.next_ledger_id()
+            (version,) = store.records.change([named(ledger_id)])
+            return ledger_id, version
+
+        return await self._store.call(call)
+
     async def retire_ledger_id(self, ledger_id: LedgerId) -> None:
         """Delete a ledger; where it was not created yet, see to it that it never will be, by nobody who is slow."""
         await self._store.call(lambda store: _retire(store, ledger_id))

@@ -117,6 +117,27 @@ class ChainStore:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, AGAIN_S_MAX)
 
+    async def name_ledger(
+        self, decide: Callable[[Chain, int], Chain], known: Known
+    ) -> tuple[int, Known]:
+        """Draw a ledger id and name it in the chain; return it, and what holds then. Raises as `change` does.
+
+        One call of metadata, unless somebody was faster.
+        """
+
+        def named(ledger_id: int) -> Change:
+            return Change(self._path, put_chain(decide(known.chain, ledger_id)), known.version)
+
+        if len(known.chain.rows) <= ROWS_MAX:
+            try:
+                ledger_id, version = await self._records.draw_and_change(named)
+            except MetadataConflict:
+                pass
+            else:
+                return ledger_id, Known(decide(known.chain, ledger_id), version)
+        ledger_id = await self._records.draw_ledger_id()
+        return ledger_id, await self.change(lambda chain: decide(chain, ledger_id), known)
+
     async def _spilled(self, chain: Chain) -> Chain:
         """Move old rows to pages where there are too many (INV-S4: the page is there before the chain names it)."""
         while len(chain.rows) > ROWS_MAX:

@@ -16,7 +16,7 @@ from fastbk.client.client import Client
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.observe import logs
 
-WORKS_MAX = 32
+WORKS_MAX = 64
 """Segments that are made or ended at once by one client, and streams that are opened."""
 LINE_EVERY_S = 1.0
 """In an outage thousands of streams try in vain every few seconds."""

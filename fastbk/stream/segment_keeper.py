@@ -86,6 +86,7 @@ class SegmentKeeper:
         self._created: tuple[LedgerWriter, StreamPolicy] | None = None
         self._pause_s = AGAIN_S
         self._is_stopped = False
+        self._is_last = False
         self._turn_s = time.monotonic()
         self._waits_for_turn = False
 
@@ -114,6 +115,7 @@ class SegmentKeeper:
     def want_no_more(self) -> None:
         """Make no more segments: what was begun of one that is not ready is left to whoever opens the stream next."""
         self._is_wanted = False
+        self._is_last = True
         self._work.set()
 
     def _wake(self) -> None:
@@ -191,6 +193,9 @@ class SegmentKeeper:
                 self._work.clear()
                 if not self._ending and not self._is_wanted:
                     self._idle.set()
+                    if self._is_last:
+                        self._task = None
+                        return
                     await self._work.wait()
                 elif not await self._next():
                     # Something new to do is looked at at once.
@@ -254,12 +259,11 @@ class SegmentKeeper:
             return self._reserved
         if len(self.known.chain.doomed) >= DOOMED_MANY:
             self.known = await delete_doomed(self._context, self.known)
-        ledger_id, epoch = await self._context.client.records.draw_ledger_id(), self._epoch
-        self.known = await self._context.store.change(
-            lambda chain: reserve(chain, epoch, ledger_id), self.known
+        epoch = self._epoch
+        self._reserved, self.known = await self._context.store.name_ledger(
+            lambda chain, ledger_id: reserve(chain, epoch, ledger_id), self.known
         )
-        self._reserved = ledger_id
-        return ledger_id
+        return self._reserved
 
     async def _create(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
         """Create the ledger that is reserved; where its id cannot be used, another one is reserved next time."""
@@ -288,9 +292,12 @@ class SegmentKeeper:
     # --- the last one -------------------------------------------------------------------------------------------
 
     async def _end(self, segment: SegmentWriter) -> None:
-        """Close the ledger, and say in the chain what it holds."""
+        """Close the ledger, and say in the chain what it holds; one that holds nothing leaves it, and is deleted."""
         try:
-            await segment.end()
+            if segment.records:
+                await segment.end()
+            else:
+                segment.ledger.abandon(ClientClosed("nothing was written to the segment"))
         except (LedgerFenced, LedgerClosed, NoSuchLedger):
             # Somebody recovers it: one who opens the stream, which ends us, or a person, which changes nothing: all
             # of it is acknowledged, so all of it stays.
