@@ -265,7 +265,7 @@ def _cursor_facts(info: CursorInfo, last_seq: int | None) -> dict[str, object]:
 
 
 async def _seal(client: Client, options: argparse.Namespace) -> int:
-    async with stream_of(client, options.stream).writer() as writer:
+    async with stream_of(client, options.stream).writer(over_quota=True) as writer:
         last = await writer.seal()
     if options.json:
         print_json(

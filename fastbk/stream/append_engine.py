@@ -146,7 +146,7 @@ class AppendEngine:
             if keeper.ready is not None:
                 return self._begin()
             if isinstance(keeper.trouble, QuotaExceeded):
-                self.fail(keeper.trouble)
+                self._refuse(keeper.trouble)
                 return None
             keeper.want()
             self._wait_for_first()
@@ -159,11 +159,17 @@ class AppendEngine:
         )
         if self._is_rolling and keeper.ready is not None:
             return None if segment.in_flight else self._roll_over()
-        if self._is_rolling and self.queue.groups and isinstance(keeper.trouble, QuotaExceeded):
-            # This segment is full, and its namespace as well: what was sent is kept, what comes next is refused.
-            if not segment.in_flight:
-                self.fail(keeper.trouble)
-            return None
+        if self._is_rolling and isinstance(keeper.trouble, QuotaExceeded):
+            if self._until_rolled:
+                self._is_rolling = (
+                    False  # who asked for it is told; the writer goes on in this segment
+                )
+                self._wake_rolled(keeper.trouble)
+            elif self.queue.groups:
+                # This segment is full, and its namespace as well: what was sent is kept, what comes next is refused.
+                if not segment.in_flight:
+                    self._refuse(keeper.trouble)
+                return None
         if self._is_rolling or self._age.is_ready_due(age_s) or self._is_used(segment, 0.5):
             keeper.want()
         return segment
@@ -173,7 +179,10 @@ class AppendEngine:
         return 0 < share * self._policy.roll_bytes <= segment.size_bytes
 
     async def roll(self) -> None:
-        """Return when another segment than now is written, which the next records go to, or the writer has ended."""
+        """Return when another segment than now is written, which the next records go to, or the writer has ended.
+
+        QuotaExceeded: there is no room for another one; this one is written as before.
+        """
         future: asyncio.Future[None] = self._loop.create_future()
         self._until_rolled.append(future)
         self._is_rolling = True
@@ -207,11 +216,13 @@ class AppendEngine:
         self._timers["age"] = self._loop.call_later(pause_s, self._look_at_age)
         self._segment_for_next()
 
-    def _wake_rolled(self) -> None:
+    def _wake_rolled(self, error: Error | None = None) -> None:
         waiting, self._until_rolled = self._until_rolled, []
         for future in waiting:
-            if not future.done():
+            if not future.done() and error is None:
                 future.set_result(None)
+            elif not future.done() and error is not None:
+                future.set_exception(error.copy())
 
     def _wait_for_first(self) -> None:
         if "first" not in self._timers:
@@ -300,6 +311,7 @@ class AppendEngine:
     def fail(self, error: Error) -> None:
         """End the writer, unless it has ended: the first cause counts (INV-S5)."""
         if self.failure is not None:
+            self.stop()
             return
         if isinstance(error, LedgerFenced | MetadataConflict):
             self.failure = WriterFenced(f"{self._name}: another writer has opened it: {error}")
@@ -311,6 +323,15 @@ class AppendEngine:
         self.stop()
         if self.segment is not None:
             self.segment.ledger.abandon(ClientClosed(str(self.failure), outcome="unknown"))
+        self._settle()
+
+    def _refuse(self, error: QuotaExceeded) -> None:
+        """End the writer for want of room: all that was sent is acknowledged, and the segment is ended behind it."""
+        self.failure = error.copy()
+        self.failure.__cause__ = error
+        self.roll_no_more()
+        if self.segment is not None:
+            self.keeper.end(self.segment)
         self._settle()
 
     def _settle(self) -> None:

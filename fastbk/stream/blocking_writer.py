@@ -10,10 +10,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
-from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout
+from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe import logs
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.bugs import as_error
@@ -352,5 +353,8 @@ class BlockingStreamWriter:
     ) -> None:
         if kind is None:
             self.close()
+        elif kind is QuotaExceeded:
+            with suppress(Error):
+                self.close()
         else:
             self.abort()

@@ -85,9 +85,10 @@ class PolicySource:
             for one, where in zip(found[:-1], self._paths, strict=False)
         ]
         self._last = effective([*(one.policy for one in above), own.policy])
+        names = [one.name for one in above]
         self._bounds = [
-            (one_id, one.policy.bytes_max, one.name)
-            for one_id, one in zip(self._ids, above, strict=True)
+            (one_id, one.policy.bytes_max, "/".join(names[1 : at + 1]))
+            for at, (one_id, one) in enumerate(zip(self._ids, above, strict=True))
             if one.policy.bytes_max
         ]
         self._versions = versions

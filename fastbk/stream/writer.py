@@ -16,6 +16,7 @@ from fastbk.errors import (
     LedgerFenced,
     MetadataConflict,
     QuorumTimeout,
+    QuotaExceeded,
     StreamSealed,
     WriterFailed,
     WriterFenced,
@@ -92,7 +93,8 @@ class StreamWriter:
     async def open(self) -> None:
         """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises.
 
-        QuotaExceeded: a namespace that it is in has as many bytes as it may; nobody was fenced.
+        QuotaExceeded: a namespace that it is in has as many bytes as it may; nobody was fenced. See the option
+        `over_quota`.
         """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(
@@ -101,7 +103,8 @@ class StreamWriter:
         self._context = await context_of(self._given)
         async with segment_works(self._context.client):
             policy = await self._context.policy()
-            self._context.check_room()  # before anybody is fenced for nothing
+            if not self._options.over_quota:
+                self._context.check_room()  # before anybody is fenced for nothing
             known = await self._take_over()
             # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
             await delete_doomed(self._context, known)
@@ -242,6 +245,7 @@ class StreamWriter:
 
         QuorumTimeout: no new one could be made, or the old one ended, within the client's `close_timeout`, which
         counts from when their turn has come among all streams of the client; the writer goes on, and rolls when it can.
+        QuotaExceeded: a namespace has no room for a new one; the writer goes on in the one it has.
         """
         await self.flush()
         engine = self._check()
@@ -296,6 +300,10 @@ class StreamWriter:
             return
         self._is_ending = True
         try:
+            if isinstance(engine.failure, QuotaExceeded):
+                with suppress(TimeoutError):  # its segment is being ended: see `AppendEngine`
+                    async with engine.keeper.in_time(self._context.client.config.close_timeout):
+                        await engine.keeper.until_idle()
             await self.flush()
             async with engine.keeper.in_time(self._context.client.config.close_timeout):
                 await self._end_segments(engine)
@@ -354,6 +362,9 @@ class StreamWriter:
     ) -> None:
         if kind is None:
             await self.close()
+        elif kind is QuotaExceeded:
+            with suppress(Error):
+                await self.close()
         else:
             self.abort()
 

@@ -26,6 +26,9 @@ class WriterOptions:
     """Entries that may be sent and not acknowledged; what comes meanwhile is packed."""
     first_segment_timeout: float = 30.0
     """How long the first append waits for its segment, in seconds, where one was tried to be made and could not."""
+    over_quota: bool = False
+    """Open also where a namespace has all bytes that it may: to end what a former writer left, or to seal the stream.
+    Nothing can be appended there all the same."""
 
     def __post_init__(self) -> None:
         for name in ("batch_bytes", "unacked_bytes_max", "entry_bytes_max", "entries_in_flight"):

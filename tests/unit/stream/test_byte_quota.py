@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from fastbk.errors import QuotaExceeded
+from fastbk.errors import AppendUnknown, QuotaExceeded, WriterFenced
 from fastbk.stream.catalog import Catalog
 from fastbk.stream.janitor import Janitor, JanitorOptions
 from fastbk.stream.namespace import Namespace
@@ -15,7 +16,8 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record
 from fastbk.stream.stream import Stream
-from tests.fixtures.fake_ledgers import Cluster
+from fastbk.stream.writer import StreamWriter
+from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client
 
 RECORD = b"x" * 1000
@@ -133,3 +135,110 @@ async def test_a_first_append_is_refused_at_once() -> None:
     with pytest.raises(QuotaExceeded):
         await writer.append(RECORD)
     assert isinstance(writer.failure, QuotaExceeded)
+
+
+async def full_writer(cluster: Cluster, path: str = "a") -> tuple[Stream, StreamWriter]:
+    """Return a stream in a namespace that has all it may, and its writer, who has a segment with room for three."""
+    space = namespace_of(cluster, path)
+    await space.create(PolicyPatch(bytes_max=500, roll_bytes=5000))
+    stream = await space.create_stream("s")
+    writer = stream.writer()
+    await writer.open()
+    await writer.append(RECORD)
+    await append_segments(await space.create_stream("other"), 1)
+    await counted(cluster)
+    return stream, writer
+
+
+async def refused(writer: StreamWriter) -> QuotaExceeded:
+    """Append until that is refused."""
+    with pytest.raises(QuotaExceeded) as told:
+        for _ in range(50):
+            await writer.append(RECORD)
+    return told.value
+
+
+def is_all_closed(cluster: Cluster) -> bool:
+    return all(ledger.metadata.is_closed for ledger in cluster.ledgers.values())
+
+
+@pytest.mark.parametrize("how", ["left", "closed", "waited for"])
+async def test_a_writer_that_is_refused_ends_its_segment(how: str) -> None:
+    cluster = Cluster()
+    stream, writer = await full_writer(cluster)
+    if how == "left":
+        with pytest.raises(QuotaExceeded):
+            await writer.__aexit__(QuotaExceeded, await refused(writer), None)
+            raise QuotaExceeded("as the block does")
+    elif how == "closed":
+        await refused(writer)
+        with pytest.raises(QuotaExceeded):
+            await writer.close()
+    else:
+        await refused(writer)
+        await asyncio.wait_for(writer._opened().keeper.until_idle(), 20)
+    info = await stream.info()
+    assert info.open_segments == 0 and is_all_closed(cluster)
+    async with stream.reader(tail=False) as reader:
+        assert len([one async for one in reader]) == info.records > 3
+    writer.abort()
+
+
+async def test_a_refused_writer_that_is_aborted_or_overtaken_ends() -> None:
+    cluster = Cluster()
+    stream, writer = await full_writer(cluster)
+    held = asyncio.Event()
+
+    class Held(Plan):
+        async def before(self, client: FakeClient, what: str) -> None:
+            if what == "close":
+                await held.wait()
+
+    cluster.plan = Held()
+    await refused(writer)
+    async with stream.writer(over_quota=True):
+        held.set()
+        cluster.plan = Plan()
+    await asyncio.wait_for(writer._opened().keeper.until_idle(), 20)
+    assert isinstance(writer.failure, QuotaExceeded)
+    writer.abort()
+    assert not [one for one in asyncio.all_tasks() if "SegmentKeeper" in repr(one.get_coro())]
+
+
+async def test_a_roll_for_which_there_is_no_room_is_told_and_the_writer_goes_on() -> None:
+    cluster = Cluster()
+    stream, writer = await full_writer(cluster)
+    with pytest.raises(QuotaExceeded):
+        await asyncio.wait_for(writer.roll(), 5)
+    assert (await writer.append(RECORD)).segment == 1
+    await writer.close()
+    assert (await stream.info()).open_segments == 0
+
+
+async def test_a_stream_over_its_quota_can_be_ended_and_sealed_but_not_appended_to() -> None:
+    cluster = Cluster()
+    stream, former = await full_writer(cluster)
+    with pytest.raises(QuotaExceeded):
+        await stream.writer().open()
+    with pytest.raises(QuotaExceeded):
+        async with stream.writer(over_quota=True) as writer:
+            assert (await stream.info()).open_segments == 0, "what the former one left is ended"
+            await writer.append(RECORD)
+    with pytest.raises((AppendUnknown, WriterFenced)):
+        await former.append(RECORD)
+    async with stream.writer(over_quota=True) as writer:
+        assert await writer.seal() == DLSN(1, 0, 0)
+    assert (await stream.info()).is_sealed and is_all_closed(cluster)
+
+
+async def test_the_refusal_names_the_namespace_with_its_path() -> None:
+    cluster = Cluster()
+    await namespace_of(cluster, "a").create()
+    _, writer = await full_writer(cluster, "a/b")
+    told = await refused(writer)
+    assert "namespace a/b has" in str(told) and str(told).startswith("a/b/s:")
+    await namespace_of(cluster, "").set_policy(PolicyPatch(bytes_max=10))
+    await namespace_of(cluster, "a/b").set_policy(PolicyPatch(bytes_max=10**9))
+    await counted(cluster)
+    with pytest.raises(QuotaExceeded, match=r"namespace \(the root\) has"):
+        await namespace_of(cluster, "a/b").stream("s").writer().open()
