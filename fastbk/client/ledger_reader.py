@@ -24,17 +24,18 @@ from fastbk.replication.reading import ReadRange
 
 
 class _Changes:
-    """What a watch tells of the metadata."""
+    """What a watch tells of the metadata. `listener` is called at each change while it is set."""
 
     def __init__(self) -> None:
         self.watch: Watch | None = None
         self.has_come = False
-        self.event = asyncio.Event()
+        self.listener: Callable[[], None] | None = None
 
     def tell(self) -> None:
         """The metadata has changed."""
         self.has_come = True
-        self.event.set()
+        if self.listener is not None:
+            self.listener()
 
 
 class LedgerReader:
@@ -261,9 +262,7 @@ class LedgerReader:
     async def _poll(self, position: EntryId, news: _Changes) -> LacNews:
         """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval`."""
         self._check()
-        if news.has_come:
-            news.has_come = False
-            await self._refresh()
+        await self._catch_up(news)
         options = PollOptions(wait_s=self._config.poll_interval, pacing=pacing_of(self._config))
         order = self._prefer.at(self._loop.time())
         poll = PollLac(self.ledger_id, self.metadata, position, options, order)
@@ -273,33 +272,49 @@ class LedgerReader:
             if runner.is_over and not done.done():
                 done.set_result(None)
 
+        following: asyncio.Task[None] | None = None
+
         async def follow_metadata() -> None:
-            while True:
-                await news.event.wait()
-                news.event.clear()
-                news.has_come = False
-                try:
-                    await self._refresh()
-                except Error as error:
-                    runner.end(error)
-                    return
-                poll.metadata_changed(self.metadata, self._loop.time())
-                runner.step()
+            try:
+                await self._catch_up(news)
+            except Error as error:
+                runner.end(error)
+                return
+            poll.metadata_changed(self.metadata, self._loop.time())
+            runner.step()
+
+        def changed() -> None:
+            nonlocal following
+            if following is None or following.done():
+                following = self._loop.create_task(follow_metadata())
 
         runner = Runner(poll, self._io, stepped)
         runner.start()
-        following = self._loop.create_task(follow_metadata())
+        # A poll may last for one record: there is a task only when there is something to follow.
+        news.listener = changed
         try:
             await done
         finally:
+            news.listener = None
             runner.stop()
-            following.cancel()
-            await asyncio.wait([following])
+            if following is not None:
+                following.cancel()
+                await asyncio.wait([following])
         heard = runner.value()
         if heard.lac < position and not self.metadata.is_closed:
             # A watch may be lost with its session: look for oneself now and then.
             await self._refresh()
         return heard
+
+    async def _catch_up(self, news: _Changes) -> None:
+        """Read the metadata until no change is left that came before."""
+        while news.has_come:
+            news.has_come = False
+            try:
+                await self._refresh()
+            except BaseException:
+                news.has_come = True
+                raise
 
     def _see(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
