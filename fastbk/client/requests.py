@@ -29,7 +29,10 @@ _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 class LedgerRequests:
-    """Encodes and decodes for one ledger, with its digest and password. Keeps no state between calls."""
+    """Encodes and decodes for one ledger, with its digest and password.
+
+    Keeps no state between calls, but the body of the LAC that was told last: it goes to each bookie.
+    """
 
     def __init__(
         self, ledger_id: LedgerId, digest_type: DigestType, password: bytes, flags: int = 0
@@ -39,6 +42,7 @@ class LedgerRequests:
         self.adds = codec.LedgerCodec(ledger_id, digest_type, password, flags)
         """Encodes the adds of the ledger's own writer, with `flags`."""
         self._password = password
+        self._told: tuple[EntryId, bytes] = (-1, b"")
         self._recovery = codec.LedgerCodec(ledger_id, digest_type, password, codec.FLAG_RECOVERY)
 
     def frame(self, request: BookieRequest, request_id: int) -> bytes | bytearray:
@@ -64,10 +68,12 @@ class LedgerRequests:
             wait_ms = int(request.wait_s * 1000)
             return codec.put_read_lac(request_id, ledger_id, request.previous, wait_ms, flags)
         if isinstance(request, TellLac):
-            body = make_lac_body(ledger_id, request.lac, self.digest_type, self._password)
-            return codec.put_write_lac(
-                request_id, ledger_id, request.lac, self.adds.master_key, body
-            )
+            lac, body = self._told
+            if lac != request.lac or not body:
+                lac = request.lac
+                body = make_lac_body(ledger_id, lac, self.digest_type, self._password)
+                self._told = (lac, body)
+            return codec.put_write_lac(request_id, ledger_id, lac, self.adds.master_key, body)
         if isinstance(request, ForceLedger):
             return codec.put_force(request_id, ledger_id)
         return self._add(request, request_id)

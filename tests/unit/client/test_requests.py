@@ -9,7 +9,8 @@ import pytest
 from fastbk.client.connection import Answer
 from fastbk.client.requests import LedgerRequests
 from fastbk.model.entry import DigestType, make_entry, make_lac_body
-from fastbk.replication.actions import AddEntry, AskLac, ReadEntries, ReadEntry
+from fastbk.native.client_codec import put_write_lac
+from fastbk.replication.actions import AddEntry, AskLac, ReadEntries, ReadEntry, TellLac
 from fastbk.wire.statuses import Status
 
 LEDGER = 9
@@ -115,3 +116,13 @@ def test_a_recovery_add_is_the_writers_frame_but_for_its_flag() -> None:
     differing = [at for at in range(len(frames[True])) if frames[True][at] != frames[False][at]]
     assert len(differing) == 1
     assert entry(7, 6, 100, b"data", DigestType.CRC32C) in frames[True]
+
+
+@pytest.mark.parametrize("kind", DIGESTS)
+def test_a_lac_is_told_with_its_own_body_however_often(kind: DigestType) -> None:
+    requests = requests_of(kind)
+    for request_id, lac in enumerate((0, 0, 1, 0), 1):
+        body = make_lac_body(LEDGER, lac, kind, b"pw")
+        frame = bytes(requests.frame(TellLac(lac), request_id))
+        expected = put_write_lac(request_id, LEDGER, lac, requests.adds.master_key, body)
+        assert frame == bytes(expected)
