@@ -277,6 +277,9 @@ class ReadAhead:
                 index_records = await self._take(row, batch)
                 if index_records is not None:
                     break
+                if row.is_open:
+                    # Whoever waits has it before the next poll is sent, which takes longer than all else of a record.
+                    await asyncio.sleep(0)
         is_empty = ledger.is_closed and ledger.metadata.last_entry_id < 0
         if is_empty or index_records == 0:
             plan.was_empty(row.number, row.ledger_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -11,6 +13,7 @@ from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk
+from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import filled, new_stream, writer_of
 
@@ -110,3 +113,34 @@ async def test_what_makes_no_sense_is_refused() -> None:
             await reader.read(0)
     with pytest.raises(ClientClosed):
         await reader.read()
+
+
+async def test_whoever_waits_has_a_record_before_the_next_poll_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    events: list[str] = []
+    context = await new_stream(cluster)
+    tail_batches = FakeReader.tail_batches
+
+    async def logged(self: FakeReader, first: int = 0) -> AsyncGenerator[FakeBatch, None]:
+        async with contextlib.aclosing(tail_batches(self, first)) as batches:
+            events.append("asked")
+            async for batch in batches:
+                yield batch
+                events.append("asked")
+
+    monkeypatch.setattr(FakeReader, "tail_batches", logged)
+    async with writer_of(cluster) as writer, StreamReader(context) as reader:
+
+        async def read() -> None:
+            await reader.read()
+            events.append("has it")
+
+        for _ in range(3):
+            waiting = asyncio.ensure_future(read())
+            await turns()
+            await writer.append(b"x")
+            await asyncio.wait_for(waiting, 5)
+            await turns()
+    assert events[:6] == ["asked", "has it"] * 3
