@@ -15,7 +15,13 @@ from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from fastbk.client.client import Client
-from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, StreamNotFound
+from fastbk.errors import (
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    StorageError,
+    StreamNotFound,
+)
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
@@ -219,6 +225,23 @@ class Catalog:
     async def change(self, changes: Sequence[Change]) -> None:
         """Do all of it or nothing."""
         await self.records.change(*changes)
+
+
+class Tries:
+    """The attempts at one change of names, of which at most one takes effect."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.may_have_done_it = False
+        """Whether one may have taken effect although it failed: its answer was lost."""
+
+    async def change(self, changes: Sequence[Change]) -> None:
+        """Do all of it or nothing."""
+        try:
+            await self._catalog.change(changes)
+        except Error as error:
+            self.may_have_done_it |= error.outcome != "not_written"
+            raise
 
 
 def _versioned(

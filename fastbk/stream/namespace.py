@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from fastbk.errors import ConfigError, StreamExists, StreamNotFound
-from fastbk.stream.catalog import Catalog, Place, label
+from fastbk.stream.catalog import Catalog, Place, Tries, label
 from fastbk.stream.listing import StreamInfo, entries_of, list_streams
 from fastbk.stream.names import check_name, split_path
 from fastbk.stream.namespace_bulk import check_below, delete_data, delete_namespace, unname
@@ -116,11 +116,14 @@ class Namespace:
         """
         new = (*self._path[:-1], check_name(name))
         seen: str | None = None
+        tries = Tries(self._catalog)
 
         async def attempt() -> None:
             nonlocal seen
             if seen is not None and await self._was_renamed(seen):
-                return  # by an attempt of ours, whose answer was lost
+                if tries.may_have_done_it:
+                    return
+                raise StreamNotFound(f"there is no namespace {label(self._path)}: it was renamed")
             place = await self._catalog.place(self._path)
             seen = seen or place.here.id
             if place.here.id != seen:
@@ -128,7 +131,7 @@ class Namespace:
             if new != self._path:
                 if await self._id_at(new) is not None:
                     raise StreamExists(f"the name {label(new)} is taken")
-                await self._catalog.change(namespace_renamed(place, name))
+                await tries.change(namespace_renamed(place, name))
 
         await self._catalog.until_decided(attempt)
         return Namespace(self._catalog, "/".join(new))
@@ -249,26 +252,29 @@ class Namespace:
         """Give a stream another name in this namespace. Writers and readers go on. Raises StreamExists."""
         check_name(old), check_name(new)
         seen: str | None = None
+        tries, full = Tries(self._catalog), label((*self._path, old))
 
         async def attempt() -> None:
             nonlocal seen
             if (
                 seen is not None
-                and (await self._catalog.stream_record(seen, old)).value.name != old
+                and (await self._catalog.stream_record(seen, full)).value.name != old
             ):
-                return  # an attempt of ours did it, and its answer was lost
+                if tries.may_have_done_it:
+                    return
+                raise StreamNotFound(f"there is no stream {full}: it was renamed")
             place = await self._catalog.place(self._path, old)
             target = (await self._entries(place, [new])).get(new)
             entry = place.leaf.value
             if entry is None or entry.kind != "stream" or entry.id != (seen or entry.id):
-                raise StreamNotFound(f"there is no stream {label((*self._path, old))}")
+                raise StreamNotFound(f"there is no stream {full}")
             seen = entry.id
             if old == new:
                 return
             if target is not None:
                 raise StreamExists(f"the name {label((*self._path, new))} is taken")
-            record = await self._catalog.stream_record(entry.id, old)
-            await self._catalog.change(stream_renamed(place, entry, record, new))
+            record = await self._catalog.stream_record(entry.id, full)
+            await tries.change(stream_renamed(place, entry, record, new))
 
         await self._catalog.until_decided(attempt)
         return self.stream(new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
 from fastbk.observe import logs
@@ -120,14 +121,17 @@ async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive
 
 
 async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
+    """Delete what is in a namespace now; what has got another name meanwhile is left to the next pass."""
     place = await catalog.place(path)
     async for entries in entries_of(catalog, place.here.id):
         for name, entry in entries:
             if entry.kind == "namespace":
-                await delete_namespace(catalog, (*path, name), recursive=True)
+                with suppress(StreamNotFound):  # somebody else has deleted or renamed it meanwhile
+                    await delete_namespace(catalog, (*path, name), recursive=True)
         names = [name for name, entry in entries if entry.kind == "stream"]
         for at in range(0, len(names), STREAMS_AT_ONCE):
-            ids = await unname(catalog, path, names[at : at + STREAMS_AT_ONCE])
+            some = names[at : at + STREAMS_AT_ONCE]
+            ids = await unname(catalog, path, some, missing_ok=True)
             await delete_data(catalog, list(ids.values()))
 
 
@@ -136,14 +140,15 @@ async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
 
     async def attempt() -> None:
         nonlocal seen
-        try:
-            place = await catalog.place(path)
-        except StreamNotFound:
-            if seen is None:
-                raise
-            return
+        if seen is not None:
+            raw = await catalog.records.read(namespace_path(seen))
+            if raw is None:
+                return  # an attempt of ours did it, or somebody else, which is the same
+            if get(NamespaceRecord, raw.value, namespace_path(seen)).name != path[-1]:
+                raise StreamNotFound(f"there is no namespace {label(path)}: it was renamed")
+        place = await catalog.place(path)
         if seen is not None and place.here.id != seen:
-            return  # ours is gone, and somebody made another one of that name
+            raise MetadataConflict(f"another namespace is {label(path)} just now")
         if await catalog.records.children(namespace_path(place.here.id)):
             raise NamespaceNotEmpty(f"{label(path)} has streams or namespaces in it")
         seen = place.here.id

@@ -28,7 +28,7 @@ class LosesOnce(Plan):
         if what == "metadata.change" and client is self.client and self.before_it is not None:
             before_it, self.before_it = self.before_it, None
             await before_it()
-            raise MetadataUnavailable("metadata is away")
+            raise MetadataUnavailable("metadata is away", outcome="not_written")
 
     async def after(self, client: FakeClient, what: str) -> None:
         if what == "metadata.change" and client is self.client and self.meanwhile is not None:
@@ -188,3 +188,69 @@ async def test_a_renaming_of_a_namespace_spares_what_got_the_name_meanwhile() ->
     assert streams == ["s"]
     assert await world.other.exists() and await world.other.stream_count() == 0
     assert not await Namespace(world.other._catalog, "b").exists()
+
+
+async def test_a_renaming_that_somebody_else_forestalled_is_not_told_as_done() -> None:
+    """What its own attempts surely did not do another one did: the stream has not the name that was asked for."""
+    world = await made()
+    await world.other.create_stream("s")
+
+    async def rename() -> None:
+        await world.other.rename_stream("s", "u")
+
+    world.plan.before_it = rename
+    with pytest.raises(StreamNotFound):
+        await world.mine.rename_stream("s", "t")
+    assert list(await world.ids()) == ["u"]
+
+
+async def test_a_renaming_of_a_namespace_that_somebody_else_forestalled_is_not_told_as_done() -> (
+    None
+):
+    world = await made()
+
+    async def rename() -> None:
+        await world.other.rename("c")
+
+    world.plan.before_it = rename
+    with pytest.raises(StreamNotFound):
+        await world.mine.rename("b")
+    assert await Namespace(world.other._catalog, "c").exists()
+    assert not await Namespace(world.other._catalog, "b").exists()
+
+
+async def test_a_namespace_goes_with_a_stream_that_was_renamed_in_it_meanwhile() -> None:
+    world = await made()
+    await world.other.create_streams(["s", "t"])
+
+    async def rename() -> None:
+        await world.other.rename_stream("s", "u")
+
+    world.plan.before_it = rename
+    await world.mine.delete(recursive=True)
+    assert not await world.other.exists()
+
+
+async def test_a_namespace_goes_with_one_below_it_that_somebody_else_deletes_meanwhile() -> None:
+    world = await made()
+    await world.other.namespace("first").create()
+    await world.other.namespace("second").create()
+
+    async def delete() -> None:
+        await world.other.namespace("second").delete()
+
+    world.plan.before_it = delete
+    await world.mine.delete(recursive=True)
+    assert not await world.other.exists()
+
+
+async def test_a_namespace_that_was_renamed_meanwhile_is_not_told_as_deleted() -> None:
+    world = await made()
+
+    async def rename() -> None:
+        await world.other.rename("c")
+
+    world.plan.before_it = rename
+    with pytest.raises(StreamNotFound):
+        await world.mine.delete()
+    assert await Namespace(world.other._catalog, "c").exists()
