@@ -5,7 +5,7 @@
     REPLAY=seed        one world as a readable trace, one column a node
     SHRINK=seed        the fewest faults and pieces of work that still break the same invariant
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl
-    STREAMS=n          worlds of streams instead; WORLDS=writers|whole  of one kind
+    STREAMS=n          worlds of streams instead; WORLDS=writers|whole|names  of one kind
     MUTATIONS=1        looks for a seed that finds each planted fault (ONLY=text, SECONDS_EACH=60): for finders.py
 
 A branch is a distinct (role, event, the node's event before, what the node is at); a counted seed has at least 200

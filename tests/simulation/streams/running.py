@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.simulation.streams.naming import run_names
 from tests.simulation.streams.whole import run_whole
 from tests.simulation.streams.world import run_seed
 
 REPORTS_MAX = 10
-KINDS: dict[str, Callable[[int], None]] = {"writers": run_seed, "whole": run_whole}
-"""Worlds of writers alone, and of all that uses a stream."""
+KINDS: dict[str, Callable[[int], None]] = {
+    "writers": run_seed,
+    "whole": run_whole,
+    "names": run_names,
+}
+"""Worlds of writers alone, of all that uses a stream, and of names that come, go and change."""
 
 
 def run_streams(first: int, seeds: int, only: str = "") -> int:

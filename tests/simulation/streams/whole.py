@@ -7,7 +7,7 @@ tails has to see a record that is appended alone, and what is left is compared w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from unittest.mock import patch
 
@@ -27,6 +27,7 @@ from fastbk.stream.writer import StreamWriter
 from fastbk.stream.writer_options import WriterOptions
 from tests.fixtures.fake_ledgers import FakeClient
 from tests.fixtures.fake_streams import new_stream
+from tests.simulation.streams.actors import Actors
 from tests.simulation.streams.facts import Broken, demand
 from tests.simulation.streams.holding import CursorFacts, Holding
 from tests.simulation.streams.loop import Clock, run_simulated
@@ -74,9 +75,8 @@ class WholeWorld(World):
             )
             for name in "pq"[: rng.randrange(3)]
         ]
-        self._is_over = False
         self._broken: BaseException | None = None
-        self._count = 0
+        self._processes = Actors(rng, self.cluster, self._check)
 
     # --- watching -----------------------------------------------------------------------------------------------
 
@@ -120,7 +120,9 @@ class WholeWorld(World):
             self.judge.step()
             self._plan = self.cluster.plan = WatchedPlan(rng, self.clock, self._effect)
             watchers = [
-                asyncio.ensure_future(Reading(self, self._client(), is_watcher=True).live())
+                asyncio.ensure_future(
+                    Reading(self, self._processes.client(), is_watcher=True).live()
+                )
                 for _ in range(rng.randint(1, 2))
             ]
             actors = [asyncio.ensure_future(one) for one in self._actors()]
@@ -128,54 +130,27 @@ class WholeWorld(World):
                 await self._some_writers(number)
                 self._shift(rng.choice([0, 0, -100, 50]))
                 self._check()
-            self._is_over = True
+            self._processes.over.set()
             await asyncio.gather(*actors)
             await self._heal(watchers)
 
     def _actors(self) -> list[Coroutine[None, None, None]]:
         rng = self.rng
         actors = [
-            self._again(lambda client: Reading(self, client).live())
+            self._processes.again(self._plan, lambda client: Reading(self, client).live())
             for _ in range(rng.randrange(3))
         ]
         for facts in self._cursors:
             for _ in range(rng.randint(1, 2)):
-                actors.append(
-                    self._again(lambda client, facts=facts: Holding(self, client, facts).live())  # type: ignore[misc]
-                )
-        actors += [self._again(self._janitor, 0.8) for _ in range(rng.randrange(3))]
-        actors += [self._again(self._truncate) for _ in range(rng.randrange(2))]
+                live = lambda client, facts=facts: Holding(self, client, facts).live()  # noqa: E731
+                actors.append(self._processes.again(self._plan, live))
+        again = self._processes.again
+        actors += [again(self._plan, self._janitor, 0.8) for _ in range(rng.randrange(3))]
+        actors += [again(self._plan, self._truncate) for _ in range(rng.randrange(2))]
         return actors
 
     def _shift(self, by_s: float) -> None:
         self.clock.shift(by_s)
-
-    def _client(self) -> FakeClient:
-        self._count += 1
-        return self.cluster.client(f"r{self._count}")
-
-    async def _again(
-        self, live: Callable[[FakeClient], Coroutine[None, None, None]], crashes: float = 0.4
-    ) -> None:
-        """Have one process after the other do this, each until it ends, crashes or is stopped."""
-        rng = self.rng
-        while not self._is_over:
-            client, over = self._client(), asyncio.Event()
-            if rng.random() < crashes:
-                self._plan.crash_at(client, rng.randint(1, 60), rng.random() < 0.5, over.set)
-            task = asyncio.ensure_future(live(client))
-            task.add_done_callback(lambda _, over=over: over.set())  # type: ignore[misc]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(rng.choice([0.1, 5, 60, 200])):
-                    await over.wait()
-            if not task.done():
-                client.crash()
-                task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
-            self._check()
-            await asyncio.sleep(rng.choice([0.01, 1, 20]))
 
     async def _janitor(self, client: FakeClient) -> None:
         rng = self.rng
@@ -226,7 +201,7 @@ class WholeWorld(World):
         self.clock.shift(last_s - self.clock.time() + self.policy.roll_age_s + 61)
         await self._pass_once()
         await self._append_alone(watchers)
-        context = self.context(self._client())
+        context = self.context(self._processes.client())
         known = await open_stream(context.client, context.store, new_owner())
         await delete_doomed(context, known)
         self._check()
@@ -244,7 +219,7 @@ class WholeWorld(World):
         demand(not lost, f"S2: {lost[:3]} were read, and are gone")
         await self._read_all([one.dlsn for one in records if one.dlsn >= chain.trim])
         for facts in self._cursors:
-            await Holding(self, self._client(), facts).drain(records)
+            await Holding(self, self._processes.client(), facts).drain(records)
         self._check()
         left = set(self.cluster.ledgers) - {
             row.ledger_id for row in self.judge.rows(self.judge.chain)
@@ -253,7 +228,7 @@ class WholeWorld(World):
 
     async def _pass_once(self) -> None:
         """One pass of a janitor, and nothing is left to be done (S9, S17, S18)."""
-        janitor = Janitor(self._client(), JanitorOptions(thorough_every=1))  # type: ignore[arg-type]
+        janitor = Janitor(self._processes.client(), JanitorOptions(thorough_every=1))  # type: ignore[arg-type]
         counts = await janitor.pass_once()
         self._check()
         demand(counts.errors == 0, "S18: the janitor could not work on the stream")
@@ -283,7 +258,7 @@ class WholeWorld(World):
 
     async def _append_alone(self, watchers: list[asyncio.Task[None]]) -> None:
         """A record that is appended alone, with default settings, is seen by all who tail (S16)."""
-        writer = StreamWriter(self.context(self._client()), WriterOptions())
+        writer = StreamWriter(self.context(self._processes.client()), WriterOptions())
         await writer.open()
         txid = self.next_txid = max(self.next_txid, writer.last_txid + 1)
         self.next_txid += 1
@@ -301,7 +276,7 @@ class WholeWorld(World):
     async def _read_all(self, expected: list[DLSN]) -> None:
         """A new reader delivers exactly what is there and was not truncated (S2, S7)."""
         found: list[DLSN] = []
-        async with StreamReader(self.context(self._client()), tail=False) as reader:
+        async with StreamReader(self.context(self._processes.client()), tail=False) as reader:
             async for record in reader:
                 assert not isinstance(record, Gap)
                 self.places.see(record)
