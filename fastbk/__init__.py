@@ -44,10 +44,15 @@ if TYPE_CHECKING:
         WriterFailed,
         WriterFenced,
     )
-    from fastbk.stream.client import connect
+    from fastbk.stream.client import Client, connect
+    from fastbk.stream.cursor import Cursor
+    from fastbk.stream.namespace import Namespace
     from fastbk.stream.policy import PolicyPatch
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid
+    from fastbk.stream.reader import StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
+    from fastbk.stream.stream import Stream
+    from fastbk.stream.writer import StreamWriter
 
 __version__ = "0.1.0"
 __all__ = [
@@ -58,8 +63,10 @@ __all__ = [
     "AtTxid",
     "BufferFull",
     "Chunk",
+    "Client",
     "ClientClosed",
     "ConfigError",
+    "Cursor",
     "CursorFenced",
     "DataLost",
     "DigestMismatch",
@@ -71,6 +78,7 @@ __all__ = [
     "LedgerFenced",
     "MetadataConflict",
     "MetadataUnavailable",
+    "Namespace",
     "NamespaceNotEmpty",
     "NoSuchEntry",
     "NoSuchLedger",
@@ -85,10 +93,13 @@ __all__ = [
     "RecordTooLarge",
     "ReplicationConflict",
     "StorageError",
+    "Stream",
     "StreamBusy",
     "StreamExists",
     "StreamNotFound",
+    "StreamReader",
     "StreamSealed",
+    "StreamWriter",
     "TxidOutOfOrder",
     "Unauthorized",
     "WeakQuorumWarning",
@@ -98,7 +109,13 @@ __all__ = [
     "connect",
 ]
 _HOMES = {
+    "Client": "fastbk.stream.client",
     "connect": "fastbk.stream.client",
+    "Namespace": "fastbk.stream.namespace",
+    "Stream": "fastbk.stream.stream",
+    "StreamReader": "fastbk.stream.reader",
+    "StreamWriter": "fastbk.stream.writer",
+    "Cursor": "fastbk.stream.cursor",
     "PolicyPatch": "fastbk.stream.policy",
     "DLSN": "fastbk.stream.positions",
     "AtSeq": "fastbk.stream.positions",

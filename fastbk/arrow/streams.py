@@ -110,7 +110,7 @@ def read_stream(
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _reader(stream: BlockingStream, first: Start, end: Start | None) -> BlockingStreamReader:
+def _reader(stream: BlockingStream, first: Start, end: Start | None) -> BlockingStreamReader[Gap]:
     is_exact = isinstance(end, DLSN)
     return stream.reader(
         first, end=end, tail=is_exact, prefetch_bytes=_PREFETCH_BYTES, on_gap="yield"
@@ -122,7 +122,7 @@ class _Parts:
 
     def __init__(
         self,
-        reader: BlockingStreamReader,
+        reader: BlockingStreamReader[Gap],
         end: Start | None,
         rows_max: int,
         bytes_max: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fastbk.cli.stream_options import START_HELP, start_of, stream_of
 from fastbk.cli.stream_output import print_gap, print_record
@@ -78,7 +78,7 @@ async def _print(
     if options.max is not None and options.max < 1:
         raise ConfigError("--max must be 1 or more")
     left = options.max
-    on_gap = "yield" if options.on_gap == "tell" else "raise"
+    on_gap: Literal["raise", "yield"] = "yield" if options.on_gap == "tell" else "raise"
     async with stream.reader(start, end=end, tail=tail, on_gap=on_gap) as reader:
         async for chunk in reader.chunks(max_wait=0.0):
             if isinstance(chunk, Gap):

@@ -192,7 +192,7 @@ class Demo:
         digest = ChainedDigest()
         async with stream.reader("earliest") as reader:
             async for record in reader:
-                digest.add(record.key, record.payload)  # type: ignore[union-attr]
+                digest.add(record.key, record.payload)
                 self._screen.progress(f"{stream.path}: {digest.records:,} records")
         return digest
 
@@ -200,7 +200,7 @@ class Demo:
         digest = ChainedDigest()
         async with stream.reader("earliest") as reader:
             async for chunk in reader.chunks():
-                for record in chunk:  # type: ignore[union-attr]
+                for record in chunk:
                     digest.add(record.key, record.payload)
         return digest
 
@@ -240,7 +240,7 @@ class Demo:
         rest: list[Item] = []
         async with stream.reader("earliest", tail=False) as reader:
             async for record in reader:
-                rest.append(Item(record.key or b"", bytes(record.payload)))  # type: ignore[union-attr]
+                rest.append(Item(record.key or b"", bytes(record.payload)))
         is_same = is_gone and rest == self._packages[half:]
         self._screen.say(
             f"truncated the packages at {cut}: {format_count(len(rest), 'record')} are left, "

@@ -55,8 +55,6 @@ async def _records_of(context: StreamContext, row: Segment) -> int:
                 break
             at += PART_ENTRIES
         if last is None:
-            raise Error(
-                f"{context.name}: segment {row.number} has no record, and one behind it has"
-            )
+            raise Error(f"{context.name}: segment {row.number} has no record, and one behind it has")
         head = head_of(last)
         return head.first_record + head.record_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fastbk.stream.blocking_reader import BlockingStreamReader
     from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.drafts import Draft
-    from fastbk.stream.records import Record
+    from fastbk.stream.read_options import CursorOptions, ReaderOptions
+    from fastbk.stream.records import Gap, Record
     from fastbk.stream.search import Position
     from fastbk.stream.segments import SegmentInfo
 
@@ -167,18 +168,51 @@ class BlockingStream:
             self._loop, lambda: self._inner().writer(create=create, **options), known
         )
 
-    def reader(self, start: Start = "earliest", **options: Any) -> BlockingStreamReader:  # noqa: ANN401 -- as there
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> BlockingStreamReader: ...
+
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[ReaderOptions],
+    ) -> BlockingStreamReader[Gap]: ...
+
+    def reader(self, start: Start = "earliest", **options: Any) -> BlockingStreamReader[Gap]:
         """Return a reader from `start` on; options as the asyncio stream's."""
         from fastbk.stream.blocking_reader import BlockingStreamReader
 
         return BlockingStreamReader(self._loop, lambda: self._inner().reader(start, **options))
 
+    @overload
     def cursor(
         self,
         name: str,
-        start: Start = "earliest",
-        **options: Any,  # noqa: ANN401 -- as there
-    ) -> BlockingCursor:
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> BlockingCursor: ...
+
+    @overload
+    def cursor(
+        self,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> BlockingCursor[Gap]: ...
+
+    def cursor(self, name: str, start: Start = "earliest", **options: Any) -> BlockingCursor[Gap]:
         """Return a durable cursor; options as the asyncio stream's."""
         from fastbk.stream.blocking_cursor import BlockingCursor
 

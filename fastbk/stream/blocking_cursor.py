@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 from fastbk.errors import Error
 from fastbk.stream.blocking_loop import BlockingLoop
@@ -14,6 +15,7 @@ from fastbk.stream.cursor import Cursor, check_done
 from fastbk.stream.cursor_backlog import Backlog
 from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.read_options import Told
 from fastbk.stream.records import Chunk, Gap, Record
 
 ACKS_WAITING_MAX = 1000
@@ -23,20 +25,20 @@ ACKS_WAITING_MAX = 1000
 class PendingAck:
     """An acknowledgement; `result()` waits until it survives any crash. Not waiting for it is fine, too."""
 
-    __slots__ = ("_cursor",)
+    __slots__ = ("_flush",)
 
-    def __init__(self, cursor: BlockingCursor) -> None:
-        self._cursor = cursor
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
 
     def result(self) -> None:
         """Have it kept now. Raises CursorFenced, and what keeps it from that."""
-        self._cursor.flush()
+        self._flush()
 
 
-class BlockingCursor(BlockingRecords[Cursor]):
+class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
     """A durable cursor; made by `Stream.cursor(name)` of `fastbk.sync`. The rules are the asyncio cursor's."""
 
-    def __init__(self, loop: BlockingLoop, make: Callable[[], Cursor]) -> None:
+    def __init__(self, loop: BlockingLoop, make: Callable[[], Cursor[Gap]]) -> None:
         super().__init__(loop, make)
         self._acks: deque[tuple[Record | Chunk | DLSN, Mapping[str, int | str] | None]] = deque()
         self._ack_lock = threading.Lock()
@@ -44,7 +46,7 @@ class BlockingCursor(BlockingRecords[Cursor]):
 
     def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
-    ) -> Iterator[Chunk | Gap]:
+    ) -> Iterator[Chunk | Told]:
         """Yield records that are not done, in chunks."""
         return self._iterate((max_records, max_bytes, 0.0))
 
@@ -53,7 +55,7 @@ class BlockingCursor(BlockingRecords[Cursor]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Gap | None:
+    ) -> Chunk | Told | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
         inner = self._opened()
         rest = self._rest()
@@ -65,7 +67,7 @@ class BlockingCursor(BlockingRecords[Cursor]):
             await self._close_source()
             return await inner.read(max_records, max_bytes, timeout)
 
-        return self._loop.call(some)
+        return cast("Chunk | Told | None", self._loop.call(some))
 
     def ack(
         self, up_to: Record | Chunk | DLSN, *, data: Mapping[str, int | str] | None = None
@@ -82,7 +84,7 @@ class BlockingCursor(BlockingRecords[Cursor]):
             self._loop.loop().call_soon_threadsafe(self._take_acks)
         elif waiting > ACKS_WAITING_MAX:
             self._loop.call_plain(self._take_acks)
-        return PendingAck(self)
+        return PendingAck(self.flush)
 
     def _take_acks(self) -> None:
         inner = self._opened()

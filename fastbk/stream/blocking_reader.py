@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, cast
 
 from fastbk.errors import ClientClosed, Error
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.read_options import Told
 from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
@@ -18,10 +19,10 @@ CHUNK_RECORDS = 1000
 CHUNK_BYTES = 1 << 20
 
 
-class Source(Protocol):
+class Source(Protocol[Told]):
     """What is read on the loop: a reader, or a cursor."""
 
-    def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | Gap]:
+    def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | Told]:
         """Yield chunks."""
 
     async def __aenter__(self) -> object: ...
@@ -34,10 +35,10 @@ class Source(Protocol):
     ) -> None: ...
 
 
-Inner = TypeVar("Inner", bound=Source)
+Inner = TypeVar("Inner", bound=Source[Gap])
 
 
-class BlockingRecords(Generic[Inner]):
+class BlockingRecords(Generic[Inner, Told]):
     """What readers and cursors share: iteration by records and by chunks. Not for several threads at once."""
 
     def __init__(self, loop: BlockingLoop, make: Callable[[], Inner]) -> None:
@@ -135,7 +136,7 @@ class BlockingRecords(Generic[Inner]):
         self._held = None
         return held[at:] if held is not None and at < len(held) else None
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record | Told]:
         """Yield records (and Gaps, with on_gap="yield"), until the end if it has one; then it is closed."""
         if self._inner is None:
             self.open()
@@ -149,25 +150,25 @@ class BlockingRecords(Generic[Inner]):
                 self.close()
                 return
             if isinstance(item, Gap):
-                yield item  # type: ignore[misc]
+                yield cast("Told", item)
             else:
                 self._held, self._at = item, 0
 
-    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | Gap]:
+    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | Told]:
         if self._inner is None:
             self.open()
         rest = self._rest()
         if rest is not None:
             yield rest
         while (item := self._pull(wish)) is not None:
-            yield item
+            yield cast("Chunk | Told", item)
 
 
-class BlockingStreamReader(BlockingRecords[StreamReader]):
+class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
     """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in reader` opens and closes it."""
 
     def _chunks(
-        self, inner: StreamReader, wish: tuple[int, int, float]
+        self, inner: StreamReader[Gap], wish: tuple[int, int, float]
     ) -> AsyncIterator[Chunk | Gap]:
         return inner.chunks(*wish)
 
@@ -176,7 +177,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         max_wait: float = 0.0,
-    ) -> Iterator[Chunk | Gap]:
+    ) -> Iterator[Chunk | Told]:
         """Yield chunks of records, as the asyncio reader's `chunks` does."""
         return self._iterate((max_records, max_bytes, max_wait))
 
@@ -198,7 +199,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Gap:
+    ) -> Chunk | Told:
         """Return the next records in one chunk, an empty one after `timeout` seconds."""
         inner = self._opened()
         rest = self._rest()
@@ -210,7 +211,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader]):
             await self._close_source()
             return await inner.read(max_records=max_records, max_bytes=max_bytes, timeout=timeout)
 
-        return self._loop.call(some)
+        return cast("Chunk | Told", self._loop.call(some))
 
     @property
     def is_at_end(self) -> bool:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from types import TracebackType
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, Never, Self, TypeAlias, Unpack, cast, overload
 
 from fastbk.errors import ClientClosed, ConfigError, Error
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_backlog import Backlog, backlog_of
 from fastbk.stream.cursor_delivery import CursorDelivery
-from fastbk.stream.cursor_flusher import CursorFlusher
+from fastbk.stream.cursor_flusher import CursorFlusher, Kept
 from fastbk.stream.cursor_keeper import CursorKeeper
 from fastbk.stream.cursor_opening import CursorWish, start_of, take_over
 from fastbk.stream.cursor_state import NONE
 from fastbk.stream.cursor_store import path_of
 from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.read_options import CursorOptions, Told
 from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
@@ -27,26 +28,35 @@ CHUNK_RECORDS = 1000
 CHUNK_BYTES = 1 << 20
 
 
-class Kept:
-    """What `ack` returns: awaiting it has the acknowledgement kept at once; not awaiting it is fine, too."""
-
-    __slots__ = ("_changes", "_flusher")
-
-    def __init__(self, flusher: CursorFlusher, changes: int) -> None:
-        self._flusher = flusher
-        self._changes = changes
-
-    def __await__(self) -> Generator[object, None, None]:
-        return self._flusher.until(self._changes).__await__()
-
-
-class Cursor:
+class Cursor(Generic[Told]):
     """Reads a stream from its mark on, and keeps what is done; made by `Stream.cursor(name)`.
 
     `async with` opens it: whoever held it before is fenced, and finds out (CursorFenced) when it next has something
     to keep. Leaving the block keeps all that was acknowledged. What was acknowledged and not kept when a process dies
     is delivered again (INV-S10). Not for several tasks to read from at once; acknowledging from any is fine.
     """
+
+    @overload
+    def __init__(
+        self: Cursor[Never],
+        context: ContextLike,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Cursor[Gap],
+        context: ContextLike,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -157,7 +167,7 @@ class Cursor:
             self._parts.flusher.abort()
             await self._parts.reader.__aexit__(None, None, None)
 
-    async def __aenter__(self) -> Cursor:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -176,10 +186,10 @@ class Cursor:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Cursor:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record | Gap:
+    async def __anext__(self) -> Record | Told:
         """Return the next record that is not done; with `on_gap="yield"` also Gaps."""
         while True:
             parts = self._alive()
@@ -192,7 +202,7 @@ class Cursor:
             if item is None:
                 raise StopAsyncIteration
             if isinstance(item, Gap):
-                return item
+                return cast("Told", item)
             self._records, self._chunk, self._handed_out = iter(item), item, 0
 
     def _forget_chunk(self) -> None:
@@ -208,19 +218,20 @@ class Cursor:
 
     async def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
-    ) -> AsyncGenerator[Chunk | Gap, None]:
+    ) -> AsyncGenerator[Chunk | Told, None]:
         """Yield records that are not done, in chunks: one ends where something done follows. Ends as iteration does."""
         while (item := await self._delivery().next(max_records, max_bytes, None)) is not None:
-            yield item
+            yield cast("Chunk | Told", item)
 
     async def read(
         self,
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Gap | None:
+    ) -> Chunk | Told | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
-        return await self._delivery().next(max_records, max_bytes, timeout)
+        item = await self._delivery().next(max_records, max_bytes, timeout)
+        return cast("Chunk | Told | None", item)
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
@@ -371,7 +382,7 @@ class _Parts:
         self,
         context: StreamContext,
         acks: CursorAcks,
-        reader: StreamReader,
+        reader: StreamReader[Gap],
         flusher: CursorFlusher,
         delivery: CursorDelivery,
         epoch: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe import logs
@@ -191,3 +191,16 @@ class CursorFlusher:
         self._is_closing = True
         self._task.cancel()
         self._end(self.failure or ClientClosed(f"cursor {self._name} was given up"))
+
+
+class Kept:
+    """What `ack` returns: awaiting it has the acknowledgement kept at once; not awaiting it is fine, too."""
+
+    __slots__ = ("_changes", "_flusher")
+
+    def __init__(self, flusher: CursorFlusher, changes: int) -> None:
+        self._flusher = flusher
+        self._changes = changes
+
+    def __await__(self) -> Generator[object, None, None]:
+        return self._flusher.until(self._changes).__await__()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Generic, Literal, Never, Self, Unpack, cast, overload
 
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.stream.chain_follower import ChainFollower
@@ -15,6 +15,7 @@ from fastbk.stream.gaps import error_of
 from fastbk.stream.lag import Lag, lag_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.read_ahead import ReadAhead
+from fastbk.stream.read_options import ReaderOptions, Told
 from fastbk.stream.reader_front import ReaderFront
 from fastbk.stream.records import Chunk, Gap, Record, chunk_of
 from fastbk.stream.search import (
@@ -30,7 +31,7 @@ from fastbk.stream.segment_search import Key
 CHUNK_BYTES = 1024 * 1024
 
 
-class StreamReader:
+class StreamReader(Generic[Told]):
     """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` opens it.
 
     `async for record in reader` yields records, `chunks()` many at once (INV-S11). What was truncated or lost is an
@@ -38,6 +39,26 @@ class StreamReader:
     (NotEnoughBookies, MetadataUnavailable) end no reader: the next call goes on where it was. Cancelling a call leaves
     `position` at the first record that was not handed out.
     """
+
+    @overload
+    def __init__(
+        self: StreamReader[Never],
+        context: ContextLike,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: StreamReader[Gap],
+        context: ContextLike,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -125,7 +146,7 @@ class StreamReader:
         if self._follower is not None:
             await self._follower.stop()
 
-    async def __aenter__(self) -> StreamReader:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -144,10 +165,10 @@ class StreamReader:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> StreamReader:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record | Gap:
+    async def __anext__(self) -> Record | Told:
         """Return the next record, or Gap. Ends behind the last record of a sealed stream, or at the end asked for."""
         front = self._front
         if front is not None and front.has_record(self._follower):
@@ -159,7 +180,7 @@ class StreamReader:
 
     async def chunks(
         self, max_records: int = 1000, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
-    ) -> AsyncGenerator[Chunk | Gap, None]:
+    ) -> AsyncGenerator[Chunk | Told, None]:
         """Yield chunks of 1 to `max_records` records; of Gaps with `on_gap="yield"` only. Ends as iteration does.
 
         `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
@@ -173,7 +194,7 @@ class StreamReader:
         max_records: int = 1000,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Gap:
+    ) -> Chunk | Told:
         """Return up to `max_records` as soon as one is there; an empty chunk after `timeout` seconds, or at the end."""
         front, _ = self._opened()
         item = await self._next(max_records, max_bytes, timeout, 0.0)
@@ -189,7 +210,7 @@ class StreamReader:
 
     async def _next(
         self, max_records: int, max_bytes: int, timeout_s: float | None, fill_s: float
-    ) -> Chunk | Gap | None:
+    ) -> Chunk | Told | None:
         """Return what comes next; None at the end, or when the time is over."""
         if max_records < 1 or max_bytes < 1:
             raise ConfigError("max_records and max_bytes must be at least 1")
@@ -247,7 +268,7 @@ class StreamReader:
         if ahead.error is not None:
             raise ahead.error.copy()
 
-    def _passed(self, gap: Gap) -> Gap:
+    def _passed(self, gap: Gap) -> Told:
         front, _ = self._opened()
         if self._on_gap == "raise":
             raise error_of(self._context.name, gap)
@@ -255,7 +276,7 @@ class StreamReader:
             self._retire()
         front.pass_by(gap)
         self._moved.set()
-        return gap
+        return cast("Told", gap)
 
     # --- where it is --------------------------------------------------------------------------------------------
 

@@ -79,9 +79,7 @@ def key_of(start: AtTxid | AtTime | AtSeq | str) -> Key:
         return Key("time", to_us(start.time))
     if isinstance(start, AtSeq):
         return Key("seq", start.seq)
-    raise ConfigError(
-        f"{start!r} is no position: a DLSN, AtTxid, AtTime, AtSeq, earliest or latest"
-    )
+    raise ConfigError(f"{start!r} is no position: a DLSN, AtTxid, AtTime, AtSeq, earliest or latest")
 
 
 async def find(
@@ -283,7 +281,9 @@ async def tail_position(context: StreamContext, *, fresh: bool = True) -> Positi
         return None
     segment_number, entry, _ = chain.last_dlsn
     behind = DLSN(segment_number, entry + 1, 0)
-    return Position(chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.last_time_us, behind)
+    return Position(
+        chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.last_time_us, behind
+    )
 
 
 def _position_of(chunk: Chunk) -> Position:

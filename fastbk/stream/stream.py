@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from fastbk.errors import StreamNotFound
 from fastbk.stream.catalog import Catalog, label
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from fastbk.stream.cursor import Cursor
     from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.drafts import Draft
+    from fastbk.stream.read_options import CursorOptions, ReaderOptions
     from fastbk.stream.reader import StreamReader
-    from fastbk.stream.records import Record
+    from fastbk.stream.records import Gap, Record
     from fastbk.stream.search import Position
     from fastbk.stream.segments import SegmentInfo
     from fastbk.stream.writer import StreamWriter
@@ -133,7 +134,25 @@ class Stream:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def reader(self, start: Start = "earliest", **options: Any) -> StreamReader:  # noqa: ANN401 -- StreamReader's own
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> StreamReader: ...
+
+    @overload
+    def reader(
+        self,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[ReaderOptions],
+    ) -> StreamReader[Gap]: ...
+
+    def reader(self, start: Start = "earliest", **options: Any) -> StreamReader[Gap]:
         """Return a reader from `start` on; `async with` opens it. Options: those of `StreamReader`."""
         from fastbk.stream.reader import StreamReader
 
@@ -185,12 +204,27 @@ class Stream:
 
     # --- cursors ------------------------------------------------------------------------------------------------
 
+    @overload
     def cursor(
         self,
         name: str,
-        start: Start = "earliest",
-        **options: Any,  # noqa: ANN401 -- Cursor's own
-    ) -> Cursor:
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> Cursor: ...
+
+    @overload
+    def cursor(
+        self,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> Cursor[Gap]: ...
+
+    def cursor(self, name: str, start: Start = "earliest", **options: Any) -> Cursor[Gap]:
         """Return a durable cursor; `async with` makes it, or takes it over. Options: `Cursor`. Raises ConfigError."""
         from fastbk.stream.cursor import Cursor
 

@@ -1,0 +1,78 @@
+"""What users' own code looks like to mypy --strict: no asserts, no ignores where nothing can go wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.style.tree import ROOT
+
+SNIPPET = '''
+from typing import assert_type
+
+import fastbk
+import fastbk.sync
+from fastbk import Chunk, Gap, Record
+
+
+async def of_asyncio(client: fastbk.Client) -> None:
+    stream = client.namespace("shop").stream("orders")
+    async with stream.reader("earliest", tail=False) as reader:
+        async for record in reader:
+            assert_type(record, Record)
+        async for chunk in reader.chunks(max_records=10):
+            assert_type(chunk, Chunk)
+        assert_type(await reader.read(timeout=1), Chunk)
+    async with stream.reader(on_gap="yield") as gaps:
+        async for item in gaps:
+            assert_type(item, Record | Gap)
+        assert_type(await gaps.read(), Chunk | Gap)
+    async with stream.cursor("billing", flush_interval=0.1) as cursor:
+        async for record in cursor:
+            cursor.ack(record)
+        assert_type(await cursor.read(), Chunk | None)
+    async with stream.cursor("billing", on_gap="yield") as told:
+        async for item in told:
+            assert_type(item, Record | Gap)
+    stream.reader(prefetch=1)  # wrong
+    stream.cursor("billing", on_gap="skip")  # wrong
+
+
+def without_await(client: fastbk.sync.Client) -> None:
+    stream = client.namespace("shop").stream("orders")
+    for record in stream.reader(tail=False):
+        assert_type(record, Record)
+    with stream.reader(on_gap="yield") as reader:
+        for item in reader:
+            assert_type(item, Record | Gap)
+        for some in reader.chunks():
+            assert_type(some, Chunk | Gap)
+        assert_type(reader.read(), Chunk | Gap)
+    with stream.cursor("billing") as cursor:
+        for record in cursor:
+            cursor.ack(record).result()
+    stream.cursor("billing", flush_acks="often")  # wrong
+
+
+def total(reader: fastbk.StreamReader, cursor: fastbk.Cursor, stream: fastbk.Stream) -> int:
+    """Names stand for what most use, without parameters."""
+    return reader.position.segment + cursor.mark_seq + len(stream.name)
+'''
+
+
+def test_iteration_is_typed_by_what_is_handed_out(tmp_path: Path) -> None:
+    """Only the lines that are marked are wrong."""
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(SNIPPET)
+    result = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--no-error-summary",
+            "--cache-dir", str(tmp_path / "cache"), str(snippet),
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    found = {int(line) for line in re.findall(r"snippet\.py:(\d+): error", result.stdout)}
+    wrong = {at for at, line in enumerate(SNIPPET.split("\n"), 1) if line.endswith("# wrong")}
+    assert found == wrong, result.stdout + result.stderr
