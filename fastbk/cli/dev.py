@@ -224,6 +224,7 @@ def _announce(
                 "data": str(cluster.data),
                 "seconds": round(seconds, 3),
                 "janitor": janitor.pid,
+                "janitor_http": f"http://127.0.0.1:{janitor.http_port}",
                 "bookies": [
                     {
                         "id": bookie.name,
@@ -247,6 +248,7 @@ def _announce(
                 f"  http://127.0.0.1:{bookie.http_port}/metrics"
                 + ("  READS ONLY" if bookie.reads_only else "")
             )
+        print(f"  janitor  http://127.0.0.1:{janitor.http_port}/metrics")
         print(f"metadata: {cluster.metadata_uri}")
         print("in another terminal:")
         print(f"  {_export(cluster.metadata_uri)}")

@@ -237,11 +237,17 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
         return 0
     if not found:
         note(f"{options.stream} has no cursors")
+        return 0
+    rows = [("cursor", "mark", "behind", "data", "holder")]
     for one in found:
         backlog = one["backlog"]
-        behind = "-" if backlog is None else f"{format_count(int(str(backlog)), 'record')} behind"
-        holds = "holds" if one["holds"] else "holds nothing"
-        print(f"{one['cursor']}\t{one['mark']}\t{behind}\t{holds}\t{one['holder']}")
+        behind = "-" if backlog is None else format_count(int(str(backlog)), "record")
+        held = "held" if one["holds"] else "not held"
+        rows.append((str(one["cursor"]), str(one["mark"]), behind, held, str(one["holder"] or "-")))
+    widths = [max(len(row[at]) for row in rows) for at in range(5)]
+    for row in rows:
+        cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
     return 0
 
 

@@ -30,6 +30,10 @@ def add_verb_of_one(verbs: Verbs, name: str, text: str, what: str) -> argparse.A
     return parser
 
 
+ENDLESS = ("tail", "watch")
+"""Verbs that Ctrl-C is the usual end of: no failure, and nothing to be said."""
+EXIT_INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C ended."""
 EXAMPLES = {
     "STREAM": "namespace and name, such as shop/orders",
     "NAMESPACE": "such as shop/eu",
@@ -38,7 +42,12 @@ EXAMPLES = {
 
 def run_verb(options: argparse.Namespace, verbs: Mapping[str, Verb]) -> int:
     """Connect to the cluster and run the verb that was chosen; return its exit code."""
-    return asyncio.run(_connected(metadata_uri(options), verbs[options.verb], options))
+    try:
+        return asyncio.run(_connected(metadata_uri(options), verbs[options.verb], options))
+    except KeyboardInterrupt:
+        if options.verb not in ENDLESS:
+            raise
+        return EXIT_INTERRUPTED
 
 
 async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:

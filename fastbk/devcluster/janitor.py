@@ -22,6 +22,8 @@ class DevJanitor:
         self._metadata_uri = metadata_uri
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
+        self.http_port = 0
+        """Where its page is, while it runs."""
 
     @property
     def is_running(self) -> bool:
@@ -39,6 +41,7 @@ class DevJanitor:
             return
         self._forget()
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.http_port = _free_port()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs, open(self.directory / LOG_NAME, "ab") as log:
             self._process = subprocess.Popen(
@@ -49,6 +52,8 @@ class DevJanitor:
                     self._metadata_uri,
                     "--audit",
                     str(self.directory / AUDIT_NAME),
+                    "--http",
+                    f"127.0.0.1:{self.http_port}",
                     "--lifeline",
                     str(theirs.fileno()),
                 ),
@@ -76,3 +81,9 @@ class DevJanitor:
         if self._lifeline is not None:
             self._lifeline.close()
         self._process = self._lifeline = None
+
+
+def _free_port() -> int:
+    """Return a port of the loopback that nobody listens on; where one takes it first, the next start has another."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

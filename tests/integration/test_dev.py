@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -95,6 +96,22 @@ def test_the_ready_file_holds_the_metadata_uri_alone_once_writes_are_taken(dev: 
     answer = json.loads(out)
     assert answer["metadata"] == uri
     assert len(answer["bookies"]) == 3
+
+
+def test_the_janitor_shows_its_figures(dev: Dev) -> None:
+    dev.wait_ready()
+    assert dev.process.stdout is not None
+    page = json.loads(dev.process.stdout.readline())["janitor_http"] + "/metrics"
+
+    def has_passed() -> bool:
+        try:
+            with urllib.request.urlopen(page, timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return False  # it is started when the bookies are ready, and listens a little later
+        return "fastbk_janitor_passes_total" in text
+
+    wait_until(has_passed, "the janitor's page", 30.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
