@@ -193,7 +193,7 @@ class Demo:
         async with stream.reader("earliest") as reader:
             async for record in reader:
                 digest.add(record.key, record.payload)
-                self._screen.progress(f"{stream.path}: {digest.records:,} records")
+                self._screen.progress(f"{stream.path}: {format_count(digest.records, 'record')}")
         return digest
 
     async def _by_chunks(self, stream: Stream) -> ChainedDigest:
