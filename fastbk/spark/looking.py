@@ -32,7 +32,7 @@ from fastbk.stream.positions import DLSN, AtSeq
 CHOICE = (
     'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
 )
-_PLAIN_PATH = re.compile(r"(?:[\w@:+=~ -]+/)*")
+_PLAIN_PATH = re.compile(r"(?:[\w -]+/)*(?![?*+{])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,13 @@ class Cluster:
         if tail is None or tail.next <= info.trim:
             end = At(info.trim, 0 if tail is None else tail.seq + 1, info.id)
             return Now(stream, path, end, end)
-        first = stream.first()
         end = At(tail.next, tail.seq + 1, info.id)
+        try:
+            first = stream.first()
+        except (DataLost, NoSuchLedger):
+            # Whoever reads it is told. Its number is the segment's first, or more.
+            (segment, *_) = stream.segments(info.trim.segment)
+            return Now(stream, path, At(info.trim, max(segment.first_seq, 0), info.id), end)
         if first is None or first.dlsn >= end.dlsn:
             return Now(stream, path, end, end)
         return Now(stream, path, At(first.dlsn, first.seq, info.id), end)
@@ -175,12 +180,24 @@ class Cluster:
         """Return where record `seq` of a stream is: behind `start`, not behind its end."""
         if seq >= now.end.seq:
             return now.end
-        dlsn = now.stream.find(seq=seq)
+        try:
+            dlsn = now.stream.find(seq=seq)
+        except (DataLost, NoSuchLedger):
+            # Somewhere in what is lost: up to the next segment, whose reader is told, or passes it by.
+            return self._next_segment(now, seq)
         if dlsn is None or dlsn >= now.end.dlsn:
             return now.end
         if dlsn <= start.dlsn or dlsn == now.first.dlsn:
             return At(max(dlsn, start.dlsn), max(now.first.seq, start.seq), now.end.stream_id)
         return At(dlsn, seq, now.end.stream_id)
+
+    @staticmethod
+    def _next_segment(now: Now, seq: int) -> At:
+        """Return the beginning of the first segment whose records are all behind or at number `seq`, else the end."""
+        for one in now.stream.segments(now.first.dlsn.segment):
+            if one.first_seq >= seq:
+                return At(DLSN(one.number, 0, 0), one.first_seq, now.end.stream_id)
+        return now.end
 
     def checked(self, now: Now | None, path: str, start: At) -> At | None:
         """Return where to go on with a stream that was read before, None if it is gone.

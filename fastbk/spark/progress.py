@@ -9,6 +9,7 @@ from fastbk.spark.looking import Cluster
 from fastbk.spark.offsets import Offsets
 from fastbk.stream.blocking_cursor import BlockingCursor
 from fastbk.stream.positions import DLSN
+from fastbk.stream.records import Gap
 
 _log = logging.getLogger("fastbk.spark")
 
@@ -19,7 +20,7 @@ class Progress:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self._name = name
-        self._cursors: dict[str, tuple[BlockingCursor, DLSN]] = {}
+        self._cursors: dict[str, tuple[BlockingCursor[Gap], DLSN]] = {}
 
     def publish(self, done: Offsets) -> None:
         """Have the cursors' marks at these offsets."""
@@ -35,7 +36,7 @@ class Progress:
                 _log.warning("progress of %s in %s is not published: %s", self._name, path, error)
                 self._forget(path)
 
-    def _opened(self, path: str, start: DLSN) -> BlockingCursor:
+    def _opened(self, path: str, start: DLSN) -> BlockingCursor[Gap]:
         # It reads ahead as little as there is: only its mark is used.
         cursor = self._cluster.stream(path).cursor(
             self._name, start, prefetch_bytes=1, on_gap="yield"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
-from tests.fixtures.spark_readers import batch_reader, read, source, stream_reader
+from tests.fixtures.spark_readers import batch_reader, between, read, rows, source, stream_reader
 
 ROLL_BYTES = 20_000
 
@@ -46,7 +46,7 @@ def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
 def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
     """A namespace of this test's own."""
     namespace = client.namespace(request.node.originalname)
-    namespace.create(PolicyPatch(roll_bytes=ROLL_BYTES))
+    namespace.create(PolicyPatch(roll_bytes=ROLL_BYTES), exist_ok=True)
     return namespace
 
 
@@ -55,19 +55,6 @@ def append(stream: BlockingStream, count: int, name: str = "r", size: int = 500)
     with stream.writer() as writer:
         for at in range(count):
             writer.append(f"{name}{at} ".encode().ljust(size, b"."), key=b"%d" % at).result()
-
-
-def rows(cluster: LocalCluster, **options: str) -> pa.Table:
-    reader = batch_reader(cluster, **options)
-    return read(reader, list(reader.partitions()))
-
-
-def between(
-    reader: StreamReader, start: Mapping[str, object], end: Mapping[str, object]
-) -> list[int]:
-    """Return the numbers of a micro-batch, offsets through JSON as Spark keeps them."""
-    start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
-    return read(reader, list(reader.partitions(start, end))).column("seq").to_pylist()
 
 
 def test_a_stream_is_read_whole_in_parts(cluster: LocalCluster, space: BlockingNamespace) -> None:
@@ -136,6 +123,8 @@ def test_patterns_match_whole_paths(cluster: LocalCluster, space: BlockingNamesp
         f"{space.path}/a2",
     ]
     assert rows(cluster, streamPattern=f"({space.path}|nowhere)/b1").num_rows == 2
+    assert rows(cluster, streamPattern=f"{space.path}+/b1").num_rows == 2
+    assert rows(cluster, streamPattern=f"{space.path}/{{1}}b1").num_rows == 2
     assert batch_reader(cluster, streamPattern="no/such/.*").partitions() == []
     assert list(batch_reader(cluster, stream=f"{space.path}/b1").read(InputPartition(None))) == []
 
@@ -313,6 +302,30 @@ def test_what_was_truncated_ends_a_query_unless_that_may_be(
         rows(cluster, stream=stream.path, startingOffsets=wanted, failOnDataLoss="false").num_rows
         == 40
     )
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_ledger_that_is_gone_ends_a_query_or_is_passed_by(
+    cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace, which: int
+) -> None:
+    stream = space.create_stream(f"orders{which}")
+    append(stream, 150)
+    segments = stream.segments()
+    gone = segments[which]
+    client.delete_ledger(gone.ledger_id)
+    left = [at for at in range(150) if not gone.first_seq <= at < gone.first_seq + gone.records]
+    with pytest.raises(
+        DataLost, match=rf'from {gone.number}\.0\.0.*\.option\("failOnDataLoss", "false"\)'
+    ):
+        rows(cluster, stream=stream.path)
+    easy = {"stream": stream.path, "failOnDataLoss": "false"}
+    assert rows(cluster, **easy).column("seq").to_pylist() == left
+    reader = stream_reader(cluster, startingOffsets="earliest", maxEntriesPerTrigger="30", **easy)
+    start, seen = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        seen += between(reader, start, end)
+        start = end
+    assert seen == left
 
 
 def test_a_stream_that_is_deleted_or_made_anew_is_told(
