@@ -165,10 +165,12 @@ class _Parts:
         reader, end = self._reader, self._end
         position = reader.position
         if end is not None and position < end:
+            is_sealed = reader.is_at_end
+            why = "the stream is sealed" if is_sealed else f"nothing came for {self._wait_s:g} s"
             raise NoSuchEntry(
-                f"{end} was to be the end, and nothing is published behind {position}"
-                f" for {self._wait_s:g} s: leave the end out to read what is there",
-                retryable=True,
+                f"{end} was to be the end, and nothing is published behind {position}: {why};"
+                " leave the end out to read what is there",
+                retryable=not is_sealed,
             )
 
 

@@ -69,7 +69,7 @@ Item = Entries | Ended | Missing
 
 
 class ReadAhead:
-    """From one position on, until it is stopped.
+    """From one position on, until it is stopped, or to an end that was given.
 
     Attributes:
         error: what ended it, None while it goes on.
@@ -84,12 +84,17 @@ class ReadAhead:
         position: DLSN,
         size_bytes_max: int,
         told: asyncio.Event,
+        end: DLSN | None = None,
     ) -> None:
-        """`told` is set whenever there is something new. `size_bytes_max`: of what is in the queue, but one batch."""
+        """`told` is set whenever there is something new. `size_bytes_max`: of what is in the queue, but one batch.
+
+        `end`: nothing at or behind it is needed; what was read together with what is before it comes all the same.
+        """
         self.error: Error | None = None
         self.is_over = False
         self.is_trimmed = False
         self.plan = ReadPlan(position)
+        self._end_at = end
         self._context = context
         self._follower = follower
         self._told = told
@@ -145,8 +150,10 @@ class ReadAhead:
 
     async def _run(self) -> None:
         try:
-            while not (self.is_over or self.is_trimmed):
+            while not (self.is_over or self.is_trimmed or self._is_past_end()):
                 await self._step()
+            if not self.is_trimmed:
+                self._tell_lost(self.plan.place, NONE)
         except Error as error:
             self.error = error
         except asyncio.CancelledError:
@@ -156,6 +163,9 @@ class ReadAhead:
             raise
         finally:
             self._told.set()
+
+    def _is_past_end(self) -> bool:
+        return self._end_at is not None and self.plan.place >= self._end_at
 
     async def _step(self) -> None:
         chain, plan = self._follower.chain, self.plan
@@ -245,6 +255,8 @@ class ReadAhead:
 
     def _open_early(self, row: Segment) -> None:
         """Open what follows, also an open segment behind an open one: metadata may be away when the writer rolls."""
+        if self._end_at is not None and DLSN(row.number + 1, 0, 0) >= self._end_at:
+            return
         following = self._follower.chain.row(row.number + 1)
         if following is not None and following.ledger_id not in self._early:
             opening = self._context.client.open_ledger(
@@ -267,7 +279,7 @@ class ReadAhead:
             self._told.set()
             batches = ledger.tail_batches(plan.entry)
         else:
-            batches = ledger.read_batches(plan.entry, row.last_entry_id)
+            batches = ledger.read_batches(plan.entry, self._last_wanted(row))
         index_records: int | None = None
         async with contextlib.aclosing(batches):
             async for batch in batches:
@@ -277,6 +289,8 @@ class ReadAhead:
                 index_records = await self._take(row, batch)
                 if index_records is not None:
                     break
+                if self._is_past_end():
+                    return
                 if row.is_open:
                     # Whoever waits has it before the next poll is sent, which takes longer than all else of a record.
                     await asyncio.sleep(0)
@@ -285,6 +299,13 @@ class ReadAhead:
             plan.was_empty(row.number, row.ledger_id)
         else:
             plan.completed(row.number, row.ledger_id)
+
+    def _last_wanted(self, row: Segment) -> int:
+        """Return the last entry of a closed segment that is needed."""
+        end = self._end_at
+        if end is None or end.segment != row.number:
+            return row.last_entry_id
+        return min(row.last_entry_id, end.entry - (end.slot == 0))
 
     async def _take(self, row: Segment, batch: Batch) -> int | None:
         """Put a batch into the queue; return the records of the segment if its index was in it."""

@@ -131,7 +131,7 @@ class StreamReader(Generic[Told]):
     def _read_ahead(self) -> None:
         front, follower = self._opened()
         self._ahead = ReadAhead(
-            self._context, follower, front.position, self._prefetch_bytes, self._told
+            self._context, follower, front.position, self._prefetch_bytes, self._told, front.end
         )
         front.ahead = self._ahead
 

@@ -50,6 +50,11 @@ class ReaderFront:
         self.is_over = self._is_past_end(position)
         self.ahead = None
 
+    @property
+    def end(self) -> DLSN | None:
+        """The first of the positions that it ends at, None if there is none."""
+        return min((end for end in self._ends if isinstance(end, DLSN)), default=None)
+
     def _is_past_end(self, position: DLSN) -> bool:
         return any(isinstance(end, DLSN) and position >= end for end in self._ends)
 

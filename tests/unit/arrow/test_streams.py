@@ -201,8 +201,9 @@ def test_a_position_that_never_comes_is_an_error_and_a_sealed_stream_says_so_at_
     rig.loop.call(written)
     batches = stream_batches(rig.stream, "earliest", DLSN(9, 0, 0), wait_s=100)
     assert next(batches).num_rows == 1
-    with pytest.raises(NoSuchEntry, match=r"9\.0\.0"):
+    with pytest.raises(NoSuchEntry, match=r"9\.0\.0 .* is sealed") as caught:
         next(batches)
+    assert not caught.value.retryable
 
 
 def test_nothing_is_wrong_with_an_empty_stream_or_an_end_that_is_reached(rig: Rig) -> None:

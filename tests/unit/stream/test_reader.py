@@ -112,7 +112,9 @@ async def test_a_tail_goes_through_rolls_and_ends_with_a_sealed_stream() -> None
     assert plain(found) == plain(await records_of(cluster))
 
 
-async def test_a_lone_append_is_seen_at_once_and_a_reader_of_the_latest_sees_only_what_follows() -> None:
+async def test_a_lone_append_is_seen_at_once_and_a_reader_of_the_latest_sees_only_what_follows() -> (
+    None
+):
     cluster = Cluster()
     context = await new_stream(cluster)
     async with writer_of(cluster) as writer:
