@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import random
@@ -65,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("service")
             if item.get_closest_marker("soak") or item.get_closest_marker("perf"):
                 item.add_marker("alone")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Each asynchronous test looks for what it dropped (fixtures/aio.py): not among all that the collection made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
