@@ -18,6 +18,7 @@ from fastbk.spark.attempts import Attempt, Place, Written
 from fastbk.spark.commit import Committer
 from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.worker_client import client_of
+from fastbk.stream.chain import ONCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +39,7 @@ class FastbkBatchWriter(DataSourceArrowWriter):
         """Check everything that can be. Without `idempotencyKey` the write has a key that was never used."""
         self._options = options
         self._connect = connect
-        self.key = f"spark/{options.key or secrets.token_hex(8)}"
+        self.key = f"spark/{options.key}" if options.key else f"{ONCE}{secrets.token_hex(8)}"
         Committer(connect(options.metadata), options).prepare()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

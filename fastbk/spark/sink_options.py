@@ -14,6 +14,7 @@ from pyspark.sql.types import (
 )
 
 from fastbk.errors import ConfigError
+from fastbk.meta.uri import uri_or_default
 from fastbk.model.quorum import check_quorums
 from fastbk.spark.entry_writer import Columns
 from fastbk.spark.options import COMMON, Option, Values, known
@@ -104,7 +105,8 @@ def write_options(
         if (number := values.number(name)) is not None
     }
     return WriteOptions(
-        values.text("metadata"),
+        # A worker's environment need not be the driver's.
+        uri_or_default(values.text("metadata"), 'give .option("metadata", ...)'),
         stream,
         _columns(values, schema),
         create=values.flag("create", False),

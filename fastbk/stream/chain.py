@@ -21,6 +21,9 @@ OPEN_SEGMENTS_MAX = 2
 DOOMED_MAX = 256
 """Ledgers that wait to be deleted; a change that would name more waits for the janitor."""
 ATTACHMENTS_MAX = 256
+ONCE = "once/"
+"""How keys begin that are used for one attachment, and asked for until its answer has come: few of them are kept."""
+ONCE_MAX = 16
 
 
 class SegmentState(enum.IntEnum):
@@ -140,7 +143,7 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
         return tuple(row for row in self.rows[-OPEN_SEGMENTS_MAX:] if row.is_open)
 
     def attached_number(self, key: str) -> int:
-        """Return the last number that was attached under `key`; -1 if none was, or 256 other keys came after it."""
+        """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
         return next((one.number for one in self.attachments if one.key == key), NONE)
 
     def row(self, number: int) -> Segment | None:

@@ -16,6 +16,8 @@ from fastbk.stream.chain import (
     ATTACHMENTS_MAX,
     DOOMED_MAX,
     NONE,
+    ONCE,
+    ONCE_MAX,
     OPEN_SEGMENTS_MAX,
     Attachment,
     Chain,
@@ -201,8 +203,9 @@ def attach(
                 last_time_us=max(contents.last_time_us, chain.last_time_us),
             ),
         )
-    others = tuple(one for one in chain.attachments if one.key != key)
-    kept = others[-(ATTACHMENTS_MAX - 1) :]
+    others = [one for one in chain.attachments if one.key != key]
+    once = [one for one in others if one.key.startswith(ONCE)][:-ONCE_MAX]
+    kept = [one for one in others if one not in once][-(ATTACHMENTS_MAX - 1) :]
     return replace(chain, attachments=(*kept, Attachment(key, number)))
 
 

@@ -96,7 +96,7 @@ class Stream:
         return await attach(await self.context(), ledger_ids, key, number)
 
     async def attached_number(self, key: str) -> int:
-        """Return the last number that was attached under `key`; -1 if none was, or 256 other keys came after it."""
+        """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
         return (await (await self.context()).store.read()).chain.attached_number(key)
 
     async def begin_draft(self, key: str, number: int, label: str = "") -> Draft | None:

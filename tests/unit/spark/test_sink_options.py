@@ -50,7 +50,9 @@ def test_all_options_are_taken_whatever_their_case() -> None:
 def test_what_was_read_from_a_stream_is_written_as_it_is() -> None:
     columns = schema(stream=StringType(), segment=LongType(), seq=LongType(), key=BinaryType())
     columns = columns.add("value", BinaryType())
-    found = write_options({"stream": "a"}, columns, streaming=True, overwrite=False)
+    found = write_options(
+        {"metadata": "memory:x", "stream": "a"}, columns, streaming=True, overwrite=False
+    )
     assert found.columns == Columns("value", "key", None)
 
 
@@ -74,9 +76,21 @@ def test_what_was_read_from_a_stream_is_written_as_it_is() -> None:
 )
 def test_what_is_wrong_is_said(given: dict[str, str], columns: StructType, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        write_options(given, columns, streaming=False, overwrite=False)
+        write_options({"metadata": "memory:x", **given}, columns, streaming=False, overwrite=False)
 
 
 def test_a_stream_is_not_overwritten() -> None:
     with pytest.raises(ConfigError, match="append"):
-        write_options({"stream": "a"}, PLAIN, streaming=False, overwrite=True)
+        write_options(
+            {"metadata": "memory:x", "stream": "a"}, PLAIN, streaming=False, overwrite=True
+        )
+
+
+def test_the_cluster_is_named_where_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's environment need not be the driver's."""
+    monkeypatch.setenv("FASTBK_METADATA", "sqlite:/there")
+    found = write_options({"stream": "a"}, PLAIN, streaming=False, overwrite=False)
+    assert found.metadata == "sqlite:/there"
+    monkeypatch.delenv("FASTBK_METADATA")
+    with pytest.raises(ConfigError, match="no cluster"):
+        write_options({"stream": "a"}, PLAIN, streaming=False, overwrite=False)

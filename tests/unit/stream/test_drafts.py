@@ -23,10 +23,14 @@ from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.stream import drafts as drafts_module
 from fastbk.stream.attaching import attach_drafts
+from fastbk.stream.chain import Chain
+from fastbk.stream.chain_changes import Contents
+from fastbk.stream.chain_changes import attach as attached
 from fastbk.stream.chain_codec import RAW_BYTES_MAX, put_chain
 from fastbk.stream.deletion import delete_stream
 from fastbk.stream.drafts import Draft, begin, drafts_of, draw_ledger, give_up
 from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.positions import DLSN
 from fastbk.stream.writer import StreamWriter
 from fastbk.stream.writer_options import WriterOptions
 from tests.fixtures.fake_kills import run_and_kill
@@ -195,6 +199,18 @@ async def test_a_number_that_was_attached_begins_nothing() -> None:
     assert await begin(context_of(client), KEY, 4) is None
     assert await begin(context_of(client), KEY, 3) is None
     assert await begin(context_of(client), KEY, 5) is not None
+
+
+def test_keys_that_are_used_once_push_no_other_key_out() -> None:
+    contents = Contents(1, 1, 1, 1, 1, DLSN(0, 0, 0), -1, 10)
+    chain = attached(Chain("ab"), ((0, contents),), KEY, 7, 1)
+    for at in range(300):
+        chain = attached(chain, ((at + 1, contents),), f"once/{at}", 0, 1)
+    assert chain.attached_number(KEY) == 7
+    assert [chain.attached_number(f"once/{at}") for at in (299, 290, 100)] == [0, 0, -1]
+    for at in range(300):
+        chain = attached(chain, ((at + 400, contents),), f"job/{at}", 0, 1)
+    assert chain.attached_number(KEY) == -1 and len(chain.attachments) == 256
 
 
 async def test_a_stream_that_is_written_is_busy_unless_its_writer_is_to_be_fenced() -> None:
