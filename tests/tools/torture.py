@@ -3,7 +3,7 @@
     N=20             that many times as much
     RIG=power        one of them (`./dev torture RIG=help` lists them)
     CASES=100000     stop there instead of at a time; with RIG=
-    ROUNDS=500       rounds of the rig `live`, and nothing else
+    ROUNDS=500       rounds of the rig `live`, and nothing else; of another one with RIG=
     SEED=n           the same choices again (not the timing of real processes)
     ONLY=regex       of the kill points those whose names match
     JOBS=2           processes at once, for the rigs that can use them
@@ -50,6 +50,7 @@ class Rig:
         seconds: of the 40 that N=1 takes, its end included.
         cases: with N=1, for rigs that can't stop by time; 0: by time.
         splits: several can run beside each other with seeds of their own.
+        only_named: it is not one of those that are run without a name; it takes minutes.
         sum_up: what the parts of a run in one folder did together, for a rig that notes it there.
     """
 
@@ -59,6 +60,13 @@ class Rig:
     cases: int = 0
     splits: bool = False
     sum_up: Callable[[Plan], list[str]] | None = None
+    only_named: bool = False
+
+
+def _spark(plan: Plan) -> Report:
+    from tests.rigs import spark_kills  # Spark and Arrow are loaded for this rig alone
+
+    return spark_kills.run(plan)
 
 
 RIGS = {
@@ -74,6 +82,7 @@ RIGS = {
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
+    "spark": Rig(_spark, "drivers and workers of a query of Spark are killed", 0.0, cases=5, only_named=True),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
 
@@ -96,7 +105,7 @@ def main() -> int:
     began_s = time.monotonic()
     reports = []
     for each, rig in RIGS.items():
-        if name in ("", each):
+        if each == name or not (name or rig.only_named):
             reports.append(run_one(each, rig, plan_of(rig, seed, times, cases, folder)))
             print(reports[-1].line(), flush=True)
             for note in reports[-1].notes:
