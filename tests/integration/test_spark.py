@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,46 @@ def test_wrong_options_are_told_before_any_task(spark: SparkSession, cluster: Lo
 
     with pytest.raises(PySparkException, match="endingOffsets for streaming reads"):
         patiently(run)
+
+
+def test_what_is_written_is_there_once_and_wrong_writes_end_before_any_task(
+    spark: SparkSession, cluster: LocalCluster, space: BlockingNamespace, tmp_path: Path
+) -> None:
+    source, path = space.create_stream("in"), f"{space.path}/out"
+    append(source, 40)
+    options = {"metadata": cluster.metadata_uri, "stream": path}
+    rows = spark.range(0, 1000, numPartitions=3).select(col("id").cast("string").alias("value"))
+
+    def write(frame: DataFrame = rows, **more: str) -> None:
+        options_of_it = {**options, **more}
+        patiently(
+            lambda: frame.write.format("fastbk").mode("append").options(**options_of_it).save()
+        )
+
+    for more, says in (({}, "create"), ({"create": "true", "rollBites": "1"}, "rollbites")):
+        with pytest.raises(PySparkException, match=f"(?i){says}"):
+            write(**more)
+    for _ in range(2):
+        write(create="true", idempotencyKey="once")
+    output = space.stream("out")
+    with output.reader("earliest") as reader:
+        found = [int(bytes(one.payload)) for one in islice(reader, 1000)]
+    assert found == list(range(1000)) and output.info().records == 1000
+    reader_of_rows = spark.readStream.format("fastbk").option("metadata", cluster.metadata_uri)
+    for _ in range(2):
+
+        def run() -> None:
+            query = (
+                reader_of_rows.options(stream=source.path, startingOffsets="earliest")
+                .load()
+                .writeStream.format("fastbk")
+                .options(**options, checkpointLocation=str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(QUERY_S), "the query did not end"
+
+        patiently(run)
+        append(source, 5)
+    assert output.info().records == 1045
+    assert output.drafts() == []
