@@ -36,6 +36,7 @@ class LacTeller:
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._told: EntryId = -1
+        self._is_due = False
         # When as much as was told while entries were in flight would be due at one each _TELL_S.
         self._due_s = 0.0
         self._to_tell_again: set[BookieId] = set()
@@ -47,11 +48,17 @@ class LacTeller:
             self._timer = self._loop.call_later(self._interval_s, self._tell_when_idle)
 
     def tell_soon(self) -> None:
-        """Tell the LAC now, without waiting for answers, unless it is told already or many entries are in flight.
+        """Tell the LAC in the next turn of the loop, unless it is told already or many entries are in flight.
 
         With few in flight once a millisecond at most, over some milliseconds: entries tell it as well, but each only
-        when it is written itself.
+        when it is written itself. Not before this turn ends: whoever waits for an acknowledgement goes on first.
         """
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._tell_due)
+
+    def _tell_due(self) -> None:
+        self._is_due = False
         in_flight = self._pipe.entries_in_flight
         if self._is_stopped or in_flight > FEW_IN_FLIGHT:
             return

@@ -338,7 +338,7 @@ class LedgerWriter:
         return await self._pipe.teller.tell()
 
     def tell_soon(self) -> None:
-        """Tell the bookies the LAC now, without waiting for their answers, if no more than a few entries are in flight.
+        """Tell the bookies the LAC with the next turn of the loop, if no more than a few entries are in flight then.
 
         For whoever calls this after each acknowledgement readers are as close behind as they can be: a hint that is
         lost costs no more than `explicit_lac_interval`. While entries are in flight it is told once a millisecond at

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from fastbk.client import lac_teller
+from fastbk.client.asking import Asking
 from fastbk.client.lac_teller import FEW_IN_FLIGHT
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import toy_cluster
@@ -62,3 +64,31 @@ async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
         ledger = toy.ledgers[writer.ledger_id]
         await wait_until_async(lambda: ledger.lac == 30, "the last one was told")
         assert toy.requests - toy.adds - toy.connections == 5
+
+
+async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with toy_cluster(1, explicit_lac_interval=0.0) as (client, (toy,), _):
+        writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
+        sent: list[str] = []
+        peer = writer._pipe.peers[0]
+        ask, write = peer.ask, peer.adds.write
+
+        def asked(*arguments: Any) -> Asking:
+            sent.append("told")
+            return ask(*arguments)
+
+        def written(frames: bytes | bytearray | memoryview) -> None:
+            sent.append("entry")
+            write(frames)
+
+        monkeypatch.setattr(peer, "ask", asked)
+        monkeypatch.setattr(peer.adds, "write", written)
+        first = writer.append_nowait(b"0")
+        first.add_done_callback(lambda _: writer.tell_soon())
+        await first
+        await writer.append(b"1")
+        assert sent == ["entry", "entry", "told"]
+        ledger = toy.ledgers[writer.ledger_id]
+        await wait_until_async(lambda: ledger.lac == 0, "it was told")
