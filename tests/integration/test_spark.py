@@ -14,6 +14,9 @@ from pyspark.sql.functions import col, length
 from pyspark.sql.functions import sum as sum_of
 
 import fastbk.sync
+from fastbk.admin.copy_audit import Audited
+from fastbk.errors import ConfigError
+from fastbk.spark.jobs import archive, audit, restore
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
@@ -222,3 +225,84 @@ def test_what_is_written_is_there_once_and_wrong_writes_end_before_any_task(
         append(source, 5)
     assert output.info().records == 1045
     assert output.drafts() == []
+
+
+def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: fastbk.sync.Client,
+    space: BlockingNamespace,
+    tmp_path: Path,
+) -> None:
+    uri, place = cluster.metadata_uri, str(tmp_path / "archive")
+    streams = [space.create_stream(name) for name in ("orders", "007")]
+    for stream in streams:
+        with stream.writer() as writer:
+            for n in range(120):
+                writer.append(b"%d" % n, key=b"k" if n % 2 else None, headers=[("h", b"%d" % n)])
+    pattern = f"{space.path}/.*"
+    first = archive.run(spark, uri, place, pattern=pattern)
+    assert [(one.stream, one.first_seq, one.end_seq) for one in first] == [
+        (streams[1].path, 0, 120),
+        (streams[0].path, 0, 120),
+    ]
+    # A run without a manifest does not count, whatever lies there.
+    (tmp_path / "archive" / "records" / "run=000002" / "rest").mkdir(parents=True)
+    append(streams[0], 30)
+    (second,) = archive.run(spark, uri, place, pattern=pattern)
+    assert (second.stream, second.first_seq, second.records) == (streams[0].path, 120, 30)
+    assert archive.run(spark, uri, place, pattern=pattern) == []
+
+    new = f"{space.path}/restored"
+    found = restore.run(spark, uri, place, streams[0].path, new)
+    assert found.records == 150
+    with streams[0].reader() as old, space.stream("restored").reader() as again:
+        for left, right in zip(islice(old, 150), islice(again, 150), strict=True):
+            assert (left.seq, left.key, bytes(left.payload), left.headers) == (
+                right.seq,
+                right.key,
+                bytes(right.payload),
+                right.headers,
+            )
+    assert restore.run(spark, uri, place, streams[0].path, new).records == 150
+    with pytest.raises(ConfigError, match="not in the archive; there is"):
+        restore.run(spark, uri, place, "shop/none", new)
+    append(space.stream("restored"), 1)
+    with pytest.raises(ConfigError, match="has 151 records"):
+        restore.run(spark, uri, place, streams[0].path, new)
+
+
+def test_the_audit_reads_every_copy_and_goes_on_where_it_was(
+    spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client, tmp_path: Path
+) -> None:
+    ids = []
+    for _ in range(3):
+        with client.create_ledger(3, 3, 2) as writer:
+            writer.append_many([b"x" * 100] * 50)
+            ids.append(writer.ledger_id)
+    plan = audit.AuditPlan(
+        ledgers=ids,
+        unit_bytes=2000,
+        slice_units=4,
+        to=str(tmp_path / "rows"),
+        progress=tmp_path / "progress.json",
+    )
+    seen: list[int] = []
+
+    class Enough(Exception):
+        pass
+
+    def stop_after_two(found: Audited) -> None:
+        seen.append(found.entries)
+        if len(seen) == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        audit.run(spark, cluster.metadata_uri, plan, stop_after_two)
+    found = audit.run(spark, cluster.metadata_uri, plan)
+    assert found.is_whole
+    assert (found.ledgers, found.entries, seen) == (3, 150, [70, 140])
+    assert sum(one.good for one in found.bookies.values()) == 450
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    assert rows.count() == 9
+    assert rows.select(sum_of(col("last") - col("first") + 1)).first() == (150,)

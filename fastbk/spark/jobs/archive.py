@@ -1,0 +1,198 @@
+"""Archive: what streams hold goes to Parquet by stream and day, is verified, and only what is new goes the next time.
+
+    <to>/records/run=<n>/stream=<path>/date=<yyyy-mm-dd>/*.parquet     what one run wrote
+    <to>/manifest/run=<n>/*.json                                      a line for each stream of that run
+
+What a run reads is fixed before it reads: of each stream from where the last run with a manifest ended to what is
+published now. What it wrote is read again and held against a second reading of the streams: how many records, numbers
+without a hole, a hash of everything in them. Only then its manifest is written, and that is what makes a run count: one
+that was cut off is written anew under its number, so no record is twice in the archive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as f
+
+from fastbk.errors import DataLost, StorageError
+from fastbk.spark.jobs.sums import Sums, sums_of
+from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.options import read_options
+from fastbk.stream.positions import DLSN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("seq", "segment", "entry", "slot", "txid", "timestamp", "key", "value", "headers")
+RECORDS = (
+    "seq long, segment long, entry long, slot int, txid long, timestamp timestamp, key binary, value binary,"
+    " headers array<struct<key: string, value: binary>>, stream string, date date"
+)
+"""As they are read again: without it Spark takes a stream that is called 007 for a number."""
+LINE = (
+    "stream string, id string, first string, first_seq long, end string, end_seq long,"
+    " records long, bytes long, hashes string, archived_at string"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A manifest's line: records first_seq..end_seq-1 of a stream, from position `first` to before `end`."""
+
+    stream: str
+    id: str
+    first: str
+    first_seq: int
+    end: str
+    end_seq: int
+    records: int
+    bytes: int
+    hashes: str
+    archived_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a run takes of one stream."""
+
+    path: str
+    stream_id: str
+    first: DLSN
+    first_seq: int
+    end: DLSN
+    end_seq: int
+
+
+def run(
+    spark: SparkSession,
+    uri: str | None,
+    to: str,
+    *,
+    streams: str | None = None,
+    pattern: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Line]:
+    """Archive what is new of these streams (with commas between, or all whose paths match); return the run's lines.
+
+    Nothing new: no run, and no lines. Raises ConfigError, StreamNotFound; DataLost where retention was faster than the
+    archive; StorageError if what was written is not what the streams hold (its run does not count).
+    """
+    given = {"metadata": uri, "stream": streams, "streamPattern": pattern}
+    options = {name: value for name, value in given.items() if value is not None}
+    cluster = Cluster(read_options(options, streaming=False))
+    done = ends_of(lines_of(spark, to))
+    stretches = [
+        stretch
+        for path, now in sorted(cluster.all_now().items())
+        if (stretch := stretch_of(path, now, done.get(path))).end_seq > stretch.first_seq
+    ]
+    if not stretches:
+        return []
+    number = 1 + max(_runs(spark, to), default=0)
+    records = sum(one.end_seq - one.first_seq for one in stretches)
+    say(f"run {number}: {records:,} records of {len(stretches)} streams")
+    # Spark ends these fields on the source's side: a run is what it was planned to be.
+    source = {
+        "metadata": uri,
+        "stream": ",".join(one.path for one in stretches),
+        "includeHeaders": "true",
+        "startingOffsets": json.dumps({one.path: str(one.first) for one in stretches}),
+        "endingOffsets": json.dumps({one.path: str(one.end) for one in stretches}),
+    }
+    reader = spark.read.format("fastbk")
+    for name, value in source.items():
+        if value is not None:
+            reader = reader.option(name, value)
+    rows = reader.load()
+    place = f"{to}/records/run={number:06}"
+    dated = rows.select("stream", *COLUMNS).withColumn("date", f.to_date("timestamp"))
+    dated.write.mode("overwrite").partitionBy("stream", "date").parquet(place)
+    say(f"run {number}: written, being verified")
+    written = sums_of(
+        spark.read.parquet(place).withColumn("stream", f.col("stream").cast("string")), COLUMNS
+    )
+    lines = _verified(stretches, written, sums_of(rows, COLUMNS))
+    made = spark.createDataFrame([tuple(asdict(one).values()) for one in lines], LINE)
+    made.coalesce(1).write.mode("overwrite").json(f"{to}/manifest/run={number:06}")
+    say(f"run {number}: {records:,} records are in the archive")
+    return lines
+
+
+def stretch_of(path: str, now: Now, done: Line | None) -> Stretch:
+    """Return what is new of a stream: all of it, if another one had the name before. Raises DataLost."""
+    first, end = now.first, now.end
+    if done is not None and done.id == end.stream_id:
+        if done.end_seq < first.seq:
+            raise DataLost(
+                f"{path}: records {done.end_seq}..{first.seq - 1} were truncated before they were archived; archive to"
+                " another place, or more often, or hold them with a cursor"
+            )
+        at = max(DLSN.parse(done.end), first.dlsn)
+        return Stretch(path, end.stream_id, at, done.end_seq, end.dlsn, end.seq)
+    return Stretch(path, end.stream_id, first.dlsn, first.seq, end.dlsn, end.seq)
+
+
+def _verified(
+    stretches: list[Stretch], written: Mapping[str, Sums], read: Mapping[str, Sums]
+) -> list[Line]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    lines = []
+    for one in stretches:
+        there, source = written.get(one.path, Sums()), read.get(one.path, Sums())
+        wanted = one.end_seq - one.first_seq
+        if there != source or there.records != wanted or there.has_holes:
+            raise StorageError(
+                f"{one.path}: {wanted} records were to be archived, {there} were written and {source} read; this run"
+                " does not count: run it again"
+            )
+        lines.append(
+            Line(
+                one.path,
+                one.stream_id,
+                str(one.first),
+                one.first_seq,
+                str(one.end),
+                one.end_seq,
+                there.records,
+                there.size_bytes,
+                there.hashes,
+                now,
+            )
+        )
+    return lines
+
+
+def lines_of(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
+    """Return (run, line) of all manifests of an archive; none, if nothing was archived there."""
+    try:
+        found = spark.read.schema(f"{LINE}, run int").json(f"{to}/manifest")
+    except AnalysisException:  # no such path
+        return []
+    names = list(Line.__dataclass_fields__)
+    return sorted(
+        ((row["run"], Line(*(row[name] for name in names))) for row in found.collect()),
+        key=lambda one: (one[0], one[1].stream),
+    )
+
+
+def ends_of(lines: list[tuple[int, Line]]) -> dict[str, Line]:
+    """Return each stream's last line."""
+    return {line.stream: line for _, line in lines}
+
+
+def _runs(spark: SparkSession, to: str) -> list[int]:
+    return [number for number, _ in lines_of(spark, to)]
+
+
+def records_of(spark: SparkSession, to: str) -> DataFrame:
+    """Return the records of an archive: of the runs that count."""
+    numbers = sorted({number for number, _ in lines_of(spark, to)})
+    places = [f"{to}/records/run={number:06}" for number in numbers]
+    reader = spark.read.schema(f"{RECORDS}, run int").option("basePath", f"{to}/records")
+    return reader.parquet(*places)

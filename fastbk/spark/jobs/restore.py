@@ -1,0 +1,97 @@
+"""Restore: a stream's records out of an archive into a new stream, in their order, compared with it at the end.
+
+Each run of the archive is one write of the exactly-once sink under a key of its own, so a restore that was cut off is
+simply begun again: what is there already stays as it is. Positions, times and transaction ids are given anew; keys,
+payloads and headers are as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from fastbk.errors import ConfigError, StorageError, StreamNotFound
+from fastbk.spark.jobs.archive import Line, lines_of, records_of
+from fastbk.spark.jobs.sums import Sums, sums_of
+from fastbk.spark.looking import Cluster
+from fastbk.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITION_BYTES = 64 * 1024 * 1024
+PARTITIONS_MAX = 200
+
+
+def run(
+    spark: SparkSession,
+    uri: str | None,
+    archive: str,
+    stream: str,
+    to: str,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> Sums:
+    """Restore archived stream `stream` as the new stream `to`; return what both have.
+
+    Raises ConfigError for what is not in the archive, and for a stream that has other records; StorageError if the
+    restored stream is not what the archive holds.
+    """
+    lines = archived(lines_of(spark, archive), stream)
+    begun = _records_there(uri, to)
+    counts = [0, *accumulate(line.records for _, line in lines)]
+    if begun not in counts:
+        raise ConfigError(
+            f"{to} has {begun} records that are none of this restore's: restore into a new stream"
+        )
+    source = records_of(spark, archive).where(f.col("stream") == stream)
+    for (number, line), upto in zip(lines, counts[1:], strict=True):
+        if upto <= begun:
+            continue
+        partitions = min(PARTITIONS_MAX, 1 + line.bytes // PARTITION_BYTES)
+        rows = source.where(f.col("run") == number).repartitionByRange(partitions, "seq")
+        writer = (
+            rows.sortWithinPartitions("seq")
+            .select("key", "value", "headers")
+            .write.format("fastbk")
+            .mode("append")
+            .options(stream=to, create="true", idempotencyKey=f"restore-{line.id}-{number}")
+        )
+        (writer if uri is None else writer.option("metadata", uri)).save()
+        say(f"run {number}: {line.records:,} records restored")
+    if not lines[-1][1].end_seq:
+        return Sums()
+    numbers = [number for number, _ in lines]
+    wanted = _relative(source.where(f.col("run").isin(numbers)), lines[0][1].first_seq)
+    reader = spark.read.format("fastbk").option("includeHeaders", "true").option("stream", to)
+    restored = _relative((reader if uri is None else reader.option("metadata", uri)).load(), 0)
+    if replace(restored, first_seq=wanted.first_seq, last_seq=wanted.last_seq) != wanted:
+        raise StorageError(f"{to} holds {restored}, and the archive {wanted}")
+    return restored
+
+
+def archived(lines: Sequence[tuple[int, Line]], stream: str) -> list[tuple[int, Line]]:
+    """Return the (run, line)s of the stream that had this name last. Raises ConfigError."""
+    named = [(number, line) for number, line in lines if line.stream == stream]
+    if not named:
+        there = ", ".join(sorted({line.stream for _, line in lines})) or "nothing"
+        raise ConfigError(f"{stream} is not in the archive; there is {there}")
+    return [(number, line) for number, line in named if line.id == named[-1][1].id]
+
+
+def _records_there(uri: str | None, to: str) -> int:
+    options = {"stream": to} if uri is None else {"stream": to, "metadata": uri}
+    cluster = Cluster(read_options(options, streaming=False))
+    try:
+        return cluster.now(to).end.seq
+    except StreamNotFound:
+        return 0
+
+
+def _relative(rows: DataFrame, first_seq: int) -> Sums:
+    hashed = [f.col("seq") - f.lit(first_seq), f.col("key"), f.col("value"), f.col("headers")]
+    return next(iter(sums_of(rows, hashed).values()), Sums())
