@@ -117,7 +117,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
                 "return state",
             ),
         ),
-        33,
+        15,
     ),
     (
         _fault(
@@ -183,7 +183,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "retention asks no cursors",
             (f"{JANITOR}:Janitor._retain", "if policy.hold_for_cursors:", "if False:"),
         ),
-        1,
+        17,
     ),
     (
         _fault(
@@ -206,7 +206,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             (f"{CHANGES}:mark_deleting", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
             (f"{JANITOR}:_below", "- len(chain.open_rows)", "- len(chain.open_rows) + 1"),
         ),
-        4,
+        5,
     ),
     (
         _fault(
@@ -266,7 +266,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
                 "point = wanted",
             ),
         ),
-        2,
+        29,
     ),
     (
         _fault(
