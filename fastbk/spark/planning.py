@@ -78,7 +78,12 @@ def plan_stream(
                 continue
             parts.append(_range(held))
         held = piece
-    if held is not None:
+    if held is not None and held.goes_on:
+        # `end` is the beginning of the segment behind it, which nothing is wanted of.
+        more = max(records - held.records - sum(one.records for one in parts), 0)
+        size_bytes = held.size_bytes + round(more * _record_bytes(segments))
+        parts.append(Range(held.first, end, held.records + more, size_bytes))
+    elif held is not None:
         parts.append(_range(held))
     return parts
 

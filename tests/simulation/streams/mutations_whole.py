@@ -33,8 +33,8 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "a reader reads the last entry once more where a segment that it tailed was taken over",
             (
                 f"{READ_AHEAD}._read_ledger",
-                "ledger.read_batches(plan.entry, row.last_entry_id)",
-                "ledger.read_batches(max(plan.entry - 1, 0), row.last_entry_id)",
+                "ledger.read_batches(plan.entry, self._last_wanted(row))",
+                "ledger.read_batches(max(plan.entry - 1, 0), self._last_wanted(row))",
             ),
         ),
         0,

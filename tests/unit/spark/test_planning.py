@@ -62,6 +62,16 @@ def test_parts_are_the_range_once_and_in_order(
     assert all(one.end == end or one.end.entry > 0 or one.end.slot > 0 for one in parts)
 
 
+def test_an_end_at_the_beginning_of_the_second_open_segment_takes_the_first_one_whole() -> None:
+    """Its records were left out in silence: it had been put off to go with the next piece, and there was none."""
+    segments = [closed(1, 10, 1000), opened(2), opened(3)]
+    found = plan_stream(segments, DLSN(1, 5, 0), DLSN(3, 0, 0), 12, 1)
+    assert (found[-1].first, found[-1].end) == (DLSN(2, 0, 0), DLSN(3, 0, 0))
+    assert sum(one.records for one in found) == 12
+    (alone,) = plan_stream(segments[1:], DLSN(2, 3, 1), DLSN(3, 0, 0), 4, 100)
+    assert (alone.first, alone.end, alone.records) == (DLSN(2, 3, 1), DLSN(3, 0, 0), 4)
+
+
 def test_a_large_segment_is_cut_and_small_ones_share_a_part() -> None:
     large = plan_stream([closed(1, 100, 1000)], DLSN(1, 0, 0), DLSN(1, 100, 0), 100, 250)
     assert [(one.first.entry, one.end.entry) for one in large] == [
