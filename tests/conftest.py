@@ -7,6 +7,7 @@ import os
 import platform
 import random
 import secrets
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Workers of a parallel run inherit the environment, hence the seed.
     os.environ.setdefault("SEED", str(secrets.randbelow(2**32)))
     settings.load_profile(os.environ.get("FASTBK_TIER", "fast"))
+    # Whoever is started in the background ignores it, and so would all that tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

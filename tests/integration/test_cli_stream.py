@@ -25,6 +25,7 @@ class Cli:
     def __init__(self, uri: str) -> None:
         self._environment = {**os.environ, "FASTBK_METADATA": uri}
         self.err = ""
+        self._started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str, stdin: bytes = b"", code: int = 0) -> str:
         done = subprocess.run(
@@ -41,10 +42,19 @@ class Cli:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command and return its process, with pipes."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "fastbk.cli", *words], env=self._environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what a test that failed has left running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def fails(self, *words: str, code: int = 1, stdin: bytes = b"") -> str:
         """Return the one line on stderr of what fails."""
@@ -54,8 +64,10 @@ class Cli:
 
 
 @pytest.fixture
-def cli(cluster: LocalCluster) -> Cli:
-    return Cli(cluster.metadata_uri)
+def cli(cluster: LocalCluster) -> Iterator[Cli]:
+    made = Cli(cluster.metadata_uri)
+    yield made
+    made.end()
 
 
 def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
