@@ -262,14 +262,16 @@ fbk_index_run_read_batch(struct fbk_index *index, struct fbk_index_request *requ
 
 /* Who follows a ledger asks for what came since its last look.  That is nobody's history: held back with the bulk, the tail
  * reads that the pace is kept for would themselves stand still.  A write cache has it, and what is asked beyond TAIL_BYTES
- * is the next read's, so a reader that is far behind gains nothing by it. */
+ * is the next read's, so a reader that is far behind gains nothing by it.  Nor does it wait to hear that nothing is there
+ * yet: it asks another bookie then. */
 bool
 fbk_index_is_tail(struct fbk_index *index, struct fbk_index_request *request)
 {
     const struct fbk_ledger_state *state = fbk_index_ledger(index, request->ledger_id);
-    if (!fbk_index_is_here(state) || request->first_entry_id < 0 || request->first_entry_id > state->highest_entry_id ||
-        state->highest_entry_id - request->first_entry_id >= TAIL_ENTRIES ||
-        !fbk_index_cached(index, request->ledger_id, request->first_entry_id))
+    int64_t first = request->first_entry_id;
+    if (!fbk_index_is_here(state) || first < 0 || first > state->highest_entry_id)
+        return true;
+    if (state->highest_entry_id - first >= TAIL_ENTRIES || !fbk_index_cached(index, request->ledger_id, first))
         return false;
     if (request->size_bytes_max == 0 || request->size_bytes_max > TAIL_BYTES)
         request->size_bytes_max = TAIL_BYTES;

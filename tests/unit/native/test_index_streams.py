@@ -11,7 +11,13 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import ROLL
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats
-from tests.fixtures.index_rig import INDEX_REPLY_WRITTEN, OK, WORKER_REPLY_CONSUMED, Answer
+from tests.fixtures.index_rig import (
+    INDEX_REPLY_WRITTEN,
+    NO_LEDGER,
+    OK,
+    WORKER_REPLY_CONSUMED,
+    Answer,
+)
 from tests.fixtures.journal_rig import entry
 from tests.fixtures.storage_rig import Book, Life, format_disk
 
@@ -224,9 +230,11 @@ def test_who_reads_the_newest_entries_in_batches_is_never_held_back(fake: FakeDi
             life.index_step()
             history -= {each.request_id for each in life.rig.answers()}
             tail = ask(life, 3, added - 3, 3, connection_id=99)
+            early, strange = ask(life, 3, added, 3, 99), ask(life, 9, 0, 3, 99)
             life.index_step()
             got = {each.request_id: each for each in life.rig.answers()}
             assert got[tail].next_entry_id == added
+            assert got[early].entries == [] and got[strange].status == NO_LEDGER
             held += history.isdisjoint(got)
             history -= set(got)
         assert held > 0, "history waits"
