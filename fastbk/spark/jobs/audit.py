@@ -70,27 +70,40 @@ class AuditPlan:
 
 @dataclass(slots=True)
 class AuditProgress:
-    """What is done: all units up to `last` of `ledger_id`, in `slices` slices."""
+    """What is done: all units up to `last` of `ledger_id`, in `slices` slices, of what was asked for.
+
+    Attributes:
+        wanted: the cluster's URI and the ledgers (None: all) that it is about.
+    """
 
     audited: Audited = field(default_factory=Audited)
     ledger_id: LedgerId = -1
     last: EntryId = -1
     slices: int = 0
+    wanted: list[Any] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: Path | None) -> AuditProgress:
-        """Return what a file says; the beginning, if there is none. ConfigError: it is something else."""
+    def read(cls, path: Path | None, uri: str, ledgers: Sequence[LedgerId] | None) -> AuditProgress:
+        """Return what a file says; the beginning, if there is none. ConfigError: it is about something else.
+
+        What another audit has done says nothing of this one: ledgers would be called whole that nobody looked at.
+        """
+        wanted = [uri, None if ledgers is None else sorted(set(ledgers))]
         if path is None or not path.exists():
-            return cls()
+            return cls(wanted=wanted)
         try:
             said = json.loads(path.read_text())
             found = said["audited"]
             bookies = {name: BookieAudited(**one) for name, one in found.pop("bookies").items()}
-            return cls(
-                Audited(**found, bookies=bookies), said["ledger_id"], said["last"], said["slices"]
-            )
+            audited = Audited(**found, bookies=bookies)
+            done = cls(audited, said["ledger_id"], said["last"], said["slices"], said["wanted"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} is no progress file of an audit: {error!r}") from error
+        if done.wanted != wanted:
+            raise ConfigError(
+                f"{path} is of an audit of other ledgers, or of another cluster: give this one a file of its own"
+            )
+        return done
 
     def write(self, path: Path | None) -> None:
         """Write the file anew, whole or not at all."""
@@ -131,7 +144,7 @@ def run(
     Raises NoSuchLedger for one that is named and not there, MetadataUnavailable.
     """
     plan = AuditPlan() if plan is None else plan
-    progress = AuditProgress.read(plan.progress)
+    progress = AuditProgress.read(plan.progress, uri, plan.ledgers)
     with fastbk.sync.connect(uri) as client:
         infos: Iterable[LedgerInfo] = (
             client.list_ledgers()

@@ -77,16 +77,19 @@ def test_runs_that_end_anywhere_do_everything_once(rng: random.Random) -> None:
 
 def test_a_progress_file_says_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
-    assert AuditProgress.read(path) == AuditProgress()
+    assert AuditProgress.read(path, "u", None) == AuditProgress(wanted=["u", None])
     audited = Audited(ledgers=3, bookies={"b1": BookieAudited(due=5, good=4)}, findings=["x"])
-    progress = AuditProgress(audited, 7, 99, 2)
+    progress = AuditProgress(audited, 7, 99, 2, ["u", [3, 7]])
     progress.write(path)
-    assert AuditProgress.read(path) == progress
+    assert AuditProgress.read(path, "u", [7, 3, 7]) == progress
     assert list(tmp_path.iterdir()) == [path]
+    for uri, ledgers in (("u", None), ("u", [3]), ("other", [3, 7])):
+        with pytest.raises(ConfigError, match="other ledgers, or of another cluster"):
+            AuditProgress.read(path, uri, ledgers)
     for strange in ("", "[]", "{}", '{"audited": 3, "ledger_id": 1}'):
         path.write_text(strange)
         with pytest.raises(ConfigError, match="no progress file"):
-            AuditProgress.read(path)
+            AuditProgress.read(path, "u", None)
 
 
 def test_a_plan_without_room_is_refused() -> None:
