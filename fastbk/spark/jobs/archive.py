@@ -86,7 +86,8 @@ def run(
     given = {"metadata": uri, "stream": streams, "streamPattern": pattern}
     options = {name: value for name, value in given.items() if value is not None}
     cluster = Cluster(read_options(options, streaming=False))
-    done = ends_of(lines_of(spark, to))
+    lines_before = lines_of(spark, to)
+    done = ends_of(lines_before)
     stretches = [
         stretch
         for path, now in sorted(cluster.all_now().items())
@@ -94,10 +95,10 @@ def run(
     ]
     if not stretches:
         return []
-    number = 1 + max(_runs(spark, to), default=0)
+    number = 1 + max((run for run, _ in lines_before), default=0)
     records = sum(one.end_seq - one.first_seq for one in stretches)
     say(f"run {number}: {records:,} records of {len(stretches)} streams")
-    # Spark ends these fields on the source's side: a run is what it was planned to be.
+    # Both ends are positions, not "latest": a run is what it was planned to be.
     source = {
         "metadata": uri,
         "stream": ",".join(one.path for one in stretches),
@@ -184,10 +185,6 @@ def lines_of(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
 def ends_of(lines: list[tuple[int, Line]]) -> dict[str, Line]:
     """Return each stream's last line."""
     return {line.stream: line for _, line in lines}
-
-
-def _runs(spark: SparkSession, to: str) -> list[int]:
-    return [number for number, _ in lines_of(spark, to)]
 
 
 def records_of(spark: SparkSession, to: str) -> DataFrame:

@@ -63,8 +63,6 @@ def run(
         )
         (writer if uri is None else writer.option("metadata", uri)).save()
         say(f"run {number}: {line.records:,} records restored")
-    if not lines[-1][1].end_seq:
-        return Sums()
     numbers = [number for number, _ in lines]
     wanted = _relative(source.where(f.col("run").isin(numbers)), lines[0][1].first_seq)
     reader = spark.read.format("fastbk").option("includeHeaders", "true").option("stream", to)
