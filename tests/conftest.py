@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.fixtures.skips",
     "tests.fixtures.aio",
     "tests.fixtures.zookeeper",
+    "tests.fixtures.spark_session",
     "fastbk.testing",
 ]
 

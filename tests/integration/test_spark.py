@@ -21,9 +21,8 @@ from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
-from tests.fixtures.spark import patiently, spark
+from tests.fixtures.spark import patiently
 
-__all__ = ["spark"]  # a fixture of this module: Spark is not loaded for any other
 pytestmark = pytest.mark.timeout(300)
 
 QUERY_S = 120
