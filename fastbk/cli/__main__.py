@@ -21,7 +21,7 @@ COMMANDS = {
     "ledger": "create, write, read, tail, list, show, delete ledgers",
     "namespace": "namespaces of streams: create, list, set what their streams inherit, watch, rename, delete",
     "stream": "create, append, read, tail, look at, truncate, rename, seal, delete streams",
-    "spark": "jobs over the whole data of a cluster on Spark: audit, archive, restore",
+    "spark": "jobs over the whole data of a cluster on Spark: archive, audit, restore and others",
     "janitor": "keep the streams of a cluster in order: end what is idle, apply retention, delete",
     "metadata": "make, format or show the place where a cluster's metadata is",
     "cluster": "who is up, how full, and what misses copies",

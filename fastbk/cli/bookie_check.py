@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.bookie_repair import ProgressLine
 from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.units import format_size
 
@@ -116,7 +116,6 @@ def _looking(options: argparse.Namespace, work: Callable[[argparse.Namespace], i
 def _check(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie check")
     from fastbk.cli.bookie_digests import types_by
-    from fastbk.cli.bookie_repair import rate_of
     from fastbk.storage.check import Checked, DirectoryCheck
 
     rate = rate_of(options.rate)

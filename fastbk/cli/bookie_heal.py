@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.cli.bookie_repair import LISTED_MAX, ProgressLine, rate_of, say
+from fastbk.cli.bookie_repair import LISTED_MAX, say
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note
+from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:

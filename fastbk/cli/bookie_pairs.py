@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.bookie_repair import ProgressLine
 from fastbk.cli.options import add_json, need_linux, note, print_json
+from fastbk.cli.progress import ProgressLine
 from fastbk.errors import ConfigError
 from fastbk.units import format_size
 

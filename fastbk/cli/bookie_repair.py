@@ -6,12 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
-from fastbk.errors import ConfigError
-from fastbk.units import format_count, format_size, parse_size
+from fastbk.cli.progress import ProgressLine, rate_of
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from fastbk.admin.bookie_recovery import RecoveryPlan
     from fastbk.admin.going_over import Progress
@@ -71,16 +70,6 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
         grace_s=options.grace,
         even_if_alive=getattr(options, "even_if_alive", False),
     )
-
-
-def rate_of(text: str) -> float:
-    """Return the bytes a second that --rate names; 0 = no limit. Raises ConfigError."""
-    if text == "0":
-        return 0.0
-    try:
-        return float(parse_size(text))
-    except ValueError as error:
-        raise ConfigError(f"--rate {text}: {error}") from error
 
 
 async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
@@ -147,40 +136,6 @@ def _shown(name: str, value: int) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return format_size(value) if name in ("bytes", "bytes_copied") else f"{value:,}"
-
-
-class ProgressLine:
-    """Progress on stderr: overwritten on a terminal, a line every few seconds elsewhere."""
-
-    EVERY_TERMINAL_S, EVERY_LOG_S = 0.2, 10.0
-
-    def __init__(self) -> None:
-        import sys
-        import time
-
-        self._clock = time.monotonic
-        self._is_terminal = sys.stderr.isatty()
-        self._next_s = 0.0
-
-    def at(self, text: Callable[[], str]) -> None:
-        """Say how far it is, when it is time for that."""
-        now_s = self._clock()
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + (self.EVERY_TERMINAL_S if self._is_terminal else self.EVERY_LOG_S)
-        if self._is_terminal:
-            import sys
-
-            print(f"\r\x1b[K{text()}", end="", file=sys.stderr, flush=True)
-        else:
-            note(text())
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._is_terminal:
-            import sys
-
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _text(bookie_id: str, progress: Progress) -> str:

@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fastbk.cli.bookie_repair import ProgressLine, rate_of
 from fastbk.cli.options import print_json
+from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size
 

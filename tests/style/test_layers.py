@@ -50,7 +50,8 @@ HOMES = {
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
-    "pyspark": ["fastbk/spark/", "fastbk/cli/spark.py"],  # the second: for annotations
+    "matplotlib": ["fastbk/spark/charts.py"],
+    "pyspark": ["fastbk/spark/", "fastbk/cli/spark"],  # the second: for annotations
     "fastbk.spark": ["fastbk/spark/", "fastbk/cli/", "pyspark_fastbk/"],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.cli import __main__ as cli
-from fastbk.cli import dev
+from fastbk.cli import dev, spark
 from fastbk.errors import ConfigError, StorageError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -124,3 +124,26 @@ def test_elsewhere_than_on_linux_a_bookie_says_that_it_does_not_run(
     monkeypatch.setattr(sys, "platform", "darwin")
     assert cli.main(words) == 2
     assert "run on Linux only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("job", sorted(spark.JOBS))
+def test_every_job_on_spark_has_help_without_loading_spark(job: str) -> None:
+    script = (
+        "import sys\n"
+        "from fastbk.cli import __main__ as cli\n"
+        "try:\n    cli.main(sys.argv[1:])\n"
+        "except SystemExit as ended:\n    assert ended.code == 0\n"
+        "assert not {'pyspark', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, "spark", job, "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert f"usage: fastbk spark {job}" in ended.stdout and "--metadata" in ended.stdout
+
+
+def test_a_wrong_rate_is_told_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fastbk.spark.session.session", lambda *_: pytest.fail("Spark was started"))
+    assert cli.main(["spark", "audit", "--metadata", "sqlite:/nowhere", "--rate", "fast"]) == 2
+    assert '--rate fast: "fast" is not a size' in capsys.readouterr().err
