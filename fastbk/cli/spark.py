@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 JOBS = {
     "archive": "what streams hold as Parquet by stream and day, verified; then only what is new",
     "audit": "read every copy of every entry from every bookie, and compare them",
+    "rebuild": "a stream of changes, replayed into the current state by key as a table; then only what is new",
     "restore": "an archived stream into a new one, compared with the archive at the end",
 }
 """Each is a module `fastbk.cli.spark_JOB`, which has what Job says."""

@@ -1,0 +1,298 @@
+"""Rebuild: a stream of changes, replayed in parallel, becomes the current state by key: a table.
+
+    <to>/state/version=<n>/*.parquet     key, seq, timestamp, value of each key's last change
+    <to>/manifest/version=<n>/*.json     up to where the stream is in it, what was counted, how it was made
+
+A run reads what is new since the last version, reduces it part by part, then by key together with that version, and
+writes the next one. Its manifest comes last and is what makes a version count: a run that was cut off is done anew
+under its number. One run at a time. All counts come out of the pass that writes, summed behind the shuffle, so a task
+that is run again counts once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from fastbk.errors import ConfigError, DataLost, StorageError
+from fastbk.spark.jobs.places import delete, names_in
+from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, Line, Plan
+from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.options import read_options
+from fastbk.stream.positions import DLSN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+VERSIONS_KEPT = 2
+"""The last one, and the one before, which somebody may be reading."""
+
+
+def run(
+    spark: SparkSession,
+    uri: str | None,
+    plan: Plan,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> Line:
+    """Bring the state up to what is published now; return the manifest's line, the last one if nothing is new.
+
+    A stream that has no records yet makes no version; the line is one of version 0, which is written nowhere.
+    Raises ConfigError: wrong options, other ones than this state was made with, records that do not fit them;
+    StreamNotFound; DataLost where the stream lacks what the state would need; StorageError if not every record was
+    counted once (the version does not count).
+    """
+    table_schema = plan.value_schema()
+    options = {"stream": plan.stream} if uri is None else {"stream": plan.stream, "metadata": uri}
+    cluster = Cluster(read_options(options, streaming=False))
+    now = cluster.now(plan.stream)
+    last = last_line(spark, plan.to)
+    number = 1 if last is None else last.version + 1
+    before = None if plan.from_scratch else last
+    wanted = _wanted(plan, now, before, number)
+    if wanted.records == 0 and before is not None:
+        _sweep(spark, plan.to, before.version)
+        return before
+    if wanted.records == 0:
+        if last is not None:
+            raise ConfigError(f"{plan.stream} has no records now: {plan.to} stays as it is")
+        return replace(wanted, version=0)
+    say(f"version {number}: {wanted.records:,} new records of {plan.stream}")
+    if before is None and wanted.first_seq > 0:
+        say(
+            f"version {number}: the stream begins at record {wanted.first_seq}, and so does the state"
+        )
+    reader = spark.read.format("fastbk").options(
+        **options,
+        startingOffsets=json.dumps({plan.stream: wanted.first}),
+        endingOffsets=json.dumps({plan.stream: wanted.end}),
+        minPartitions=str(plan.partitions or 1),
+    )
+    rows = changes(reader.load(), plan, table_schema)
+    if before is not None:
+        kept = _table(spark, plan.to, before).withColumns(dict.fromkeys(_COUNTED, f.lit(0)))
+        rows = rows.unionByName(kept)
+    line = _written(spark, rows, plan, wanted)
+    say(f"version {number}: {line.keys:,} keys written")
+    made = spark.createDataFrame([tuple(asdict(line).values())], LINE)
+    made.coalesce(1).write.mode("overwrite").json(f"{plan.to}/manifest/version={number:06}")
+    _sweep(spark, plan.to, number)
+    return line
+
+
+_COUNTED = ("records", "keyless", "corrupt", "unordered")
+"""Columns of 0 or 1 beside each change, summed by key."""
+
+
+def changes(rows: DataFrame, plan: Plan, value_schema: StructType | None) -> DataFrame:
+    """Return a stream's rows as changes: those of a state's table, and what is counted."""
+    is_empty = f.length("value") == 0
+    if value_schema is None:
+        value, corrupt = f.col("value"), f.lit(False)
+    else:
+        with_corrupt = StructType([*value_schema.fields]).add(CORRUPT, "string")
+        text = f.when(~is_empty, f.col("value").cast("string"))
+        json_options = {"columnNameOfCorruptRecord": CORRUPT}
+        rows = rows.withColumn("parsed", f.from_json(text, with_corrupt, json_options))
+        value = f.col("parsed").dropFields(CORRUPT)
+        # Of text that is no object at all there may be neither columns nor a reason.
+        corrupt = ~is_empty & (f.col("parsed").isNull() | f.col(f"parsed.{CORRUPT}").isNotNull())
+    deleted = is_empty
+    if plan.delete_mark is not None:
+        column, mark = plan.delete_mark
+        deleted |= f.coalesce(_field(column).cast("string") == mark, f.lit(False))
+    key = f.col("key") if plan.key is None else _field(plan.key)
+    order = f.col("seq") if plan.sequence is None else _field(plan.sequence)
+    return rows.select(
+        key.alias("key"),
+        "seq",
+        "timestamp",
+        order.alias("sequence"),
+        deleted.alias("deleted"),
+        f.when(~deleted, value).alias("value"),
+        f.lit(1).alias("records"),
+        key.isNull().cast("int").alias("keyless"),
+        corrupt.cast("int").alias("corrupt"),
+        order.isNull().cast("int").alias("unordered"),
+    )
+
+
+def _field(path: str) -> Column:
+    return f.col(".".join(f"`{name}`" for name in ("parsed", *path.split("."))))
+
+
+def _written(spark: SparkSession, rows: DataFrame, plan: Plan, wanted: Line) -> Line:
+    """Write the version of these changes and the rows of the version before; return its line. Raises as run."""
+    is_new = f.col("records") == 1
+    sums = [f.sum(name).alias(name) for name in _COUNTED]
+    reduced = rows.groupBy("key").agg(
+        f.max_by(
+            f.struct("seq", "timestamp", "sequence", "deleted", "value"),
+            f.struct("sequence", "seq"),
+        ).alias("last"),
+        f.min(f.when(is_new, f.col("seq"))).alias("first_seq"),
+        f.max(f.when(is_new, f.col("seq"))).alias("last_seq"),
+        f.min(f.when((f.col("corrupt") + f.col("unordered")) > 0, f.col("seq"))).alias("wrong_seq"),
+        f.sum((is_new & f.col("deleted")).cast("long")).alias("deletes"),
+        *sums,
+    )
+    seen = Observation()
+    has_key = f.col("key").isNotNull()
+    observed = reduced.observe(
+        seen,
+        *(f.sum(name).alias(name) for name in (*_COUNTED, "deletes")),
+        f.min("first_seq").alias("first_seq"),
+        f.max("last_seq").alias("last_seq"),
+        f.min("wrong_seq").alias("wrong_seq"),
+        f.count(f.when(has_key & ~f.col("last.deleted"), 1)).alias("keys"),
+        f.count(f.when(has_key & f.col("last.deleted"), 1)).alias("gone"),
+    )
+    state = observed.where(has_key).select("key", "last.*")
+    if plan.sequence is None:
+        state = state.where(~f.col("deleted"))  # nothing older comes later: no need to remember it
+    if plan.partitions is not None:
+        state = state.coalesce(plan.partitions)
+    place = f"{plan.to}/state/version={wanted.version:06}"
+    state.write.mode("overwrite").format(plan.format).save(place)
+    counts = seen.get
+    _check(counts, plan, wanted)
+    line = replace(
+        wanted,
+        keys=counts["keys"],
+        deletes_seen=counts["deletes"],
+        keyless=counts["keyless"],
+        columns=state.schema.json(),
+        rebuilt_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    rows_there = _table(spark, plan.to, line).count()
+    rows_wanted = line.keys + (counts["gone"] if plan.sequence is not None else 0)
+    if rows_there != rows_wanted:
+        raise StorageError(
+            f"{place} holds {rows_there} rows, and {rows_wanted} were written; it does not count: run it again"
+        )
+    return line
+
+
+def _check(counts: dict[str, Any], plan: Plan, wanted: Line) -> None:
+    """Raise for what was counted and is not as it should be; the version has no manifest yet."""
+    found = (counts["records"], counts["first_seq"], counts["last_seq"])
+    if found != (wanted.records, wanted.first_seq, wanted.end_seq - 1):
+        records, first, last = found
+        raise StorageError(
+            f"{plan.stream}: records {wanted.first_seq}..{wanted.end_seq - 1} were to be replayed, and {records} from"
+            f" {first} to {last} were; this version does not count: run it again"
+        )
+    if counts["corrupt"]:
+        raise ConfigError(
+            f"{plan.stream}: {counts['corrupt']} records are no JSON of this schema, the first of them record"
+            f" {counts['wrong_seq']}: mend the schema, or rebuild without it, values as they are"
+        )
+    if counts["keyless"] and not plan.skip_keyless:
+        column = "key" if plan.key is None else f"JSON column {plan.key}"
+        raise ConfigError(
+            f"{plan.stream}: {counts['keyless']} records have no {column}: pass them by with --no-key skip, or take the"
+            " key from a JSON column with --schema and --key"
+        )
+    if counts["unordered"]:
+        raise ConfigError(
+            f"{plan.stream}: {counts['unordered']} records have no {plan.sequence}, the first of them record"
+            f" {counts['wrong_seq']}, so nothing says which are older: leave --sequence out for the stream's own order"
+        )
+
+
+def _wanted(plan: Plan, now: Now, before: Line | None, version: int) -> Line:
+    """Return the line of the next version, with nothing counted. Raises ConfigError, DataLost."""
+    first, end = now.first, now.end
+    wanted = Line(
+        version=version,
+        stream=plan.stream,
+        format=plan.format,
+        schema=plan.schema or "",
+        key=plan.key or "",
+        sequence=plan.sequence or "",
+        deletes=plan.deletes,
+        id=end.stream_id,
+        first=str(first.dlsn),
+        first_seq=first.seq,
+        end=str(end.dlsn),
+        end_seq=end.seq,
+        records=end.seq - first.seq,
+        begins_seq=first.seq,
+    )
+    if before is None:
+        return wanted
+    anew = "--from-scratch makes it anew of what the stream has now"
+    if before.made_with() != wanted.made_with():
+        differences = _differences(before.made_with(), wanted.made_with())
+        raise ConfigError(f"{plan.to} was made otherwise: {differences}; {anew}")
+    if before.id != end.stream_id:
+        raise DataLost(
+            f"{plan.stream} was deleted and made anew since {before.rebuilt_at}, its records are others: {anew}"
+        )
+    if before.end_seq < first.seq:
+        raise DataLost(
+            f"{plan.stream}: records {before.end_seq}..{first.seq - 1} were truncated before they were replayed:"
+            f" {anew}; run more often, or hold them with a cursor"
+        )
+    return replace(
+        wanted,
+        first=str(max(DLSN.parse(before.end), first.dlsn)),
+        first_seq=before.end_seq,
+        records=end.seq - before.end_seq,
+        begins_seq=before.begins_seq,
+    )
+
+
+def _differences(was: Mapping[str, str], is_now: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{name} was {was[name] or 'not given'} and is {is_now[name] or 'not given'}"
+        for name in was
+        if was[name] != is_now[name]
+    )
+
+
+def state_of(spark: SparkSession, to: str) -> DataFrame:
+    """Return the last version: `key`, `seq` and `timestamp` of its last change, and its `value`, a struct if parsed.
+
+    Raises ConfigError if there is none.
+    """
+    line = last_line(spark, to)
+    if line is None:
+        raise ConfigError(f"{to} holds no state: fastbk spark rebuild shop/orders --to {to}")
+    return (
+        _table(spark, to, line).where(~f.col("deleted")).select("key", "seq", "timestamp", "value")
+    )
+
+
+def last_line(spark: SparkSession, to: str) -> Line | None:
+    """Return the line of the last version that counts, None if there is none."""
+    try:
+        found = spark.read.schema(LINE).json(f"{to}/manifest/*").collect()
+    except AnalysisException:  # no such path
+        return None
+    names = Line.__dataclass_fields__
+    lines = [Line(**{name: row[name] for name in names}) for row in found]
+    return max(lines, key=lambda one: one.version, default=None)
+
+
+def _table(spark: SparkSession, to: str, line: Line) -> DataFrame:
+    schema = StructType.fromJson(json.loads(line.columns))
+    place = f"{to}/state/version={line.version:06}"
+    return spark.read.schema(schema).format(line.format).load(place)
+
+
+def _sweep(spark: SparkSession, to: str, version: int) -> None:
+    """Delete what is older than the versions that are kept; manifests first, so that none is without its rows."""
+    for folder in ("manifest", "state"):
+        for name in names_in(spark, f"{to}/{folder}"):
+            number = name.removeprefix("version=")
+            if number != name and number.isdigit() and int(number) <= version - VERSIONS_KEPT:
+                delete(spark, f"{to}/{folder}/{name}")
