@@ -5,9 +5,10 @@ Nothing here fences anybody or looks beyond what is published.
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,16 +23,22 @@ from fastbk.errors import (
     PositionTruncated,
     StreamNotFound,
 )
-from fastbk.spark.offsets import At, Offsets, parse_wanted
+from fastbk.spark.offsets import At, Offsets, backlogs, parse_wanted
 from fastbk.spark.options import ReadOptions
+from fastbk.spark.planning import RECORD_BYTES
+from fastbk.spark.together import together
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.blocking_spans import BlockingSpans
 from fastbk.stream.names import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.spans import Span
 
 CHOICE = (
     'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
 )
+AGED_MAX = 100
+"""Streams whose oldest record that waits is asked for its time, for one report."""
 _PLAIN_PATH = re.compile(r"(?:[\w -]+/)*(?![?*+{])")
 
 
@@ -43,6 +50,8 @@ class Now:
     path: str
     first: At
     end: At
+    record_bytes: float
+    """Of a record, about."""
 
     def beginning(self) -> At:
         """Return where a query begins that reads all of it, and that it began there."""
@@ -50,10 +59,12 @@ class Now:
 
 
 class Cluster:
-    """What a driver asks of the cluster for one read. Cheap to make; it may be pickled."""
+    """What a driver asks of the cluster for one read. Cheap to make."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
+        self._spans: BlockingSpans | None = None
+        self._spans_of = 0
 
     @property
     def client(self) -> fastbk.sync.Client:
@@ -67,61 +78,55 @@ class Cluster:
 
     # --- streams -------------------------------------------------------------------------------------------------
 
-    def paths(self) -> list[str]:
-        """Return the streams to be read now: those named, or those whose whole paths match the pattern."""
+    def all_now(self, *, missing_ok: bool = False) -> dict[str, Now]:
+        """Return how all of them are now: those named, or those whose whole paths match the pattern.
+
+        Raises StreamNotFound for one that is named; others come and go.
+        """
         pattern = self.options.pattern
         if pattern is None:
-            return list(self.options.streams)
+            return self.nows(self.options.streams, missing_ok=missing_ok)
         plain = _PLAIN_PATH.match(pattern)
         # The namespaces that the pattern writes out need not be looked for.
         prefix = plain[0].rstrip("/") if plain is not None and "|" not in pattern else ""
-        namespace = self.client.namespace(prefix)
-        if not namespace.exists():
-            return []
-        found = [info.path for info in namespace.streams(recursive=True)]
-        return sorted(path for path in found if re.fullmatch(pattern, path))
+        is_wanted = re.compile(pattern).fullmatch
+        found = self._looking().below(prefix, lambda path: is_wanted(path) is not None)
+        return {path: self._now(found[path]) for path in sorted(found)}
+
+    def nows(self, paths: Iterable[str], *, missing_ok: bool = False) -> dict[str, Now]:
+        """Return how these are now, asked together. Raises StreamNotFound, unless they may be missing."""
+        wanted = list(paths)
+        found = self._looking().of(wanted)
+        missing = [path for path in wanted if path not in found]
+        if missing and not missing_ok:
+            raise StreamNotFound(
+                f"there is no stream {missing[0]}: create it, or name another one, such as"
+                ' .option("stream", "shop/orders")'
+            )
+        return {path: self._now(found[path]) for path in wanted if path in found}
 
     def now(self, path: str) -> Now:
         """Return how the stream is now. Raises StreamNotFound."""
-        stream = self.stream(path)
-        try:
-            info = stream.info()
-        except StreamNotFound as error:
-            raise StreamNotFound(
-                f'there is no stream {path}: create it, or name another one, such as .option("stream", "shop/orders")'
-            ) from error
-        tail = stream.tail()
-        if tail is None or tail.next <= info.trim:
-            end = At(info.trim, 0 if tail is None else tail.seq + 1, info.id)
-            return Now(stream, path, end, end)
-        end = At(tail.next, tail.seq + 1, info.id)
-        try:
-            first = stream.first()
-        except (DataLost, NoSuchLedger):
-            # Whoever reads it is told. Its number is the segment's first, or more.
-            (segment, *_) = stream.segments(info.trim.segment)
-            return Now(stream, path, At(info.trim, max(segment.first_seq, 0), info.id), end)
-        if first is None or first.dlsn >= end.dlsn:
-            return Now(stream, path, end, end)
-        return Now(stream, path, At(first.dlsn, first.seq, info.id), end)
+        return self.nows([path])[path]
 
     def now_if_any(self, path: str) -> Now | None:
         """Return how the stream is now, None if there is none."""
-        try:
-            return self.now(path)
-        except StreamNotFound:
-            return None
+        return self.nows([path], missing_ok=True).get(path)
 
-    def all_now(self, *, missing_ok: bool = False) -> dict[str, Now]:
-        """Return how all of them are now. Raises StreamNotFound for one that is named; others come and go."""
-        found: dict[str, Now] = {}
-        for path in self.paths():
-            try:
-                found[path] = self.now(path)
-            except StreamNotFound:
-                if self.options.pattern is None and not missing_ok:
-                    raise
-        return found
+    def _looking(self) -> BlockingSpans:
+        # One for all looks: what has not changed since the last one costs nothing.
+        if self._spans is None or self._spans_of != os.getpid():
+            self._spans, self._spans_of = self.client.namespace("").spans(), os.getpid()
+        return self._spans
+
+    def _now(self, span: Span) -> Now:
+        return Now(
+            self.stream(span.path),
+            span.path,
+            At(span.first, span.first_seq, span.stream_id),
+            At(span.end, span.end_seq, span.stream_id),
+            span.record_bytes or RECORD_BYTES,
+        )
 
     def at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
         """Return the place that an option names. Raises ConfigError, PositionTruncated where it is gone."""
@@ -230,19 +235,22 @@ class Cluster:
     def behind(self, done: Offsets, end: Offsets) -> tuple[int, int]:
         """Return records, or entries, from `done` to `end`, and how many milliseconds old the oldest of these is.
 
-        Entries of ledgers have no times: 0. A record that cannot be read counts as new: this is for reports only.
+        Entries of ledgers have no times: 0. Of streams the 100 that have most are asked. A record that cannot be read
+        counts as new: this is for reports only.
         """
-        records = sum(max(at - done.ledgers.get(one, 0), 0) for one, at in end.ledgers.items())
-        age_s = 0.0
-        for path, at in end.streams.items():
-            known = done.streams.get(path)
-            if known is None or known.seq >= at.seq:
-                continue
-            records += at.seq - known.seq
-            with suppress(Error):
-                sent_us = self.stream(path).get(AtSeq(known.seq)).time_us
-                age_s = max(age_s, time.time() - sent_us / 1e6)
-        return records, round(1000 * age_s)
+        waiting = backlogs(done, end)
+        most = sorted(waiting, key=lambda path: -waiting[path])[:AGED_MAX]
+        ages = (
+            together(lambda path: self._age_s(path, done.streams[path].seq), most)
+            if end.streams
+            else []
+        )
+        return sum(waiting.values()), round(1000 * max(ages, default=0.0))
+
+    def _age_s(self, path: str, seq: int) -> float:
+        with suppress(Error):
+            return time.time() - self.stream(path).get(AtSeq(seq)).time_us / 1e6
+        return 0.0
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
@@ -298,7 +306,8 @@ class Cluster:
                 {path: self.at(now, wanted.get(path, rest), option) for path, now in nows.items()},
                 {},
             )
-        return Offsets({path: self.at(now, which, option) for path, now in nows.items()}, {})
+        ats = together(lambda now: self.at(now, which, option), list(nows.values()))
+        return Offsets(dict(zip(nows, ats, strict=True)), {})
 
     def _ledger_edge(
         self, which: str | Mapping[str, object] | datetime, option: str

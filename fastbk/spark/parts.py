@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastbk.spark.looking import Cluster
+from fastbk.spark.looking import Cluster, Now
 from fastbk.spark.offsets import At, Offsets
 from fastbk.spark.planning import (
     RECORD_BYTES,
@@ -15,6 +15,7 @@ from fastbk.spark.planning import (
     plan_stream,
 )
 from fastbk.spark.reading import LedgerPart, StreamPart
+from fastbk.spark.together import together
 from fastbk.stream.segments import SegmentInfo
 
 
@@ -34,6 +35,15 @@ class _Task:
         )
 
 
+def _begin(start: At | None, end: At) -> At:
+    """Return where a batch begins in a stream; number -1: only the position was kept."""
+    if start is not None and start.stream_id == end.stream_id:
+        return start
+    # Found while the query ran, or made anew under the same name.
+    dlsn = end.dlsn if end.began is None else end.began
+    return At(dlsn, end.seq if end.began is None else -1, end.stream_id)
+
+
 @dataclass
 class Parts:
     """Plans one read."""
@@ -46,11 +56,17 @@ class Parts:
 
         Raises StreamNotFound, PositionTruncated, DataLost with failOnDataLoss: before any task starts.
         """
-        tasks = [
-            task
+        begins = {
+            path: begin
             for path, at in sorted(end.streams.items())
-            if (task := self._task(path, start.streams.get(path), at)) is not None
-        ]
+            if (begin := _begin(start.streams.get(path), at)).dlsn < at.dlsn
+        }
+        nows = self.cluster.nows(begins, missing_ok=True)
+        found = together(
+            lambda path: self._task(path, nows.get(path), begins[path], end.streams[path]),
+            list(begins),
+        )
+        tasks = [task for task in found if task is not None]
         options = self.cluster.options
         whole = [task.ranges(1 << 62, self.bounds) for task in tasks]
         total_bytes = sum(one.size_bytes for ranges in whole for one in ranges)
@@ -61,15 +77,7 @@ class Parts:
             for one in task.ranges(part_bytes, self.bounds)
         ]
 
-    def _task(self, path: str, start: At | None, end: At) -> _Task | None:
-        begin = start if start is not None and start.stream_id == end.stream_id else None
-        if begin is None:
-            # Found while the query ran, or made anew under the same name.
-            dlsn = end.dlsn if end.began is None else end.began
-            begin = At(dlsn, end.seq if end.began is None else -1, end.stream_id)
-        if begin.dlsn >= end.dlsn:
-            return None
-        now = self.cluster.now_if_any(path)
+    def _task(self, path: str, now: Now | None, begin: At, end: At) -> _Task | None:
         if begin.seq < 0 and now is not None and now.end.stream_id == end.stream_id:
             # Only its position was kept; what was truncated since then is told by that.
             known = now.first if begin.dlsn >= now.first.dlsn else At(begin.dlsn, 0, end.stream_id)

@@ -23,9 +23,9 @@ from fastbk.spark.looking import Cluster, Now
 from fastbk.spark.offsets import At, Offsets, advanced, parse, shares
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.parts import Parts
-from fastbk.spark.planning import RECORD_BYTES
 from fastbk.spark.progress import Progress
 from fastbk.spark.reading import read_part
+from fastbk.spark.together import together
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -105,15 +105,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = streams.get(path)
             if known is None:
                 if self._target is None or self._cluster.options.fail_on_data_loss:
-                    self._cluster.checked(self._now(path), path, at)
+                    self._cluster.checked(self._cluster.now_if_any(path), path, at)
             elif known.stream_id == at.stream_id:
                 streams[path] = replace(known, began=at.began)
             else:
-                self._cluster.checked(self._now(path), path, at)
+                self._cluster.checked(self._cluster.now_if_any(path), path, at)
         return advanced(start, Offsets(streams, end.ledgers))
-
-    def _now(self, path: str) -> Now | None:
-        return self._cluster.now_if_any(path)
 
     # --- limits --------------------------------------------------------------------------------------------------
 
@@ -134,10 +131,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlogs: dict[str, int] = {}
         for path, at in end.streams.items():
             known = start.streams.get(path)
-            if known is not None and known.dlsn >= at.dlsn and known.stream_id == at.stream_id:
-                backlogs[path] = 0
-                continue
-            now = self._cluster.now(path)
+            if known is None or known.dlsn < at.dlsn or known.stream_id != at.stream_id:
+                backlogs[path] = -1
+        for path, now in self._cluster.nows(backlogs).items():
+            known, at = start.streams.get(path), end.streams[path]
             if known is None or known.stream_id != at.stream_id:
                 first: At | None = now.beginning()
             else:
@@ -145,38 +142,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = first or now.first
             begins[path] = first, now
             backlogs[path] = max(at.seq - first.seq, 0)
-        most = records_max if records_max is not None else sum(backlogs.values())
-        if bytes_max is not None:
-            most = min(most, max(1, int(bytes_max / self._record_bytes(begins))))
+        total = sum(backlogs.values())
+        most = records_max if records_max is not None else total
+        if bytes_max is not None and total:
+            size_bytes = sum(
+                count * begins[path][1].record_bytes for path, count in backlogs.items()
+            )
+            most = min(most, max(1, int(bytes_max * total / max(size_bytes, 1))))
         allowed = shares(backlogs, most)
         streams = dict(end.streams)
-        for path, (first, now) in begins.items():
-            if allowed[path] < backlogs[path]:
-                at = self._cluster.find_seq(now, first, first.seq + allowed[path])
-                if at.dlsn < streams[path].dlsn:
-                    streams[path] = replace(at, began=streams[path].began)
-        return Offsets(streams, {})
+        cut = [path for path in begins if allowed[path] < backlogs[path]]
 
-    def _record_bytes(self, begins: Mapping[str, tuple[At, Now]]) -> float:
-        """Return about how many bytes a record of these streams has: of closed segments, else of those at hand."""
-        records = size_bytes = 0
-        for first, now in begins.values():
-            for one in now.stream.segments(max(first.dlsn.segment - 1, 1)):
-                if not one.is_open:
-                    records += one.records
-                    size_bytes += one.size_bytes
-        if not records:
-            for first, now in begins.values():
-                if first.seq < now.end.seq:
-                    record = (
-                        now.stream.get(first.dlsn)
-                        if first.dlsn >= now.first.dlsn
-                        else now.stream.first()
-                    )
-                    if record is not None:
-                        records += 1
-                        size_bytes += len(record.payload) + len(record.key or b"")
-        return max(size_bytes / records, 1.0) if records else RECORD_BYTES
+        def place(path: str) -> At:
+            first, now = begins[path]
+            return self._cluster.find_seq(now, first, first.seq + allowed[path])
+
+        for path, at in zip(cut, together(place, cut), strict=True):
+            if at.dlsn < streams[path].dlsn:
+                streams[path] = replace(at, began=streams[path].began)
+        return Offsets(streams, {})
 
     def _limited_ledgers(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         entries_max, bytes_max = self._caps(limit)

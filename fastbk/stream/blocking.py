@@ -20,6 +20,7 @@ from fastbk.stream.writer_options import WriterOptions
 if TYPE_CHECKING:
     from fastbk.stream.blocking_cursor import BlockingCursor
     from fastbk.stream.blocking_reader import BlockingStreamReader
+    from fastbk.stream.blocking_spans import BlockingSpans
     from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.drafts import Draft
     from fastbk.stream.read_options import CursorOptions, ReaderOptions
@@ -86,6 +87,12 @@ class BlockingNamespace:
     def effective_policy(self, stream: str | None = None) -> StreamPolicy:
         """Return what holds for the namespace, or for the next segment of one of its streams."""
         return self._call(lambda inner: inner.effective_policy(stream))
+
+    def spans(self) -> BlockingSpans:
+        """Return what looks at where many streams begin and end, again and again; its paths are from the root."""
+        from fastbk.stream.blocking_spans import BlockingSpans
+
+        return BlockingSpans(self._loop, lambda: self._inner().spans())
 
     def create_stream(
         self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False

@@ -26,6 +26,7 @@ from fastbk.meta.records import Change, VersionedRecord
 from fastbk.stream.chain_store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import entry_path, namespace_path, stream_path, usage_path
+from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.policy_source import PolicySource
 from fastbk.stream.tree_records import (
     ROOT_ID,
@@ -188,13 +189,25 @@ class Catalog:
 
     def context_by_id(self, stream_id: str, name: str, place: Place) -> StreamContext:
         """Return what works with a stream of this id in this namespace."""
+        store = self._store_of(stream_id)
+        above = tuple(level.id for level in place.levels)
+        policy = PolicySource(self.records, stream_id, name, above)
+        return StreamContext(self.client, store, name, policy, policy.check_room)
+
+    def _store_of(self, stream_id: str) -> ChainStore:
         store = self._stores.get(stream_id)
         if store is None:
             store = ChainStore(self.records, stream_id, self._timeout_s)
             self._stores[stream_id] = store
-        above = tuple(level.id for level in place.levels)
-        policy = PolicySource(self.records, stream_id, name, above)
-        return StreamContext(self.client, store, name, policy, policy.check_room)
+        return store
+
+    def reading(self, stream_id: str, name: str) -> StreamContext:
+        """Return what reads a stream of this id, wherever it is. It has no policy: nothing is written by it."""
+
+        async def no_policy() -> StreamPolicy:
+            raise Error(f"stream {name} is only read here")
+
+        return StreamContext(self.client, self._store_of(stream_id), name, no_policy)
 
     # --- changing -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from fastbk.stream.namespace_bulk import check_below, delete_data, delete_namesp
 from fastbk.stream.namespace_events import NamespaceEvent, watch_namespace
 from fastbk.stream.paths import entry_path, namespace_path, stored_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.spans import Spans
 from fastbk.stream.stream import Stream
 from fastbk.stream.tree_changes import (
     namespace_created,
@@ -186,6 +187,10 @@ class Namespace:
         return effective(patches(await self._catalog.place(self._path)))
 
     # --- streams ------------------------------------------------------------------------------------------------
+
+    def spans(self) -> Spans:
+        """Return what looks at where many streams begin and end, again and again; paths are from the root. No I/O."""
+        return Spans(self._catalog)
 
     async def create_stream(
         self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False

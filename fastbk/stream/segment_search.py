@@ -73,9 +73,14 @@ class SegmentAt:
         self._base_seq = row.base_seq
         self._probed: dict[int, Chunk] = {}
         self._last: int | None = None if row.is_open else row.last_entry_id
+        self._confirmed: int | None = None
 
     async def __aenter__(self) -> SegmentAt:
         """Raises NoSuchLedger."""
+        return await self.open()
+
+    async def open(self) -> SegmentAt:
+        """Open the ledger and return this: for who keeps it open longer than a block. Raises NoSuchLedger."""
         self._reader: LedgerReader = await self._context.client.open_ledger(
             self._row.ledger_id, recovery=False, password=PASSWORD
         )
@@ -87,14 +92,30 @@ class SegmentAt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the ledger."""
         await self._reader.close()
+
+    async def has_moved(self) -> bool:
+        """Ask an open segment's bookies anew; return whether another entry is the last one than before."""
+        confirmed = await self._reader.last_add_confirmed()
+        if confirmed == self._confirmed:
+            return False
+        self._confirmed, self._last = confirmed, None
+        return True
+
+    def forget(self) -> None:
+        """Have `has_moved` answer True: what it said before could not be made use of."""
+        self._confirmed = None
 
     async def last_entry(self, *, fresh: bool = True) -> int:
         """Return the last visible entry with records, -1 if there is none."""
         if self._last is None:
             reader = self._reader
             ask = reader.last_add_confirmed if fresh else reader.try_last_add_confirmed
-            last = await ask()
+            last = await ask() if self._confirmed is None else self._confirmed
             if last >= 0 and head_of(await self._raw(last)).kind == KIND_INDEX:
                 last -= 1
             self._last = last
