@@ -35,6 +35,15 @@ def format_size(size_bytes: int) -> str:
     raise AssertionError("unreachable")
 
 
+def format_amount(amount: float) -> str:
+    """Return `amount` with three digits and the decimal prefix that keeps it short (`950`, `1.5 k`, `20 M`)."""
+    for factor, prefix in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        # What rounds up to the next prefix has it: 999,950 is 1 M and not 1e+03 k.
+        if abs(amount) >= 0.9995 * factor:
+            return f"{float(f'{amount / factor:.3g}'):g} {prefix}"
+    return f"{amount:.3g}"
+
+
 def format_duration_us(duration_us: float) -> str:
     """Return `duration_us` with the unit that keeps it readable (`130 us`, `2.4 ms`, `1.5 s`)."""
     if duration_us < 1000:
