@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import TYPE_CHECKING
 
 from fastbk.cli import stream_append, stream_read
 from fastbk.cli.options import add_json, add_metadata, note, print_json
+from fastbk.cli.stream_cursors import cursor_facts, cursor_lines
 from fastbk.cli.stream_options import (
     START_HELP,
     add_inherit,
@@ -20,13 +22,13 @@ from fastbk.cli.stream_options import (
 from fastbk.cli.stream_verbs import EXAMPLES, add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.stream.names import split_stream_path
-from fastbk.units import format_count, format_size
+from fastbk.units import format_size
 
 if TYPE_CHECKING:
     from fastbk.cli.stream_verbs import Verb
     from fastbk.stream.client import Client
-    from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.listing import StreamInfo
+    from fastbk.stream.stream import Stream
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,12 +128,16 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     begin = await stream.first()
     found["visible_records"] = 0 if begin is None or last is None else last.seq + 1 - begin.seq
     effective = policy_facts(await stream.effective_policy())
+    cursors = await _cursors_of(stream)
     if options.json:
-        print_json(found | {"policy": effective})
+        print_json(found | {"policy": effective, "cursors": cursors})
         return 0
     print_facts(found)
     print("policy")
     print("\n".join(policy_lines(effective, policy_facts(await stream.policy()))))
+    if cursors:
+        print("cursors")
+        print("\n".join(f"  {line}" for line in cursor_lines(cursors)))
     return 0
 
 
@@ -229,45 +235,19 @@ async def _cursors(client: Client, options: argparse.Namespace) -> int:
         if options.json:
             print_json({"deleted": options.delete})
         return 0
-    infos = await stream.cursors()
-    last = await stream.tail()
-    found = [_cursor_facts(info, None if last is None else last.seq) for info in infos]
+    found = await _cursors_of(stream)
     if options.json:
         print_json({"stream": options.stream, "cursors": found})
-        return 0
-    if not found:
+    elif found:
+        print("\n".join(cursor_lines(found)))
+    else:
         note(f"{options.stream} has no cursors")
-        return 0
-    rows = [("cursor", "mark", "behind", "data", "holder")]
-    for one in found:
-        backlog = one["backlog"]
-        behind = "-" if backlog is None else format_count(int(str(backlog)), "record")
-        held = "held" if one["holds"] else "not held"
-        rows.append((str(one["cursor"]), str(one["mark"]), behind, held, str(one["holder"] or "-")))
-    widths = [max(len(row[at]) for row in rows) for at in range(5)]
-    for row in rows:
-        cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
     return 0
 
 
-def _cursor_facts(info: CursorInfo, last_seq: int | None) -> dict[str, object]:
-    backlog: int | None = None
-    if last_seq is None:
-        backlog = 0
-    elif info.mark_seq >= 0:
-        backlog = max(0, last_seq + 1 - info.mark_seq)
-    return {
-        "cursor": info.name,
-        "mark": str(info.mark),
-        "mark_seq": info.mark_seq,
-        "ranges": info.ranges,
-        "backlog": backlog,
-        "holds": info.holds,
-        "epoch": info.epoch,
-        "holder": info.holder,
-        "expires_at_us": info.expires_at_us,
-    }
+async def _cursors_of(stream: Stream) -> list[dict[str, object]]:
+    now_s = time.time()
+    return [cursor_facts(info, backlog, now_s) for info, backlog in await stream.backlogs()]
 
 
 async def _seal(client: Client, options: argparse.Namespace) -> int:

@@ -23,7 +23,8 @@ from fastbk.errors import (
     PositionTruncated,
     StreamNotFound,
 )
-from fastbk.spark.offsets import At, Offsets, backlogs, parse_wanted
+from fastbk.spark.amounts import Known
+from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.planning import RECORD_BYTES
 from fastbk.spark.together import together
@@ -65,6 +66,8 @@ class Cluster:
         self.options = options
         self._spans: BlockingSpans | None = None
         self._spans_of = 0
+        self.known: dict[str, Known] = {}
+        """What the last look said, by path or ledger id."""
 
     @property
     def client(self) -> fastbk.sync.Client:
@@ -120,12 +123,14 @@ class Cluster:
         return self._spans
 
     def _now(self, span: Span) -> Now:
+        each_bytes = span.record_bytes or RECORD_BYTES
+        self.known[span.path] = Known(span.first_seq, each_bytes)
         return Now(
             self.stream(span.path),
             span.path,
             At(span.first, span.first_seq, span.stream_id),
             At(span.end, span.end_seq, span.stream_id),
-            span.record_bytes or RECORD_BYTES,
+            each_bytes,
         )
 
     def at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
@@ -232,20 +237,15 @@ class Cluster:
         # Behind the last record of a segment that is gone is where the next one begins.
         return At(max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began)
 
-    def behind(self, done: Offsets, end: Offsets) -> tuple[int, int]:
-        """Return records, or entries, from `done` to `end`, and how many milliseconds old the oldest of these is.
+    def oldest_ms(self, done: Offsets, waiting: Mapping[str, int]) -> int:
+        """Return how many milliseconds old the oldest record is that waits behind `done`; `waiting`: how many in each.
 
-        Entries of ledgers have no times: 0. Of streams the 100 that have most are asked. A record that cannot be read
-        counts as new: this is for reports only.
+        Of the streams the 100 that have most are asked. A record that cannot be read counts as new, and so do entries
+        of ledgers, which have no times: this is for reports only.
         """
-        waiting = backlogs(done, end)
         most = sorted(waiting, key=lambda path: -waiting[path])[:AGED_MAX]
-        ages = (
-            together(lambda path: self._age_s(path, done.streams[path].seq), most)
-            if end.streams
-            else []
-        )
-        return sum(waiting.values()), round(1000 * max(ages, default=0.0))
+        asked = [(path, done.streams[path].seq) for path in most if path in done.streams]
+        return round(1000 * max(together(lambda one: self._age_s(*one), asked), default=0.0))
 
     def _age_s(self, path: str, seq: int) -> float:
         with suppress(Error):
@@ -285,7 +285,10 @@ class Cluster:
     def ledger_ends(self) -> dict[int, tuple[int, int]]:
         """Return the ends of all ledgers that are there."""
         found = {one: self.ledger_end(one) for one in self.options.ledgers}
-        return {one: end for one, end in found.items() if end is not None}
+        ends = {one: end for one, end in found.items() if end is not None}
+        for one, (count, size_bytes) in ends.items():
+            self.known[str(one)] = Known(0, size_bytes / max(count, 1))
+        return ends
 
     # --- options' offsets ----------------------------------------------------------------------------------------
 

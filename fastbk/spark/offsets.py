@@ -172,16 +172,3 @@ def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
 def moved(at: At, dlsn: DLSN, seq: int) -> At:
     """Return the same stream, read further."""
     return replace(at, dlsn=dlsn, seq=seq)
-
-
-def backlogs(done: Offsets, end: Offsets) -> dict[str, int]:
-    """Return how many records, or entries, lie from `done` to `end` of each stream or ledger that has any there.
-
-    Of a stream that is not in `done`, or is another one there, nothing is known: 0.
-    """
-    found = {str(one): at - done.ledgers.get(one, 0) for one, at in end.ledgers.items()}
-    for path, at in end.streams.items():
-        known = done.streams.get(path)
-        if known is not None and known.stream_id == at.stream_id:
-            found[path] = at.seq - known.seq
-    return {name: count for name, count in found.items() if count > 0}

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from fastbk.spark.amounts import amount
 from fastbk.spark.looking import Cluster, Now
 from fastbk.spark.offsets import At, Offsets, advanced, parse, shares
 from fastbk.spark.options import ReadOptions
@@ -38,6 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._progress: Progress | None = None
         self._seen: Offsets | None = None
+        self._began: Offsets | None = None
         self._planned: Offsets | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -67,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return where the next batch ends; `start` itself where nothing has come."""
-        began = parse(start)
+        began = self._began = parse(start)
         self._publish(began)
         end = self._target if self._target is not None else self._latest()
         self._seen = end
@@ -81,12 +83,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, object] | None:
         """Return what was published when a batch was last planned, for Spark's own reports, and what is left then.
 
-        `behind`: records (of ledgers: entries) after that batch, and how old the oldest of them is; 0: none.
+        `batch`: records (of ledgers: entries) of that batch, and bytes, about. `behind`: of what waits after it, and
+        how many milliseconds old the oldest of that is; 0: nothing does.
         """
-        if self._seen is None or self._planned is None:
+        if self._seen is None or self._planned is None or self._began is None:
             return None
-        records, age_ms = self._cluster.behind(self._planned, self._seen)
-        return {**self._seen.to_json(), "behind": {"records": records, "milliseconds": age_ms}}
+        known = self._cluster.known
+        batch = amount(self._began, self._planned, known)
+        behind = amount(self._planned, self._seen, known)
+        age_ms = self._cluster.oldest_ms(self._planned, behind.by_name)
+        return {
+            **self._seen.to_json(),
+            "batch": batch.to_json(),
+            "behind": {**behind.to_json(), "milliseconds": age_ms},
+        }
 
     def _latest(self) -> Offsets:
         if self._options.reads_ledgers:
@@ -203,8 +213,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._progress is None:
                 self._progress = Progress(self._cluster, self._options.reader_name)
             self._progress.publish(done)
-
-    def stop(self) -> None:
-        """Let go of what progress is published by."""
-        if self._progress is not None:
-            self._progress.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -20,7 +20,8 @@ from fastbk.stream.writer_options import WriterOptions
 if TYPE_CHECKING:
     from fastbk.stream.blocking_cursor import BlockingCursor
     from fastbk.stream.blocking_reader import BlockingStreamReader
-    from fastbk.stream.blocking_spans import BlockingSpans
+    from fastbk.stream.blocking_spans import BlockingMarks, BlockingSpans
+    from fastbk.stream.cursor_backlog import Backlog
     from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.drafts import Draft
     from fastbk.stream.read_options import CursorOptions, ReaderOptions
@@ -93,6 +94,14 @@ class BlockingNamespace:
         from fastbk.stream.blocking_spans import BlockingSpans
 
         return BlockingSpans(self._loop, lambda: self._inner().spans())
+
+    def marks(self, name: str, data: Mapping[str, int | str]) -> BlockingMarks:
+        """Return what moves the marks of cursors of one name, in streams by their paths from the root."""
+        from fastbk.stream.blocking_spans import BlockingMarks
+
+        return BlockingMarks(
+            self._loop, self._loop.call_plain(lambda: self._inner().marks(name, data))
+        )
 
     def create_stream(
         self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False
@@ -304,6 +313,10 @@ class BlockingStream:
     def cursors(self) -> list[CursorInfo]:
         """Return the stream's durable cursors, by name."""
         return self._call(lambda inner: inner.cursors())
+
+    def backlogs(self) -> list[tuple[CursorInfo, Backlog | None]]:
+        """Return the stream's durable cursors, and how much each has before it; None: it cannot be told now."""
+        return self._call(lambda inner: inner.backlogs())
 
     def delete_cursor(self, name: str) -> bool:
         """Delete a cursor. Returns whether there was one."""

@@ -1,10 +1,13 @@
-"""Where many streams begin and end, without `await`. Names and meanings are those of `spans.py`."""
+"""Where many streams begin and end, and marks in them, without `await`: `spans.py` and `marks.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+from fastbk.errors import Error
 from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.marks import Marks
+from fastbk.stream.positions import DLSN
 from fastbk.stream.spans import Span, Spans
 
 
@@ -34,3 +37,15 @@ class BlockingSpans:
         """Let go of what is kept open; it may be asked again."""
         if self._made is not None:
             self._loop.call(self._made.close)
+
+
+class BlockingMarks:
+    """Moves marks of one cursor in many streams; made by `Namespace.marks` of `fastbk.sync`."""
+
+    def __init__(self, loop: BlockingLoop, inner: Marks) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def move(self, marks: Mapping[str, tuple[DLSN, int]]) -> dict[str, Error]:
+        """Have the marks there, by the streams' paths; return what could not be moved, and why."""
+        return self._loop.call(lambda: self._inner.move(marks))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastbk.errors import NoSuchEntry, PositionTruncated
+from fastbk.errors import (
+    DataLost,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+    PositionTruncated,
+)
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_state import NONE
+from fastbk.stream.cursor_store import CursorInfo
 from fastbk.stream.lag import average_bytes
-from fastbk.stream.positions import AtSeq
+from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Record
-from fastbk.stream.search import first, first_from, get, tail_position
+from fastbk.stream.search import Position, first, first_from, get, tail_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,49 @@ class Backlog:
 async def backlog_of(context: StreamContext, acks: CursorAcks) -> Backlog:
     """Return the backlog behind what is done. Raises what reads and metadata raise."""
     tail = await tail_position(context)
-    if tail is None or tail.next <= acks.mark:
+    return await _backlog(context, tail, acks.mark, acks.mark_seq, acks.not_done)
+
+
+async def backlogs_of(
+    context: StreamContext, cursors: Sequence[CursorInfo]
+) -> list[tuple[CursorInfo, Backlog | None]]:
+    """Return the backlog of each cursor, as its record has it; None where bookies do not tell it now.
+
+    What was done out of order counts as not done: the record says how many such ranges there are, not which.
+    """
+    found: list[tuple[CursorInfo, Backlog | None]] = []
+    if not cursors:
+        return []
+    try:
+        tail = await tail_position(context)
+    except (DataLost, NoSuchLedger, NotEnoughBookies):
+        return [(one, None) for one in cursors]
+    for one in cursors:
+        mark_seq = one.mark_seq
+
+        def behind(first: int, end: int, mark_seq: int = mark_seq) -> list[tuple[int, int]]:
+            return [(max(first, mark_seq), end)]
+
+        try:
+            found.append((one, await _backlog(context, tail, one.mark, mark_seq, behind)))
+        except (DataLost, NoSuchLedger, NotEnoughBookies):
+            found.append((one, None))
+    return found
+
+
+async def _backlog(
+    context: StreamContext,
+    tail: Position | None,
+    mark: DLSN,
+    mark_seq: int,
+    not_done: Callable[[int, int], list[tuple[int, int]]],
+) -> Backlog:
+    if tail is None or tail.next <= mark:
         return Backlog(0, 0, 0.0)
-    oldest = await _oldest(context, acks)
+    oldest = await _oldest(context, mark, mark_seq)
     if oldest is None or oldest.seq > tail.seq:
         return Backlog(0, 0, 0.0)
-    records = sum(high - low for low, high in acks.not_done(oldest.seq, tail.seq + 1))
+    records = sum(high - low for low, high in not_done(oldest.seq, tail.seq + 1))
     if not records:
         return Backlog(0, 0, 0.0)
     each = average_bytes((await context.store.read()).chain)
@@ -45,13 +90,13 @@ async def backlog_of(context: StreamContext, acks: CursorAcks) -> Backlog:
     return Backlog(records, round(records * each), seconds)
 
 
-async def _oldest(context: StreamContext, acks: CursorAcks) -> Record | None:
+async def _oldest(context: StreamContext, mark: DLSN, mark_seq: int) -> Record | None:
     """Return the first record that is not done, or the first that is still there."""
-    if acks.mark_seq == NONE:
+    if mark_seq == NONE:
         chain = (await context.store.read()).chain
-        return await first_from(context, chain, max(acks.mark, chain.trim))
+        return await first_from(context, chain, max(mark, chain.trim))
     try:
-        return await get(context, AtSeq(acks.mark_seq))
+        return await get(context, AtSeq(mark_seq))
     except PositionTruncated:
         return await first(context)
     except NoSuchEntry:

@@ -51,6 +51,9 @@ class CursorInfo:
     expires_at_us: int
     """When it may be deleted if nobody uses it, in µs since 1970; 0: never."""
     used_at_us: int
+    """By its holder, as far as the record says."""
+    moved_at_us: int
+    """When the state that the record has was made: its mark was not moved since then."""
     created_us: int
     epoch: int
     holder: str
@@ -90,6 +93,7 @@ def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:
         holds=record.holds and not record.is_deleting,
         expires_at_us=record.expires_at_us,
         used_at_us=record.used_at_us,
+        moved_at_us=state.time_us,
         created_us=record.created_us,
         epoch=state.epoch,
         holder=record.holder,

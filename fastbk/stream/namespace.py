@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
 from fastbk.errors import ConfigError, StreamExists, StreamNotFound
 from fastbk.stream.catalog import Catalog, Place, Tries, label
 from fastbk.stream.listing import StreamInfo, entries_of, list_streams
+from fastbk.stream.marks import Marks
 from fastbk.stream.names import check_name, split_path
 from fastbk.stream.namespace_bulk import check_below, delete_data, delete_namespace, unname
 from fastbk.stream.namespace_events import NamespaceEvent, watch_namespace
@@ -191,6 +192,10 @@ class Namespace:
     def spans(self) -> Spans:
         """Return what looks at where many streams begin and end, again and again; paths are from the root. No I/O."""
         return Spans(self._catalog)
+
+    def marks(self, name: str, data: Mapping[str, int | str]) -> Marks:
+        """Return what moves the marks of cursors of one name, in streams by their paths from the root. No I/O."""
+        return Marks(self._catalog, name, data)
 
     async def create_stream(
         self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False

@@ -17,6 +17,7 @@ from fastbk.stream.tree_records import NO_PATCH
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor import Cursor
+    from fastbk.stream.cursor_backlog import Backlog
     from fastbk.stream.cursor_store import CursorInfo
     from fastbk.stream.drafts import Draft
     from fastbk.stream.read_options import CursorOptions, ReaderOptions
@@ -236,6 +237,12 @@ class Stream:
 
         context = await self.context()
         return await cursors_of(context.client.records, context.stream_id)
+
+    async def backlogs(self) -> list[tuple[CursorInfo, Backlog | None]]:
+        """Return the stream's cursors, by name, and how much each has before it; None: it cannot be told now."""
+        from fastbk.stream.cursor_backlog import backlogs_of
+
+        return await backlogs_of(await self.context(), await self.cursors())
 
     async def delete_cursor(self, name: str) -> bool:
         """Delete a cursor; whoever holds it finds itself fenced. Returns whether there was one."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import fastbk.sync
+from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
 
 
@@ -238,6 +239,24 @@ def test_lines_are_appended_when_they_come_not_when_the_input_ends(cli: Cli) -> 
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30)[1] == said, "a tail's usual end is Ctrl-C"
         assert process.returncode == code
+
+
+def test_info_tells_how_far_readers_are_behind(cli: Cli, cluster: LocalCluster) -> None:
+    cli("namespace", "create", "behind")
+    cli("stream", "append", "behind/a", "--create", stdin=b"one\ntwo\nthree\n")
+    assert cli.json("stream", "info", "behind/a")["cursors"] == []
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        second = client.namespace("behind").stream("a").get(AtSeq(1)).dlsn
+        marks = client.namespace("").marks("to-parquet", {"by": "spark"})
+        assert marks.move({"behind/a": (second, 1)}) == {}
+    (found,) = cli.json("stream", "info", "behind/a")["cursors"]  # type: ignore[misc]
+    assert (found["cursor"], found["mark"], found["by"]) == ("to-parquet", str(second), "spark")
+    assert (found["backlog"], found["backlog_bytes"] > 0) == (2, True)
+    assert 0 < found["oldest_ms"] < 120_000
+    assert 0 <= found["moved_ms_ago"] <= found["oldest_ms"]
+    *_, title, header, line = cli("stream", "info", "behind/a").splitlines()
+    assert (title, header.split()[:4]) == ("cursors", ["cursor", "mark", "behind", "oldest"])
+    assert "2 records" in line and "a query of Spark's, planned" in line
 
 
 def test_cursors_are_listed_and_deleted(cli: Cli, cluster: LocalCluster) -> None:
