@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 OTHERS = (
     "replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
-    "segments", "manystreams", "arrow",
+    "segments", "manystreams", "arrow", "spark", "spark-memory",
 )  # fmt: skip
 """`./dev bench NAME` runs tests.tools.bench_NAME."""
 
@@ -162,7 +162,8 @@ def main() -> int:
     if sys.argv[1:]:
         if len(sys.argv) > 2 or sys.argv[1] not in OTHERS:
             raise SystemExit(f"bench: unknown: {' '.join(sys.argv[1:])}; {', '.join(OTHERS)}, or nothing")
-        return int(importlib.import_module(f"tests.tools.bench_{sys.argv[1]}").main() or 0)
+        module = f"tests.tools.bench_{sys.argv[1].replace('-', '_')}"
+        return int(importlib.import_module(module).main() or 0)
     (ROOT / "build").mkdir(exist_ok=True)
     rounds = int(os.environ.get("ROUNDS", "3"))
     seconds = float(os.environ.get("SECONDS_EACH", "3"))
