@@ -51,8 +51,8 @@ HOMES = {
     "zstandard": ["fastbk/stream/compression.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
-    "pyspark": ["fastbk/spark/", "fastbk/cli/spark"],  # the second: for annotations
-    "fastbk.spark": ["fastbk/spark/", "fastbk/cli/", "pyspark_fastbk/"],
+    "pyspark": ["fastbk/spark/", "fastbk/cli/spark", "fastbk/demo/pipeline/"],  # the second: for annotations
+    "fastbk.spark": ["fastbk/spark/", "fastbk/cli/", "fastbk/demo/pipeline/", "pyspark_fastbk/"],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }
