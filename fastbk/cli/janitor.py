@@ -52,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="answer /metrics and /livez there; port 0: any, the log says which (default: nowhere)",
     )
+    parser.add_argument(
+        "--cursor-series",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="cursors of which /metrics tells how far they are behind, at most (1000); 0: none",
+    )
     # End when this descriptor, a socket, is closed: for who starts us.
     parser.add_argument("--lifeline", type=int, metavar="FD", help=argparse.SUPPRESS)
     add_metadata(parser)
@@ -77,6 +84,8 @@ async def _run(options: argparse.Namespace) -> int:
         interval_s=options.interval,
         roll_grace_s=options.roll_grace,
         ledgers_per_s=options.ledgers_per_second,
+        # Only the page shows them, and finding them out is reads.
+        cursor_gauges_max=0 if options.http is None else options.cursor_series,
     )
     async with fastbk.connect(metadata_uri(options)) as client:
         janitor = Janitor(client, chosen, _sink(options.audit))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from fastbk.stream.cursor_gauges import CursorGauge, CursorGauges
     from fastbk.stream.janitor import Janitor
 
 TEXTS = {
@@ -42,7 +42,51 @@ def text_of(janitor: Janitor, clock: Callable[[], float] = time.monotonic) -> st
         "last_pass_age_seconds", "gauge", "since the last whole pass ended; NaN before the first",
         _seconds(None if ended_s is None else clock() - ended_s),
     )  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_cursor_lines(janitor.gauges)]) + "\n"
+
+
+def _cursor_lines(gauges: CursorGauges) -> list[str]:
+    """Return a series for each cursor: of a bounded number (`--cursor-series`)."""
+    lines: list[str] = []
+    known = gauges.all()
+    for name, (text, value_of) in CURSOR_TEXTS.items():
+        lines += [f"# HELP fastbk_cursor_{name} {text}", f"# TYPE fastbk_cursor_{name} gauge"]
+        for one in known:
+            labels = f'stream="{_quoted(one.stream)}",cursor="{_quoted(one.cursor)}"'
+            labels += f',by="{_quoted(one.by)}"'
+            lines.append(f"fastbk_cursor_{name}{{{labels}}} {value_of(one)}")
+    text = "cursors that have no series, since there are more than --cursor-series"
+    return [
+        *lines,
+        f"# HELP fastbk_cursors_left_out {text}",
+        "# TYPE fastbk_cursors_left_out gauge",
+        f"fastbk_cursors_left_out {gauges.left_out}",
+    ]
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _of_backlog(one: CursorGauge, what: str) -> str:
+    return "NaN" if one.backlog is None else f"{getattr(one.backlog, what):.15g}"
+
+
+CURSOR_TEXTS: dict[str, tuple[str, Callable[[CursorGauge], str]]] = {
+    "backlog_records": (
+        "records behind a cursor's mark, as the last pass found it; NaN: bookies did not tell",
+        lambda one: _of_backlog(one, "records"),
+    ),
+    "backlog_bytes": ("their bytes, about", lambda one: _of_backlog(one, "size_bytes")),
+    "oldest_unread_seconds": (
+        "since the first of them was appended; 0: there is none",
+        lambda one: _of_backlog(one, "seconds"),
+    ),
+    "moved_seconds": (
+        "since the mark was put where it is",
+        lambda one: f"{one.moved_s:.3f}",
+    ),
+}
 
 
 def _seconds(value: float | None) -> str:

@@ -40,6 +40,8 @@ class Found:
     """Why something of it could not be understood."""
     counted_in: tuple[str, ...] = ()
     """Ids of the namespaces above it that have a quota of bytes."""
+    path: str = ""
+    """Namespace and name; empty where that is not known."""
 
 
 async def all_streams(records: RecordCalls) -> AsyncGenerator[list[Found], None]:
@@ -88,8 +90,11 @@ async def _found(
             policy = effective([*patches, record.policy])
     except Error as error:
         return Found(stream_id, record, known, None, error)
-    counted_in = () if record is None else await namespaces.with_quota(record.namespace)
-    return Found(stream_id, record, known, policy, None, counted_in)
+    if record is None:
+        return Found(stream_id, record, known, policy)
+    counted_in = await namespaces.with_quota(record.namespace)
+    path = "/".join([*await namespaces.path(record.namespace), record.name])
+    return Found(stream_id, record, known, policy, None, counted_in, path)
 
 
 class Namespaces:
@@ -99,22 +104,30 @@ class Namespaces:
         self._records = records
         self._patches: dict[str, list[PolicyPatch]] = {"": []}
         self._counted: dict[str, tuple[str, ...]] = {"": ()}
+        self._paths: dict[str, tuple[str, ...]] = {"": ()}
 
     async def patches(self, namespace_id: str) -> Sequence[PolicyPatch]:
         """Return the patches that hold in a namespace, the root's first."""
-        names: list[tuple[str, PolicyPatch]] = []
+        names: list[tuple[str, NamespaceRecord]] = []
         while namespace_id not in self._patches and len(names) < NAMESPACES_DEEP_MAX:
             path = namespace_path(namespace_id)
             raw = await self._records.read(path)
             record = NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, path)
-            names.append((namespace_id, record.policy))
+            names.append((namespace_id, record))
             namespace_id = record.parent
         held, counted = self._patches.get(namespace_id, []), self._counted.get(namespace_id, ())
-        for name, patch in reversed(names):
-            held = [*held, patch]
-            counted = (*counted, name) if patch.bytes_max else counted
-            self._patches[name], self._counted[name] = held, counted
+        above = self._paths.get(namespace_id, ())
+        for name, record in reversed(names):
+            held = [*held, record.policy]
+            counted = (*counted, name) if record.policy.bytes_max else counted
+            above = (*above, record.name) if record.name else above
+            self._patches[name], self._counted[name], self._paths[name] = held, counted, above
         return held
+
+    async def path(self, namespace_id: str) -> tuple[str, ...]:
+        """Return the names of a namespace and those above it, the outermost first."""
+        await self.patches(namespace_id)
+        return self._paths.get(namespace_id, ())
 
     async def with_quota(self, namespace_id: str) -> tuple[str, ...]:
         """Return the ids of a namespace and those above it that have a quota of bytes, the outermost first."""

@@ -22,6 +22,7 @@ from fastbk.stream.byte_counts import ByteCounts
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import CONDEMNED
 from fastbk.stream.chain_store import ChainStore, Known
+from fastbk.stream.cursor_gauges import CursorGauges
 from fastbk.stream.deletion import delete_leftovers, delete_stream
 from fastbk.stream.drafts import KEPT_S, drafts_of, give_up
 from fastbk.stream.idle_roll import IdleRolls
@@ -51,6 +52,8 @@ class JanitorOptions:
     """Worked on together, 1 to 1,000."""
     ledgers_per_s: float = 500.0
     """Deleted at most."""
+    cursor_gauges_max: int = 0
+    """Cursors of which is found out how far they are behind, for `gauges`; 0: none."""
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.interval_s <= 86_400:
@@ -59,6 +62,8 @@ class JanitorOptions:
             raise ConfigError(
                 "roll_grace_s must be 0 or more, ledgers_per_s and thorough_every above 0"
             )
+        if not 0 <= self.cursor_gauges_max <= 1_000_000:
+            raise ConfigError("cursor_gauges_max must be from 0 to 1000000")
         if not 1 <= self.streams_at_once <= 1000:
             raise ConfigError("streams_at_once must be from 1 to 1000")
 
@@ -101,6 +106,7 @@ class Janitor:
         early_ends: passes that something ended before they had looked at everything.
         last_pass_s: how long the last whole pass took, None before the first.
         last_pass_ended_s: when it ended, by the monotonic clock.
+        gauges: how far cursors are behind.
     """
 
     def __init__(
@@ -112,6 +118,7 @@ class Janitor:
         self.early_ends = 0
         self.last_pass_s: float | None = None
         self.last_pass_ended_s: float | None = None
+        self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
         self._client = client
         self._deleter = Deleter(client, Audit(sink), Pace(self.options.ledgers_per_s))
         self._rolls = IdleRolls(client, self.options.roll_grace_s)
@@ -143,10 +150,12 @@ class Janitor:
         before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
         every = 1 if thorough else self.options.thorough_every
         try:
+            self.gauges.begin()
             sizes = ByteCounts(self._client.records)
             async for some in all_streams(self._client.records):
                 await self._look_at_all(some, counts, every, sizes)
             await sizes.write()
+            self.gauges.end()
         finally:
             self._pass += 1
             counts.ledgers_deleted = deleter.ledgers - before[0]
@@ -233,6 +242,7 @@ class Janitor:
         if is_thorough and (every == 1 or turn % (10 * every) == 0):
             await self._give_up_old_drafts(found.stream_id)
         known = await self._retain(store, known, found.policy, counts, is_thorough=is_thorough)
+        await self.gauges.look(found, is_thorough=is_thorough)
         counts.segments_deleted += known.chain.head - head
         return known.chain
 

@@ -236,35 +236,6 @@ def test_a_stream_is_followed_within_limits(
     assert 3 <= len(between(later, start, few)) <= 7
 
 
-def test_reports_tell_what_a_batch_has_and_what_is_left(
-    cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace
-) -> None:
-    append(space.create_stream("old"), 40)
-    pattern = {"streamPattern": f"{space.path}/.*", "startingOffsets": "earliest"}
-    reader = stream_reader(cluster, **pattern)
-    assert reader.reportLatestOffset() is None
-    start = reader.initialOffset()
-    append(space.create_stream("new"), 20)
-    reader.latestOffset(start, ReadMaxRows(30))
-    told = reader.reportLatestOffset()
-    assert told is not None
-    batch, behind = told["batch"], told["behind"]
-    assert isinstance(batch, dict) and isinstance(behind, dict)
-    assert (batch["records"], behind["records"]) == (30, 30)
-    for one in (batch, behind):
-        assert 15_000 <= one["bytes"] < 20_000
-    assert 0 < behind["milliseconds"] < 120_000
-    with client.create_ledger() as writer:
-        for _ in range(10):
-            writer.append(b"x" * 100)
-    ledgers = stream_reader(cluster, ledgers=str(writer.ledger_id), startingOffsets="earliest")
-    ledgers.latestOffset(ledgers.initialOffset(), ReadMaxRows(4))
-    told = ledgers.reportLatestOffset()
-    assert told is not None
-    assert told["batch"] == {"records": 4, "bytes": 400}
-    assert told["behind"] == {"records": 6, "bytes": 600, "milliseconds": 0}
-
-
 def test_available_now_ends_at_what_was_there(
     cluster: LocalCluster, space: BlockingNamespace
 ) -> None:
@@ -393,28 +364,3 @@ def test_ledgers_are_followed(cluster: LocalCluster, client: fastbk.sync.Client)
         assert found.column("entry").to_pylist() == [0, 1, 2, 3]
     end = reader.latestOffset(end, ReadAllAvailable())
     assert end == {"ledgers": {ledger: "11"}}
-
-
-def test_progress_is_a_cursor_of_the_stream(
-    cluster: LocalCluster, space: BlockingNamespace
-) -> None:
-    stream = space.create_stream("orders")
-    append(stream, 10)
-    named = {"stream": stream.path, "startingOffsets": "earliest", "readerName": "billing"}
-    reader = stream_reader(cluster, **named)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxRows(6))
-    (cursor,) = stream.cursors()
-    assert (cursor.name, cursor.mark) == ("billing", stream.find(seq=0))
-    assert (cursor.data, cursor.ledgers) == ({"by": "spark"}, ())
-    reader.commit(end)
-    (cursor,) = stream.cursors()
-    assert (cursor.mark, cursor.mark_seq) == (stream.find(seq=6), 6)
-    reader.stop()
-    again = stream_reader(cluster, **named)
-    last = again.latestOffset(end, ReadAllAvailable())
-    again.commit(last)
-    again.stop()
-    (cursor,) = stream.cursors()
-    tail = stream.tail()
-    assert tail is not None and cursor.mark == tail.next

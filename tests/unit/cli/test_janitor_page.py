@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.janitor_page import TEXTS, serve, text_of
-from fastbk.errors import Error, MetadataUnavailable
+from fastbk.cli.janitor_page import CURSOR_TEXTS, TEXTS, serve, text_of
+from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
 from fastbk.stream.chain_changes import open_for_append, reserve
+from fastbk.stream.cursor import Cursor
+from fastbk.stream.cursor_store import delete_cursor
 from fastbk.stream.janitor import Counts, Janitor, JanitorOptions
+from fastbk.stream.positions import DLSN
 from fastbk.stream.truncation import truncate
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
 from tests.fixtures.exposition import parsed
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client, context_of, new_stream, write_segments
@@ -28,6 +33,16 @@ class Away(Plan):
     async def before(self, client: FakeClient, what: str) -> None:
         if self.is_away:
             raise MetadataUnavailable("it is away")
+
+
+class Slow(Plan):
+    """Bookies do not answer, while told so."""
+
+    is_slow = False
+
+    async def before(self, client: FakeClient, what: str) -> None:
+        if self.is_slow and what in ("open", "read"):
+            raise NotEnoughBookies("they are away")
 
 
 async def test_deletions_bytes_orphans_and_the_age_of_the_last_pass() -> None:
@@ -72,6 +87,56 @@ async def test_ledgers_that_were_made_and_never_written_are_orphans() -> None:
     assert (counts.orphans_deleted, counts.ledgers_deleted, counts.reclaimed_bytes) == (1, 1, 0)
 
 
+async def test_cursors_that_are_behind_have_series_of_a_bounded_number() -> None:
+    plan = Slow()
+    cluster = Cluster(plan)
+    for stream_id, cursors in (("ab", ["one", 'q"\\']), ("cd", ["three"]), ("ef", [])):
+        await new_stream(cluster, stream_id)
+        context = context_of(cluster.client(), stream_id)
+        async with StreamWriter(context, WriterOptions()) as writer:
+            for _ in range(5):
+                await writer.append(bytes(100))
+        for at, name in enumerate(cursors):
+            async with Cursor(context, name) as cursor:
+                await cursor.reset(DLSN(1, 3 * at, 0), seq=3 * at)
+    options = JanitorOptions(thorough_every=1000, cursor_gauges_max=3)
+    janitor = Janitor(as_client(cluster.client()), options, lambda _: None)
+    assert "fastbk_cursor_backlog_records{" not in text_of(janitor)
+    await janitor.pass_once()
+    page = parsed(text_of(janitor))
+
+    def records(stream: str, cursor: str) -> float:
+        labels = {"stream": stream, "cursor": cursor, "by": ""}
+        return page.value("fastbk_cursor_backlog_records", **labels)
+
+    assert records("ns/ab", "one") == 5 and records("ns/cd", "three") == 5
+    quoted = {"stream": "ns/ab", "cursor": 'q\\"\\\\', "by": ""}
+    assert page.value("fastbk_cursor_backlog_records", **quoted) == 2
+    assert page.value("fastbk_cursor_backlog_bytes", **quoted) > 200
+    assert 0 < page.value("fastbk_cursor_oldest_unread_seconds", **quoted) < 60
+    assert 0 <= page.value("fastbk_cursor_moved_seconds", **quoted) < 60
+    assert page.value("fastbk_cursors_left_out") == 0
+    # A new cursor on a stream that has some is found by the next pass; it is one more than there may be.
+    async with Cursor(context_of(cluster.client(), "ab"), "new"):
+        pass
+    assert len(janitor.gauges.all()) == 3
+    await janitor.pass_once()
+    page = parsed(text_of(janitor))
+    assert page.value("fastbk_cursors_left_out") == 1 and len(janitor.gauges.all()) == 3
+    # Bookies that do not answer: no figures, and the pass goes on.
+    plan.is_slow = True
+    counts = await janitor.pass_once()
+    assert (counts.errors, counts.streams) == (0, 3)
+    page = parsed(text_of(janitor))
+    assert math.isnan(records("ns/cd", "three"))
+    # One that goes takes its series with it.
+    plan.is_slow = False
+    await delete_cursor(as_client(cluster.client()), "cd", "three")
+    for _ in range(2):  # which stream takes its place depends on who is looked at first
+        await janitor.pass_once()
+    assert [one.stream for one in janitor.gauges.all()] == ["ns/ab"] * 3
+
+
 async def test_what_is_asked_wrongly_is_answered_so() -> None:
     janitor = Janitor(as_client(Cluster().client()))
     server = await serve(janitor, "127.0.0.1", 0)
@@ -89,3 +154,4 @@ def test_all_that_is_counted_is_on_the_page_and_described() -> None:
     assert TEXTS.keys() == Counts().as_dict().keys()
     told = (ROOT / "docs" / "metrics.md").read_text()
     assert all(f"`{name}_total`" in told for name in TEXTS)
+    assert all(f"fastbk_cursor_{name}" in told for name in CURSOR_TEXTS)

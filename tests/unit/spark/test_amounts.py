@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("pyspark")
-
-from fastbk.spark.amounts import Known, amount  # noqa: E402 -- needs pyspark
-from fastbk.spark.offsets import At, Offsets  # noqa: E402 -- needs pyspark
-from fastbk.stream.positions import DLSN  # noqa: E402 -- needs pyspark
+from fastbk.spark.amounts import Known, amount
+from fastbk.spark.offsets import At, Offsets
+from fastbk.stream.positions import DLSN
 
 
 def at(seq: int, stream_id: str = "a") -> At:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from fastbk.errors import ConfigError, CursorFenced, StreamNotFound
@@ -31,8 +29,8 @@ class Changes(Plan):
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    yield Cluster(Changes())
+def cluster() -> Cluster:
+    return Cluster(Changes())
 
 
 def catalog(cluster: Cluster) -> Catalog:
