@@ -23,8 +23,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what tasks read. Raises, before any of them starts, whatever is wrong with what is to be read."""
+        cluster = Cluster(self._options)
+        return cluster.patiently(lambda: self._parts(cluster), retries=0)
+
+    def _parts(self, cluster: Cluster) -> Sequence[InputPartition]:
         options, filters = self._options, self._pushed
-        cluster = Cluster(options)
         start = cluster.edge(options.start, "startingOffsets")
         end = cluster.edge(options.end, "endingOffsets")
         parts = Parts(cluster, filters.bounds)

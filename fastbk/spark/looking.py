@@ -5,22 +5,27 @@ Nothing here fences anybody or looks beyond what is published.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import fastbk.sync
 from fastbk.errors import (
     ConfigError,
     DataLost,
     Error,
+    MetadataUnavailable,
     NoSuchEntry,
     NoSuchLedger,
+    NotEnoughBookies,
     PositionTruncated,
+    QuorumTimeout,
     StreamNotFound,
 )
 from fastbk.spark.amounts import Known
@@ -35,9 +40,13 @@ from fastbk.stream.names import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.spans import Span
 
+T = TypeVar("T")
+_log = logging.getLogger("fastbk.spark")
 CHOICE = (
     'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
 )
+AGAIN_S = 0.5
+RETRIES = 3
 AGED_MAX = 100
 """Streams whose oldest record that waits is asked for its time, for one report."""
 _PLAIN_PATH = re.compile(r"(?:[\w -]+/)*(?![?*+{])")
@@ -72,7 +81,24 @@ class Cluster:
     @property
     def client(self) -> fastbk.sync.Client:
         """This process's client."""
-        return client_of(self.options.metadata)
+        return client_of(self.options.metadata, **self.options.client_settings)
+
+    def patiently(self, ask: Callable[[], T], retries: int = RETRIES) -> T:
+        """Return what it returns; ask again, as often as the option `retries` says, while metadata or bookies are away.
+
+        For planning, which changes nothing. Each try has waited for its own timeouts already. `retries`: without the
+        option; 0 where nothing has begun yet, so that a wrong address is told soon.
+        """
+        times = retries if self.options.retries is None else self.options.retries
+        for left in reversed(range(times + 1)):
+            try:
+                return ask()
+            except (MetadataUnavailable, NotEnoughBookies, QuorumTimeout) as error:
+                if not left:
+                    raise
+                _log.warning("planning is tried again, %d times at most: %s", left, error)
+                time.sleep(AGAIN_S)
+        raise AssertionError("unreachable")
 
     def stream(self, path: str) -> BlockingStream:
         """Return a stream's handle. No I/O."""

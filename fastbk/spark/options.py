@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from fastbk.errors import ConfigError
 from fastbk.stream.names import split_path, split_stream_path
-from fastbk.units import parse_size
+from fastbk.units import parse_duration_us, parse_size
 
 LEDGERS_MAX = 100_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,6 +40,9 @@ SOURCE = (
     Option("minPartitions", "8"),
     Option("targetPartitionBytes", "64MiB"),
     Option("rowsPerBatch", "8192"),
+    Option("readTimeout", "30s"),
+    Option("speculativeReadMs", "500"),
+    Option("retries", "3"),
     Option("ledgerDigest", "CRC32C"),
     Option("ledgerPassword", "secret"),
 )
@@ -139,6 +142,29 @@ class Values:
             raise self.error(name, "no whole number of 1 or more")
         return int(value)
 
+    def number_or_0(self, name: str, default: int, most: int) -> int:
+        """Return a number from 0 to `most`. Raises ConfigError."""
+        value = self._found.get(name)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdigit() and int(value) <= most):
+            raise self.error(name, f"no whole number from 0 to {most}")
+        return int(value)
+
+    def seconds(self, name: str) -> float | None:
+        """Return a span of time in seconds, of "30s", or of milliseconds where it is a number alone."""
+        value = self._found.get(name)
+        if value is None:
+            return None
+        try:
+            is_plain = value.isascii() and value.isdigit()
+            found = int(value) / 1000 if is_plain else parse_duration_us(value) / 1e6
+        except ValueError as error:
+            raise self.error(name, "no span of time, and no milliseconds") from error
+        if not 0 < found <= 86_400:
+            raise self.error(name, "no span of time above 0 and up to a day")
+        return found
+
     def size(self, name: str, default: int | None = None) -> int | None:
         """Return bytes, 1 or more, also of "64MiB". Raises ConfigError."""
         value = self._found.get(name)
@@ -197,6 +223,17 @@ class ReadOptions:
     records_max: int | None = None
     bytes_max: int | None = None
     reader_name: str | None = None
+    read_timeout_s: float | None = None
+    speculative_read_s: float | None = None
+    """0: never; None: the client's default."""
+    retries: int | None = None
+    """So often planning is tried again where metadata or bookies are away; None: as `Cluster.patiently` says."""
+
+    @property
+    def client_settings(self) -> dict[str, float]:
+        """What the client is made with, where the options say it."""
+        wanted = {"read_timeout": self.read_timeout_s, "speculative_read": self.speculative_read_s}
+        return {name: value for name, value in wanted.items() if value is not None}
 
     @property
     def reads_ledgers(self) -> bool:
@@ -242,6 +279,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         values.number("maxEntriesPerTrigger"),
         values.size("maxBytesPerTrigger"),
         values.text("readerName"),
+        values.seconds("readTimeout"),
+        values.number_or_0("speculativeReadMs", 0, 86_400_000) / 1000
+        if "speculativeReadMs" in values
+        else None,
+        values.number_or_0("retries", 0, 1000) if "retries" in values else None,
     )
 
 

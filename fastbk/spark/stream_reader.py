@@ -51,7 +51,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, object]:
         """Return where a new query begins; the same each time, although the stream goes on. Raises ConfigError."""
         if self._initial is None:
-            start = self._cluster.edge(self._options.start, "startingOffsets")
+            ask = self._cluster.edge
+            start = self._cluster.patiently(
+                lambda: ask(self._options.start, "startingOffsets"), retries=0
+            )
             self._initial = start.to_json()
         return self._initial
 
@@ -65,12 +68,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what is published now as the end of this run."""
-        self._target = self._latest()
+        self._target = self._cluster.patiently(self._latest)
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return where the next batch ends; `start` itself where nothing has come."""
         began = self._began = parse(start)
         self._publish(began)
+        return self._cluster.patiently(lambda: self._next(began, limit)).to_json()
+
+    def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
         end = self._target if self._target is not None else self._latest()
         self._seen = end
         end = self._going_on(began, end)
@@ -78,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = self._limited_ledgers(began, end, limit)
         else:
             self._planned = self._limited_streams(began, end, limit)
-        return self._planned.to_json()
+        return self._planned
 
     def reportLatestOffset(self) -> dict[str, object] | None:
         """Return what was published when a batch was last planned, for Spark's own reports, and what is left then.
@@ -196,9 +202,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the parts of a batch; planned again after a restart they hold the same records."""
         parts = Parts(self._cluster)
         begin, stop = parse(start), parse(end)
-        if self._options.reads_ledgers:
-            return parts.of_ledgers(begin, stop)
-        return parts.of_streams(begin, stop)
+        plan = parts.of_ledgers if self._options.reads_ledgers else parts.of_streams
+        return self._cluster.patiently(lambda: plan(begin, stop))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a part's batches."""

@@ -8,19 +8,20 @@ import threading
 import fastbk.sync
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, str | None], fastbk.sync.Client] = {}
+_clients: dict[tuple[object, ...], fastbk.sync.Client] = {}
 
 
-def client_of(uri: str | None) -> fastbk.sync.Client:
+def client_of(uri: str | None, **settings: float) -> fastbk.sync.Client:
     """Return this process's client of the cluster whose metadata is at `uri` (None: FASTBK_METADATA); do not close it.
 
-    Spark forks its workers: a child finds none of its parent's clients here. Raises ConfigError.
+    `settings`: of `ClientConfig`; each set of them has a client. Spark forks its workers: a child finds none of its
+    parent's clients here. Raises ConfigError.
     """
-    key = (os.getpid(), uri)
+    key = (os.getpid(), uri, *sorted(settings.items()))
     with _lock:
         found = _clients.get(key)
         if found is None:
-            found = _clients[key] = fastbk.sync.connect(uri)
+            found = _clients[key] = fastbk.sync.connect(uri, **settings)
         return found
 
 

@@ -38,6 +38,14 @@ def test_times_are_iso_8601_or_milliseconds(text: str) -> None:
     assert found.start == datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
+def test_spans_of_time_have_units_or_are_milliseconds() -> None:
+    for text, span_s in (("30s", 30.0), ("1500", 1.5), ("2min", 120.0)):
+        assert read_options({**ORDERS, "readTimeout": text}, streaming=False).client_settings == {
+            "read_timeout": span_s
+        }
+    assert read_options(ORDERS, streaming=False).client_settings == {}
+
+
 def test_sizes_have_units_or_are_bytes() -> None:
     for text, size in (("64MiB", 64 << 20), ("1000", 1000)):
         given = {**ORDERS, "targetPartitionBytes": text}
@@ -76,6 +84,10 @@ def test_sizes_have_units_or_are_bytes() -> None:
         ({**ORDERS, "subscribe": "a/b"}, "given twice"),
         ({**ORDERS, "minpartitons": "5"}, '.option("minPartitions", "8")'),
         ({**ORDERS, "maxbytespertrigger": "5"}, "no option maxBytesPerTrigger for batch reads"),
+        ({**ORDERS, "readTimeout": "soon"}, '.option("readTimeout", "30s")'),
+        ({**ORDERS, "readTimeout": "0"}, "above 0"),
+        ({**ORDERS, "speculativeReadMs": "1s"}, '.option("speculativeReadMs", "500")'),
+        ({**ORDERS, "retries": "-1"}, '.option("retries", "3")'),
         ({**ORDERS, "kafka.bootstrap.servers": "x:1"}, "is metadata here"),
         ({**ORDERS, "maxEntriesPerTrigger": "5"}, "no option maxEntriesPerTrigger for batch reads"),
     ],
