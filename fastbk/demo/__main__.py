@@ -3,13 +3,15 @@
 1. Start three bookies, E=3, Qw=3, Qa=2. 2. Append every record of the package index that apt has on this machine,
 again and again until 1 GB and 10 seconds (FILE=path: that file, once; no index: the files under /usr/share). 3. When
 half of the first gigabyte is acknowledged, SIGKILL one bookie, then bring it back. 4. Read all of it through a
-new client and compare SHA-256. The data stays. Exit 0 only when every byte agreed.
+new client and compare SHA-256. 5. Spark reads it, counts and sums it (SPARK=0: not). The data stays. Exit 0 only when
+every byte agreed, and Spark's sums do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 import signal
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastbk
+from fastbk.demo import spark_stage
 from fastbk.demo.source import find_source
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, NoSuchLedger, StorageError
@@ -83,6 +86,7 @@ class Written:
     sha256: str = ""
     latencies_us: list[float] = field(default_factory=list)
     under_replicated: dict[str, int] = field(default_factory=dict)
+    sum: spark_stage.Sum = field(default_factory=spark_stage.Sum)
 
 
 class Job:
@@ -97,6 +101,7 @@ class Job:
         self._kill_at_bytes = (min(total, 10**9) if not source.is_repeated else 10**9) // 2
         self._kill_now = asyncio.Event()
         self._killed = False
+        self.written: Written | None = None
 
     async def run(self) -> tuple[bool, str]:
         """Write, kill, bring back, read, compare; return whether every byte agreed, and the verdict."""
@@ -110,6 +115,7 @@ class Job:
         rate = format_size(int(written.size_bytes / max(seconds, 1e-9)))
         self._screen.say(f"read back in {seconds:.1f} s: {entries:,} entries, {rate}/s")
         agreed = sha256 == written.sha256 and entries == written.entries
+        self.written = written
         return agreed, self._verdict(agreed, written, entries, sha256)
 
     async def _write(self, client: Client) -> Written:
@@ -123,6 +129,7 @@ class Job:
             for chunk in self._chunks(written, began_s):
                 for entry in chunk:
                     digest.update(entry)
+                    written.sum.add(entry)
                 size_bytes = sum(map(len, chunk))
                 written.entries += len(chunk)
                 written.size_bytes += size_bytes
@@ -295,6 +302,21 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return found
 
 
+def _look_with_spark(cluster: DevCluster, written: Written, screen: Screen) -> None:
+    """Let Spark read all of it, too. Raises StorageError if it read something else, or cannot."""
+    seen = spark_stage.run(
+        cluster.metadata_uri,
+        written.ledger_id,
+        cluster.data,
+        lambda waited_s: screen.progress(f"Spark is reading ({waited_s:.0f} s)"),
+    )
+    wrong = spark_stage.differences(written.sum, seen.sum)
+    if wrong:
+        raise StorageError(f"ledger {written.ledger_id}: {'; '.join(wrong)}")
+    for line in spark_stage.lines_of(seen):
+        screen.say(line)
+
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -343,7 +365,12 @@ def main() -> int:
             f"{len(cluster.bookies)} bookies ready in {time.monotonic() - began_s:.1f} s, data in"
             f" {_shown(cluster.data)}; writing with E=3 Qw=3 Qa=2"
         )
-        agreed, verdict = _run(Job(cluster, source, screen))
+        job = Job(cluster, source, screen)
+        agreed, verdict = _run(job)
+        if agreed and job.written is not None and os.environ.get("SPARK") != "0":
+            agreed = False  # until Spark has said so, too
+            _look_with_spark(cluster, job.written, screen)
+            agreed = True
     except* Error as errors:
         verdict = f"FAILED: {_first(errors)}"
     except* KeyboardInterrupt:

@@ -20,23 +20,28 @@ from fastbk.errors import ConfigError
 from tests.fixtures.wait import wait_until
 
 
-def start(folder: Path, file: Path) -> subprocess.Popen[str]:
+def start(folder: Path, file: Path, spark: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "fastbk.demo"], cwd=folder, text=True,
-        env={**os.environ, "FILE": str(file)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "SPARK": spark, "FILE": str(file)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
-def test_every_byte_comes_back_though_a_bookie_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spark", ["0", pytest.param("1", marks=[pytest.mark.soak, pytest.mark.timeout(400)])]
+)
+def test_every_byte_comes_back_though_a_bookie_was_killed(tmp_path: Path, spark: str) -> None:
     data = random.Random(3).randbytes(20_000_001)
     (tmp_path / "file").write_bytes(data)
-    job = start(tmp_path, tmp_path / "file")
-    out, err = job.communicate(timeout=100)
+    job = start(tmp_path, tmp_path / "file", spark)
+    out, err = job.communicate(timeout=100 if spark == "0" else 300)
     assert (job.returncode, err) == (0, "")
     lines = out.splitlines()
     assert any(line.startswith("killed bookie-3 (SIGKILL") for line in lines)
     assert any(line.startswith("bookie-3 is back") for line in lines)
     assert any("p99.9" in line for line in lines)
+    spoke = any(line.startswith("Spark read 4,883 entries, 19.1 MiB in") for line in lines)
+    assert spoke == (spark == "1")
     assert lines[-1].startswith("OK: every byte agreed: ledger 0, 4,883 entries, 20,000,001 bytes")
     assert hashlib.sha256(data).hexdigest() in lines[-1]
     assert lines[-1].endswith("dev --data fastbk-data")
@@ -57,7 +62,7 @@ def test_every_byte_comes_back_though_a_bookie_was_killed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_job_leaves_no_process(tmp_path: Path, number: int) -> None:
     (tmp_path / "file").write_bytes(bytes(400_000_000))
-    job = start(tmp_path, tmp_path / "file")
+    job = start(tmp_path, tmp_path / "file", spark="0")
     assert job.stdout is not None
     line = ""
     while "bookies ready" not in line:

@@ -51,8 +51,19 @@ HOMES = {
     "zstandard": ["fastbk/stream/compression.py"],
     "pyarrow": ["fastbk/arrow/", "fastbk/spark/"],
     "matplotlib": ["fastbk/spark/charts.py"],
-    "pyspark": ["fastbk/spark/", "fastbk/cli/spark", "fastbk/demo/pipeline/"],  # the second: for annotations
-    "fastbk.spark": ["fastbk/spark/", "fastbk/cli/", "fastbk/demo/pipeline/", "pyspark_fastbk/"],
+    "pyspark": [
+        "fastbk/spark/",
+        "fastbk/cli/spark",
+        "fastbk/demo/pipeline/",
+        "fastbk/demo/spark_stage.py",
+    ],  # cli: annotations
+    "fastbk.spark": [
+        "fastbk/spark/",
+        "fastbk/cli/",
+        "fastbk/demo/pipeline/",
+        "fastbk/demo/spark_stage.py",
+        "pyspark_fastbk/",
+    ],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }
@@ -139,7 +150,9 @@ def layer_faults(relative: str, text: str) -> list[str]:
         elif relative.startswith("fastbk/gc/") and name.startswith(faces_for(relative)):
             continue
         elif theirs == mine and words[1] != parts[1] and LAYERS[mine] not in SIBLINGS:
-            faults.append(f"{relative}:{line}: fastbk.{words[1]} and fastbk.{parts[1]} are siblings")
+            faults.append(
+                f"{relative}:{line}: fastbk.{words[1]} and fastbk.{parts[1]} are siblings"
+            )
     return faults
 
 
