@@ -35,7 +35,7 @@ END_S = 120.0
 GROWTH_SHARE = 1.05
 GROWTH_BYTES = 16_000_000
 KINDS = {
-    "daemon": "tasks",
+    "worker": "tasks",
     "python_streaming_source_runner": "planner of the source",
     "python_streaming_sink_runner": "committer of the sink",
     "write_into_data_source": "planner of the sink",
@@ -167,6 +167,8 @@ def run(seconds: float, rate: int) -> dict[str, Any]:
         last = query.lastProgress
         batches = 0 if last is None else last["batchId"]
         query.stop()
+    # Those that only begin a query end soon after.
+    found = {name: points for name, points in found.items() if points[-1][0] >= seconds * 3 / 4}
     memory = {
         name: judged(points, seconds) for name, points in found.items() if "processes" not in name
     }

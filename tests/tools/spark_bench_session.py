@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from fastbk.spark.session import session
-from tests.fixtures.spark import STOP_S, light_home
+from fastbk.spark.session import light_home, session
+from tests.fixtures.spark import STOP_S
 from tests.tools.spark_memory_source import MemoryRows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
