@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from itertools import accumulate
 
 import pyarrow as pa
 
 from fastbk.arrow.schemas import HEADERS, check_ledger_schema, check_stream_schema
 from fastbk.client.entries import Batch
 from fastbk.errors import ConfigError
+from fastbk.native import entry_columns
+from fastbk.native.entry_columns import Table
 from fastbk.native.stream_columns import GROUPS, OFFSET_MAX, Sizes, buffer_bytes, fill, sizes_of
 from fastbk.stream.records import Chunk
 
@@ -104,26 +104,34 @@ def entry_batches_batch(batches: Sequence[Batch], schema: pa.Schema) -> pa.Recor
     """Like `entries_batch`, of several that follow each other."""
     check_ledger_schema(schema)
     rows = sum(map(len, batches))
-    arrays = [_ledger_array(field, rows, batches) for field in schema]
+    size_bytes = sum(batch.size_bytes for batch in batches) if "value" in schema.names else 0
+    if size_bytes > OFFSET_MAX:
+        raise ConfigError(
+            f"{rows} entries have {size_bytes} bytes, and a batch takes less than 2 GiB: ask for fewer rows"
+        )
+    buffers = {
+        name: pa.allocate_buffer(bytes_needed)
+        for column, name, bytes_needed in (
+            ("entry", "ids", 8 * rows),
+            ("length", "lengths", 8 * rows),
+            ("value", "offsets", 4 * rows + 4),
+            ("value", "values", size_bytes),
+        )
+        if column in schema.names
+    }
+    tables = (Table(run.data, run.words) for batch in batches for run in batch.tables())
+    entry_columns.fill(tables, rows, **buffers)
+    arrays = [_ledger_array(field, rows, batches[0].ledger_id, buffers) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _ledger_array(field: pa.Field, rows: int, batches: Sequence[Batch]) -> pa.Array:
+def _ledger_array(
+    field: pa.Field, rows: int, ledger_id: int, buffers: dict[str, pa.Buffer]
+) -> pa.Array:
     if field.name == "ledger":
-        return pa.repeat(pa.scalar(batches[0].ledger_id, field.type), rows)
+        return pa.repeat(pa.scalar(ledger_id, field.type), rows)
     if field.name == "value":
-        datas = [data for batch in batches for data in batch.datas]
-        offsets = array("q", accumulate(map(len, datas), initial=0))
-        if offsets[-1] > OFFSET_MAX:
-            raise ConfigError(
-                f"{rows} entries have {offsets[-1]} bytes, and a batch takes less than 2 GiB: ask for fewer rows"
-            )
-        values = [pa.py_buffer(array("i", offsets)), pa.py_buffer(b"".join(datas))]
-        return pa.Array.from_buffers(field.type, rows, [None, *values])
-    numbers = array("q")
-    for batch in batches:
-        if field.name == "entry":
-            numbers.extend(range(batch.first_entry_id, batch.last_entry_id + 1))
-        else:
-            numbers.extend(batch.lengths)
-    return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(numbers)])
+        parts = [None, buffers["offsets"], buffers["values"]]
+        return pa.Array.from_buffers(field.type, rows, parts)
+    numbers = buffers["ids" if field.name == "entry" else "lengths"]
+    return pa.Array.from_buffers(field.type, rows, [None, numbers])

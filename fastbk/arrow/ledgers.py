@@ -162,7 +162,7 @@ def _gathered(
     for batch in batches:
         held.append(batch)
         rows += len(batch)
-        size_bytes += sum(map(len, batch.datas))
+        size_bytes += batch.size_bytes
         if rows >= rows_max or size_bytes >= bytes_max:
             yield from _cut(held, rows, schema, rows_max)
             held, rows, size_bytes = [], 0, 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 
 from fastbk.client.blocking import Owner
 from fastbk.client.blocking_runner import BlockingIo, BlockingRunner, run_blocking
-from fastbk.client.entries import Batch, Entry
+from fastbk.client.entries import Batch, Entry, batches_of
 from fastbk.client.preferring import Preference
 from fastbk.client.rules import pacing_of, read_options
 from fastbk.errors import (
@@ -106,8 +106,8 @@ class LedgerReader:
                 ledger_id=self.ledger_id,
                 entry_id=last,
             )
-        for found in self._found(first, known if last is None else last):
-            yield Batch(self.ledger_id, found)
+        for runs in self._found(first, known if last is None else last):
+            yield from batches_of(self.ledger_id, self.metadata, runs)
 
     def _found(
         self,
@@ -116,8 +116,8 @@ class LedgerReader:
         *,
         timeout: float | None = None,
         is_unconfirmed: bool = False,
-    ) -> Iterator[list[Found]]:
-        """Yield what is found of a range, in order. Whoever iterates does not hold the client meanwhile."""
+    ) -> Iterator[list[Sequence[Found]]]:
+        """Yield what is found of a range, in order, as it came. Whoever iterates does not hold the client meanwhile."""
         options = read_options(self._config, timeout, is_unconfirmed=is_unconfirmed)
         order = self._prefer.at(time.monotonic())
         reading = ReadRange(self.ledger_id, self.metadata, first, last, options, order)
@@ -126,20 +126,20 @@ class LedgerReader:
             with self._client.turn():
                 runner.start()
             while True:
-                found: list[Found] = []
+                runs: list[Sequence[Found]] = []
 
                 def take() -> bool:
-                    found.extend(reading.take_found(time.monotonic()))  # noqa: B023
+                    runs.extend(reading.take_runs(time.monotonic()))  # noqa: B023
                     runner.step()
-                    return bool(found) or reading.is_finished  # noqa: B023
+                    return bool(runs) or reading.is_finished  # noqa: B023
 
                 with self._client.turn():
                     runner.run_until(take)
-                if not found:
+                if not runs:
                     reading.value()
                     return
-                self._lac = max(self._lac, found[-1].lac)
-                yield found
+                self._lac = max(self._lac, runs[-1][-1].lac)
+                yield runs
         finally:
             runner.stop()
             self._replicas_skipped += reading.skipped
@@ -155,8 +155,8 @@ class LedgerReader:
         if not 0 <= first <= last:
             raise ConfigError(f"entries {first}..{last}: must be 0 or above and ascend")
         entries: list[Entry] = []
-        for found in self._found(first, last, timeout=timeout, is_unconfirmed=True):
-            entries += Batch(self.ledger_id, found)
+        for runs in self._found(first, last, timeout=timeout, is_unconfirmed=True):
+            entries += Batch(self.ledger_id, *runs)
         return entries
 
     def read_last(self, *, timeout: float | None = None) -> Entry:

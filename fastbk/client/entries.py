@@ -9,6 +9,7 @@ from typing import cast
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
+from fastbk.replication.found_run import FoundRun, run_of, size_bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +31,65 @@ class LedgerInfo:
 
 
 class Batch:
-    """Entries with consecutive ids that were read together, at least one."""
+    """Entries with consecutive ids that were read together, at least one; in one or more runs, as they came."""
 
-    __slots__ = ("_found", "first_entry_id", "ledger_id")
+    __slots__ = ("first_entry_id", "ledger_id", "runs")
 
-    def __init__(self, ledger_id: LedgerId, found: Sequence[Found]) -> None:
+    def __init__(self, ledger_id: LedgerId, *runs: Sequence[Found]) -> None:
+        """`runs`: at least one, none is empty; a `FoundRun` makes no object for an entry that is not looked at."""
         self.ledger_id = ledger_id
-        self.first_entry_id = found[0].entry_id
-        self._found = found
+        self.first_entry_id = runs[0][0].entry_id
+        self.runs = runs
 
     @property
     def last_entry_id(self) -> EntryId:
         """The id of the last entry."""
-        return self._found[-1].entry_id
+        return self.first_entry_id + len(self) - 1
+
+    @property
+    def last_data(self) -> bytes | memoryview:
+        """The data of the last entry."""
+        return self.runs[-1][-1].data
 
     @property
     def datas(self) -> list[memoryview]:
         """The data of all entries in order, without an object for each entry."""
-        return cast("list[memoryview]", [data for _, _, _, data in self._found])
+        return [data for run in self.runs for data in _datas_of(run)]
 
     @property
     def lengths(self) -> list[int]:
         """Of each entry: bytes of data of the ledger up to and with it, as its writer said."""
-        return [length for _, _, length, _ in self._found]
+        return [length for run in self.runs for _, _, length, _ in run]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of data of all entries."""
+        return sum(map(size_bytes_of, self.runs))
+
+    def tables(self) -> list[FoundRun]:
+        """Return the entries as tables, to be written by columns."""
+        return [run_of(run) for run in self.runs]
 
     def __len__(self) -> int:
-        return len(self._found)
+        return sum(map(len, self.runs))
 
     def __iter__(self) -> Iterator[Entry]:
-        for entry_id, _, _, data in self._found:
-            # What came over the wire is a view already; a call an entry would be felt.
-            yield Entry(self.ledger_id, entry_id, data)  # type: ignore[arg-type]
+        for run in self.runs:
+            for entry_id, _, _, data in run:
+                # What came over the wire is a view already; a call an entry would be felt.
+                yield Entry(self.ledger_id, entry_id, data)  # type: ignore[arg-type]
+
+
+def batches_of(
+    ledger_id: LedgerId, metadata: LedgerMetadata, runs: Sequence[Sequence[Found]]
+) -> Sequence[Batch]:
+    """Return answers that follow each other as batches: one each, but of a striped ledger, whose answers are short."""
+    if metadata.ensemble_size != metadata.write_quorum:
+        return [Batch(ledger_id, *runs)]
+    return [Batch(ledger_id, run) for run in runs]
+
+
+def _datas_of(run: Sequence[Found]) -> list[memoryview]:
+    if isinstance(run, FoundRun):
+        return run.datas
+    return cast("list[memoryview]", [data for _, _, _, data in run])

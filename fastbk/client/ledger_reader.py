@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from types import TracebackType
 
 from fastbk.client.config import ClientConfig
-from fastbk.client.entries import Batch, Entry
+from fastbk.client.entries import Batch, Entry, batches_of
 from fastbk.client.preferring import Preference
 from fastbk.client.rules import pacing_of, read_options
 from fastbk.client.runner import LedgerIo, Runner, run
@@ -130,8 +130,9 @@ class LedgerReader:
         if end < first:
             return
         async with contextlib.aclosing(self._found(first, end)) as parts:
-            async for found in parts:
-                yield Batch(self.ledger_id, found)
+            async for runs in parts:
+                for batch in batches_of(self.ledger_id, self.metadata, runs):
+                    yield batch
 
     async def _found(
         self,
@@ -140,8 +141,8 @@ class LedgerReader:
         *,
         timeout: float | None = None,
         is_unconfirmed: bool = False,
-    ) -> AsyncGenerator[list[Found], None]:
-        """Yield what is found of a range, in order; more is fetched meanwhile, within the bounds."""
+    ) -> AsyncGenerator[list[Sequence[Found]], None]:
+        """Yield what is found of a range, in order, as it came; more is fetched meanwhile, within the bounds."""
         options = read_options(self._config, timeout, is_unconfirmed=is_unconfirmed)
         order = self._prefer.at(self._loop.time())
         reading = ReadRange(self.ledger_id, self.metadata, first, last, options, order)
@@ -150,13 +151,13 @@ class LedgerReader:
         runner.start()
         try:
             while True:
-                found = reading.take_found(self._loop.time())
+                runs = reading.take_runs(self._loop.time())
                 runner.step()
                 moved.clear()
-                if found:
+                if runs:
                     # Each entry carries the LAC of its time.
-                    self._lac = max(self._lac, found[-1].lac)
-                    yield found
+                    self._lac = max(self._lac, runs[-1][-1].lac)
+                    yield runs
                 elif runner.is_over:
                     runner.value()
                     return
@@ -200,8 +201,8 @@ class LedgerReader:
         entries: list[Entry] = []
         parts = self._found(first, last, timeout=timeout, is_unconfirmed=True)
         async with contextlib.aclosing(parts):
-            async for found in parts:
-                entries += Batch(self.ledger_id, found)
+            async for runs in parts:
+                entries += Batch(self.ledger_id, *runs)
         return entries
 
     async def read_last(self, *, timeout: float | None = None) -> Entry:

@@ -122,6 +122,7 @@ MODULES = [
         sources=[
             *COMMON_SOURCES,
             "fbk_client.c",
+            "fbk_client_entries.c",
             "fbk_wire.c",
             "fbk_wire_read.c",
             "fbk_apache_client.c",

@@ -16,6 +16,7 @@ from fastbk.errors import ConfigError, ProtocolError
 from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, mac_key, master_key
 from fastbk.native._client import ffi, lib
 from fastbk.native.cdata import CData
+from fastbk.native.entry_columns import ENTRY_WORDS, WORD_AT, WORD_BYTES
 
 # A connection begins with these: 0xFB, our name, protocol family 1.
 MAGIC = b"\xfbfastbk\x01"
@@ -113,7 +114,7 @@ class LedgerCodec:
             )
         return frames, offsets, sizes
 
-    def _hmac(self, header: bytes, data: bytes | memoryview) -> bytes:
+    def _hmac(self, header: bytes | memoryview, data: bytes | memoryview) -> bytes:
         assert self._mac is not None
         mac = self._mac.copy()
         mac.update(header)
@@ -128,44 +129,51 @@ class LedgerCodec:
             digests.append(self._hmac(header, data))
         return b"".join(digests)
 
-    def whole_entries(
-        self, entries: bytes, entry_sizes: bytes
-    ) -> tuple[list[int], list[int], list[int], list[memoryview]]:
-        """Return ids, LACs, lengths of the ledger and data of the entries in `entries`, up to the first not whole.
+    def table(self, entries: bytes | memoryview, entry_sizes: bytes) -> array[int]:
+        """Return `entry_columns.ENTRY_WORDS` int64 for each entry of `entries`, up to the first that is not whole.
 
-        `entry_sizes`: a little-endian u32 for each. Ids ascend and the ledger is this one; anything else ends it.
-        Columns, since this is the reader's hot path: rows of any kind are made of them without a loop in Python.
+        `entry_sizes`: a little-endian u32 for each. Ids ascend and the ledger is this one; anything else ends it. No
+        object is made for an entry, but where the digest is HMAC.
         """
         count = len(entry_sizes) // 4
-        found = array("q", bytes(40 * count))
+        found = array("q", bytes(8 * ENTRY_WORDS * count))
         good = count and lib.fbk_client_check_entries(
             int(self.digest_type),
             self.ledger_id,
-            entries,
+            ffi.from_buffer("uint8_t[]", entries),
             len(entries),
             entry_sizes,
             count,
             ffi.from_buffer("int64_t[]", found),
         )
-        view = memoryview(entries)
-        words = found.tolist()[: 5 * max(0, good)]
-        starts = words[3::5]
-        datas = [
-            view[start : start + size] for start, size in zip(starts, words[4::5], strict=True)
-        ]
         if self._mac is not None:
-            good = self._whole_macs(entries, starts, datas)
-            words, datas = words[: 5 * good], datas[:good]
-        return words[0::5], words[1::5], words[2::5], datas
+            good = self._whole_macs(entries, found, max(0, good))
+        return found if good == count else found[: ENTRY_WORDS * max(0, good)]
 
-    def _whole_macs(self, entries: bytes, starts: list[int], datas: list[memoryview]) -> int:
-        """Return how many entries from the start have the right HMAC."""
-        for number, (start, data) in enumerate(zip(starts, datas, strict=True)):
+    def whole_entries(
+        self, entries: bytes | memoryview, entry_sizes: bytes
+    ) -> tuple[list[int], list[int], list[int], list[memoryview]]:
+        """Return ids, LACs, lengths of the ledger and data of the entries in `entries`, as `table` finds them.
+
+        Columns: rows of any kind are made of them without a loop in Python.
+        """
+        view = memoryview(entries)
+        words = self.table(entries, entry_sizes).tolist()
+        starts = words[WORD_AT::ENTRY_WORDS]
+        sizes = words[WORD_BYTES::ENTRY_WORDS]
+        datas = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        return words[0::ENTRY_WORDS], words[1::ENTRY_WORDS], words[2::ENTRY_WORDS], datas
+
+    def _whole_macs(self, entries: bytes | memoryview, found: array[int], count: int) -> int:
+        """Return how many of `count` entries from the start have the right HMAC."""
+        view = memoryview(entries)
+        for number in range(count):
+            start, size = found[ENTRY_WORDS * number + WORD_AT : ENTRY_WORDS * (number + 1)]
             begin = start - self.data_offset
-            digest = entries[begin + HEADER_BYTES : start]
-            if self._hmac(entries[begin : begin + HEADER_BYTES], data) != digest:
+            digest = view[begin + HEADER_BYTES : start]
+            if self._hmac(view[begin : begin + HEADER_BYTES], view[start : start + size]) != digest:
                 return number
-        return len(starts)
+        return count
 
     def check_entries(
         self, entries: bytes, entry_sizes: bytes

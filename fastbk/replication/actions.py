@@ -9,7 +9,7 @@ answer in time), `ReadMetadata` a VersionedLedger or an Error, `UpdateMetadata` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -138,7 +138,7 @@ Action: TypeAlias = Ask | ReadMetadata | UpdateMetadata | Choose | Sleep | Withd
 class Found(NamedTuple):
     """An entry whose digest is good. `length`: bytes of data of the ledger up to and with it.
 
-    A named tuple because it is made once an entry on the read path: less than half the cost of a dataclass.
+    A named tuple because many are made where entries are looked at one by one: less than half the cost of a dataclass.
     """
 
     entry_id: EntryId
@@ -153,7 +153,7 @@ class Reply:
 
     Attributes:
         status: a `Status` of fastbk.wire.statuses.
-        found: the whole entries of the answer, in order, up to the first that is not.
+        found: the whole entries of the answer, in order, up to the first that is not: a `FoundRun` where they are many.
         damaged: something in the answer fails its digest, or names another ledger or entry than was asked for.
         lacs: LACs that good digests prove; a bare number never counts.
         fenced: whether the ledger is fenced there.
@@ -161,7 +161,7 @@ class Reply:
     """
 
     status: int
-    found: tuple[Found, ...] = ()
+    found: Sequence[Found] = ()
     damaged: bool = False
     lacs: tuple[EntryId, ...] = ()
     fenced: bool = False

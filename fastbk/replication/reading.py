@@ -1,11 +1,15 @@
 """Reading a range of entries in order, from whichever replicas can give them.
 
-Where E = Qw the range is asked for in batches; a striped ledger's in runs of ids that one bookie holds, several parts
-of the range at the same time. The first bookie of the order is asked; the next one when its copy is missing, damaged,
-or not to be had. With `speculative_s` the next one is asked as well when no answer came for so long, with `parallel`
-all are asked at once. Only when all of a write set were asked without success is it an error, which names what each
-said. Those that are away or busy are asked again until `pacing.give_up_s` passed without progress. Before that the
-metadata is read once more: copies may have moved.
+Where E = Qw the range is asked for in batches, a striped ledger's in runs of ids that one bookie holds; several parts
+of the range at the same time. The first answer of an unstriped ledger tells how many entries an answer has: from then
+on its parts are as long as that and asked for side by side, as far as all of them have room, so that a bookie has the
+next one to do while this one is received. They go to the same bookie: it reads ahead for who goes on and on.
+
+The first bookie of the order is asked; the next one when its copy is missing, damaged, or not to be had. With
+`speculative_s` the next one is asked as well when no answer came for so long, with `parallel` all are asked at once.
+Only when all of a write set were asked without success is it an error, which names what each said. Those that are away
+or busy are asked again until `pacing.give_up_s` passed without progress. Before that the metadata is read once more:
+copies may have moved.
 
 For the driver: `ReadRange(ledger_id, metadata, first, last, options, order)` is a procedure whose value is None; what
 it found is pulled, in order and as soon as it is there:
@@ -29,10 +33,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
+from fastbk.replication.found_run import size_bytes_of
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading_options import Order, ReadOptions, as_they_are
 from fastbk.replication.reading_part import ReadPart
@@ -42,6 +48,11 @@ __all__ = ["Order", "ReadOptions", "ReadRange", "as_they_are"]
 # How many parts of a striped ledger are read at the same time, and how long each is.
 STRIPED_PARTS = 8
 STRIPED_PART_ENTRIES = 64
+# How many parts of another one are read at the same time, as far as what is asked for stays below `size_bytes_max`.
+BATCHED_PARTS = 4
+# What an entry has in an answer beside its data, about; and how full an answer is meant to be, for sizes differ.
+_ENTRY_OVERHEAD_BYTES = 64
+_FILLED = 0.9
 
 
 class ReadRange(Procedure[None]):
@@ -76,13 +87,14 @@ class ReadRange(Procedure[None]):
         self._last = last
         self._next_part = first
         self._unfinished: deque[ReadPart] = deque()
-        self._behind: dict[ReadPart, list[Found]] = {}
-        self._ready: list[Found] = []
+        self._behind: dict[ReadPart, list[Sequence[Found]]] = {}
+        self._ready: list[Sequence[Found]] = []
         self._ready_bytes = 0
         self._behind_bytes = 0
-        is_striped = metadata.ensemble_size != metadata.write_quorum
-        self._parts_max = STRIPED_PARTS if is_striped else 1
-        self._part_entries = STRIPED_PART_ENTRIES if is_striped else max(1, last - first + 1)
+        self._is_striped = metadata.ensemble_size != metadata.write_quorum
+        # Until the first answer tells how large entries are there is one part, which ends with it.
+        self._parts_max = STRIPED_PARTS if self._is_striped else 1
+        self._part_entries = STRIPED_PART_ENTRIES if self._is_striped else max(1, last - first + 1)
 
     def begin(self, now_s: float) -> None:
         """Ask for the first entries."""
@@ -91,15 +103,19 @@ class ReadRange(Procedure[None]):
 
     def take_found(self, now_s: float) -> list[Found]:
         """Return the next entries in order, as many as are there; makes room for more: take the actions then."""
-        found, self._ready = self._ready, []
+        return list(chain.from_iterable(self.take_runs(now_s)))
+
+    def take_runs(self, now_s: float) -> list[Sequence[Found]]:
+        """Like `take_found`, what each answer gave as it came: at least one entry each, no object made for any."""
+        runs, self._ready = self._ready, []
         self._ready_bytes = 0
-        if found:
-            self.position = found[-1].entry_id + 1
+        if runs:
+            self.position = runs[-1][-1].entry_id + 1
             if not self.is_finished:
                 for part in list(self._unfinished):
                     part.go_on(now_s)
                 self._begin_parts(now_s)
-        return found
+        return runs
 
     @property
     def found_bytes(self) -> int:
@@ -127,21 +143,38 @@ class ReadRange(Procedure[None]):
 
     def took(self, part: ReadPart, found: Sequence[Found], now_s: float) -> None:
         """Keep what a part found."""
-        size_bytes = sum([len(one.data) for one in found])
+        size_bytes = size_bytes_of(found)
+        if not self._is_striped:
+            self._see_sizes(part, len(found), size_bytes)
         if part is self._unfinished[0]:
-            self._now_ready(found, size_bytes, now_s)
+            self._now_ready([found], size_bytes, now_s)
         else:
-            self._behind.setdefault(part, []).extend(found)
+            self._behind.setdefault(part, []).append(found)
             self._behind_bytes += size_bytes
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _see_sizes(self, part: ReadPart, count: int, size_bytes: int) -> None:
+        """Make parts as long as an answer; the one that was to be the whole range ends here."""
+        options = self.options
+        entry_bytes = size_bytes / count + _ENTRY_OVERHEAD_BYTES
+        wanted = int(_FILLED * options.batch_bytes / entry_bytes)
+        self._part_entries = max(1, min(wanted, options.batch_entries))
+        if self._parts_max == 1 and part.end_here():
+            self._parts_max = BATCHED_PARTS
+            self._next_part = part.position
+
+    def _may_begin(self) -> bool:
+        under_way = len(self._unfinished)
+        if under_way == 0 or self._is_striped:
+            return under_way < self._parts_max
+        # Each may bring an answer before the first one that is taken.
+        asked_bytes = (under_way + 1) * self.options.batch_bytes
+        is_room = self.found_bytes + asked_bytes <= self.options.size_bytes_max
+        return under_way < self._parts_max and is_room
+
     def _begin_parts(self, now_s: float) -> None:
-        while (
-            not self.is_finished
-            and self._next_part <= self._last
-            and len(self._unfinished) < self._parts_max
-        ):
+        while not self.is_finished and self._next_part <= self._last and self._may_begin():
             first = self._next_part
             last = min(self._last, first + self._part_entries - 1)
             self._next_part = last + 1
@@ -166,15 +199,15 @@ class ReadRange(Procedure[None]):
 
     def _in_front(self, part: ReadPart, now_s: float) -> None:
         """That part is the first now: what it found so far is ready."""
-        found = self._behind.pop(part, [])
-        size_bytes = sum([len(one.data) for one in found])
+        runs = self._behind.pop(part, [])
+        size_bytes = sum(map(size_bytes_of, runs))
         self._behind_bytes -= size_bytes
-        if found:
-            self._now_ready(found, size_bytes, now_s)
+        if runs:
+            self._now_ready(runs, size_bytes, now_s)
         part.go_on(now_s)
 
-    def _now_ready(self, found: Sequence[Found], size_bytes: int, now_s: float) -> None:
-        self._ready.extend(found)
+    def _now_ready(self, runs: Sequence[Sequence[Found]], size_bytes: int, now_s: float) -> None:
+        self._ready.extend(runs)
         self._ready_bytes += size_bytes
         if self._on_found is not None:
             self._on_found(now_s)

@@ -79,6 +79,12 @@ class ReadPart(Procedure[None]):
             self._is_waiting_for_room = False
             self._step(now_s)
 
+    def end_here(self) -> bool:
+        """Leave what was not found yet to others; False: all of it was found."""
+        is_short = self.position <= self._last
+        self._last = self.position - 1
+        return is_short
+
     # --- asking ------------------------------------------------------------------------------------------------
 
     def _step(self, now_s: float) -> None:

@@ -87,6 +87,7 @@ def test_everything_readable_is_read_and_the_first_that_is_not_is_named(seed: in
     first = chance.randrange(COUNT)
     options = ReadOptions(
         batch_entries=chance.randint(1, 30),
+        batch_bytes=chance.choice([200, 1000, 1 << 20]),
         size_bytes_max=chance.choice([1, 100, 10_000]),
         speculative_s=chance.choice([None, 0.01]),
         parallel=chance.random() < 0.2,

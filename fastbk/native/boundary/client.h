@@ -36,6 +36,23 @@ int32_t fbk_client_parse(const uint8_t *bytes, uint32_t size_bytes, uint32_t fra
 int32_t fbk_client_check_entries(uint32_t digest_type, int64_t ledger_id, const uint8_t *entries, uint32_t entries_bytes,
                                  const uint8_t *entry_sizes, uint32_t count, int64_t *out);
 
+#define FBK_CLIENT_ENTRY_WORDS 5
+/* Where columns of entries go.  NULL: that one is not wanted; offsets only with values, one more than there are rows. */
+struct fbk_entry_columns {
+    uint64_t rows_max;
+    uint64_t rows;        /* that are filled */
+    uint64_t values_room; /* bytes; below 2 GiB */
+    uint64_t filled;      /* bytes of values */
+    int64_t *ids;
+    int64_t *lengths;
+    int32_t *offsets;
+    uint8_t *values;
+};
+/* Fills the next `count` rows; `found` as fbk_client_check_entries writes it.  0; FBK_E_FULL: they do not fit;
+ * FBK_E_PROTOCOL: a table that is not of these bytes.  After an error nothing in the buffers counts. */
+int32_t fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *entries, uint64_t entries_bytes,
+                                 const int64_t *found, uint32_t count);
+
 /* Requests: whole frames, at most FBK_CLIENT_REQUEST_BYTES_MAX plus body or name. master_key NULL: left out. */
 #define FBK_CLIENT_REQUEST_BYTES_MAX 128
 uint32_t fbk_client_put_hello(uint8_t *out, uint64_t request_id, const uint8_t *name, uint32_t name_bytes);
