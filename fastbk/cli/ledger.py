@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-from fastbk.cli import ledger_audit
+from fastbk.cli import export, ledger_audit
 from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.errors import ConfigError
@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="fence and close an open ledger first; otherwise it is read as far as it is acknowledged",
     )
-    _add_secret(read)
 
     tail = verbs.add_parser("tail", help="print entries as they come, until the ledger is closed")
     _add_id(tail)
     tail.add_argument("--first", type=int, default=0, metavar="ENTRY", help="from here (0)")
     tail.add_argument("--raw", action="store_true", help="exactly the entries' bytes")
-    _add_secret(tail)
 
+    for reading in (read, tail, export.add_ledger_verb(verbs)):
+        _add_secret(reading)
     listing = verbs.add_parser("list", help="print the ledgers' ids")
     show = verbs.add_parser("show", aliases=["info"], help="print a ledger's metadata")
     _add_id(show)
@@ -102,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
+    if options.verb == "export":
+        return export.run_ledger(options)
     verb = _VERBS[options.verb]
     uri = metadata_uri(options)
     return asyncio.run(_connected(uri, verb, options))

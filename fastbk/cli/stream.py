@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from fastbk.cli import stream_append, stream_read
+from fastbk.cli import export, stream_append, stream_read
 from fastbk.cli.options import add_json, add_metadata, note, print_json
 from fastbk.cli.stream_cursors import cursor_facts, cursor_lines
 from fastbk.cli.stream_options import (
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     stream_read.add_tail_arguments(tail)
 
+    export.add_stream_verb(verbs)
     info = add_verb_of_one(verbs, "info", "print what is known of a stream", "STREAM")
     change = add_verb_of_one(
         verbs, "set", "change a stream's own policy, from its next segment on", "STREAM"
@@ -101,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run one verb against the cluster."""
+    if options.verb == "export":
+        return export.run_stream(options)
     return run_verb(options, _VERBS)
 
 
