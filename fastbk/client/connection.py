@@ -46,7 +46,7 @@ class Answer:
     entry_id: int
     lac: int
     fenced: bool
-    entries: bytes
+    entries: bytes | memoryview
     extra: bytes
     """ReadBatchReply: sizes, ReadLacReply: LAC body, ListEntriesReply: ranges."""
     frame: bytes
@@ -68,7 +68,7 @@ def answer_of(words: list[int], at: int, answers: AnswerBuffer) -> Answer:
         entry_id=codec.signed(words[at + 3]),
         lac=codec.signed(words[at + 4]),
         fenced=bool(head >> 32),
-        entries=answers.content(words[at + 5]) if words[at + 5] else b"",
+        entries=answers.taken(words[at + 5]) if words[at + 5] else b"",
         extra=answers.content(words[at + 6], _EXTRA_UNIT.get(kind, 1)) if words[at + 6] else b"",
         frame=answers.content(words[at + 7]) if kind in _COLD else b"",
     )

@@ -102,7 +102,7 @@ class LedgerRequests:
             return Reply(status, fenced=answer.fenced)
         return Reply(status)
 
-    def _whole(self, entry: bytes) -> Found | None:
+    def _whole(self, entry: bytes | memoryview) -> Found | None:
         columns = self.adds.whole_entries(entry, len(entry).to_bytes(4, "little"))
         return next((Found(*row) for row in zip(*columns, strict=True)), None)
 

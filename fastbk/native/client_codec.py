@@ -43,6 +43,8 @@ FLAG_PIGGYBACK = 1
 _WORDS: int = lib.FBK_CLIENT_EVENT_WORDS
 _REQUEST_BYTES: int = lib.FBK_CLIENT_REQUEST_BYTES_MAX
 _EVENTS_A_CALL = 512
+# Less than this is copied rather than giving a buffer away for it.
+_TAKEN_BYTES_MIN = 64 * 1024
 _HEADER = struct.Struct(">qqqq")
 _ADD_OVERHEAD = {kind: int(lib.fbk_client_adds_size(kind, 0, 1)) for kind in DigestType}
 
@@ -192,7 +194,8 @@ class AnswerBuffer:
     """Bytes as they come from one connection, and the answers in them.
 
     Use: `free()` for where to receive into, `received(n)`, then `parse()` until it returns nothing. What `content`
-    returns are copies; the buffer is used again.
+    returns are copies, and the buffer is used again; what `taken` returns may be the buffer itself, which then is the
+    caller's, and another one takes its place.
     """
 
     def __init__(self, size_bytes: int = 256 * 1024) -> None:
@@ -201,6 +204,7 @@ class AnswerBuffer:
         self._start = 0
         self._end = 0
         self._origin = 0
+        self._is_given = False
         self._events = array("Q", bytes(8 * _WORDS * _EVENTS_A_CALL))
         self._events_c = ffi.from_buffer("uint64_t[]", self._events)
         self._counts = ffi.new("uint32_t[2]")
@@ -218,6 +222,7 @@ class AnswerBuffer:
         self._bytes_c = ffi.from_buffer("uint8_t[]", fresh)
         self._end -= self._start
         self._start = 0
+        self._is_given = False
 
     def free(self) -> memoryview:
         """Return the part of the buffer to receive into; never empty."""
@@ -239,6 +244,11 @@ class AnswerBuffer:
 
         Raises ProtocolError for anything that is no valid answer; the connection is then of no use.
         """
+        if self._is_given:
+            # As large as it was, since more of the same is to be expected: this is a reader that goes on.
+            self._allocate(len(self._buffer))
+            if self._start == self._end:
+                return []
         if self._start == self._end:
             self._make_room(0)
             return []
@@ -278,6 +288,14 @@ class AnswerBuffer:
         """Return the bytes that a word of an event of the last `parse` points to; b"" where there are none."""
         start = self._origin + (place >> 32)
         return bytes(self._view[start : start + (place & 0xFFFFFFFF) * unit_bytes])
+
+    def taken(self, place: int) -> bytes | memoryview:
+        """Like `content`, without a copy where the bytes are half of the buffer or more. The view is read-only."""
+        start, size = self._origin + (place >> 32), place & 0xFFFFFFFF
+        if size < _TAKEN_BYTES_MIN or 2 * size < len(self._buffer):
+            return self.content(place)
+        self._is_given = True
+        return self._view[start : start + size].toreadonly()
 
 
 EVENT_WORDS = _WORDS
