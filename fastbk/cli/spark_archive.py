@@ -22,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pattern", metavar="REGEX", help="streams whose whole paths match: shop/.*"
     )
     parser.add_argument("to", metavar="PLACE", help="the archive, wherever Spark can write")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="the run that has the archive is dead: take its place",
+    )
 
 
 def check(options: argparse.Namespace) -> None:
@@ -33,7 +38,13 @@ def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
     from fastbk.spark.jobs import archive
 
     lines = archive.run(
-        spark, uri, options.to, streams=options.stream, pattern=options.pattern, say=note
+        spark,
+        uri,
+        options.to,
+        streams=options.stream,
+        pattern=options.pattern,
+        take_over=options.take_over,
+        say=note,
     )
     if options.json:
         print_json({"streams": [asdict(one) for one in lines]})

@@ -2,11 +2,12 @@
 
     <to>/records/run=<n>/stream=<path>/date=<yyyy-mm-dd>/*.parquet     what one run wrote
     <to>/manifest/run=<n>/*.json                                      a line for each stream of that run
+    <to>/claims/run=<n>                                               whose it is, while it is under way (claims.py)
 
 What a run reads is fixed before it reads: of each stream from where the last run with a manifest ended to what is
 published now. What it wrote is read again and held against a second reading of the streams: how many records, numbers
-without a hole, a hash of everything in them. Only then its manifest is written, and that is what makes a run count: one
-that was cut off is written anew under its number, so no record is twice in the archive.
+without a hole, a hash of everything in them. Only then its manifest is written, and that is what makes a run count:
+what one that was cut off has left is deleted by the next, so no record is twice in the archive.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from fastbk.errors import DataLost, StorageError
+from fastbk.spark.jobs.claims import Claim, claimed, files_of
+from fastbk.spark.jobs.places import delete, names_in
 from fastbk.spark.jobs.sums import Sums, sums_of
 from fastbk.spark.looking import Cluster, Now
 from fastbk.spark.options import read_options
@@ -76,13 +79,30 @@ def run(
     *,
     streams: str | None = None,
     pattern: str | None = None,
+    take_over: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Line]:
     """Archive what is new of these streams (with commas between, or all whose paths match); return the run's lines.
 
-    Nothing new: no run, and no lines. Raises ConfigError, StreamNotFound; DataLost where retention was faster than the
-    archive; StorageError if what was written is not what the streams hold (its run does not count).
+    Nothing new: no run, and no lines. take_over: another run that has the archive is dead, or may fail.
+    Raises ConfigError, also while another run has the archive; StreamNotFound; DataLost where retention was faster than
+    the archive; StorageError if what was written is not what the streams hold (its run does not count).
     """
+    with claimed(
+        files_of(spark, f"{to}/claims"), lambda: _last_run(spark, to), take_over=take_over
+    ) as claim:
+        return _run(spark, uri, to, streams, pattern, claim, say)
+
+
+def _run(
+    spark: SparkSession,
+    uri: str | None,
+    to: str,
+    streams: str | None,
+    pattern: str | None,
+    claim: Claim,
+    say: Callable[[str], None],
+) -> list[Line]:
     given = {"metadata": uri, "stream": streams, "streamPattern": pattern}
     options = {name: value for name, value in given.items() if value is not None}
     cluster = Cluster(read_options(options, streaming=False))
@@ -95,7 +115,10 @@ def run(
     ]
     if not stretches:
         return []
-    number = 1 + max((run for run, _ in lines_before), default=0)
+    number, counted = claim.number, {number for number, _ in lines_before}
+    for name in names_in(spark, f"{to}/records"):
+        if (left := _number_of(name)) and left < number and left not in counted:
+            delete(spark, f"{to}/records/{name}")
     records = sum(one.end_seq - one.first_seq for one in stretches)
     say(f"run {number}: {records:,} records of {len(stretches)} streams")
     # Both ends are positions, not "latest": a run is what it was planned to be.
@@ -119,10 +142,23 @@ def run(
         spark.read.parquet(place).withColumn("stream", f.col("stream").cast("string")), COLUMNS
     )
     lines = _verified(stretches, written, sums_of(rows, COLUMNS))
+    claim.check()
     made = spark.createDataFrame([tuple(asdict(one).values()) for one in lines], LINE)
     made.coalesce(1).write.mode("overwrite").json(f"{to}/manifest/run={number:06}")
     say(f"run {number}: {records:,} records are in the archive")
     return lines
+
+
+def _last_run(spark: SparkSession, to: str) -> int:
+    """Return the highest number that a run has written under, whether it counts or not."""
+    names = [one for part in ("records", "manifest") for one in names_in(spark, f"{to}/{part}")]
+    return max(map(_number_of, names), default=0)
+
+
+def _number_of(name: str) -> int:
+    """Return the run whose folder is called so; 0: of none."""
+    number = name.removeprefix("run=")
+    return int(number) if number != name and number.isdigit() else 0
 
 
 def stretch_of(path: str, now: Now, done: Line | None) -> Stretch:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from fastbk.errors import ConfigError, StorageError, StreamNotFound
-from fastbk.spark.jobs.archive import Line, lines_of, records_of
+from fastbk.spark.jobs.archive import COLUMNS, Line, lines_of, records_of
 from fastbk.spark.jobs.sums import Sums, sums_of
 from fastbk.spark.looking import Cluster
 from fastbk.spark.options import read_options
@@ -39,7 +39,8 @@ def run(
     """Restore archived stream `stream` as the new stream `to`; return what both have.
 
     Raises ConfigError for what is not in the archive, and for a stream that has other records; StorageError if the
-    restored stream is not what the archive holds.
+    archive's files are not what its manifests say (nothing is written then), or the restored stream is not what they
+    hold.
     """
     lines = archived(lines_of(spark, archive), stream)
     begun = _records_there(uri, to)
@@ -49,6 +50,7 @@ def run(
             f"{to} has {begun} records that are none of this restore's: restore into a new stream"
         )
     source = records_of(spark, archive).where(f.col("stream") == stream)
+    _check(source, lines)
     for (number, line), upto in zip(lines, counts[1:], strict=True):
         if upto <= begun:
             continue
@@ -70,6 +72,21 @@ def run(
     if replace(restored, first_seq=wanted.first_seq, last_seq=wanted.last_seq) != wanted:
         raise StorageError(f"{to} holds {restored}, and the archive {wanted}")
     return restored
+
+
+def _check(source: DataFrame, lines: Sequence[tuple[int, Line]]) -> None:
+    """Read the files of these runs, and hold them against the manifests. Raises StorageError."""
+    numbers = [number for number, _ in lines]
+    rows = source.where(f.col("run").isin(numbers)).withColumn("stream", f.col("run"))
+    found = {int(number): sums for number, sums in sums_of(rows, COLUMNS).items()}
+    for number, line in lines:
+        there = found.get(number, Sums())
+        wanted = (line.records, line.first_seq, line.end_seq - 1, line.bytes, line.hashes)
+        if there != Sums(*wanted):
+            raise StorageError(
+                f"run {number} of the archive is not what its manifest says: {line.stream} has {there} there,"
+                f" instead of {Sums(*wanted)}"
+            )
 
 
 def archived(lines: Sequence[tuple[int, Line]], stream: str) -> list[tuple[int, Line]]:

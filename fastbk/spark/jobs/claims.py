@@ -1,0 +1,258 @@
+"""One run at a time in a place, whatever file system it is on: a file for each run that is under way, with its owner.
+
+    <place>/claims/run=<n>     who has run <n>: made exclusively when it begins, deleted when it ends
+
+A run's number is the claim's and is never used again, so two runs have no folder in common, also where one of them was
+given up by mistake. A claim whose process is dead is passed by where this can be known: on the machine it ran on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastbk.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRIES_MAX = 10
+_RUN = "run="
+
+
+class Files(Protocol):
+    """A folder of small files."""
+
+    def names(self) -> list[str]:
+        """Return the names, sorted; none if the folder is not there."""
+
+    def create(self, name: str, text: str) -> bool:
+        """Make a file with the folder; False: it is there already."""
+
+    def read(self, name: str) -> str | None:
+        """Return what a file says; None: it is not there."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+
+class LocalFiles:
+    """On this machine's disk, where Hadoop's own exclusive creation is a look and a creation after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """As Files says."""
+        with suppress(FileNotFoundError):
+            return sorted(one.name for one in self._folder.iterdir())
+        return []
+
+    def create(self, name: str, text: str) -> bool:
+        """As Files says; the file has its text when it appears."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        beside = self._folder.with_name(f".{self._folder.name}-{secrets.token_hex(6)}")
+        beside.write_text(text)
+        try:
+            os.link(beside, self._folder / name)
+        except FileExistsError:
+            return False
+        finally:
+            beside.unlink()
+        return True
+
+    def read(self, name: str) -> str | None:
+        """As Files says."""
+        with suppress(FileNotFoundError):
+            return (self._folder / name).read_text()
+        return None
+
+    def delete(self, name: str) -> None:
+        """As Files says."""
+        (self._folder / name).unlink(missing_ok=True)
+
+
+class HadoopFiles:
+    """On whatever file system Hadoop has."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm
+        self._path = self._jvm.org.apache.hadoop.fs.Path(folder)
+        self._system = self._path.getFileSystem(context._jsc.hadoopConfiguration())
+
+    @property
+    def local(self) -> Path | None:
+        """The folder, if it is on this machine's disk."""
+        is_local = self._system.getUri().getScheme() == "file"
+        return Path(self._path.toUri().getPath()) if is_local else None
+
+    def names(self) -> list[str]:
+        """As Files says."""
+        if not self._system.exists(self._path):
+            return []
+        return sorted(one.getPath().getName() for one in self._system.listStatus(self._path))
+
+    def create(self, name: str, text: str) -> bool:
+        """As Files says, as far as the file system creates exclusively."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            stream = self._system.create(self._at(name), False)
+        except Py4JJavaError as error:
+            if self._system.exists(self._at(name)):
+                return False
+            raise StorageError(f"{self._at(name).toString()} cannot be made: {error}") from error
+        stream.write(bytearray(text.encode()))
+        stream.close()
+        return True
+
+    def read(self, name: str) -> str | None:
+        """As Files says."""
+        if not self._system.exists(self._at(name)):
+            return None
+        stream = self._system.open(self._at(name))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def delete(self, name: str) -> None:
+        """As Files says."""
+        self._system.delete(self._at(name), False)
+
+    def _at(self, name: str) -> Any:  # noqa: ANN401 -- Java's
+        return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
+
+
+def files_of(spark: SparkSession, folder: str) -> Files:
+    """Return a folder's files, wherever it is."""
+    found = HadoopFiles(spark, folder)
+    return found if found.local is None else LocalFiles(found.local)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process that has a claim.
+
+    Attributes:
+        who: for people. pid, started: of the process, where processes have numbers as on `machine`.
+    """
+
+    who: str
+    machine: str
+    pid: int
+    started: str
+    began_at: str
+
+    @classmethod
+    def this(cls) -> Owner:
+        """Return this process."""
+        pid = os.getpid()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        who = f"process {pid} on {socket.gethostname()}"
+        return cls(who, _machine(), pid, _started(pid) or "", now)
+
+    @classmethod
+    def of(cls, text: str) -> Owner:
+        """Return who wrote this; somebody unknown where it was not written whole."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return cls("somebody", "", 0, "", "a time that is not known")
+
+    def text(self) -> str:
+        """Return what `of` takes."""
+        return json.dumps(asdict(self))
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process is known to be gone."""
+        return self.machine == _machine() and _started(self.pid) != self.started
+
+
+def _machine() -> str:
+    """Return what processes have in common that see each other by the same numbers, until the machine ends."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process began, in ticks since the machine did; None: there is none, or only its exit code."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that is this process's own."""
+
+    number: int
+    _files: Files
+
+    def check(self) -> None:
+        """Raise StorageError if somebody took the place over."""
+        numbers = _numbers(self._files)
+        if self.number not in numbers or max(numbers) > self.number:
+            raise StorageError(
+                f"run {self.number} does not count: another run has taken the place over"
+            )
+
+
+@contextmanager
+def claimed(
+    files: Files, last_number: Callable[[], int], *, take_over: bool = False
+) -> Iterator[Claim]:
+    """Have the place alone for as long as the block takes. `last_number`: of all runs that have left anything there.
+
+    take_over: whoever else has it is dead, or its run may fail. Raises ConfigError if another run has the place.
+    """
+    claim = _made(files, last_number, take_over=take_over)
+    try:
+        yield claim
+    finally:
+        files.delete(_name(claim.number))
+
+
+def _made(files: Files, last_number: Callable[[], int], *, take_over: bool) -> Claim:
+    for _ in range(TRIES_MAX):
+        others = _numbers(files)
+        for number in others:
+            text = files.read(_name(number))
+            if text is None or take_over or Owner.of(text).is_dead:
+                continue
+            owner = Owner.of(text)
+            raise ConfigError(
+                f"run {number} of {owner.who} has this place since {owner.began_at}: wait for it, or, if it is dead,"
+                " take its place: --take-over"
+            )
+        number = 1 + max([last_number(), *others])
+        if not files.create(_name(number), Owner.this().text()):
+            continue  # somebody was faster, and is seen the next time
+        if last_number() >= number:  # ran from its beginning to its end since we looked
+            files.delete(_name(number))
+            continue
+        for other in others:
+            files.delete(_name(other))
+        return Claim(number, files)
+    raise ConfigError("other runs begin here all the time: run this one again")
+
+
+def _numbers(files: Files) -> list[int]:
+    names = [one.removeprefix(_RUN) for one in files.names() if one.startswith(_RUN)]
+    return sorted(int(one) for one in names if one.isdigit())
+
+
+def _name(number: int) -> str:
+    return f"{_RUN}{number:06}"
