@@ -128,7 +128,9 @@ class ZooKeeperRecords:
                 return [Op.create(path, change.value)]
             return [Op.set(path, change.value, node.version)]
         assert node is not None
-        ops = [*self._empty_below(call, change.path, path, gone), Op.delete(path, node.version)]
+        # One that has nothing below it is not asked what; if something comes meanwhile, the transaction fails.
+        below = self._empty_below(call, change.path, path, gone) if node.children else []
+        ops = [*below, Op.delete(path, node.version)]
         gone.update(op.path for op in ops)
         return ops
 
