@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D1F")
 """Okabe and Ito's, which stay apart for all kinds of colour-blindness; its yellow is too faint on white."""
-OTHERS, OTHERS_COLOUR = "others", "#9AA0A6"
+OTHERS, OTHERS_COLOUR = "(others)", "#9AA0A6"
 INK, FAINT, GRID = "#202124", "#5F6368", "#E3E5E8"
 FONT = "DejaVu Sans"  # comes with matplotlib: the same picture on every machine
 WIDTH_INCHES, DPI = 10.0, 150
@@ -186,7 +186,7 @@ def colour_of(name: str, number: int) -> str:
 
 
 def largest(amounts: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return the `count` largest, falling, and the sum of all the rest as "others"."""
+    """Return the `count` largest, falling, and the sum of all the rest as OTHERS."""
     ordered = sorted(amounts.items(), key=lambda one: (-one[1], one[0]))
     kept = dict(ordered[:count])
     if rest := ordered[count:]:

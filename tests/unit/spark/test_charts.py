@@ -25,7 +25,7 @@ def test_bars_have_the_lengths_and_the_numbers_that_were_given() -> None:
     assert [one.get_width() for one in page.panels[0].patches] == [3 << 30, 1 << 20, 0]
     assert [one.get_text() for one in page.panels[0].texts] == ["3.0 GiB", "1.0 MiB", "0 B"]
     assert [one.get_text() for one in page.panels[0].get_yticklabels()] == ["a", "b", "c"]
-    parts = {"x": {"shop": 5.0, "others": 2.0}, "y": {"others": 1500.0}}
+    parts = {"x": {"shop": 5.0, "(others)": 2.0}, "y": {"(others)": 1500.0}}
     bars(page.panels[1], "Two", parts, unit="rows/s")
     drawn = [(one.get_x(), one.get_width()) for one in page.panels[1].patches]
     assert drawn == [(0, 5), (0, 0), (5, 2), (0, 1500)]
@@ -40,7 +40,7 @@ def test_lines_are_drawn_by_time_and_stacked_areas_on_each_other() -> None:
     first, second = page.panels[0].lines
     assert list(first.get_ydata()) == [1, 2, 3] and list(second.get_ydata()) == [9]
     assert list(first.get_xdata()) == [one.timestamp() / 86_400 for one in days]
-    numbers = {"a": [(0.0, 4.0), (1.0, 5.0)], "others": [(0.0, 1.0), (1.0, 10.0)]}
+    numbers = {"a": [(0.0, 4.0), (1.0, 5.0)], "(others)": [(0.0, 1.0), (1.0, 10.0)]}
     lines(page.panels[1], "Areas", numbers, unit="", stacked=True, along="parts")
     tops = [max(y for _, y in one.get_paths()[0].vertices) for one in page.panels[1].collections]
     assert tops == [5, 15]
@@ -104,7 +104,7 @@ def test_axes_have_a_few_round_places_up_to_the_largest_amount(
 
 def test_the_largest_are_kept_and_the_rest_is_one_sum() -> None:
     amounts = {"a": 1.0, "b": 5.0, "c": 3.0, "d": 1.0}
-    assert largest(amounts, 2) == {"b": 5, "c": 3, "others": 2}
+    assert largest(amounts, 2) == {"b": 5, "c": 3, "(others)": 2}
     assert list(largest(amounts, 4)) == ["b", "c", "a", "d"]
 
 

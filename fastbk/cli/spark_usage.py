@@ -1,0 +1,119 @@
+"""`fastbk spark usage`: how much there is, where, and how it grows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.cli.options import note, print_json
+from fastbk.errors import ConfigError
+from fastbk.units import format_size, format_span_s
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from fastbk.spark.jobs.usage import Line, Usage
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--to", metavar="PLACE",
+        help="keep a snapshot there, and tell what changed since those before: wherever Spark can write",
+    )  # fmt: skip
+    parser.add_argument("--chart", type=Path, metavar="FILE.png", help="draw it, too")
+    parser.add_argument(
+        "--top", type=int, default=20, metavar="N",
+        help="namespaces and streams that are told one by one (20)",
+    )  # fmt: skip
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse a chart that cannot be made, and a --top of nothing."""
+    if options.top < 1:
+        raise ConfigError(f"--top {options.top} must be 1 or more")
+    if options.chart is not None:
+        import fastbk.spark.charts  # noqa: F401 -- says what is missing
+
+        if options.chart.suffix != ".png":
+            raise ConfigError(f"--chart {options.chart} must end in .png")
+        if not options.chart.absolute().parent.is_dir():
+            raise ConfigError(f"--chart {options.chart}: there is no folder {options.chart.parent}")
+
+
+def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
+    """Count, and tell."""
+    from fastbk.spark.jobs import usage
+
+    found = usage.run(spark, uri, to=options.to, top=options.top, say=note)
+    if options.chart is not None:
+        from fastbk.spark.jobs import usage_chart
+
+        usage_chart.draw(found, options.chart)
+        note(f"the chart is {options.chart}")
+    if options.json:
+        print_json(facts_of(found))
+    else:
+        print("\n".join(text_of(found)))
+    return 0
+
+
+def facts_of(found: Usage) -> dict[str, object]:
+    """Return what a script wants to know."""
+    facts = asdict(found)
+    facts["taken"] = found.taken.isoformat()
+    facts["since"] = {what: when.isoformat() for what, when in found.since.items()}
+    facts["history"] = [{"taken": when.isoformat(), "bytes": some} for when, some in found.history]
+    return facts
+
+
+def text_of(found: Usage) -> list[str]:
+    """Return the tables, as lines."""
+    spans = {
+        what: format_span_s(round((found.taken - when).total_seconds()))
+        for what, when in found.since.items()
+    }
+    heads = [f"since {spans[what]} ago" for what in spans]
+    if not found.is_by_snapshots:
+        heads = [f"made in {spans[what]}" for what in spans]
+    counts = ["ledgers", "open", "entries", "bytes"]
+    namespaces = [[one.name, *_counts(one), *_growth(one, list(spans))] for one in found.namespaces]
+    total = [found.total.name, *_counts(found.total), *_growth(found.total, list(spans))]
+    lines = table([["namespace", *counts, *heads], *namespaces, total])
+    for what, some in (("stream", found.streams), ("bookie", found.bookies)):
+        if some:
+            lines += ["", *table([[what, *counts], *([one.name, *_counts(one)] for one in some)])]
+    lines += [
+        "",
+        "Bytes are of entries' data, of closed ledgers; those of bookies are estimated by entries.",
+    ]
+    if found.total.open:
+        lines.append(
+            "Of open ledgers, bytes and the entries since their last change of bookies count when they close."
+        )
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns: the first one to the left, numbers to the right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(
+            text.rjust(width) if at else text.ljust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _counts(one: Line) -> list[str]:
+    return [f"{one.ledgers:,}", f"{one.open:,}", f"{one.entries:,}", format_size(one.bytes)]
+
+
+def _growth(one: Line, spans: Sequence[str]) -> list[str]:
+    sign = {True: "+", False: ""}
+    return [f"{sign[one.growth[what] >= 0]}{format_size(one.growth[what])}" for what in spans]

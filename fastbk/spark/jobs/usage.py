@@ -1,0 +1,334 @@
+"""Usage: how much namespaces, streams and bookies hold, and how that grows. Metadata only: no bookie is asked.
+
+The driver walks the ledgers' ids and cuts them into ranges; tasks read the metadata of theirs and add up what it says,
+by stream and bookie (`usage_counting.py`), so what the driver holds does not grow with the ledgers.
+
+    <to>/snapshots/taken=<yyyymmddThhmmssZ>/*.parquet     a row for each namespace, and for each of it and each bookie
+
+Each run with a place adds a snapshot and is compared with those before it. Without any, growth is what the ledgers that
+are there say of when they were made, which leaves out what was deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+import fastbk.sync
+from fastbk.client import LedgerInfo
+from fastbk.errors import ConfigError
+from fastbk.model.ids import LedgerId
+from fastbk.spark.jobs.places import names_in
+from fastbk.spark.jobs.usage_counting import DAY_S, ROWS, WEEK_S, Clock, rows_of
+from fastbk.spark.worker_client import client_of
+from fastbk.stream.listing import StreamInfo
+from fastbk.stream.names import split_stream_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+NO_STREAM, GONE, ROOT, OTHERS = "-", "(deleted)", "(root)", "(others)"
+"""Ledgers of no stream; of deleted streams; of streams in the root; of namespaces that are not among the largest."""
+RANGE_LEDGERS = 1000
+SNAPSHOT = "namespace string, bookie string, ledgers long, open long, entries long, bytes long"
+STAMP = "%Y%m%dT%H%M%SZ"
+CHARTED_MAX = 60
+"""Snapshots that a chart has at most, spread evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Of one namespace, stream or bookie; `bytes` and `entries` are of one copy, of a bookie those that it holds.
+
+    Attributes:
+        growth: bytes since "last", "day" and "week", as far as there is something to compare with.
+        parts: of a bookie: bytes by namespace, of the largest, and "(others)".
+    """
+
+    name: str
+    ledgers: int
+    open: int
+    entries: int
+    bytes: int
+    growth: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run found.
+
+    Attributes:
+        total: of everything, one copy. namespaces, streams: the largest. bookies: all, by id.
+        since: what growth is compared with: "last", "day", "week" -> when that was. is_by_snapshots: or else by when
+            the ledgers that are there were made.
+        history: when -> bytes by namespace, rising; of the largest, and "(others)".
+    """
+
+    taken: datetime
+    total: Line
+    namespaces: list[Line]
+    streams: list[Line]
+    bookies: list[Line]
+    since: dict[str, datetime]
+    is_by_snapshots: bool
+    history: list[tuple[datetime, dict[str, int]]]
+
+
+def run(
+    spark: SparkSession,
+    uri: str,
+    *,
+    to: str | None = None,
+    top: int = 20,
+    say: Callable[[str], None] = lambda _: None,
+) -> Usage:
+    """Count what there is; with `to`, write a snapshot there and compare with the ones before.
+
+    `top`: so many namespaces and streams are told one by one. Raises ConfigError, MetadataUnavailable.
+    """
+    if top < 1:
+        raise ConfigError(f"top {top} must be 1 or more")
+    taken = datetime.now(UTC).replace(microsecond=0)
+    with fastbk.sync.connect(uri) as client:
+        ranges = ranges_of(client, RANGE_LEDGERS)
+        streams = [(one.id, _namespace_of(one.path), one.path) for one in _streams(client)]
+        clock = Clock.over(int(taken.timestamp()), _first_made_s(client))
+    say(f"{len(streams):,} streams, about {len(ranges) * RANGE_LEDGERS:,} ledgers at most")
+    counted = _counted(spark, uri, ranges, streams, clock).persist()
+    try:
+        return _told(spark, counted, taken, clock, to, top)
+    finally:
+        counted.unpersist()
+
+
+def ranges_of(client: fastbk.sync.Client, count: int) -> list[tuple[LedgerId, LedgerId]]:
+    """Return (after, last) of each `count` ledgers, ascending."""
+    ranges: list[tuple[LedgerId, LedgerId]] = []
+    after = -1
+    while True:
+        with client.turn():
+            page = client.store().list_ledgers(after, count)
+        if not page:
+            return ranges
+        ranges.append((after, page[-1]))
+        after = page[-1]
+
+
+def infos_in(client: fastbk.sync.Client, after: LedgerId, last: LedgerId) -> Iterator[LedgerInfo]:
+    """Yield the ledgers of a range; those that were deleted meanwhile are not there."""
+    while after < last:
+        with client.turn():
+            page = client.store().list_ledgers(after, RANGE_LEDGERS)
+            found = client.store().read_ledgers(page)
+        for ledger_id, read in zip(page, found, strict=True):
+            if ledger_id > last:
+                return
+            if read is not None:
+                yield LedgerInfo(ledger_id, read.metadata, read.version)
+        if not page:
+            return
+        after = page[-1]
+
+
+def _streams(client: fastbk.sync.Client) -> Iterator[StreamInfo]:
+    return client.namespace("").streams(recursive=True)
+
+
+def _namespace_of(path: str) -> str:
+    return split_stream_path(path)[0] or ROOT
+
+
+def _first_made_s(client: fastbk.sync.Client) -> int:
+    """Return when the first ledger was made, which is about when the cluster was; 0: nobody knows."""
+    first = next(client.list_ledgers(), None)
+    made_ms = None if first is None else first.metadata.created_ms
+    return 0 if made_ms is None else made_ms // 1000
+
+
+def _counted(
+    spark: SparkSession,
+    uri: str,
+    ranges: Sequence[tuple[LedgerId, LedgerId]],
+    streams: Sequence[tuple[str, str, str]],
+    clock: Clock,
+) -> DataFrame:
+    """Return ROWS, added up over all ledgers, with the stream's `namespace` and path `stream`."""
+    tasks = max(1, min(len(ranges), 16 * spark.sparkContext.defaultParallelism))
+
+    def count(some: Iterable[tuple[LedgerId, LedgerId]]) -> Iterator[tuple[str | int | None, ...]]:
+        client = client_of(uri)
+        return rows_of((info for one in some for info in infos_in(client, *one)), clock)
+
+    rows = spark.createDataFrame(
+        spark.sparkContext.parallelize(ranges, tasks).mapPartitions(count), ROWS
+    )
+    named = spark.createDataFrame(streams, "stream_id string, namespace string, stream string")
+    is_none = f.col("stream_id") == ""
+    unnamed = f.when(is_none, NO_STREAM).otherwise(GONE)
+    return (
+        rows.groupBy("stream_id", "bookie", "made_s")
+        .agg(*_sums(*_COUNTS))
+        .join(named, "stream_id", "left")
+        .withColumns({name: f.coalesce(name, unnamed) for name in ("namespace", "stream")})
+    )
+
+
+_COUNTS = ("ledgers", "open", "entries", "bytes", "day_bytes", "week_bytes")
+
+
+def _sums(*names: str) -> list[Column]:
+    return [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in names]
+
+
+def _told(
+    spark: SparkSession, counted: DataFrame, taken: datetime, clock: Clock, to: str | None, top: int
+) -> Usage:
+    once = counted.where("bookie is null")
+    namespaces = _largest(once, "namespace", top)
+    streams = _largest(once.where(f"stream not in ('{NO_STREAM}', '{GONE}')"), "stream", top)
+    (total,) = once.agg(*_sums(*_COUNTS)).collect()
+    names = [row["namespace"] for row in namespaces]
+    label = f.when(f.col("namespace").isin(names), f.col("namespace")).otherwise(OTHERS)
+    bookies = (
+        counted.where("bookie is not null").groupBy("bookie", label.alias("label"))
+        .agg(*_sums(*_COUNTS)).orderBy("bookie", "label").collect()
+    )  # fmt: skip
+    before = snapshots_in(spark, to)
+    if to is None or not before:
+        made = once.groupBy("made_s", label.alias("label")).agg(*_sums("bytes")).collect()
+        history = grown((row["made_s"], row["label"], row["bytes"]) for row in made)
+        since = {"day": _ago(taken, DAY_S), "week": _ago(taken, WEEK_S)}
+        changes = {
+            row["namespace"]: {"day": row["day_bytes"], "week": row["week_bytes"]}
+            for row in namespaces
+        }
+        all_changes = {"day": total["day_bytes"], "week": total["week_bytes"]}
+    else:
+        since = compared(before, taken)
+        known = _history(spark, to, {*thinned(before), *since.values()}, names)
+        now = {row["namespace"]: row["bytes"] for row in namespaces}
+        now[OTHERS] = total["bytes"] - sum(now.values())
+        changes = {
+            name: {what: now[name] - known[when].get(name, 0) for what, when in since.items()}
+            for name in names
+        }
+        all_changes = {
+            what: total["bytes"] - sum(known[when].values()) for what, when in since.items()
+        }
+        history = [*sorted(known.items()), (taken, now)]
+    if to is not None:
+        _write_snapshot(counted, f"{to}/snapshots/taken={taken.strftime(STAMP)}")
+    return Usage(
+        taken,
+        _line("total", total, all_changes),
+        [_line(row["namespace"], row, changes[row["namespace"]]) for row in namespaces],
+        [_line(row["stream"], row, {}) for row in streams],
+        bookie_lines(bookies),
+        since,
+        to is not None and bool(before),
+        history,
+    )
+
+
+def _largest(rows: DataFrame, name: str, top: int) -> list[Row]:
+    summed = rows.groupBy(name).agg(*_sums(*_COUNTS))
+    return summed.orderBy(f.col("bytes").desc(), name).limit(top).collect()
+
+
+def _line(name: str, row: Row, growth: Mapping[str, int]) -> Line:
+    return Line(
+        name, row["ledgers"], row["open"], row["entries"], row["bytes"], growth=dict(growth)
+    )
+
+
+def bookie_lines(rows: Iterable[Row]) -> list[Line]:
+    """Return a line a bookie of rows by bookie and label."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["bookie"], []).append(row)
+    return [
+        Line(
+            bookie_id,
+            sum(row["ledgers"] for row in some),
+            sum(row["open"] for row in some),
+            sum(row["entries"] for row in some),
+            sum(row["bytes"] for row in some),
+            parts={row["label"]: row["bytes"] for row in some},
+        )
+        for bookie_id, some in found.items()
+    ]
+
+
+# --- growth -----------------------------------------------------------------------------------------------------
+
+
+def _ago(taken: datetime, span_s: int) -> datetime:
+    return datetime.fromtimestamp(taken.timestamp() - span_s, UTC)
+
+
+def grown(made: Iterable[tuple[int | None, str, int]]) -> list[tuple[datetime, dict[str, int]]]:
+    """Return how bytes came to be what they are, by (when ledgers were made, label, bytes); not known: at the start."""
+    rows = sorted((0 if when is None else when, label, size) for when, label, size in made)
+    known = [when for when, _, _ in rows if when]
+    sums: dict[str, int] = {label: 0 for _, label, _ in rows}
+    found: dict[int, dict[str, int]] = {}
+    for when, label, size in rows:
+        sums[label] += size
+        found[when or min(known, default=0)] = dict(sums)
+    return [(datetime.fromtimestamp(when, UTC), some) for when, some in sorted(found.items())]
+
+
+def snapshots_in(spark: SparkSession, to: str | None) -> list[datetime]:
+    """Return when snapshots were taken, rising."""
+    if to is None:
+        return []
+    names = names_in(spark, f"{to}/snapshots")
+    return [stamp_of(name) for name in names if name.startswith("taken=")]
+
+
+def stamp_of(name: str) -> datetime:
+    """Return the time of a snapshot's folder. Raises ConfigError."""
+    try:
+        return datetime.strptime(name.removeprefix("taken="), STAMP).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise ConfigError(f"{name} is no snapshot of usage: give a place of its own") from error
+
+
+def compared(before: Sequence[datetime], taken: datetime) -> dict[str, datetime]:
+    """Return what to compare with: the last snapshot, and the last that was a day, and a week, old."""
+    found = {"last": before[-1]}
+    for what, span_s in (("day", DAY_S), ("week", WEEK_S)):
+        old = [one for one in before if one <= _ago(taken, span_s)]
+        if old:
+            found[what] = old[-1]
+    return found
+
+
+def thinned(before: Sequence[datetime]) -> list[datetime]:
+    """Return at most CHARTED_MAX of them, the last one included, spread evenly."""
+    step = max(1, -(-len(before) // CHARTED_MAX))
+    return list(before[::-1][::step][::-1])
+
+
+def _history(
+    spark: SparkSession, to: str, wanted: Iterable[datetime], names: Sequence[str]
+) -> dict[datetime, dict[str, int]]:
+    """Return bytes by namespace, and "(others)", of these snapshots."""
+    places = {one: f"{to}/snapshots/taken={one.strftime(STAMP)}" for one in sorted(wanted)}
+    reader = spark.read.schema(f"{SNAPSHOT}, taken string").option("basePath", f"{to}/snapshots")
+    label = f.when(f.col("namespace").isin(list(names)), f.col("namespace")).otherwise(OTHERS)
+    rows = reader.parquet(*places.values()).where("bookie is null")
+    found: dict[datetime, dict[str, int]] = {one: {} for one in places}
+    for row in rows.groupBy("taken", label.alias("label")).agg(*_sums("bytes")).collect():
+        found[stamp_of(row["taken"])][row["label"]] = row["bytes"]
+    return found
+
+
+def _write_snapshot(counted: DataFrame, place: str) -> None:
+    rows = counted.groupBy("namespace", "bookie").agg(*_sums("ledgers", "open", "entries", "bytes"))
+    rows.coalesce(1).write.mode("overwrite").parquet(place)
