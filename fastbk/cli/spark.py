@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 JOBS = {
     "archive": "what streams hold as Parquet by stream and day, verified; then only what is new",
     "audit": "read every copy of every entry from every bookie, and compare them",
+    "ingest": "files into a stream, each once, in their order; then only those that are new",
     "rebuild": "a stream of changes, replayed into the current state by key as a table; then only what is new",
     "restore": "an archived stream into a new one, compared with the archive at the end",
+    "usage": "how much namespaces, streams and bookies hold, and how it grows: tables and a chart",
 }
 """Each is a module `fastbk.cli.spark_JOB`, which has what Job says."""
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from fastbk.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,3 +30,69 @@ def _opened(spark: SparkSession, place: str) -> tuple[Any, Any]:
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)
     return path.getFileSystem(context._jsc.hadoopConfiguration()), path
+
+
+def read_text(spark: SparkSession, place: str) -> str:
+    """Return what is in a small file. Raises Spark's errors where there is none."""
+    system, path = _opened(spark, place)
+    stream = system.open(path)
+    try:
+        utils: Any = cast(Any, spark.sparkContext)._jvm.org.apache.commons.io.IOUtils
+        return str(utils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, place: str, text: str) -> None:
+    """Write a small file that is not there yet, whole or not at all: beside it, then renamed."""
+    system, path = _opened(spark, place)
+    _, beside = _opened(spark, f"{place}.new")
+    stream = system.create(beside, True)
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()
+    if not system.rename(beside, path):
+        raise StorageError(f"{place} cannot be written: something is there")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file: where Spark reads it, what it is known by and sorted by, bytes, and when it was changed, in ms."""
+
+    path: str
+    uri: str
+    size_bytes: int
+    modified_ms: int
+
+
+def files_of(spark: SparkSession, pattern: str) -> list[Found]:
+    """Return the file, or all that match, or what is in a folder and those below it, but for hidden ones; by name.
+
+    Names that begin with _ or . are hidden, as for Spark. Raises ConfigError where there is none.
+    """
+    system, path = _opened(spark, pattern)
+    found: list[Found] = []
+    statuses = system.globStatus(path)
+    for status in statuses or ():
+        if not status.isDirectory():
+            found.append(_found(status))
+            continue
+        root = str(status.getPath().toString())
+        below = system.listFiles(status.getPath(), True)
+        while below.hasNext():
+            one = _found(below.next())
+            names = one.path.removeprefix(root).strip("/").split("/")
+            if not any(name.startswith(("_", ".")) for name in names):
+                found.append(one)
+    if not found:
+        raise ConfigError(f"there is no file at {pattern}")
+    return sorted(found, key=lambda one: one.uri)
+
+
+def _found(status: Any) -> Found:  # noqa: ANN401 -- Java's
+    path = status.getPath()
+    # A local file is file:/a or file:///a, depending on how it was found, and is one file.
+    uri = re.sub("^file:/+", "file:/", str(path.toUri().toString()))
+    size_bytes, modified_ms = int(status.getLen()), int(status.getModificationTime())
+    return Found(str(path.toString()), uri, size_bytes, modified_ms)
