@@ -40,7 +40,7 @@ ROOT = "pipeline"
 LOG, RESTORED = f"{ROOT}/log", f"{ROOT}/restored/files"
 POLICY = PolicyPatch(roll_bytes=4 << 20)
 """Some segments, so that parts are cut and ledgers are several."""
-BATCHES = 6
+BATCHES = 4
 """Micro-batches that all records make, about."""
 RECORDS_PER_BATCH_MIN = 500
 SPARK = {
