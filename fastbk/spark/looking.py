@@ -56,12 +56,17 @@ _PLAIN_PATH = re.compile(r"(?:[\w -]+/)*(?![?*+{])")
 class Now:
     """One stream as it is now: its trim point, and behind what is published."""
 
-    stream: BlockingStream
+    cluster: Cluster
     path: str
     first: At
     end: At
     record_bytes: float
     """Of a record, about."""
+
+    @property
+    def stream(self) -> BlockingStream:
+        """Its handle."""
+        return self.cluster.stream(self.path)
 
     def beginning(self) -> At:
         """Return where a query begins that reads all of it, and that it began there."""
@@ -152,7 +157,7 @@ class Cluster:
         each_bytes = span.record_bytes or RECORD_BYTES
         self.known[span.path] = Known(span.first_seq, each_bytes)
         return Now(
-            self.stream(span.path),
+            self,
             span.path,
             At(span.first, span.first_seq, span.stream_id),
             At(span.end, span.end_seq, span.stream_id),

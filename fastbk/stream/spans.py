@@ -1,8 +1,8 @@
 """From where to where many streams go, asked again and again: what reading all of them together is planned by.
 
-What cannot have changed is not asked for again. A stream without an open segment, whose chain has the version that it
-had, costs its part of a listing; of an open segment bookies are asked for their last entry, which is read only when it
-is another one. Many are asked at once.
+What cannot have changed is not asked for again. A namespace counts the changes of its names, and is listed where there
+was one; a stream without an open segment costs a look at its chain's version. Of an open segment bookies are asked for
+their last entry, which is read only when it is another one. Many are asked at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fastbk.stream.context import StreamContext
 from fastbk.stream.lag import average_bytes
 from fastbk.stream.listing import STREAMS_AT_ONCE, entries_of
 from fastbk.stream.names import split_path
-from fastbk.stream.paths import chain_path, entry_path
+from fastbk.stream.paths import chain_path, entry_path, usage_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.search import first_from, tail_position
 from fastbk.stream.segment_search import SegmentAt
-from fastbk.stream.tree_records import EntryRecord, get
+from fastbk.stream.tree_records import EntryRecord, UsageRecord, get
 
 ASKED_TOGETHER = 64
 """Streams of which bookies are asked at once."""
@@ -80,12 +80,22 @@ class _Held:
     """By ledger."""
 
 
+@dataclass(slots=True)
+class _Listing:
+    """The names in a namespace, with ids, and what counted its changes then."""
+
+    changes: int
+    streams: list[tuple[str, str]] = field(default_factory=list)
+    namespaces: list[tuple[str, str]] = field(default_factory=list)
+
+
 class Spans:
     """Looks at the streams of a client's cluster. One look at a time; `close` lets go of what is kept open."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._held: dict[str, _Held] = {}
+        self._listed: dict[str, _Listing] = {}
         self._open_count = 0
         self._lock = asyncio.Lock()
 
@@ -94,19 +104,8 @@ class Spans:
 
         None where there is no such namespace. Raises MetadataUnavailable and what reading open segments raises.
         """
-        found: list[tuple[str, str]] = []
-        with suppress(StreamNotFound):
-            place = await self._catalog.place(split_path(path))
-            waiting = [(place.path, place.here.id)]
-            while waiting:
-                where, namespace_id = waiting.pop()
-                async for entries in entries_of(self._catalog, namespace_id):
-                    for name, one in entries:
-                        if one.kind == "namespace":
-                            waiting.append(((*where, name), one.id))
-                        elif is_wanted(full := label((*where, name))):
-                            found.append((full, one.id))
         async with self._lock:
+            found = await self._names_below(path, is_wanted)
             await self._forget(set(self._held) - {stream_id for _, stream_id in found})
             return await self._look(found)
 
@@ -133,6 +132,54 @@ class Spans:
         """Let go of what is kept open; it may be asked again."""
         async with self._lock:
             await self._forget(set(self._held))
+
+    # --- names --------------------------------------------------------------------------------------------------
+
+    async def _names_below(
+        self, path: str, is_wanted: Callable[[str], bool]
+    ) -> list[tuple[str, str]]:
+        """Return paths and ids of the streams that are wanted, level by level."""
+        found: list[tuple[str, str]] = []
+        seen: dict[str, _Listing] = {}
+        with suppress(StreamNotFound):
+            place = await self._catalog.place(split_path(path))
+            waiting = [(place.path, place.here.id)]
+            while waiting:
+                ids = [one for _, one in waiting]
+                listed = await self._listings(ids)
+                seen.update(zip(ids, listed, strict=True))
+                below: list[tuple[tuple[str, ...], str]] = []
+                for (where, _), listing in zip(waiting, listed, strict=True):
+                    below += [((*where, name), one) for name, one in listing.namespaces]
+                    paths = ((label((*where, name)), one) for name, one in listing.streams)
+                    found += [(full, one) for full, one in paths if is_wanted(full)]
+                waiting = below
+        self._listed = seen
+        return found
+
+    async def _listings(self, namespace_ids: Sequence[str]) -> list[_Listing]:
+        """Return what lies in these namespaces; listed anew where their counts say that a name came or changed."""
+        found: list[_Listing] = []
+        for at in range(0, len(namespace_ids), STREAMS_AT_ONCE):
+            some = namespace_ids[at : at + STREAMS_AT_ONCE]
+            records = [usage_path(one) for one in some]
+            read = await self._catalog.records.read_all(records)
+            for one, record, raw in zip(some, records, read, strict=True):
+                changes = 0 if raw is None else get(UsageRecord, raw.value, record).changes
+                known = self._listed.get(one)
+                if known is None or known.changes != changes:
+                    # The count is older than the listing: what changes meanwhile is listed again.
+                    known = self._listed[one] = await self._listing(one, changes)
+                found.append(known)
+        return found
+
+    async def _listing(self, namespace_id: str, changes: int) -> _Listing:
+        listing = _Listing(changes)
+        async for entries in entries_of(self._catalog, namespace_id):
+            for name, one in entries:
+                kind = listing.namespaces if one.kind == "namespace" else listing.streams
+                kind.append((name, one.id))
+        return listing
 
     # --- one look -----------------------------------------------------------------------------------------------
 
