@@ -126,10 +126,19 @@ def _pieces(
             left -= some
         if bounds.leaves_out(one):
             continue
-        count = min(entries, max(1, -(-size_bytes // part_bytes)))
+        count = _count(entries, size_bytes, part_bytes)
         cuts = [DLSN(one.number, begin.entry + entries * at // count, 0) for at in range(1, count)]
         for low, high in pairwise([begin, *cuts, stop]):
             yield _Piece(low, high, some // count, size_bytes // count)
+
+
+def _count(entries: int, size_bytes: int, part_bytes: int) -> int:
+    """Return into how many parts so many entries are cut.
+
+    A tenth of a part is no part of its own: a task costs as much as reading some MB, and a segment that rolls at a
+    size is an entry larger than that.
+    """
+    return min(entries, max(1, -(-(10 * size_bytes - part_bytes) // (10 * part_bytes))))
 
 
 def _record_bytes(segments: Sequence[SegmentInfo]) -> float:
@@ -150,6 +159,6 @@ def plan_entries(
     """Return (first, behind last, bytes) of parts of a ledger's entries [first, end), about `part_bytes` each."""
     if first >= end:
         return []
-    count = min(end - first, max(1, -(-size_bytes // part_bytes)))
+    count = _count(end - first, size_bytes, part_bytes)
     cuts = [first + (end - first) * at // count for at in range(count + 1)]
     return [(low, high, size_bytes * (high - low) // (end - first)) for low, high in pairwise(cuts)]

@@ -86,6 +86,28 @@ def test_a_large_segment_is_cut_and_small_ones_share_a_part() -> None:
     assert [(one.first.segment, one.end.segment) for one in found] == [(1, 5), (6, 10)]
 
 
+def test_what_is_hardly_above_so_many_parts_makes_no_further_one() -> None:
+    """A segment ends at the entry that fills it, so it is a little larger than the size at which it rolls."""
+    rolled = [closed(number, 100, 1000 + number) for number in range(1, 5)]
+    found = plan_stream(rolled, DLSN(1, 0, 0), DLSN(4, 100, 0), 400, 1000)
+    assert [one.records for one in found] == [100] * 4
+    (_, last) = plan_stream([closed(1, 1000, 2101)], DLSN(1, 0, 0), DLSN(1, 1000, 0), 1000, 1001)
+    assert last.size_bytes == 1050
+    assert (
+        len(plan_stream([closed(1, 1000, 2101)], DLSN(1, 0, 0), DLSN(1, 1000, 0), 1000, 1000)) == 3
+    )
+    assert [size for _, _, size in plan_entries(0, 100, 1099, 1000)] == [1099]
+    assert len(plan_entries(0, 100, 1101, 1000)) == 2
+
+
+@given(st.integers(1, 100), st.integers(200_000, 10**12))
+def test_as_many_parts_are_made_as_are_asked_for_of_what_can_be_cut(count: int, size: int) -> None:
+    part = part_bytes_of(size, count, 1 << 40)
+    found = plan_stream([closed(1, 10**6, size)], DLSN(1, 0, 0), DLSN(1, 10**6, 0), 10**6, part)
+    assert len(found) == count
+    assert len(plan_entries(0, 10**6, size, part)) == count
+
+
 def test_slots_of_the_first_and_last_entry_are_kept() -> None:
     (part,) = plan_stream([closed(1, 10, 100)], DLSN(1, 2, 7), DLSN(1, 9, 3), 50, 1000)
     assert (part.first, part.end) == (DLSN(1, 2, 7), DLSN(1, 9, 3))
