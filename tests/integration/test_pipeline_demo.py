@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 import fastbk.sync
 from fastbk.demo.pipeline import expected
 from fastbk.demo.pipeline.copies import choose, ledgers_of, same_records
 from fastbk.demo.pipeline.records import write_lines
+from fastbk.demo.pipeline.streaming import TRIES, again_if_unstarted
 from fastbk.errors import StorageError
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
@@ -51,10 +53,10 @@ def dpkg(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_every_step_finds_what_it_has_to(dpkg: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fastbk.demo.pipeline"], cwd=tmp_path, text=True, timeout=380,
+        [sys.executable, "-m", "fastbk.demo.pipeline"], cwd=tmp_path, text=True, timeout=560,
         env={**os.environ, "DPKG": str(dpkg)}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -103,6 +105,28 @@ def test_what_is_appended_is_what_the_other_computation_counts(dpkg: Path, tmp_p
     assert other.digest != found.digest
     one = next(iter(written.values())).path.read_text().splitlines()[0]
     assert json.loads(json.loads(one)["payload"])["summary"] == "what “p0” is for"
+
+
+def test_what_spark_did_not_get_to_begin_is_begun_again_and_nothing_else() -> None:
+    late, other = (
+        PySparkRuntimeError("a worker failed to connect back"),
+        PySparkRuntimeError("else"),
+    )
+    waiting: list[Exception | int] = [late, late, late, 7, other, 8, *[late] * TRIES, 9]
+
+    def act() -> int:
+        found = waiting.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    assert again_if_unstarted(act) == 7
+    with pytest.raises(PySparkRuntimeError, match="else"):
+        again_if_unstarted(act)
+    assert again_if_unstarted(act) == 8
+    with pytest.raises(PySparkRuntimeError, match="connect back"):
+        again_if_unstarted(act)
+    assert waiting == [9]
 
 
 @pytest.fixture(scope="module")

@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.errors import PySparkException, PySparkRuntimeError
 
 import fastbk.sync
 from fastbk.demo.__main__ import BOOKIES, DATA, SIGNALS, Screen
-from fastbk.demo.pipeline import chart, copies, expected
+from fastbk.demo.pipeline import chart, copies, expected, streaming
 from fastbk.demo.pipeline.commands import Commands, stderr_into
 from fastbk.demo.pipeline.records import NAMES, Written, write_lines
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, StorageError
+from fastbk.spark.session import light_home, session
 from fastbk.stream.policy import PolicyPatch
 from fastbk.units import format_count, format_size
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+    from fastbk.demo.pipeline.streaming import Went
 
 ROOT = "pipeline"
 LOG, RESTORED = f"{ROOT}/log", f"{ROOT}/restored/files"
@@ -65,13 +69,12 @@ class Pipeline:
         self._commands = Commands(screen, cluster.metadata_uri)
         self._lines: dict[str, Written] = {}
         self._streams = [f"{LOG}/{name}" for name in NAMES]
+        self._told: Went | None = None
         self.step = "set-up"
         self.report: dict[str, Any] = {}
 
     def run(self) -> None:
         """Do all steps. Raises Error where one fails or finds something else than it should."""
-        from pyspark.errors import PySparkException
-
         try:
             with fastbk.sync.connect(self._cluster.metadata_uri) as client:
                 self._prepare(client)
@@ -82,14 +85,10 @@ class Pipeline:
                 self._archive_and_restore(client)
                 self._audit(client)
         except PySparkException as error:
-            raise StorageError(f"Spark: {str(error).strip().splitlines()[0]}") from error
+            raise StorageError(f"Spark: {streaming.said_by(error)}") from error
 
     def _session(self) -> SparkSession:
         """Start Spark; the jobs' commands stop this session and make their own, on the same Java machine."""
-        from pyspark.errors import PySparkRuntimeError
-
-        from fastbk.spark.session import light_home, session
-
         home = self._place / "spark"
         home.mkdir()
         # In the environment, so that it holds for the jobs' sessions, too.
@@ -144,21 +143,19 @@ class Pipeline:
             return wanted
 
     def _stream(self, spark: SparkSession) -> None:
-        from fastbk.demo.pipeline import streaming
-
         packages, files = (self._lines[name] for name in NAMES)
         total, half = packages.lines + files.lines, files.lines // 2
         batch = max(RECORDS_PER_BATCH_MIN, total // BATCHES)
         with self._step("streaming", "Streams to Parquet, by a streaming query") as found:
             self._commands.append(self._streams[0], packages.path).end()
-            query = streaming.begin(spark, f"{LOG}/.*", self._place, batch, to_end=False)
+            query = streaming.Query(spark, f"{LOG}/.*", self._place, batch, to_end=False)
             self._screen.say(
                 f"a query on {LOG}/.* began, {batch:,} records a micro-batch; files are appended while it runs"
             )
             # A stream that is not there yet when the query begins: it is found.
             appending = self._commands.append(self._streams[1], files.path, half)
             try:
-                first = streaming.until(query, packages.lines + half, self._rows_so_far)
+                first = query.until(packages.lines + half, self._so_far)
                 appending.end()
             finally:
                 appending.kill()
@@ -169,8 +166,8 @@ class Pipeline:
             self._screen.say(
                 f"{again['passed_over']:,} lines were there before, {again['records']:,} are new"
             )
-            query = streaming.begin(spark, f"{LOG}/.*", self._place, batch, to_end=True)
-            second = streaming.until(query, None, self._rows_so_far)
+            query = streaming.Query(spark, f"{LOG}/.*", self._place, batch, to_end=True)
+            second = query.until(None, self._so_far)
             self._screen.say(
                 f"gone on from its checkpoint: {second.rows:,} records in {second.batches} micro-batches"
             )
@@ -179,15 +176,13 @@ class Pipeline:
             if first.rows + second.rows != total:
                 raise StorageError(f"{first.rows + second.rows:,} records of {total:,} were read")
 
-    def _rows_so_far(self, rows: int, batches: int) -> None:
-        if rows:
-            self._screen.progress(
-                f"{format_count(rows, 'record')} in {format_count(batches, 'micro-batch', 'micro-batches')}"
-            )
+    def _so_far(self, went: Went) -> None:
+        if went.rows and went != self._told:
+            self._told = went
+            batches = format_count(went.batches, "micro-batch", "micro-batches")
+            self._screen.progress(f"{format_count(went.rows, 'record')} in {batches}")
 
     def _compare(self, spark: SparkSession, wanted: expected.Totals) -> None:
-        from fastbk.demo.pipeline import streaming
-
         with self._step("table", "Table and chart, from the Parquet") as found:
             rows = streaming.table(spark, self._place)
             totals = streaming.totals(rows)

@@ -17,6 +17,7 @@ from typing import Any
 
 from fastbk.cli.__main__ import main as fastbk_cli
 from fastbk.demo.__main__ import Screen
+from fastbk.demo.pipeline.streaming import again_if_unstarted
 from fastbk.errors import StorageError
 
 COMMAND_S = 300.0
@@ -100,12 +101,15 @@ class Commands:
         return self._answer(words, done.returncode, done.stdout, good, began_s)
 
     def run_here(self, *words: str, good: Sequence[int] = (0,)) -> tuple[int, Any, float]:
-        """The same in this process, for jobs on Spark: its Java machine runs here, and to start one takes seconds."""
+        """The same in this process, for jobs on Spark: its Java machine runs here, and to start one takes seconds.
+
+        They may be begun again, all of them.
+        """
         self._screen.say(f"$ {_typed(words)}")
         began_s = time.monotonic()
         out = io.StringIO()
         with redirect_stdout(out):
-            code = fastbk_cli(list(words))
+            code = again_if_unstarted(lambda: fastbk_cli(list(words)))
         return self._answer(words, code, out.getvalue(), good, began_s)
 
     def _answer(

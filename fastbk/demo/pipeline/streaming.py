@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
@@ -16,8 +17,8 @@ from fastbk.errors import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
+T = TypeVar("T")
 RECORD = (
     "package string, architecture string, version string, section string, installed_kib long, summary string,"
     " path string, md5 string"
@@ -27,6 +28,7 @@ TABLE = f"seq long, timestamp timestamp, {RECORD}, kind string"
 READER = "to-parquet"
 LOOK_S = 0.2
 QUERY_S = 240.0
+TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,68 +39,106 @@ class Went:
     batches: int
 
 
-def begin(
-    spark: SparkSession, pattern: str, place: Path, records_per_batch: int, *, to_end: bool
-) -> StreamingQuery:
-    """Start the query, or go on with it; `to_end`: it ends when it has what is there now, else it does not end."""
-    rows = (
-        spark.readStream.format("fastbk")
-        .option("streamPattern", pattern)
-        .option("startingOffsets", "earliest")
-        .option("maxEntriesPerTrigger", str(records_per_batch))
-        .option("readerName", READER)
-        .load()
-    )
-    record = f.from_json(f.col("value").cast("string"), RECORD, {"mode": "FAILFAST"})
-    parsed = rows.select(
-        f.element_at(f.split("stream", "/"), -1).alias("kind"),
-        "seq",
-        "timestamp",
-        record.alias("record"),
-    ).select("kind", "seq", "timestamp", "record.*")
-    writing = (
-        parsed.writeStream.format("parquet")
-        .partitionBy("kind", "section")
-        .option("path", str(place / "parquet"))
-        .option("checkpointLocation", str(place / "checkpoint"))
-    )
-    if to_end:
-        return writing.trigger(availableNow=True).start()
-    return writing.trigger(processingTime="0 seconds").start()
+class Query:
+    """The query, from its checkpoint on; begun when it is made."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pattern: str,
+        place: Path,
+        records_per_batch: int,
+        *,
+        to_end: bool,
+    ) -> None:
+        """`to_end`: it ends by itself when it has what is there now, else it goes on for what comes."""
+        rows = (
+            spark.readStream.format("fastbk")
+            .option("streamPattern", pattern)
+            .option("startingOffsets", "earliest")
+            .option("maxEntriesPerTrigger", str(records_per_batch))
+            .option("readerName", READER)
+            .load()
+        )
+        record = f.from_json(f.col("value").cast("string"), RECORD, {"mode": "FAILFAST"})
+        parsed = rows.select(
+            f.element_at(f.split("stream", "/"), -1).alias("kind"),
+            "seq",
+            "timestamp",
+            record.alias("record"),
+        ).select("kind", "seq", "timestamp", "record.*")
+        writing = (
+            parsed.writeStream.format("parquet")
+            .partitionBy("kind", "section")
+            .option("path", str(place / "parquet"))
+            .option("checkpointLocation", str(place / "checkpoint"))
+        )
+        self._writing = (
+            writing.trigger(availableNow=True)
+            if to_end
+            else writing.trigger(processingTime="0 seconds")
+        )
+        self._before = Went(0, 0)
+        self._query = self._writing.start()
+
+    def until(
+        self, rows: int | None, say: Callable[[Went], None], timeout_s: float = QUERY_S
+    ) -> Went:
+        """Wait until it has taken so many rows, then stop it; None: until it ends by itself.
+
+        `say` is told how far it is. Raises StorageError if the query fails or takes too long.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        for left in reversed(range(TRIES)):
+            try:
+                return self._until(rows, say, deadline_s)
+            except PySparkException as error:
+                if not left or not is_unstarted(error):
+                    raise StorageError(f"the query failed: {said_by(error)}") from error
+            # Nothing of that batch counts: it is planned again from the checkpoint, with the same records.
+            self._before = self.went()
+            self._query = self._writing.start()
+        raise AssertionError("unreachable")
+
+    def _until(self, rows: int | None, say: Callable[[Went], None], deadline_s: float) -> Went:
+        try:
+            while not self._query.awaitTermination(LOOK_S):  # type: ignore[arg-type] # it says whole seconds
+                went = self.went()
+                say(went)
+                if rows is not None and went.rows >= rows:
+                    break
+                if time.monotonic() > deadline_s:
+                    raise StorageError(f"the query stands at {went.rows:,} rows")
+        finally:
+            self._query.stop()
+        return self.went()
+
+    def went(self) -> Went:
+        """Return how far it is."""
+        counts = [one.numInputRows for one in self._query.recentProgress]
+        batches = sum(count > 0 for count in counts)
+        return Went(self._before.rows + sum(counts), self._before.batches + batches)
 
 
-def until(
-    query: StreamingQuery,
-    rows: int | None,
-    say: Callable[[int, int], None],
-    timeout_s: float = QUERY_S,
-) -> Went:
-    """Wait until the query has taken so many rows, then stop it; None: until it ends by itself.
-
-    `say` is told rows and batches so far. Raises StorageError if the query fails or takes too long.
-    """
-    try:
-        left_s = timeout_s
-        while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type] # annotated as whole seconds
-            went = _went(query)
-            say(went.rows, went.batches)
-            if rows is not None and went.rows >= rows:
-                break
-            left_s -= LOOK_S
-            if left_s <= 0:
-                raise StorageError(
-                    f"the query took {went.rows:,} rows in {timeout_s:g} s, and no more"
-                )
-    except PySparkException as error:
-        raise StorageError(f"the query failed: {str(error).splitlines()[0]}") from error
-    finally:
-        query.stop()
-    return _went(query)
+def again_if_unstarted(act: Callable[[], T]) -> T:
+    """Call it; again, a few times, where Spark gave up on a Python process. Only for what may be begun again."""
+    for _ in range(TRIES - 1):
+        try:
+            return act()
+        except PySparkException as error:
+            if not is_unstarted(error):
+                raise
+    return act()
 
 
-def _went(query: StreamingQuery) -> Went:
-    counts = [one.numInputRows for one in query.recentProgress]
-    return Went(sum(counts), sum(count > 0 for count in counts))
+def is_unstarted(error: PySparkException) -> bool:
+    """Whether Spark waited in vain for a Python process: ten seconds, fixed, and few on a machine that is filled."""
+    return "failed to connect back" in str(error)
+
+
+def said_by(error: PySparkException) -> str:
+    """Return what it says, without traces."""
+    return (str(error).strip().splitlines() or ["nothing"])[0]
 
 
 def table(spark: SparkSession, place: Path) -> DataFrame:
