@@ -149,4 +149,4 @@ def main(uri: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("FASTBK_METADATA"))
+    main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("FASTBK_METADATA") or None)
