@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
-from fastbk.replication.found_run import FoundRun, run_of, size_bytes_of
+from fastbk.replication.found_run import FoundRun, datas_of, run_of, size_bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Batch:
     @property
     def datas(self) -> list[memoryview]:
         """The data of all entries in order, without an object for each entry."""
-        return [data for run in self.runs for data in _datas_of(run)]
+        return [data for run in self.runs for data in datas_of(run)]
 
     @property
     def lengths(self) -> list[int]:
@@ -87,9 +86,3 @@ def batches_of(
     if metadata.ensemble_size != metadata.write_quorum:
         return [Batch(ledger_id, *runs)]
     return [Batch(ledger_id, run) for run in runs]
-
-
-def _datas_of(run: Sequence[Found]) -> list[memoryview]:
-    if isinstance(run, FoundRun):
-        return run.datas
-    return cast("list[memoryview]", [data for _, _, _, data in run])

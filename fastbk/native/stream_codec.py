@@ -18,6 +18,7 @@ KIND_RECORDS: int = lib.FBK_STREAM_KIND_RECORDS
 KIND_INDEX: int = lib.FBK_STREAM_KIND_INDEX
 HEAD_WORDS: int = lib.FBK_STREAM_HEAD_WORDS
 ROW_WORDS: int = lib.FBK_STREAM_ROW_WORDS
+TABLE_WORDS: int = lib.FBK_STREAM_TABLE_WORDS
 
 # Of an entry in the table of heads, and of a record in the table of rows.
 (
@@ -158,5 +159,22 @@ def decode(entries: bytes, sizes: array[int]) -> tuple[memoryview, memoryview]:
         raise ProtocolError("an entry has no head of a stream's entries", entry_id=bad[0])
     rows = bytearray(8 * ROW_WORDS * records)
     if lib.fbk_stream_rows(entries, of_sizes, count, ffi.from_buffer("int64_t[]", rows), bad) != 0:
+        raise ProtocolError("an entry's records are not what its head says", entry_id=bad[0])
+    return memoryview(heads).cast("q"), memoryview(rows).cast("q")
+
+
+def decode_table(data: bytes | memoryview, words: array[int]) -> tuple[memoryview, memoryview]:
+    """Like `decode`, of entries anywhere in `data`, as `LedgerCodec.table` found them; places count from `data`."""
+    count = len(words) // TABLE_WORDS
+    heads = bytearray(8 * HEAD_WORDS * count)
+    bad = ffi.new("uint32_t *")
+    of_data, of_words = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("int64_t[]", words)
+    of_heads = ffi.from_buffer("int64_t[]", heads)
+    records = lib.fbk_stream_table_heads(of_data, len(data), of_words, count, of_heads, bad)
+    if records < 0:
+        raise ProtocolError("an entry has no head of a stream's entries", entry_id=bad[0])
+    rows = bytearray(8 * ROW_WORDS * records)
+    of_rows = ffi.from_buffer("int64_t[]", rows)
+    if lib.fbk_stream_table_rows(of_data, len(data), of_words, count, of_rows, bad) != 0:
         raise ProtocolError("an entry's records are not what its head says", entry_id=bad[0])
     return memoryview(heads).cast("q"), memoryview(rows).cast("q")

@@ -43,7 +43,7 @@ class Source(NamedTuple):
     segment.
     """
 
-    data: bytes
+    data: bytes | memoryview
     heads: memoryview
     rows: memoryview
     segment: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import overload
+from typing import cast, overload
 
 from fastbk.replication.actions import Found
 
@@ -93,3 +93,10 @@ def size_bytes_of(found: Sequence[Found]) -> int:
     if isinstance(found, FoundRun):
         return found.size_bytes
     return sum([len(one.data) for one in found])
+
+
+def datas_of(found: Sequence[Found]) -> list[memoryview]:
+    """Return the data of entries, without an object for each entry where they are a run."""
+    if isinstance(found, FoundRun):
+        return found.datas
+    return cast("list[memoryview]", [data for _, _, _, data in found])

@@ -24,6 +24,8 @@ from fastbk.errors import (
 )
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
 from fastbk.observe import logs
+from fastbk.replication.actions import Found
+from fastbk.replication.found_run import size_bytes_of
 from fastbk.stream.base_of import base_of
 from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import NONE, Segment
@@ -40,11 +42,12 @@ ENTRY_OVERHEAD_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries with records, not decoded."""
+    """Consecutive entries with records, not decoded, as they came; `count` of them."""
 
     segment: int
     first_entry: int
-    datas: Sequence[memoryview]
+    count: int
+    runs: Sequence[Sequence[Found]]
     base_seq: int
     base_txid: int
     size_bytes: int
@@ -309,34 +312,38 @@ class ReadAhead:
 
     async def _take(self, row: Segment, batch: Batch) -> int | None:
         """Put a batch into the queue; return the records of the segment if its index was in it."""
-        datas, index_records = batch.datas, None
-        if len(datas[-1]) > _KIND_AT and datas[-1][_KIND_AT] == KIND_INDEX:
-            index_records = self._head(row, batch.last_entry_id, datas.pop()).first_record
-        if not datas:
+        runs, last_entry, index_records = list(batch.runs), batch.last_entry_id, None
+        last = batch.last_data
+        if len(last) > _KIND_AT and last[_KIND_AT] == KIND_INDEX:
+            index_records = self._head(row, last_entry, last).first_record
+            runs[-1:] = [runs[-1][:-1]] if len(runs[-1]) > 1 else []
+            last_entry -= 1
+        if not runs:
             return index_records
         first, plan = batch.first_entry_id, self.plan
-        head = self._head(row, first + len(datas) - 1, datas[-1])
+        head = self._head(row, last_entry, runs[-1][-1].data)
         if head.kind != KIND_RECORDS:
             raise StorageError(f"ledger {row.ledger_id} is no segment", ledger_id=row.ledger_id)
         if plan.base_seq == NONE:
             plan.found_base(row.number, await base_of(self._context, row))
         if self._lost_first is not None:
-            before = self._head(row, first, datas[0]).first_record
+            before = self._head(row, first, runs[0][0].data).first_record
             self._tell_lost(DLSN(row.number, first, 0), plan.base_seq + before)
         records = head.first_record + head.record_count
-        if not plan.read(row.number, row.ledger_id, first, first + len(datas) - 1, records):
+        if not plan.read(row.number, row.ledger_id, first, last_entry, records):
             raise StorageError(
                 f"ledger {row.ledger_id} gave entry {first}, expected was {plan.entry}",
                 ledger_id=row.ledger_id,
             )
-        size_bytes = sum(map(len, datas)) + ENTRY_OVERHEAD_BYTES * len(datas)
+        count = last_entry - first + 1
+        size_bytes = sum(map(size_bytes_of, runs)) + ENTRY_OVERHEAD_BYTES * count
         self._size_bytes += size_bytes
-        self._put(Entries(row.number, first, datas, plan.base_seq, row.base_txid, size_bytes))
+        self._put(Entries(row.number, first, count, runs, plan.base_seq, row.base_txid, size_bytes))
         self._open_early(row)
         return index_records
 
-    def _head(self, row: Segment, entry_id: int, data: memoryview) -> Head:
-        return head_of(Entry(row.ledger_id, entry_id, data))
+    def _head(self, row: Segment, entry_id: int, data: bytes | memoryview) -> Head:
+        return head_of(Entry(row.ledger_id, entry_id, memoryview(data)))
 
     def _note_lost(self, error: Error) -> None:
         logs.warning("stream.entries_lost", stream=self._context.name, reason=str(error))

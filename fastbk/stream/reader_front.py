@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastbk.errors import ProtocolError, StorageError
+from fastbk.replication.found_run import FoundRun, datas_of
 from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.chain_follower import ChainFollower
 from fastbk.stream.positions import DLSN
 from fastbk.stream.read_ahead import Ended, Entries, Missing, ReadAhead
-from fastbk.stream.records import Chunk, Gap, Record, chunk_of
+from fastbk.stream.records import Chunk, Gap, Record, chunk_of, chunk_of_run
 from fastbk.stream.segment_search import Key, index_in
+
+IN_PLACE_BYTES_MIN = 64 * 1024
+"""Entries that came together and have so many bytes are a chunk of their own, decoded where they were received."""
 
 
 class ReaderFront:
@@ -211,19 +215,17 @@ class ReaderFront:
         assert ahead is not None
         items, size_bytes, item = [first], first.size_bytes, first
         ahead.take()
-        while isinstance(following := ahead.peek(), Entries):
+        # What is large is left where it was received; small answers are worth a copy to make one chunk of them.
+        while size_bytes < IN_PLACE_BYTES_MIN and isinstance(following := ahead.peek(), Entries):
             size_bytes += following.size_bytes
-            is_next = following.first_entry == item.first_entry + len(item.datas)
+            is_next = following.first_entry == item.first_entry + item.count
             if following.segment != item.segment or not is_next or size_bytes > max_bytes:
                 break
             items.append(following)
             item = following
             ahead.take()
-        datas = [data for one in items for data in one.datas]
         try:
-            chunk = chunk_of(
-                first.segment, first.first_entry, datas, first.base_seq, first.base_txid
-            )
+            chunk = _chunk_of_items(items)
         except ProtocolError as error:
             raise StorageError(f"{self._name}: an entry cannot be decoded: {error}") from error
         self.record_bytes = len(chunk.data) / max(len(chunk), 1)
@@ -250,3 +252,15 @@ class ReaderFront:
                 self._behind_seq = chunk.first_seq + stop
         elif self._ends_behind:
             self.is_over = True
+
+
+def _chunk_of_items(items: Sequence[Entries]) -> Chunk:
+    """Return entries that follow each other, of one segment, as a chunk."""
+    first = items[0]
+    runs = [run for one in items for run in one.runs]
+    if len(runs) == 1 and isinstance(runs[0], FoundRun):
+        return chunk_of_run(
+            first.segment, first.first_entry, runs[0], first.base_seq, first.base_txid
+        )
+    datas = [data for run in runs for data in datas_of(run)]
+    return chunk_of(first.segment, first.first_entry, datas, first.base_seq, first.base_txid)

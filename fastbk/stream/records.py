@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, overload
 
+from fastbk.errors import ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import (
     CODEC_NONE,
@@ -24,6 +25,7 @@ from fastbk.native.stream_codec import (
     ROW_WORDS,
 )
 from fastbk.native.stream_columns import Source
+from fastbk.replication.found_run import FoundRun
 from fastbk.stream.compression import unpacked
 from fastbk.stream.headers import Headers, get_headers
 from fastbk.stream.positions import DLSN, to_time
@@ -86,7 +88,7 @@ class Chunk(Sequence[Record]):
         first_entry_id: int,
         base_seq: int,
         base_txid: int,
-        data: bytes,
+        data: bytes | memoryview,
         tables: tuple[memoryview, memoryview],
     ) -> None:
         """`base_seq`, `base_txid`: of the segment. `tables`: of `decode`; all entries' ids follow each other."""
@@ -262,3 +264,15 @@ def chunk_of(
     joined = b"".join(datas)
     sizes = array("I", map(len, datas))
     return Chunk(segment, first_entry_id, base_seq, base_txid, joined, codec.decode(joined, sizes))
+
+
+def chunk_of_run(
+    segment: int, first_entry_id: int, run: FoundRun, base_seq: int, base_txid: int
+) -> Chunk:
+    """Like `chunk_of`, of entries as a bookie's answer has them: without a copy, but where they are compressed."""
+    try:
+        tables = codec.decode_table(run.data, run.words)
+    except ProtocolError:
+        # Compressed, or damaged in a way that is told there.
+        return chunk_of(segment, first_entry_id, run.datas, base_seq, base_txid)
+    return Chunk(segment, first_entry_id, base_seq, base_txid, run.data, tables)

@@ -1,16 +1,43 @@
 /* Any bytes as entries of a stream: what is accepted lies inside what was given, and fits to its head. */
 #include "fbk_stream.h"
 
+#include <string.h>
+
 #define ENTRIES_MAX 4u
 #define RECORDS_MAX 4096u
 
 static int64_t heads[ENTRIES_MAX * FBK_STREAM_HEAD_WORDS];
 static int64_t rows[RECORDS_MAX * FBK_STREAM_ROW_WORDS];
+static int64_t table_heads[ENTRIES_MAX * FBK_STREAM_HEAD_WORDS];
+static int64_t table_rows[RECORDS_MAX * FBK_STREAM_ROW_WORDS];
 
 static void
 check_part(int64_t at, int64_t bytes, uint64_t size_bytes)
 {
     FBK_ASSERT(at >= 0 && bytes >= 0 && (uint64_t)at <= size_bytes && (uint64_t)bytes <= size_bytes - (uint64_t)at);
+}
+
+/* Entries named by a table give the same, and a table that lies about where they are gives nothing from outside. */
+static void
+check_table(const uint8_t *data, size_t size, const uint32_t *sizes, uint32_t count, int64_t records, bool are_rows_good)
+{
+    int64_t table[ENTRIES_MAX * FBK_STREAM_TABLE_WORDS] = {0}, at = 0;
+    uint32_t bad = 0;
+    for (uint32_t i = 0; i < count; i++, at += sizes[i - 1]) {
+        table[i * FBK_STREAM_TABLE_WORDS + 3] = at;
+        table[i * FBK_STREAM_TABLE_WORDS + 4] = sizes[i];
+    }
+    FBK_ASSERT(fbk_stream_table_heads(data, size, table, count, table_heads, &bad) == records);
+    if (records < 0 || records > RECORDS_MAX)
+        return;
+    FBK_ASSERT(memcmp(heads, table_heads, sizeof(int64_t) * FBK_STREAM_HEAD_WORDS * count) == 0);
+    FBK_ASSERT((fbk_stream_table_rows(data, size, table, count, table_rows, &bad) == 0) == are_rows_good);
+    if (are_rows_good)
+        FBK_ASSERT(memcmp(rows, table_rows, sizeof(int64_t) * FBK_STREAM_ROW_WORDS * (size_t)records) == 0);
+    const uint32_t word = 3 + (size & 1), lying = (uint32_t)(size / 2) % count;
+    table[lying * FBK_STREAM_TABLE_WORDS + word] += size % 3 == 0 ? -1 - (int64_t)size : (int64_t)size + 1;
+    FBK_ASSERT(fbk_stream_table_heads(data, size, table, count, table_heads, &bad) < 0);
+    FBK_ASSERT(bad <= lying);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -35,7 +62,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const int64_t records = fbk_stream_heads(data, sizes, count, heads, &bad);
     FBK_ASSERT(records < 0 || (uint64_t)records <= size / FBK_STREAM_RECORD_BYTES_MIN);
-    if (records < 0 || records > RECORDS_MAX || fbk_stream_rows(data, sizes, count, rows, &bad) != 0) {
+    const bool is_room = records >= 0 && records <= RECORDS_MAX;
+    const bool are_rows_good = is_room && fbk_stream_rows(data, sizes, count, rows, &bad) == 0;
+    const uint32_t bad_of_rows = bad;
+    check_table(data, size, sizes, count, records, are_rows_good);
+    bad = bad_of_rows;
+    if (!are_rows_good) {
         FBK_ASSERT(bad < count);
         return 0;
     }

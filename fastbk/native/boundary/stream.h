@@ -45,3 +45,11 @@ int64_t fbk_stream_heads(const uint8_t *entries, const uint32_t *entry_sizes, ui
 #define FBK_STREAM_ROW_WORDS 8
 int32_t fbk_stream_rows(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count, int64_t *rows,
                         uint32_t *bad);
+
+/* The same of entries that lie anywhere in `data`; found: FBK_STREAM_TABLE_WORDS of each, as fbk_client_check_entries writes
+ * them.  Rows count from `data`.  FBK_E_PROTOCOL also for a table that is not of these bytes. */
+#define FBK_STREAM_TABLE_WORDS 5
+int64_t fbk_stream_table_heads(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t entry_count,
+                               int64_t *heads, uint32_t *bad);
+int32_t fbk_stream_table_rows(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t entry_count,
+                              int64_t *rows, uint32_t *bad);

@@ -129,25 +129,33 @@ fbk_stream_encode(struct fbk_stream_head *head, const uint8_t *pieces, const uin
 
 /* ------------------------------------------------------------------ entries into rows */
 
+/* One entry's row in the table of heads; `records`: how many rows the entries before it have. */
+static bool
+put_entry_head(const uint8_t *entry, uint64_t entry_bytes, int64_t *out, int64_t *records)
+{
+    struct fbk_stream_head head;
+    if (fbk_stream_read_head(entry, entry_bytes, &head) != 0 || head.codec != CODEC_NONE)
+        return false;
+    out[0] = head.kind;
+    out[1] = head.epoch;
+    out[2] = head.record_count;
+    out[3] = head.first_record;
+    out[4] = head.first_txid;
+    out[5] = head.last_txid;
+    out[6] = head.time_us;
+    out[7] = *records;
+    *records += head.record_count;
+    return true;
+}
+
 int64_t
 fbk_stream_heads(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count, int64_t *heads, uint32_t *bad)
 {
     int64_t records = 0;
     for (uint32_t i = 0; i < entry_count; i++) {
-        struct fbk_stream_head head;
         *bad = i;
-        if (fbk_stream_read_head(entries, entry_sizes[i], &head) != 0 || head.codec != CODEC_NONE)
+        if (!put_entry_head(entries, entry_sizes[i], heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i, &records))
             return FBK_E_PROTOCOL;
-        int64_t *out = heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i;
-        out[0] = head.kind;
-        out[1] = head.epoch;
-        out[2] = head.record_count;
-        out[3] = head.first_record;
-        out[4] = head.first_txid;
-        out[5] = head.last_txid;
-        out[6] = head.time_us;
-        out[7] = records;
-        records += head.record_count;
         entries += entry_sizes[i];
     }
     return records;
@@ -179,28 +187,77 @@ get_row(const uint8_t *at, const uint8_t *end, const uint8_t *base, int64_t *txi
     return at + payload_bytes;
 }
 
+/* All rows of entry `i`, places counted from `base`; returns behind them, NULL: the records are not what the head says. */
+static int64_t *
+put_entry_rows(const uint8_t *entry, uint64_t entry_bytes, const uint8_t *base, uint32_t i, int64_t *rows)
+{
+    struct fbk_stream_head head;
+    if (fbk_stream_read_head(entry, entry_bytes, &head) != 0 || head.codec != CODEC_NONE)
+        return NULL;
+    const uint8_t *at = entry + HEAD;
+    const uint8_t *end = entry + entry_bytes;
+    int64_t txid = head.first_txid;
+    for (uint32_t slot = 0; slot < head.record_count; slot++) {
+        at = get_row(at, end, base, &txid, rows);
+        if (at == NULL || (slot == 0 && txid != head.first_txid))
+            return NULL;
+        rows[7] = (int64_t)((uint64_t)i << 32 | slot);
+        rows += FBK_STREAM_ROW_WORDS;
+    }
+    return head.kind == FBK_STREAM_KIND_RECORDS && (at != end || txid != head.last_txid) ? NULL : rows;
+}
+
 int32_t
 fbk_stream_rows(const uint8_t *entries, const uint32_t *entry_sizes, uint32_t entry_count, int64_t *rows, uint32_t *bad)
 {
     const uint8_t *entry = entries;
     for (uint32_t i = 0; i < entry_count; i++) {
-        struct fbk_stream_head head;
         *bad = i;
-        if (fbk_stream_read_head(entry, entry_sizes[i], &head) != 0 || head.codec != CODEC_NONE)
+        rows = put_entry_rows(entry, entry_sizes[i], entries, i, rows);
+        if (rows == NULL)
             return FBK_E_PROTOCOL;
-        const uint8_t *at = entry + HEAD;
-        const uint8_t *end = entry + entry_sizes[i];
-        int64_t txid = head.first_txid;
-        for (uint32_t slot = 0; slot < head.record_count; slot++) {
-            at = get_row(at, end, entries, &txid, rows);
-            if (at == NULL || (slot == 0 && txid != head.first_txid))
-                return FBK_E_PROTOCOL;
-            rows[7] = (int64_t)((uint64_t)i << 32 | slot);
-            rows += FBK_STREAM_ROW_WORDS;
-        }
-        if (head.kind == FBK_STREAM_KIND_RECORDS && (at != end || txid != head.last_txid))
+        entry += entry_sizes[i];
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ entries where they were received */
+
+/* Where entry `i` of a table lies; NULL: not in these bytes. */
+static const uint8_t *
+entry_at(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t i, uint64_t *entry_bytes)
+{
+    const int64_t *entry = found + (uint64_t)FBK_STREAM_TABLE_WORDS * i;
+    const uint64_t at = (uint64_t)entry[3], bytes = (uint64_t)entry[4];
+    *entry_bytes = bytes;
+    return at <= data_bytes && bytes <= data_bytes - at ? data + at : NULL;
+}
+
+int64_t
+fbk_stream_table_heads(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t entry_count, int64_t *heads,
+                       uint32_t *bad)
+{
+    int64_t records = 0;
+    for (uint32_t i = 0; i < entry_count; i++) {
+        uint64_t bytes;
+        const uint8_t *entry = entry_at(data, data_bytes, found, i, &bytes);
+        *bad = i;
+        if (entry == NULL || !put_entry_head(entry, bytes, heads + (uint64_t)FBK_STREAM_HEAD_WORDS * i, &records))
             return FBK_E_PROTOCOL;
-        entry = end;
+    }
+    return records;
+}
+
+int32_t
+fbk_stream_table_rows(const uint8_t *data, uint64_t data_bytes, const int64_t *found, uint32_t entry_count, int64_t *rows,
+                      uint32_t *bad)
+{
+    for (uint32_t i = 0; i < entry_count; i++) {
+        uint64_t bytes;
+        const uint8_t *entry = entry_at(data, data_bytes, found, i, &bytes);
+        *bad = i;
+        if (entry == NULL || (rows = put_entry_rows(entry, bytes, data, i, rows)) == NULL)
+            return FBK_E_PROTOCOL;
     }
     return 0;
 }
