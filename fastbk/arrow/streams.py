@@ -22,7 +22,6 @@ from fastbk.stream.records import Chunk, Gap
 ROWS_MAX = 8192
 BYTES_MAX = 32 << 20
 WAIT_S = 30.0
-_READ_BYTES = 4 << 20
 _PREFETCH_BYTES = 16 << 20
 
 OnGap = Callable[[Gap], None]
@@ -138,22 +137,23 @@ class _Parts:
         chunks: list[Chunk] = []
         rows = size_bytes = 0
         while True:
-            read_bytes = min(self._bytes_max - size_bytes, _READ_BYTES)
-            item = self._reader.read(self._rows_max - rows, read_bytes, self._wait_s)
-            if isinstance(item, Chunk) and len(item) > 0:
-                chunks.append(item)
-                rows += len(item)
-                size_bytes += item.entries_bytes
-                if rows < self._rows_max and size_bytes < self._bytes_max:
-                    continue
-            if chunks:
-                yield chunks
-                chunks, rows, size_bytes = [], 0, 0
-            if isinstance(item, Gap):
-                yield self._cut(item)
-            elif len(item) == 0:
-                self._check_end()
-                return
+            read_bytes = self._bytes_max - size_bytes
+            items = self._reader.read_chunks(self._rows_max - rows, read_bytes, self._wait_s)
+            for item in items:
+                if isinstance(item, Chunk) and len(item) > 0:
+                    chunks.append(item)
+                    rows += len(item)
+                    size_bytes += item.entries_bytes
+                    if rows < self._rows_max and size_bytes < self._bytes_max:
+                        continue
+                if chunks:
+                    yield chunks
+                    chunks, rows, size_bytes = [], 0, 0
+                if isinstance(item, Gap):
+                    yield self._cut(item)
+                elif len(item) == 0:
+                    self._check_end()
+                    return
 
     def _cut(self, gap: Gap) -> Gap:
         """A gap may reach beyond the range; who reads the next range is told of the rest."""

@@ -50,6 +50,7 @@ class BlockingRecords(Generic[Inner, Told]):
         self._wish = (0, 0, 0.0)
         self._held: Chunk | None = None
         self._at = 0
+        self._late: Error | None = None
 
     def _opened(self) -> Inner:
         self._loop.check()
@@ -213,6 +214,42 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
 
         return cast("Chunk | Told", self._loop.call(some))
 
+    def read_chunks(
+        self, max_records: int, max_bytes: int, timeout: float | None = None
+    ) -> list[Chunk | Told]:
+        """Like `read`, with what else is there already, up to the same bounds together; one turn to the loop and back.
+
+        All but the last are chunks with records. What goes wrong behind records that were taken is raised by the next
+        call of this.
+        """
+        inner = self._opened()
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        if self._has_more():
+            return [self.read(max_records, max_bytes, timeout)]
+
+        async def some() -> list[Chunk | Gap]:
+            await self._close_source()
+            item = await inner.read(max_records, max_bytes, timeout)
+            found, rows, size_bytes = [item], max_records, max_bytes
+            while isinstance(item, Chunk) and len(item) > 0:
+                rows, size_bytes = rows - len(item), size_bytes - item.entries_bytes
+                if rows <= 0 or size_bytes <= 0:
+                    break
+                try:
+                    more = inner.at_hand(rows, size_bytes)
+                except Error as error:
+                    self._late = error
+                    break
+                if more is None:
+                    break
+                item = more
+                found.append(item)
+            return found
+
+        return cast("list[Chunk | Told]", self._loop.call(some))
+
     @property
     def is_at_end(self) -> bool:
         """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
@@ -232,7 +269,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
     def seek(self, where: Start) -> None:
         """Go on at another position."""
         inner = self._opened()
-        self._held = None
+        self._held = self._late = None
 
         async def sought() -> None:
             await self._close_source()

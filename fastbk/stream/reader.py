@@ -203,6 +203,18 @@ class StreamReader(Generic[Told]):
         position = front.position
         return chunk_of(position.segment, position.entry, [], max(front.next_seq, 0), 0)
 
+    def at_hand(self, max_records: int, max_bytes: int) -> Chunk | None:
+        """Return more records without waiting; None: none are there, or something else is to be told before them."""
+        front, follower = self._opened()
+        if self._ahead is None or follower.failure is not None:
+            return None
+        if front.gap_at(follower.chain) is not None:
+            return None
+        chunk = front.take(max_records, max_bytes)
+        if chunk is not None:
+            self._moved.set()
+        return chunk
+
     @property
     def is_at_end(self) -> bool:
         """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""

@@ -2,7 +2,8 @@
 
 Three bookies on this machine, MIB=256 of records of 1 KiB in entries of one and of 64, read from warm caches; the ways
 take turns, ROUNDS=3 times, and the best round of each counts. "columns alone": entries that are in memory already, into
-batches. A table, and JSON in build/bench-arrow.json.
+batches. Beside the rate: what the client's and the bookies' processors took, MB for each second of the client's, and
+seconds of the bookies' for each GB. A table, and JSON in build/bench-arrow.json.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fastbk.native import stream_codec as codec
 from fastbk.stream.blocking import BlockingStream
 from fastbk.stream.records import Chunk, chunk_of
 from fastbk.testing import LocalCluster
+from tests.tools.spark_processes import processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD_BYTES = 1024
@@ -43,17 +45,25 @@ def filled(stream: BlockingStream, count: int, batch: int) -> None:
                 writer.flush()
 
 
+def bookies_cpu_s() -> float:
+    """Return what the processes below this one took of processors so far."""
+    return sum(one.cpu_s for one in processes() if one.pid != os.getpid())
+
+
 def timed(way: Way) -> Figures:
     """Go through one way once; it yields how many rows it has."""
-    cpu_s, began_s = time.process_time(), time.perf_counter()
+    bookies_s, cpu_s, began_s = bookies_cpu_s(), time.process_time(), time.perf_counter()
     rows = sum(way())
     took_s = time.perf_counter() - began_s
-    cpu_us = (time.process_time() - cpu_s) / rows * 1e6
+    cpu_s, bookies_s = time.process_time() - cpu_s, bookies_cpu_s() - bookies_s
+    megabytes = rows * RECORD_BYTES / 1e6
     return {
         "rows": rows,
         "rows_per_s": round(rows / took_s),
-        "mb_per_s": round(rows * RECORD_BYTES / took_s / 1e6),
-        "client_cpu_us_per_row": round(cpu_us, 2),
+        "mb_per_s": round(megabytes / took_s),
+        "client_cpu_us_per_row": round(cpu_s / rows * 1e6, 2),
+        "mb_per_client_cpu_s": round(megabytes / cpu_s),
+        "bookies_cpu_s_per_gb": round(bookies_s / megabytes * 1e3, 2),
     }
 
 
