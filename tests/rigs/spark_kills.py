@@ -1,13 +1,16 @@
-"""Rig `spark`: the driver and the workers of a streaming query are killed by SIGKILL, at every step of its sink.
+"""Rig `spark`: driver, workers and executors of a streaming query are killed by SIGKILL, at every step of its sink.
 
 Each life is a query of a driver of its own (`spark_query.py`) from one stream to another, from the checkpoint that the
-one before has left; records come to the input between lives. In a third of the lives the process that commits outlives
-its driver, and goes on beside the next one. At the end every record of the input must be in the output once, and no
-draft and no ledger left over. INV-S8, INV-S13.
+one before has left. A life has several kills: of single processes first, which Spark or the driver start again, then of
+the driver with its JVM. Some processes outlive their driver, and go on beside the next one. Some lives are on a
+standalone cluster, where executors are JVMs of their own, and are killed with what they run. After each life the output
+must hold the input's records up to some number, each once and in order; at the end all, and no draft and no ledger
+more. INV-S8, INV-S13.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -17,51 +20,73 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import fastbk.sync
+from fastbk.spark.session import light_home
 from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
-from tests.fixtures.spark import light_home
+from tests.fixtures.spark_standalone import StandaloneSpark
 from tests.rigs.report import Plan, Report
-from tests.rigs.spark_query import INPUT, NAMESPACE, OUTPUT, RECORDS_A_BATCH, VARIABLE, Kill
+from tests.rigs.spark_points import COMMIT, EXECUTORS, STEPS, TASK, ZOMBIES, Kill, Step
+from tests.rigs.spark_query import INPUT, NAMESPACE, OUTPUT, RECORDS_A_BATCH
 
-RECORDS_A_LIFE = 2 * RECORDS_A_BATCH
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 ZOMBIES_S = 30.0
 """How long a process that outlived its driver may go on at the end."""
+LAST_LIVES = 3
 ROOT = Path(__file__).parents[2]
-COMMIT = ("attached_number", "drafts", "attach_drafts", "give_up_drafts")
-TASK = ("begin_draft", "draw_ledger", "create_ledger", "effective_policy")
-PASSES_MAX = 4
+KINDS = ("alone", "driver", "zombie", "executor")
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "600m",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": JAVA,
+    "spark.task.maxFailures": "8",
+}
 
 
-def drawn(rng: random.Random, folder: Path) -> Kill:
-    """Return who is killed where: mostly the driver while it commits."""
-    who = rng.choices(["driver", "zombie", "worker"], [3, 3, 3])[0]
-    call = rng.choice(TASK if who == "worker" else (*COMMIT, *COMMIT, *TASK))
-    folder.mkdir()
-    return Kill(who, call, rng.choice(["before", "after"]), rng.randrange(PASSES_MAX), folder)
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A driver's: its kills in order."""
+
+    kills: tuple[Kill, ...] = ()
+    on_cluster: bool = False
 
 
-def live(uri: str, folder: Path, kill: Kill | None, name: str) -> int:
-    """Run a driver to its end, which may be a kill; return its exit code."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    environment["SPARK_HOME"] = str(folder / "home")
-    environment[VARIABLE] = "" if kill is None else kill.text()
-    command = [sys.executable, "-m", "tests.rigs.spark_query", uri, str(folder / "checkpoint")]
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            return process.wait(PATIENCE_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+@dataclass(slots=True)
+class Tally:
+    """What became of the kills of a kind at a step."""
+
+    wanted: int = 0
+    reached: int = 0
+    lost: int = 0
+    twice: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    """What Spark's logs and the stream knew when a driver was gone."""
+
+
+def rounds(rng: random.Random) -> Iterator[Life]:
+    """Yield lives for ever; all steps of all kinds come once in every 50 kills."""
+    while True:
+        # Whoever is killed in a task leaves what the next commit of the same life has to sweep.
+        first, rest = list(TASK), [step for step in STEPS if step not in TASK]
+        drivers, alone = [*COMMIT, *first, *rest[:4]], [*first, *COMMIT, *rest[:4]]
+        pairs = list(zip(alone, drivers, strict=False))
+        lives = [Life((Kill("alone", one), Kill("driver", two))) for one, two in pairs]
+        lives += [Life((Kill("zombie", step),)) for step in ZOMBIES]
+        rng.shuffle(lives)
+        executors = tuple(Kill("executor", step) for step in EXECUTORS)
+        lives.insert(rng.randrange(len(lives)), Life(executors, on_cluster=True))
+        yield from lives
 
 
 def payload_of(number: int) -> bytes:
@@ -69,25 +94,148 @@ def payload_of(number: int) -> bytes:
     return b"%08d" % number + bytes([number % 251]) * (number * 7919 % 700)
 
 
-def append(stream: BlockingStream, first: int, count: int) -> None:
-    """Append records to the input."""
-    with stream.writer() as writer:
-        pending = [
-            writer.append(payload_of(at), key=b"%d" % at) for at in range(first, first + count)
-        ]
-        for one in pending:
-            one.result()
+def judge(found: Sequence[bytes], first: int, count: int) -> tuple[int, int, list[str]]:
+    """Return how many of the records `first`..`first + count - 1` are lost and how many there again, and what is wrong.
 
-
-def judge(found: list[bytes], count: int) -> list[str]:
-    """Return what was lost, repeated or made up."""
-    times, wanted = Counter(found), {payload_of(at) for at in range(count)}
+    Anything else is wrong, too, and so is another order.
+    """
+    times, wanted = Counter(found), [payload_of(at) for at in range(first, first + count)]
     lost = sum(one not in times for one in wanted)
     again = sum(number - 1 for number in times.values())
-    other = sum(one not in wanted for one in times)
+    known = set(wanted)
+    other = sum(one not in known for one in times)
     wrong = [f"{lost} of {count} records are lost"] if lost else []
     wrong += [f"{again} records are there again"] if again else []
-    return wrong + ([f"{other} records are nobody's"] if other else [])
+    wrong += [f"{other} records are nobody's"] if other else []
+    if not wrong and list(found) != wanted:
+        wrong.append("the records are in another order")
+    return lost, again, wrong
+
+
+def state_of(checkpoint: Path, output: BlockingStream) -> str:
+    """Return what is known of the last batch, by Spark's logs and by the stream."""
+
+    def last(name: str) -> int:
+        numbers = [int(one.name) for one in (checkpoint / name).glob("[0-9]*")]
+        return max(numbers, default=-1)
+
+    try:
+        query = json.loads((checkpoint / "metadata").read_text())["id"]
+    except (FileNotFoundError, ValueError):
+        return "no query"
+    offsets, commits = last("offsets"), last("commits")
+    if offsets == commits:
+        return "between batches"
+    attached = output.attached_number(f"spark/{query}") >= offsets
+    return "visible, not in Spark's log" if attached else "planned, not visible"
+
+
+class Rig:
+    """Streams, a checkpoint, and the lives between."""
+
+    def __init__(self, uri: str, client: fastbk.sync.Client, folder: Path, report: Report) -> None:
+        space = client.namespace(NAMESPACE)
+        space.create()
+        self._source, self.output = space.create_stream(INPUT), space.create_stream(OUTPUT)
+        self._client = client
+        self._uri = uri
+        self._folder = folder
+        self._report = report
+        self.written = self.checked = self.lives = 0
+        self.tallies: dict[tuple[str, Step], Tally] = {}
+
+    def fill(self, batches: int) -> None:
+        """Append to the input until so many batches wait."""
+        waiting = self.written - self.output.info().records
+        count = max(batches * RECORDS_A_BATCH - waiting, 0)
+        with self._source.writer() as writer:
+            pending = [
+                writer.append(payload_of(at), key=b"%d" % at)
+                for at in range(self.written, self.written + count)
+            ]
+            for one in pending:
+                one.result()
+        self.written += count
+
+    def live(self, life: Life, master: str, *, java: str = "") -> int:
+        """Run a driver to its end, which may be a kill; judge what is there then; return its exit code."""
+        self.fill(len(life.kills) + 1)
+        name, number = f"life{self.lives}", self.lives
+        self.lives += 1
+        archive = self._folder / "classes.jsa"
+        if archive.exists():
+            java = f"-XX:SharedArchiveFile={archive}"
+        said = {
+            "uri": self._uri,
+            "checkpoint": str(self._folder / "checkpoint"),
+            "folder": str(self._folder / name),
+            "kills": [[one.who, *one.step] for one in life.kills],
+            "master": master,
+            "settings": {**SETTINGS, "spark.driver.extraJavaOptions": f"{JAVA} {java}"},
+        }
+        code = run_driver(said, self._folder, self._folder / f"{name}.log")
+        reached = sum((self._folder / name / str(at)).exists() for at in range(len(life.kills)))
+        lost, again = self._judge(f"life {number}, kept in {self._folder}")
+        for at, kill in enumerate(life.kills):
+            tally = self.tallies.setdefault((kill.who, kill.step), Tally())
+            tally.wanted += 1
+            tally.reached += at < reached
+            tally.lost += lost
+            tally.twice += again
+            self._report.counts[kill.who if at < reached else "not_reached"] += 1
+            if at < reached and kill.who in ("driver", "zombie"):
+                tally.found[state_of(self._folder / "checkpoint", self.output)] += 1
+        if code not in (0, -signal.SIGKILL):
+            self._report.lose([f"life {number} ended with {code}"], str(self._folder))
+        return code
+
+    def _judge(self, case: str) -> tuple[int, int]:
+        count = self.output.info().records
+        with self.output.reader(AtSeq(self.checked)) as reader:
+            found = [bytes(one.payload) for one in islice(reader, count - self.checked)]
+        lost, again, wrong = judge(found, self.checked, count - self.checked)
+        self._report.lose(wrong, case)
+        self.checked = count
+        return lost, again
+
+    def end(self, master: str) -> None:
+        """Let a query run to the end, and see that everything is there and nothing else."""
+        # A zombie may overtake the last one: then that batch is run again, by the next.
+        codes: list[int] = []
+        while len(codes) < LAST_LIVES and 0 not in codes:
+            codes.append(self.live(Life(), master))
+        if 0 not in codes:
+            self._report.lose([f"the last lives ended with {codes}"], str(self._folder))
+        if self.checked != self.written:
+            wrong = [f"{self.checked} records of {self.written} are there at the end"]
+            self._report.lose(wrong, str(self._folder))
+        self._report.lose(left_over(self._client, self.output), str(self._folder))
+        self._report.counts["records"] = self.checked
+        self._report.counts["segments"] = self.output.info().segments
+        self._report.counts["lives"] = self.lives
+        self._report.notes += table(self.tallies)
+
+
+def run_driver(said: Mapping[str, object], folder: Path, log: Path) -> int:
+    """Run a driver (`spark_query.py`), and end whatever it has started; return its exit code."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(folder / "home"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, "-m", "tests.rigs.spark_query", json.dumps(said)]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            return process.wait(PATIENCE_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def left_over(client: fastbk.sync.Client, stream: BlockingStream) -> list[str]:
@@ -109,43 +257,49 @@ def left_over(client: fastbk.sync.Client, stream: BlockingStream) -> list[str]:
         stream.give_up_drafts([one for one in stream.drafts() if one.is_given_up])
 
 
+def table(tallies: dict[tuple[str, Step], Tally]) -> list[str]:
+    """Return a line for each step: of each kind how many were killed, of how many that were to be."""
+    lines = [f"{'step':<32}" + "".join(f"{kind:>10}" for kind in KINDS) + "   lost  twice"]
+    for step in STEPS:
+        ofs = [tallies.get((kind, step), Tally()) for kind in KINDS]
+        counts = [f"{one.reached}/{one.wanted}" if one.wanted else "-" for one in ofs]
+        lost, twice = sum(one.lost for one in ofs), sum(one.twice for one in ofs)
+        found = sum((one.found for one in ofs), Counter())
+        said = "; ".join(f"{what} {count}" for what, count in found.most_common())
+        line = f"{step[1] + ' ' + step[0]:<32}" + "".join(f"{one:>10}" for one in counts)
+        lines.append(f"{line}{lost:>7}{twice:>7}  {said}")
+    missed = [
+        f"{who} {step[1]} {step[0]}" for (who, step), one in tallies.items() if not one.reached
+    ]
+    return [*lines, "not reached: " + (", ".join(sorted(missed)) or "none")]
+
+
 def _run(plan: Plan, report: Report, folder: Path) -> None:
     rng = random.Random(plan.seed)
     with (
         LocalCluster(3, data=folder / "cluster") as cluster,
         fastbk.sync.connect(cluster.metadata_uri) as client,
     ):
-        space = client.namespace(NAMESPACE)
-        space.create()
-        source, output = space.create_stream(INPUT), space.create_stream(OUTPUT)
-        written = 0
-        while plan.goes_on(report.cases):
-            append(source, written, RECORDS_A_LIFE)
-            written += RECORDS_A_LIFE
-            kill = drawn(rng, folder / f"kill{report.cases}")
-            code = live(cluster.metadata_uri, folder, kill, str(report.cases))
-            was_killed = len(list(kill.folder.iterdir())) > kill.number
-            report.counts[f"{kill.who}s_killed" if was_killed else "not_reached"] += 1
-            if code not in (0, -signal.SIGKILL) and not was_killed:
-                report.lose([f"life {report.cases} ended with {code}"], str(folder))
-            report.cases += 1
-        # A zombie may overtake the last one: then that batch is run again, by the next.
-        codes = []
-        while len(codes) < 3 and 0 not in codes:
-            codes.append(live(cluster.metadata_uri, folder, None, f"last{len(codes)}"))
-        if 0 not in codes:
-            report.lose([f"the last lives ended with {codes}"], str(folder))
-        count = output.info().records
-        with output.reader("earliest") as reader:
-            found = [bytes(one.payload) for one in islice(reader, count)]
-        report.lose(judge(found, written), f"seed {plan.seed}, kept in {folder}")
-        report.lose(left_over(client, output), str(folder))
-        report.counts["records"] = count
-        report.counts["segments"] = output.info().segments
+        rig = Rig(cluster.metadata_uri, client, folder, report)
+        # The first life leaves an archive of Java's classes: the others start in half the time.
+        local = "local[2,8]"
+        rig.live(Life(), local, java=f"-XX:ArchiveClassesAtExit={folder / 'classes.jsa'}")
+        for life in rounds(rng):
+            if not plan.goes_on(report.cases):
+                break
+            report.cases += len(life.kills)
+            if not life.on_cluster:
+                rig.live(life, local)
+                continue
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+            with StandaloneSpark(folder / "home", folder / "spark", 2, environment) as spark:
+                rig.live(life, spark.url)
+            shutil.rmtree(folder / "spark")
+        rig.end(local)
 
 
 def run(plan: Plan) -> Report:
-    """Kill `plan.cases` queries; the folder is kept when something is lost."""
+    """Kill about `plan.cases` processes; the folder is kept when something is lost."""
     report, began_s = Report("spark"), time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="fastbk-spark-", dir=plan.folder))
     light_home(folder)

@@ -1,144 +1,146 @@
 """A streaming query from one stream to another, to be killed: the driver that rig `spark` starts again and again.
 
-    python -m tests.rigs.spark_query <metadata uri> <checkpoint folder>
+    python -m tests.rigs.spark_query '{"uri": …, "checkpoint": …, "folder": …, "kills": [[who, call, when], …], …}'
 
-It ends when it has written what was there. FASTBK_RIG_KILL says who dies where: see `Kill`.
+It ends when it has written what was there; a query that fails because one of its processes was killed is started again
+in the same JVM.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from fastbk.native.process import die_with_parent
-from fastbk.spark.sink import FastbkStreamWriter
-from fastbk.spark.sink_options import write_options
+from fastbk.spark.attempts import Attempt, Place, Written
+from fastbk.spark.commit import Committer
+from fastbk.spark.options import ReadOptions, read_options
+from fastbk.spark.sink import FastbkStreamWriter, Messages
+from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.source import FastbkSource
+from fastbk.spark.stream_reader import StreamReader
 from fastbk.spark.worker_client import client_of
+from tests.rigs.spark_points import Kills, Wrapped
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from fastbk.sync import Client
 
 NAMESPACE, INPUT, OUTPUT = "rig", "in", "out"
-RECORDS_A_BATCH = 300
-VARIABLE = "FASTBK_RIG_KILL"
-_WRAPPED = ("namespace", "stream", "create_ledger")
+RECORDS_A_BATCH = 60
+TRIES_MORE = 5
+JVM_S = 180
 
 
-@dataclass(frozen=True)
-class Kill:
-    """Who dies at which pass through which call.
+class KilledWriter(FastbkStreamWriter):
+    """The sink, with steps to die at."""
 
-    Attributes:
-        who: "driver": it, the JVM and this process; "zombie": the first two, and this process goes on; "worker": this
-            process alone.
-        call: a method of a client, stream or ledger that the sink uses.
-        when: "before" it or "after" it.
-        number: from 0; passes are counted over all processes, in `folder`.
-        group: the process group of the driver.
-    """
+    def __init__(self, options: WriteOptions, kills: Kills) -> None:
+        self._kills = kills
+        super().__init__(options)
 
-    who: str
-    call: str
-    when: str
-    number: int
-    folder: Path
-    group: int = 0
+    def attempt(self, place: Place) -> Attempt:
+        return Attempt(self._client("task"), self._options, place)
 
-    def text(self) -> str:
-        """Return what VARIABLE is set to."""
-        return f"{self.who} {self.call} {self.when} {self.number} {self.folder}"
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        written = super().write(iterator)
+        self._kills.look("task.write", "after")
+        return written
 
-    @classmethod
-    def of(cls, text: str, group: int) -> Kill:
-        """Return what `text` says."""
-        who, call, when, number, folder = text.split(" ", 4)
-        return cls(who, call, when, int(number), Path(folder), group)
+    def commit(self, messages: Messages, batchId: int) -> None:
+        super().commit(messages, batchId)
+        self._kills.look("commit.commit", "after")
 
-    def look(self, call: str, when: str) -> None:
-        """Die if this is the pass."""
-        if (call, when) != (self.call, self.when) or self._passed() != self.number:
-            return
-        if self.who in ("driver", "zombie"):
-            os.killpg(self.group, signal.SIGKILL)
-        if self.who != "zombie":
-            os.kill(os.getpid(), signal.SIGKILL)
+    def _committer(self) -> Committer:
+        return Committer(self._client("commit"), self._options)
 
-    def _passed(self) -> int:
-        number = 0
-        while True:
-            try:
-                os.close(os.open(self.folder / str(number), os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                number += 1
-            else:
-                return number
+    def _client(self, role: str) -> Client:
+        return cast("Client", Wrapped(client_of(self._options.metadata), self._kills, role))
 
 
-class Wrapped:
-    """A client, stream or ledger whose calls are places to die at."""
+class KilledReader(StreamReader):
+    """The source, with steps to die at."""
 
-    def __init__(self, inner: object, kill: Kill) -> None:
-        self._inner = inner
-        self._kill = kill
+    def __init__(self, options: ReadOptions, kills: Kills) -> None:
+        self._kills = kills
+        super().__init__(options)
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
+        self._kills.look("plan.latestOffset", "before")
+        found = super().latestOffset(start, limit)
+        self._kills.look("plan.latestOffset", "after")
+        return found
 
-        def called(*arguments: object, **named: object) -> object:
-            self._kill.look(name, "before")
-            result = found(*arguments, **named)
-            self._kill.look(name, "after")
-            return Wrapped(result, self._kill) if name in _WRAPPED else result
-
-        return called
-
-
-def connect(uri: str | None) -> Client:
-    """Return this process's client, with places to die at where the environment says so."""
-    client, text = client_of(uri), os.environ.get(VARIABLE)
-    if not text:
-        return client
-    return cast("Client", Wrapped(client, Kill.of(text, int(os.environ["FASTBK_RIG_GROUP"]))))
+    def partitions(
+        self, start: Mapping[str, object], end: Mapping[str, object]
+    ) -> Sequence[InputPartition]:
+        self._kills.look("plan.partitions", "before")
+        found = super().partitions(start, end)
+        self._kills.look("plan.partitions", "after")
+        return found
 
 
 class KilledSource(FastbkSource):
-    """The data source, whose sink dies."""
+    """The data source, of which processes die. Its option `kills` says where."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        own = dict(options)
+        self._kills = Kills.of(own.pop("kills"))
+        super().__init__(own)
 
     @classmethod
     def name(cls) -> str:
         return "fastbk-killed"
 
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return KilledReader(read_options(self.options, streaming=True), self._kills)
+
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         options = write_options(self.options, schema, streaming=True, overwrite=overwrite)
-        return FastbkStreamWriter(options, connect)
+        return KilledWriter(options, self._kills)
 
 
-def run(uri: str, checkpoint: str) -> None:
+def run(said: Mapping[str, Any]) -> None:
     """Run the query to the end of what is there."""
     from fastbk.spark.session import session
     from tests.rigs import spark_query  # so that workers find the class by its module's name
 
-    settings: Mapping[str, str] = {
-        "spark_sql_shuffle_partitions": "2",
-        "spark_driver_memory": "600m",
-    }
-    spark = session("rig", "local[2,4]", **settings)
+    kills = Kills.of(json.dumps({**said, "group": os.getpgid(0)}))
+    spark = session("rig", said["master"], **said["settings"])
     spark.dataSource.register(spark_query.KilledSource)
-    options = {"metadata": uri}
+    options = {"metadata": said["uri"], "kills": kills.text()}
+    tries = 0
+    while True:
+        try:
+            _run_query(spark, options, said["checkpoint"])
+            break
+        except StreamingQueryException:
+            tries += 1
+            if tries > len(kills.kills) + TRIES_MORE:
+                raise
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is not None:  # its JVM may have an archive of its classes to write
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(JVM_S)
+
+
+def _run_query(spark: SparkSession, options: Mapping[str, str], checkpoint: str) -> None:
     rows = (
-        spark.readStream.format("fastbk")
+        spark.readStream.format("fastbk-killed")
         .options(**options, stream=f"{NAMESPACE}/{INPUT}", minPartitions="2")
         .option("startingOffsets", "earliest")
         .option("maxEntriesPerTrigger", str(RECORDS_A_BATCH))
@@ -152,16 +154,9 @@ def run(uri: str, checkpoint: str) -> None:
         .start()
     )
     query.awaitTermination()
-    spark.stop()
-
-
-def main(arguments: list[str], act: Callable[[str, str], None] = run) -> int:
-    """Run what the command line says, in a process group of its own."""
-    os.environ["FASTBK_RIG_GROUP"] = str(os.getpgid(0))
-    act(*arguments)
-    return 0
 
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main(sys.argv[1:]))
+    Path(json.loads(sys.argv[1])["folder"]).mkdir(exist_ok=True)
+    run(json.loads(sys.argv[1]))
