@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from fastbk.errors import ConfigError
+from fastbk.meta.uri import URI_VARIABLE
 from fastbk.stream.names import split_path, split_stream_path
 from fastbk.units import parse_duration_us, parse_size
 
@@ -261,7 +263,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     elif "ledgerPassword" in values or "ledgerDigest" in values:
         raise ConfigError("ledgerPassword and ledgerDigest are for ledgers, and streams are read")
     return ReadOptions(
-        values.text("metadata"),
+        # Tasks have other environments than the driver.
+        values.text("metadata") or os.environ.get(URI_VARIABLE) or None,
         streams,
         _pattern(values),
         ledgers,

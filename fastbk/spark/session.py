@@ -1,4 +1,4 @@
-"""A Spark session as the jobs want it; what `spark-submit` or a running session says comes first."""
+"""A Spark session as the jobs want it; what the environment, `spark-submit` or a running session says comes first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 _DEFAULTS = {
-    # Workers start what PATH calls python3, which may have neither us nor Arrow.
-    "spark.pyspark.python": sys.executable,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -24,13 +23,19 @@ def session(name: str, master: str | None = None, **settings: str) -> SparkSessi
 
     `settings`: Spark's own, with _ for each dot (`spark_executor_memory="2g"`).
     """
+    # Workers start what PATH calls python3, which may have neither us nor Arrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    defaults = {"spark.pyspark.python": os.environ["PYSPARK_PYTHON"], **_DEFAULTS}
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit's JVM is there, and knows what it was told
+        SparkContext._ensure_initialized()
+        told = SparkConf()
+        defaults = {key: value for key, value in defaults.items() if not told.contains(key)}
     builder = SparkSession.builder.appName(f"fastbk {name}")
     if master is not None:
         builder = builder.master(master)
     elif "PYSPARK_GATEWAY_PORT" not in os.environ and "MASTER" not in os.environ:
         builder = builder.master("local[*]")
-    for key, value in _DEFAULTS.items():
+    for key, value in defaults.items():
         builder = builder.config(key, value)
     for key, value in settings.items():
         builder = builder.config(key.replace("_", "."), value)

@@ -82,7 +82,7 @@ RIGS = {
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
-    "spark": Rig(_spark, "drivers, workers and executors of a query of Spark are killed", 0.0, cases=50, only_named=True),
+    "spark": Rig(_spark, "processes of a query of Spark are killed, and its executors", 0.0, cases=50, only_named=True),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
 

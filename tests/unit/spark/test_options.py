@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 
 import pytest
@@ -19,6 +20,17 @@ def test_what_is_not_said_has_its_default() -> None:
     assert (batch.start, batch.end) == ("earliest", "latest")
     assert batch.fail_on_data_loss and batch.payload and not batch.headers and not batch.pushdown
     assert read_options(ORDERS, streaming=True).start == "latest"
+
+
+def test_the_cluster_is_the_drivers_and_not_the_one_that_a_worker_would_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers have an environment of their own, as on a cluster of machines."""
+    monkeypatch.setenv("FASTBK_METADATA", "mem:driver")
+    told = pickle.dumps(read_options(ORDERS, streaming=False))
+    monkeypatch.setenv("FASTBK_METADATA", "mem:worker")
+    assert pickle.loads(told).metadata == "mem:driver"
+    assert read_options({**ORDERS, "metadata": "mem:said"}, streaming=False).metadata == "mem:said"
 
 
 def test_names_of_kafkas_connector_are_known_and_case_does_not_matter() -> None:
