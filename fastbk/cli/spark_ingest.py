@@ -48,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group", default="1GiB", metavar="SIZE",
         help="of files that appear in the stream together (1GiB)",
     )  # fmt: skip
+    parser.add_argument(
+        "--take-over", action="store_true",
+        help="the run that has the manifest is dead: take its place",
+    )  # fmt: skip
 
 
 def check(options: argparse.Namespace) -> None:
@@ -59,7 +63,9 @@ def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
     """Take what is left of the files."""
     from fastbk.spark.jobs import ingest
 
-    found = ingest.run(spark, uri, options.paths, _plan_of(options), say=note)
+    found = ingest.run(
+        spark, uri, options.paths, _plan_of(options), take_over=options.take_over, say=note
+    )
     if options.json:
         print_json(asdict(found))
     else:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 import fastbk.sync
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import ingest
+from fastbk.spark.jobs.claims import Owner
 from fastbk.spark.jobs.ingest import Ingested
 from fastbk.spark.jobs.ingest_plan import Plan
 from fastbk.testing import LocalCluster
@@ -133,6 +135,11 @@ def test_a_group_that_was_never_visible_is_planned_anew_if_its_files_changed(
     assert job.run(changed="skip").new_files == 0
     assert job.run(changed="again").new_records == 2
     assert job.values() == [b"c", b"d", b"e", b"f"]
+    owner = replace(Owner.this(), machine="another")
+    (job.manifest / "claims" / "run=000009").write_text(owner.text())
+    with pytest.raises(ConfigError, match=r"run 9 of .* has this place since"):
+        job.run(changed="skip")
+    (job.manifest / "claims" / "run=000009").unlink()
     with pytest.raises(ConfigError, match=r"there is no file at .*missing"):
         job.run(job.files / "missing")
     with pytest.raises(ConfigError, match="format csv: give each a place of its own"):

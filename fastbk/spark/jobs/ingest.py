@@ -23,6 +23,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
+from fastbk.spark.jobs import claims
 from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
 from fastbk.spark.jobs.places import Found, delete, files_of, names_in, read_text, write_text
 from fastbk.stream.names import split_stream_path
@@ -60,14 +61,33 @@ def run(
     paths: Sequence[str],
     plan: Plan,
     *,
+    take_over: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Ingested:
-    """Take what is left of these files, folders and patterns. One run at a time.
+    """Take what is left of these files, folders and patterns. take_over: another run that has the manifest is dead.
 
     Raises ConfigError, before anything is written, for what is not there, cannot be taken or changed since it was
-    taken, and before its group is written for a column that is not there; StorageError for a file that changes while
-    it is read.
+    taken, and while another run has the manifest; before its group is written for a column that is not there.
+    StorageError for a file that changes while it is read, and where another run took the manifest over.
     """
+    place = claims.files_of(spark, f"{plan.manifest}/claims")
+    with claims.claimed(place, lambda: _last_number(spark, plan), take_over=take_over) as claim:
+        return _run(spark, uri, paths, plan, claim, say)
+
+
+def _last_number(spark: SparkSession, plan: Plan) -> int:
+    numbers = [name.split(".")[0].removeprefix("group-") for name in names_in(spark, plan.manifest)]
+    return max((int(one) for one in numbers if one.isdigit()), default=0)
+
+
+def _run(
+    spark: SparkSession,
+    uri: str,
+    paths: Sequence[str],
+    plan: Plan,
+    claim: claims.Claim,
+    say: Callable[[str], None],
+) -> Ingested:
     files = sorted(
         {one.uri: one for path in paths for one in files_of(spark, path)}.values(),
         key=lambda one: one.uri,
@@ -96,6 +116,7 @@ def run(
             say(
                 f"group {at} of {len(groups)}: {len(group.files):,} files, {group.size_bytes:,} bytes"
             )
+            claim.check()
             done.append(_taken(spark, uri, plan, group, stream))
             records += done[-1].records
             say(f"group {at} of {len(groups)}: {done[-1].records:,} records are in {plan.stream}")
