@@ -10,6 +10,7 @@ Exit 0 only when all of that agreed. What was found is in fastbk-data/pipeline/r
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -89,6 +90,8 @@ class Pipeline:
 
     def _session(self) -> SparkSession:
         """Start Spark; the jobs' commands stop this session and make their own, on the same Java machine."""
+        # What py4j says of an interrupt in the middle of a call is no news for whoever interrupted.
+        logging.getLogger().setLevel(logging.CRITICAL)
         home = self._place / "spark"
         home.mkdir()
         # In the environment, so that it holds for the jobs' sessions, too.
