@@ -95,14 +95,17 @@ class Bench:
     long_records: int
     folder: Path
     names: count[int] = field(default_factory=count)
+    long_checksum: int = 0
 
-    def fill(self) -> None:
-        """Make what is read."""
+    def fill(self, only: list[str]) -> None:
+        """Make what these groups read."""
         space = self.client.namespace("bench")
         space.create()
         self.checksum = filled(space.create_stream("read"), self.records)
-        self.long_checksum = filled(space.create_stream("long"), self.long_records)
-        filled(space.create_stream("few"), FLOOR_BATCHES + 1)
+        if "stream" in only:
+            self.long_checksum = filled(space.create_stream("long"), self.long_records)
+        if "floor" in only:
+            filled(space.create_stream("few"), FLOOR_BATCHES + 1)
         options = {"metadata": self.metadata, "stream": "bench/read"}
         parts = BatchReader(read_options(options, streaming=False)).partitions()
         self.parts = json.dumps([one.records for one in parts if isinstance(one, StreamPart)])
@@ -266,7 +269,7 @@ def run(mib: int, batches: int, rounds: int, only: list[str]) -> dict[str, Figur
         records = mib * 2**20 // RECORD_BYTES
         many = max(batches, 2) * PER_BATCH
         bench = Bench(spark, cluster.metadata_uri, client, records, many, Path(folder))
-        bench.fill()
+        bench.fill(only)
         checksum = bench.batch().agg(sum_of(crc32("value"))).first()
         expect("checksums of a batch read", tuple(checksum or ()), (bench.checksum,))
         for group, ways in groups(bench).items():
