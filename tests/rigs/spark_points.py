@@ -134,8 +134,11 @@ def executor_of(pid: int) -> int:
     """Return the JVM that this Python process works for: its parent, or its daemon's. Raises LookupError."""
     for _ in range(GENERATIONS):
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        if Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].endswith(b"java"):
+        program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+        if program.endswith(b"java"):
             return pid
+        if not program:  # it is ending; above it is whoever started it, perhaps another JVM
+            break
     raise LookupError("no JVM above this process")
 
 
