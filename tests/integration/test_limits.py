@@ -184,8 +184,9 @@ async def test_a_client_that_does_not_read_is_cut_while_others_go_on() -> None:
         before = pss_bytes(cluster)
         deaf = dial(cluster, receive_bytes=4096)
         hello(deaf)
-        asked = b"".join(put_read_batch(n, 7, 0, 63, 64, MIB) for n in range(10, 110))
-        deaf.sendall(asked)  # 100 MiB of answers
+        asked = b"".join(put_read_batch(n, 7, 0, 63, 64, MIB) for n in range(10, 410))
+        # 25 MiB of answers at least: while adds are slow, the newest entries come one by one.
+        deaf.sendall(asked)
         for entry_id in range(64, 96):
             assert await bookie.add(7, entry_id, b"others") == Status.OK
             assert await bookie.read(7, entry_id) == b"others"
