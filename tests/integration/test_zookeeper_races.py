@@ -31,8 +31,8 @@ def number_of(value: LedgerMetadata) -> int:
     return int(value.custom["number"])
 
 
-def with_number(value: LedgerMetadata, number: int) -> LedgerMetadata:
-    return replace(value, custom={"number": str(number).encode()})
+def with_number(value: LedgerMetadata, number: int, by: int = 0) -> LedgerMetadata:
+    return replace(value, custom={"number": str(number).encode(), "by": str(by).encode()})
 
 
 class Client(threading.Thread):
@@ -66,7 +66,8 @@ class Client(threading.Thread):
         if number_of(read.metadata) != read.version:
             self.problems.append(f"version {read.version} says {number_of(read.metadata)}")
         try:
-            value = with_number(read.metadata, read.version + 1)
+            # Signed: after a lost answer a client knows its change by its content, and takes an equal one for its own.
+            value = with_number(read.metadata, read.version + 1, self._number)
             version = self._store.update_ledger(ledger_id, value, read.version)
         except (MetadataConflict, MetadataUnavailable) as error:
             if error.outcome == "unknown":
