@@ -218,7 +218,8 @@ class Outages:
                     waiting += 1
             # One may meet the moment between a segment's making and its own look at it, and waits then.
             report.counts["waiting_readers"] += waiting
-            if waiting == len(flows):
+            # All of them may, once; never in both outages.
+            if report.counts["waiting_readers"] == 2 * len(flows):
                 report.lose([f"{flow.name}: {flow.received} are read" for flow in flows], how)
         finally:
             await end()
