@@ -6,7 +6,7 @@ One call for each table of entries, without the interpreter lock, however many e
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastbk.native._client import ffi, lib
@@ -52,13 +52,6 @@ def fill(
         status = lib.fbk_client_entry_columns(columns, data, len(data), words, count)
         check(status, "columns of entries")
     kept.clear()
-
-
-def joined(tables: Sequence[Table], rows: int, size_bytes: int) -> bytearray:
-    """Return the data of all entries, one behind the other; `size_bytes`: what it is together."""
-    values = bytearray(size_bytes)
-    fill(tables, rows, values=values)
-    return values
 
 
 def _memory(columns: Any, name: str, buffer: object, kind: str, items: int) -> Any:  # noqa: ANN401 -- cffi's
