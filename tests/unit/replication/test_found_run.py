@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType, make_entry
 from fastbk.native.client_codec import LedgerCodec
-from fastbk.native.entry_columns import Table, fill, joined
+from fastbk.native.entry_columns import Table, fill
 from fastbk.native.ffi import NativeFullError
 from fastbk.replication.actions import Found
 from fastbk.replication.found_run import FoundRun, run_of, size_bytes_of
@@ -75,7 +75,9 @@ def test_columns_hold_what_the_runs_do(parts: list[list[bytes]]) -> None:
     assert bytes(values) == b"".join(datas)
     cut = [bytes(values[a:b]) for a, b in itertools.pairwise(offsets)]
     assert cut == datas
-    assert joined(tables, rows, len(values)) == values
+    alone = bytearray(len(values))
+    fill(tables, rows, values=alone)
+    assert alone == values
 
 
 def test_columns_that_are_too_small_and_tables_that_lie_are_refused() -> None:
@@ -86,9 +88,9 @@ def test_columns_that_are_too_small_and_tables_that_lie_are_refused() -> None:
     with pytest.raises(NativeFullError):
         fill([table], 1, ids=array("q", [0]))
     with pytest.raises(NativeFullError):
-        joined([table], 2, 6)
+        fill([table], 2, values=bytearray(6))
     for word, lie in ((3, -1), (3, len(run.data)), (4, -1), (4, len(run.data)), (4, 2**62)):
         words = array("q", run.words)
         words[word] = lie
         with pytest.raises(ProtocolError):
-            joined([Table(run.data, words)], 2, 7)
+            fill([Table(run.data, words)], 2, values=bytearray(7))
