@@ -115,6 +115,7 @@ def _run(
     ]
     if not stretches:
         return []
+    claim.check()
     number, counted = claim.number, {number for number, _ in lines_before}
     for name in names_in(spark, f"{to}/records"):
         if (left := _number_of(name)) and left < number and left not in counted:

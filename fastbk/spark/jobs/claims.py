@@ -1,9 +1,12 @@
 """One run at a time in a place, whatever file system it is on: a file for each run that is under way, with its owner.
 
     <place>/claims/run=<n>     who has run <n>: made exclusively when it begins, deleted when it ends
+    <place>/claims/past=<n>    numbers up to <n> are used up, though nothing of them is there: somebody may still write
 
-A run's number is the claim's and is never used again, so two runs have no folder in common, also where one of them was
-given up by mistake. A claim whose process is dead is passed by where this can be known: on the machine it ran on.
+A run's number is the claim's. That of a run which did not end by itself is never used again, so two runs have no folder
+in common, also where one of them was given up by mistake. A claim whose processes are dead is passed by where this can
+be known: on the machine it ran on. On a store that does not create exclusively a later claim replaces one of the same
+moment; whoever had that one finds another's text in it and stops (`Claim.check`).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES_MAX = 10
-_RUN = "run="
+_RUN, _PAST = "run=", "past="
 
 
 class Files(Protocol):
@@ -145,6 +148,8 @@ class Owner:
 
     Attributes:
         who: for people. pid, started: of the process, where processes have numbers as on `machine`.
+        java, java_started: of the one that runs Spark for it, which ends, and stops writing, a moment later; 0: none.
+        token: of this claim alone.
     """
 
     who: str
@@ -152,6 +157,9 @@ class Owner:
     pid: int
     started: str
     began_at: str
+    java: int = 0
+    java_started: str = ""
+    token: str = ""
 
     @classmethod
     def this(cls) -> Owner:
@@ -159,7 +167,9 @@ class Owner:
         pid = os.getpid()
         now = datetime.now(UTC).isoformat(timespec="seconds")
         who = f"process {pid} on {socket.gethostname()}"
-        return cls(who, _machine(), pid, _started(pid) or "", now)
+        java, token = _java(), secrets.token_hex(8)
+        java_started = _started(java) if java else None
+        return cls(who, _machine(), pid, _started(pid) or "", now, java, java_started or "", token)
 
     @classmethod
     def of(cls, text: str) -> Owner:
@@ -175,14 +185,24 @@ class Owner:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is known to be gone."""
-        return self.machine == _machine() and _started(self.pid) != self.started
+        """Whether its processes are known to be gone."""
+        if self.machine != _machine() or _started(self.pid) == self.started:
+            return False
+        return not self.java or _started(self.java) != self.java_started
 
 
 def _machine() -> str:
     """Return what processes have in common that see each other by the same numbers, until the machine ends."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _java() -> int:
+    """Return the process that runs Spark for this one; 0: none does."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    return 0 if gateway is None else int(gateway.jvm.java.lang.ProcessHandle.current().pid())
 
 
 def _started(pid: int) -> str | None:
@@ -196,15 +216,21 @@ def _started(pid: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A run that is this process's own."""
+    """A run that is this process's own. `passed`: the highest number of a run that did not end by itself; 0: none."""
 
     number: int
+    passed: int
     _files: Files
+    _text: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the claim is still this process's."""
+        return self._files.read(_name(self.number)) == self._text
 
     def check(self) -> None:
         """Raise StorageError if somebody took the place over."""
-        numbers = _numbers(self._files)
-        if self.number not in numbers or max(numbers) > self.number:
+        if not self.is_there or max(_numbers(self._files)) > self.number:
             raise StorageError(
                 f"run {self.number} does not count: another run has taken the place over"
             )
@@ -222,12 +248,15 @@ def claimed(
     try:
         yield claim
     finally:
-        files.delete(_name(claim.number))
+        if claim.is_there:
+            if claim.passed and claim.passed > last_number():
+                files.create(_name(claim.passed, _PAST), "")
+            files.delete(_name(claim.number))
 
 
 def _made(files: Files, last_number: Callable[[], int], *, take_over: bool) -> Claim:
     for _ in range(TRIES_MAX):
-        others = _numbers(files)
+        others, past = _numbers(files), _numbers(files, _PAST)
         for number in others:
             text = files.read(_name(number))
             if text is None or take_over or Owner.of(text).is_dead:
@@ -237,22 +266,25 @@ def _made(files: Files, last_number: Callable[[], int], *, take_over: bool) -> C
                 f"run {number} of {owner.who} has this place since {owner.began_at}: wait for it, or, if it is dead,"
                 " take its place: --take-over"
             )
-        number = 1 + max([last_number(), *others])
-        if not files.create(_name(number), Owner.this().text()):
-            continue  # somebody was faster, and is seen the next time
-        if last_number() >= number:  # ran from its beginning to its end since we looked
-            files.delete(_name(number))
+        passed = max([*others, *past], default=0)
+        claim = Claim(1 + max(last_number(), passed), passed, files, Owner.this().text())
+        if not files.create(_name(claim.number), claim._text) or not claim.is_there:
+            continue  # somebody was faster, or later, and is seen the next time
+        if last_number() >= claim.number:  # ran from its beginning to its end since we looked
+            files.delete(_name(claim.number))
             continue
         for other in others:
             files.delete(_name(other))
-        return Claim(number, files)
+        for other in past:
+            files.delete(_name(other, _PAST))
+        return claim
     raise ConfigError("other runs begin here all the time: run this one again")
 
 
-def _numbers(files: Files) -> list[int]:
-    names = [one.removeprefix(_RUN) for one in files.names() if one.startswith(_RUN)]
+def _numbers(files: Files, kind: str = _RUN) -> list[int]:
+    names = [one.removeprefix(kind) for one in files.names() if one.startswith(kind)]
     return sorted(int(one) for one in names if one.isdigit())
 
 
-def _name(number: int) -> str:
-    return f"{_RUN}{number:06}"
+def _name(number: int, kind: str = _RUN) -> str:
+    return f"{kind}{number:06}"

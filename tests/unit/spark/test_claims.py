@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,69 @@ def test_a_run_that_came_and_went_meanwhile_keeps_its_number(files: LocalFiles) 
     answers = iter([0, 1, 1, 1])
     with claimed(files, lambda: next(answers)) as claim:
         assert claim.number == 2 and files.names() == ["run=000002"]
+
+
+def test_a_number_is_not_used_again_while_its_run_may_still_write(files: LocalFiles) -> None:
+    """Also where the run that took the place over has left nothing of a higher number."""
+    with claimed(files, lambda: 0) as first:
+        with claimed(files, lambda: 0, take_over=True) as second:
+            assert (first.number, second.number) == (1, 2)
+        for _ in range(2):
+            with claimed(files, lambda: 0) as third:
+                assert third.number == 2
+                with pytest.raises(StorageError, match="run 1 does not count"):
+                    first.check()
+    with claimed(files, lambda: 0) as fourth:
+        assert fourth.number == 2
+    # As soon as something of a higher number is there, nothing else has to say so.
+    left = iter([0, 0, 2])
+    with claimed(files, lambda: next(left)):
+        pass
+    assert files.names() == []
+
+
+def test_an_owner_whose_spark_is_not_gone_is_not_dead(files: LocalFiles) -> None:
+    """Spark's process ends a moment after the one that started it was killed, and writes what it was told."""
+    spark = subprocess.Popen(["sleep", "300"])
+    try:
+        of_spark = Path(f"/proc/{spark.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        gone = replace(Owner.this(), pid=1 << 22, java=spark.pid, java_started=of_spark)
+        assert files.create("run=000001", gone.text())
+        with pytest.raises(ConfigError, match="run 1 of process"):
+            claimed(files, lambda: 0).__enter__()
+    finally:
+        spark.kill()
+        spark.wait()
+    with claimed(files, lambda: 0) as claim:
+        assert claim.number == 2
+
+
+class LastWins(LocalFiles):
+    """A store as there are some: a file that is there is replaced, and nobody is told."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.meanwhile: list[str] = []
+
+    def create(self, name: str, text: str) -> bool:
+        """As Files says, without its promise; then what another client writes."""
+        for one in (text, *self.meanwhile):
+            self.delete(name)
+            assert super().create(name, one)
+        self.meanwhile = []
+        return True
+
+
+def test_where_creation_is_not_exclusive_the_later_claim_counts(tmp_path: Path) -> None:
+    files = LastWins(tmp_path / "claims")
+    other = Owner("process 1 on elsewhere", "another machine", 1, "5", "then").text()
+    files.meanwhile = [other]
+    with pytest.raises(ConfigError, match="run 1 of process 1 on elsewhere"):
+        claimed(files, lambda: 0).__enter__()
+    files.delete("run=000001")
+    with ExitStack() as stack:
+        claim = stack.enter_context(claimed(files, lambda: 0))
+        files.create("run=000001", other)  # after this one has looked
+        with pytest.raises(StorageError, match="run 1 does not count"):
+            claim.check()
+    assert files.read("run=000001") == other
