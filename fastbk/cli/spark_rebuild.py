@@ -49,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-scratch", action="store_true",
         help="replay all that the stream has, whatever was made of it before",
     )  # fmt: skip
+    parser.add_argument(
+        "--take-over", action="store_true",
+        help="the run that has the place is dead: take its place",
+    )  # fmt: skip
 
 
 def check(options: argparse.Namespace) -> None:
@@ -60,7 +64,7 @@ def run(spark: SparkSession, uri: str, options: argparse.Namespace) -> int:
     """Bring the state up to date."""
     from fastbk.spark.jobs import rebuild
 
-    line = rebuild.run(spark, uri, _plan_of(options), say=note)
+    line = rebuild.run(spark, uri, _plan_of(options), take_over=options.take_over, say=note)
     if options.json:
         print_json(asdict(line))
     elif line.version == 0:

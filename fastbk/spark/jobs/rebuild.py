@@ -2,11 +2,12 @@
 
     <to>/state/version=<n>/*.parquet     key, seq, timestamp, value of each key's last change
     <to>/manifest/version=<n>/*.json     up to where the stream is in it, what was counted, how it was made
+    <to>/claims/run=<n>                  whose version <n> is, while it is being made (claims.py)
 
 A run reads what is new since the last version, reduces it part by part, then by key together with that version, and
-writes the next one. Its manifest comes last and is what makes a version count: a run that was cut off is done anew
-under its number. One run at a time. All counts come out of the pass that writes, summed behind the shuffle, so a task
-that is run again counts once.
+writes another one, whose number is its claim's: higher than any before, but not always by one. Its manifest comes last
+and is what makes a version count: what a run that was cut off has left is deleted by the next. All counts come out of
+the pass that writes, summed behind the shuffle, so a task that is run again counts once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from fastbk.errors import ConfigError, DataLost, StorageError
+from fastbk.spark.jobs.claims import Claim, claimed, files_of
 from fastbk.spark.jobs.places import delete, names_in
 from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, Line, Plan
 from fastbk.spark.looking import Cluster, Now
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 VERSIONS_KEPT = 2
 """The last one, and the one before, which somebody may be reading."""
+FINISHED = "_SUCCESS"
+"""What Spark leaves in a folder when all of it is written."""
 
 
 def run(
@@ -41,25 +45,40 @@ def run(
     uri: str | None,
     plan: Plan,
     *,
+    take_over: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Line:
     """Bring the state up to what is published now; return the manifest's line, the last one if nothing is new.
 
     A stream that has no records yet makes no version; the line is one of version 0, which is written nowhere.
-    Raises ConfigError: wrong options, other ones than this state was made with, records that do not fit them;
-    StreamNotFound; DataLost where the stream lacks what the state would need; StorageError if not every record was
-    counted once (the version does not count).
+    take_over: another run that has the place is dead, or may fail. Raises ConfigError: wrong options, other ones than
+    this state was made with, records that do not fit them, another run that has the place; StreamNotFound; DataLost
+    where the stream lacks what the state would need; StorageError if not every record was counted once, or another run
+    took the place over (the version does not count).
     """
     table_schema = plan.value_schema()
+    claims = files_of(spark, f"{plan.to}/claims")
+    with claimed(claims, lambda: _last_number(spark, plan.to), take_over=take_over) as claim:
+        return _run(spark, uri, plan, table_schema, claim, say)
+
+
+def _run(
+    spark: SparkSession,
+    uri: str | None,
+    plan: Plan,
+    table_schema: StructType | None,
+    claim: Claim,
+    say: Callable[[str], None],
+) -> Line:
     options = {"stream": plan.stream} if uri is None else {"stream": plan.stream, "metadata": uri}
     cluster = Cluster(read_options(options, streaming=False))
     now = cluster.now(plan.stream)
     last = last_line(spark, plan.to)
-    number = 1 if last is None else last.version + 1
+    number = claim.number
     before = None if plan.from_scratch else last
     wanted = _wanted(plan, now, before, number)
     if wanted.records == 0 and before is not None:
-        _sweep(spark, plan.to, before.version)
+        _sweep(spark, plan.to, number)
         return before
     if wanted.records == 0:
         if last is not None:
@@ -79,16 +98,18 @@ def run(
     rows = changes(reader.load(), plan, table_schema)
     if before is not None:
         kept = _table(spark, plan.to, before).withColumns(dict.fromkeys(_COUNTED, f.lit(0)))
-        rows = rows.unionByName(kept)
-    line = _written(spark, rows, plan, wanted)
+        rows = rows.unionByName(kept.withColumn("kept", (~f.col("deleted")).cast("int")))
+    claim.check()
+    line = _written(spark, rows, plan, wanted, before)
     say(f"version {number}: {line.keys:,} keys written")
+    claim.check()
     made = spark.createDataFrame([tuple(asdict(line).values())], LINE)
     made.coalesce(1).write.mode("overwrite").json(f"{plan.to}/manifest/version={number:06}")
     _sweep(spark, plan.to, number)
     return line
 
 
-_COUNTED = ("records", "keyless", "corrupt", "unordered")
+_COUNTED = ("records", "keyless", "corrupt", "unordered", "kept")
 """Columns of 0 or 1 beside each change, summed by key."""
 
 
@@ -122,6 +143,7 @@ def changes(rows: DataFrame, plan: Plan, value_schema: StructType | None) -> Dat
         key.isNull().cast("int").alias("keyless"),
         corrupt.cast("int").alias("corrupt"),
         order.isNull().cast("int").alias("unordered"),
+        f.lit(0).alias("kept"),
     )
 
 
@@ -129,7 +151,9 @@ def _field(path: str) -> Column:
     return f.col(".".join(f"`{name}`" for name in ("parsed", *path.split("."))))
 
 
-def _written(spark: SparkSession, rows: DataFrame, plan: Plan, wanted: Line) -> Line:
+def _written(
+    spark: SparkSession, rows: DataFrame, plan: Plan, wanted: Line, before: Line | None
+) -> Line:
     """Write the version of these changes and the rows of the version before; return its line. Raises as run."""
     is_new = f.col("records") == 1
     sums = [f.sum(name).alias(name) for name in _COUNTED]
@@ -163,7 +187,7 @@ def _written(spark: SparkSession, rows: DataFrame, plan: Plan, wanted: Line) -> 
     place = f"{plan.to}/state/version={wanted.version:06}"
     state.write.mode("overwrite").format(plan.format).save(place)
     counts = seen.get
-    _check(counts, plan, wanted)
+    _check(counts, plan, wanted, before)
     line = replace(
         wanted,
         keys=counts["keys"],
@@ -181,8 +205,13 @@ def _written(spark: SparkSession, rows: DataFrame, plan: Plan, wanted: Line) -> 
     return line
 
 
-def _check(counts: dict[str, Any], plan: Plan, wanted: Line) -> None:
+def _check(counts: dict[str, Any], plan: Plan, wanted: Line, before: Line | None) -> None:
     """Raise for what was counted and is not as it should be; the version has no manifest yet."""
+    if before is not None and counts["kept"] != before.keys:
+        raise StorageError(
+            f"version {before.version} in {plan.to} was made with {before.keys} keys and has {counts['kept']} now, so"
+            " its files are not all there, or others, too: --from-scratch makes it anew of what the stream has now"
+        )
     found = (counts["records"], counts["first_seq"], counts["last_seq"])
     if found != (wanted.records, wanted.first_seq, wanted.end_seq - 1):
         records, first, last = found
@@ -274,13 +303,16 @@ def state_of(spark: SparkSession, to: str) -> DataFrame:
 
 def last_line(spark: SparkSession, to: str) -> Line | None:
     """Return the line of the last version that counts, None if there is none."""
+    return max(_lines(spark, to), key=lambda one: one.version, default=None)
+
+
+def _lines(spark: SparkSession, to: str) -> list[Line]:
     try:
         found = spark.read.schema(LINE).json(f"{to}/manifest/*").collect()
     except AnalysisException:  # no such path
-        return None
+        return []
     names = Line.__dataclass_fields__
-    lines = [Line(**{name: row[name] for name in names}) for row in found]
-    return max(lines, key=lambda one: one.version, default=None)
+    return [Line(**{name: row[name] for name in names}) for row in found]
 
 
 def _table(spark: SparkSession, to: str, line: Line) -> DataFrame:
@@ -289,10 +321,30 @@ def _table(spark: SparkSession, to: str, line: Line) -> DataFrame:
     return spark.read.schema(schema).format(line.format).load(place)
 
 
-def _sweep(spark: SparkSession, to: str, version: int) -> None:
-    """Delete what is older than the versions that are kept; manifests first, so that none is without its rows."""
+def _last_number(spark: SparkSession, to: str) -> int:
+    """Return the highest number of what counts, and of what is not finished: who writes it may not be gone yet."""
+    counted = map(_number_of, names_in(spark, f"{to}/manifest"))
+    unfinished = [
+        _number_of(name)
+        for name in names_in(spark, f"{to}/state")
+        if FINISHED not in names_in(spark, f"{to}/state/{name}")
+    ]
+    return max([*counted, *unfinished], default=0)
+
+
+def _number_of(name: str) -> int:
+    """Return the version whose folder is called so; 0: of none."""
+    number = name.removeprefix("version=")
+    return int(number) if number != name and number.isdigit() else 0
+
+
+def _sweep(spark: SparkSession, to: str, number: int) -> None:
+    """Delete what is before `number` and is none of the last versions that count.
+
+    Manifests first, so that none is without its rows.
+    """
+    kept = sorted(line.version for line in _lines(spark, to))[-VERSIONS_KEPT:]
     for folder in ("manifest", "state"):
         for name in names_in(spark, f"{to}/{folder}"):
-            number = name.removeprefix("version=")
-            if number != name and number.isdigit() and int(number) <= version - VERSIONS_KEPT:
+            if 0 < _number_of(name) < number and _number_of(name) not in kept:
                 delete(spark, f"{to}/{folder}/{name}")

@@ -1,0 +1,147 @@
+"""Rebuilds that are not left alone: two runs at once, runs that are killed or taken over, files that are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import fastbk.sync
+from fastbk.errors import ConfigError, StorageError
+from fastbk.spark.jobs import rebuild
+from fastbk.spark.jobs.rebuild_plan import Line, Plan
+from fastbk.stream.blocking import BlockingStream
+from fastbk.testing import LocalCluster
+from tests.fixtures.spark import SETTINGS, patiently
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).parents[2]
+
+KILLED = """
+import os, signal, sys
+from fastbk.spark.jobs import rebuild
+from fastbk.spark.jobs.rebuild_plan import Plan
+from fastbk.spark.session import session
+
+def say(line):
+    if "written" in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+uri, stream, to, *settings = sys.argv[1:]
+made = session("killed", "local[1]", **{name: value for name, value in (one.split("=", 1) for one in settings)})
+rebuild.run(made, uri, Plan(stream=stream, to=to), say=say)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as made:
+        yield made
+
+
+class Place:
+    """A stream of changes, and the place of its state."""
+
+    def __init__(self, spark: SparkSession, uri: str, stream: BlockingStream, to: Path) -> None:
+        self.uri, self.stream, self.to = uri, stream, to
+        self.plan = Plan(stream=stream.path, to=str(to))
+        self._spark = spark
+
+    def append(self, first: int, count: int) -> None:
+        with self.stream.writer() as writer:
+            for at in range(first, first + count):
+                writer.append(b"%d" % at, key=b"k%d" % (at % 50)).result()
+
+    def run(self, **options: object) -> Line:
+        return patiently(lambda: rebuild.run(self._spark, self.uri, self.plan, **options))
+
+    def state(self) -> dict[bytes, int]:
+        rows = rebuild.state_of(self._spark, self.plan.to).collect()
+        assert len({row.key for row in rows}) == len(rows)
+        return {bytes(row.key): int(bytes(row.value)) for row in rows}
+
+    def folders(self, kind: str) -> list[int]:
+        names = [one.name for one in (self.to / kind).iterdir()]
+        return sorted(int(one.removeprefix("version=")) for one in names)
+
+
+@pytest.fixture
+def place(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Place]:
+    with fastbk.sync.connect(cluster.metadata_uri) as client:
+        namespace = client.namespace(request.node.originalname)
+        namespace.create()
+        stream = namespace.create_stream("changes")
+        yield Place(spark, cluster.metadata_uri, stream, tmp_path / "state")
+
+
+def test_a_second_run_is_refused_and_one_that_was_taken_over_does_not_count(place: Place) -> None:
+    place.append(0, 60)
+    seen: list[Line] = []
+
+    def meanwhile(line: str) -> None:
+        if "new records" in line:
+            with pytest.raises(ConfigError, match=r"run 1 of process \d+ on .* --take-over"):
+                place.run()
+            assert not (place.to / "state").exists()
+        else:
+            seen.append(place.run(take_over=True))
+
+    with pytest.raises(StorageError, match="run 1 does not count"):
+        place.run(say=meanwhile)
+    assert [one.version for one in seen] == [2]
+    assert place.folders("manifest") == [2]
+    assert place.state() == {b"k%d" % (at % 50): at for at in range(10, 60)}
+    # What the other one wrote is swept away by the next that writes, or has nothing to do.
+    assert place.run() == seen[0]
+    assert place.folders("state") == [2] and list((place.to / "claims").iterdir()) == []
+
+
+def test_a_run_that_was_killed_leaves_nothing_that_counts(place: Place, tmp_path: Path) -> None:
+    place.append(0, 60)
+    first = place.run()
+    place.append(60, 30)
+    settings = {**SETTINGS, "spark.local.dir": str(tmp_path / "local")}
+    killed = subprocess.Popen(
+        [sys.executable, "-c", KILLED, place.uri, place.plan.stream, place.plan.to]
+        + [f"{name}={value}" for name, value in settings.items()],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    _, said = killed.communicate(timeout=200)  # ends with its Spark, which has the other end
+    assert killed.returncode == -signal.SIGKILL, said.decode()
+    assert place.folders("state") == [1, 2] and place.folders("manifest") == [1]
+    assert [one.name for one in (place.to / "claims").iterdir()] == ["run=000002"]
+    assert place.state() == {b"k%d" % (at % 50): at for at in range(10, 60)}
+
+    place.append(90, 20)
+    second = place.run()
+    assert (second.version, second.first_seq, second.records) == (3, first.end_seq, 50)
+    assert place.state() == {b"k%d" % (at % 50): at for at in range(60, 110)}
+    # Two versions count, though their numbers are not neighbours; the folder between them does not.
+    assert place.folders("state") == place.folders("manifest") == [1, 3]
+    place.append(110, 1)
+    assert place.run().version == 4
+    assert place.folders("state") == place.folders("manifest") == [3, 4]
+
+
+def test_a_version_whose_files_are_not_all_there_is_not_gone_on_from(place: Place) -> None:
+    place.append(0, 60)
+    place.run()
+    largest = max((place.to / "state").rglob("*.parquet"), key=lambda one: one.stat().st_size)
+    largest.unlink()
+    place.append(60, 10)
+    with pytest.raises(StorageError, match=r"was made with 50 keys and has \d+ now"):
+        place.run()
+    assert place.folders("manifest") == [1]
+    place.plan = Plan(stream=place.plan.stream, to=place.plan.to, from_scratch=True)
+    place.run()
+    assert place.state() == {b"k%d" % (at % 50): at for at in range(20, 70)}
