@@ -10,10 +10,11 @@ from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Backoff, Pacing
-from fastbk.wire.statuses import Status, status_name
+from fastbk.wire.statuses import Status, status_text
 
 Range = tuple[EntryId, EntryId]
 
+DAMAGED = "damaged: what the bookie shows fails its digest"
 BAD_RANGES_MAX = 256
 """So many are told before the next are looked for."""
 STRIDE_MAX = 256
@@ -106,14 +107,14 @@ class LookAtCopies(Procedure[None]):
         """Return up to which id an answer says what there is, and why nothing else is there."""
         if found:
             self._stride = 1
-            return found[-1].entry_id, "not there"
+            return found[-1].entry_id, status_text(Status.NO_ENTRY)
         if outcome.status in ABSENT_STATUSES:
-            return max(self._last, self._through), status_name(outcome.status)
+            return max(self._last, self._through), status_text(outcome.status)
         if outcome.status == Status.OK and not outcome.damaged and outcome.next_entry_id > self._at:
-            return outcome.next_entry_id - 1, "not there"
+            return outcome.next_entry_id - 1, status_text(Status.NO_ENTRY)
         # Something there can't be shown, and hides how far: ever more ids are taken for bad.
         stride, self._stride = self._stride, min(self._stride_max, 2 * self._stride)
-        said = "damaged" if outcome.status == Status.OK else status_name(outcome.status)
+        said = DAMAGED if outcome.status == Status.OK else status_text(outcome.status)
         return self._at + stride - 1, said
 
     def _take(self, shown: Mapping[EntryId, Found], told: EntryId, reason: str) -> None:
@@ -152,4 +153,4 @@ class LookAtCopies(Procedure[None]):
 
 
 def _busy(bookie_id: BookieId, reply: Reply) -> Error:
-    return Error(f"bookie {bookie_id} does not answer: {status_name(reply.status)}", retryable=True)
+    return Error(f"bookie {bookie_id} does not answer: {status_text(reply.status)}", retryable=True)

@@ -25,6 +25,25 @@ class Status(enum.IntEnum):
     IO_ERROR = 30
 
 
+_FOR_PEOPLE = {
+    Status.NOT_READY: "not ready yet",
+    Status.NO_LEDGER: "not there, nor anything of its ledger",
+    Status.NO_ENTRY: "not there",
+    Status.CANNOT_TELL: "damaged or lost: the bookie cannot show it, nor say that it never had it",
+    Status.UNAUTHORIZED: "of a ledger with another password there",
+    Status.TOO_MANY_REQUESTS: "too many requests",
+    Status.IO_ERROR: "not to be read: the bookie's disk failed",
+}
+
+
+def status_text(status: int) -> str:
+    """Return what a report says of a copy that a bookie was asked for and answered with this."""
+    try:
+        return _FOR_PEOPLE[Status(status)]
+    except (KeyError, ValueError):
+        return f"not shown: {status_name(status)}"
+
+
 def status_name(status: int) -> str:
     """Return a status's name, or its number when this version does not know it."""
     try:

@@ -50,6 +50,8 @@ async def test_every_copy_is_read_and_damage_is_named() -> None:
         spans = ("entry 0", "entries 7..8", "entry 150", f"entry {ENTRIES - 1}")
         assert named == {f"ledger {ledger_id}, {span}" for span in spans}
         assert all(line.startswith(f"{sick.name}: ") for line in answer["findings"])
+        said_of_it = "damaged or lost: the bookie cannot show it, nor say that it never had it"
+        assert all(line.endswith(f": {said_of_it}") for line in answer["findings"])
 
         code, _, said = await asyncio.to_thread(fastbk_cli, uri, "ledger", "audit", "987654")
         assert code == 1

@@ -90,6 +90,24 @@ def test_what_is_not_shown_is_named_and_nothing_else(
             assert sum(one.size_bytes for one in copies) == sum(len(data_of(n)) for n in good)
 
 
+def test_why_a_copy_is_not_shown_is_said_for_people(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2), 20)
+    sick.rotten = {3}
+    del sick.entries[9]
+    lost = "damaged or lost: the bookie cannot show it, nor say that it never had it"
+    for limbo, said in ((False, "not there"), (True, lost)):
+        sick.limbo = limbo
+        found = audit(world, rng, 0, 20, read_entries_max=1)
+        (asked,) = (one for one in found.copies if one.bookie_id == SICK)
+        assert asked.bad == [(3, 3, lost), (9, 9, said)]
+    sick.limbo = False
+    for status in Status:
+        sick.read_status = status
+        for copies in audit(world, rng, 0, 20, patience_s=0.5).copies:
+            for text in (copies.error, *(why for _, _, why in copies.bad)):
+                assert "CANNOT_TELL" not in text and not text.startswith(status.name)
+
+
 def test_good_copies_of_something_else_are_named_with_who_agrees(rng: random.Random) -> None:
     world, sick = world_of(metadata_of(3, 3, 2), 20)
     sick.entries[7] = entry_of(7)._replace(data=b"another")
