@@ -62,7 +62,7 @@ struct fbk_index_worker {
     uint64_t reply_published;
     uint64_t rung;             /* last ticket its bell was rung for */
     int32_t bell_fd;
-    bool blocked;              /* its next request or answer waits for room or for a job */
+    bool blocked;              /* in this round its next request or answer found no room, or no job */
 };
 
 /* A record of which some entry has to be compared with what is stored. */

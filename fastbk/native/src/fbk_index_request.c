@@ -294,7 +294,6 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t written)
 {
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t end_bytes = index->encoded_bytes + BYTES_A_RING_MAX;
-    worker->blocked = false;
     uint32_t now_us = written != worker->request_position ? (uint32_t)(fbk_now_ns() / 1000) : 0;
     for (uint32_t n = 0; n < REQUESTS_A_RING_MAX && index->encoded_bytes < end_bytes; n++) {
         struct fbk_record record;

@@ -29,6 +29,9 @@ work(struct fbk_index *index, uint64_t *through)
 {
     uint64_t written[FBK_WORKERS_MAX];
     bool any_requests;
+    /* What found no room says so again in this round, or has found some: nobody else would take it back. */
+    for (uint32_t w = 0; w < index->options.worker_count; w++)
+        index->workers[w].blocked = false;
     look_at_requests(index, written, &any_requests);
     *through = fbk_cursor_load_before_sleep(&index->journal->published);
     int32_t left = fbk_index_take(index, *through, TAKE_BYTES);

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
-from tests.fixtures.index_rig import ADD, ADD_BATCH, OK, RECOVERY
+from tests.fixtures.index_rig import ADD, ADD_BATCH, OK, RECOVERY, IndexRig
 from tests.fixtures.storage_rig import Book, Life, format_disk
 
 
@@ -46,7 +46,9 @@ def test_a_fence_waits_for_normal_adds_before_it_that_are_looked_at(life: Life, 
     fences = [life.rig.fence(1, entry_id).request_id for entry_id in (9, -1, 5)]
     other = life.rig.fence(2).request_id
     commit(life)
-    assert [each.request_id for each in life.rig.answers()] == [other], "only that one is free to go"
+    assert [each.request_id for each in life.rig.answers()] == [other], (
+        "only that one is free to go"
+    )
     for _ in range(20):
         life.index_step()
     answers = life.rig.answers()
@@ -64,3 +66,21 @@ def test_a_fence_does_not_wait_for_recovery_adds(life: Life) -> None:
     fence = life.rig.fence(1, 9).request_id
     commit(life)
     assert [each.request_id for each in life.rig.answers()] == [fence]
+
+
+def test_a_ring_that_fences_have_filled_is_forgotten_once_it_is_read() -> None:
+    """Nobody asks anything more: the index sleeps, and a drain believes that it is done."""
+    rig = IndexRig()
+    try:
+        rig.add(1, 0, bytes(60_000))
+        rig.publish()
+        for _ in range(20):
+            rig.fence(1, 0)
+        rig.publish()
+        found = 0
+        while found < 20:
+            rig.run(1)
+            found += len(rig.answers())
+        rig.settle()
+    finally:
+        rig.close()
