@@ -289,6 +289,19 @@ bool fbk_index_checks_hold(const struct fbk_index *index, int64_t ledger_id);
 void fbk_index_checks_free(struct fbk_index *index);
 
 /* ------------------------------------------------------------------ fbk_index_reply.c */
+/* Has it been drained?  Nobody waits for its answers any more. */
+static inline bool
+fbk_index_is_gone(const struct fbk_index_worker *worker)
+{
+    return fbk_cursor_load(&worker->segment->reply_consumed) == FBK_CONSUMER_GONE;
+}
+/* What is in its reply ring. */
+static inline uint64_t
+fbk_index_unread_bytes(const struct fbk_index_worker *worker)
+{
+    uint64_t consumed = fbk_cursor_load(&worker->segment->reply_consumed);
+    return consumed == FBK_CONSUMER_GONE ? 0 : worker->reply_position - consumed;
+}
 /* Where to encode a frame of up to frame_bytes; NULL when the worker's reply ring has no room now. */
 uint8_t *fbk_index_reply_begin(struct fbk_index *index, uint32_t worker, uint64_t frame_bytes);
 void fbk_index_reply_end(struct fbk_index *index, const struct fbk_asker *asker, uint32_t frame_bytes, uint32_t status);

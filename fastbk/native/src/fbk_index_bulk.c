@@ -78,8 +78,7 @@ fbk_index_bulk_put(struct fbk_index *index, struct fbk_index_request *request, b
 static bool
 may_answer(const struct fbk_index *index, const struct fbk_index_request *request)
 {
-    const struct fbk_index_worker *worker = &index->workers[request->asker.worker];
-    return worker->reply_position - fbk_cursor_load(&worker->segment->reply_consumed) < BACKLOG_BYTES;
+    return fbk_index_unread_bytes(&index->workers[request->asker.worker]) < BACKLOG_BYTES;
 }
 
 /* Runs requests of one flow while it has a quota.  False: its first one has to wait. */

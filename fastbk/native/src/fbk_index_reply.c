@@ -8,8 +8,7 @@ fbk_index_reply_begin(struct fbk_index *index, uint32_t w, uint64_t frame_bytes)
 {
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t needed = sizeof(struct fbk_reply) + fbk_round_up(frame_bytes, 8);
-    uint64_t consumed = fbk_cursor_load(&worker->segment->reply_consumed);
-    uint64_t waiting = worker->reply_position - consumed;
+    uint64_t waiting = fbk_index_unread_bytes(worker);
     /* A cursor that can't be: as good as a ring that stays full; the worker is broken and its supervisor sees it. */
     if (FBK_UNLIKELY(waiting > worker->reply_ring.size_bytes || worker->reply_ring.size_bytes - waiting < needed)) {
         worker->blocked = true;

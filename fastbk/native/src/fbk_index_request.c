@@ -104,6 +104,9 @@ fbk_index_request_ready(struct fbk_index *index, struct fbk_index_request *reque
 int32_t
 fbk_index_request_run(struct fbk_index *index, struct fbk_index_request *request)
 {
+    /* A drain would last for as long as the disk needs for what nobody reads. */
+    if (FBK_UNLIKELY(fbk_index_is_gone(&index->workers[request->asker.worker])))
+        return FBK_RAN_DONE;
     switch (request->asker.kind) {
     case FBK_KIND_READ_BATCH:
         return fbk_index_run_read_batch(index, request);

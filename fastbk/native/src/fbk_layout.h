@@ -152,7 +152,8 @@ struct fbk_sleeper {
 struct fbk_cursor {
     _Alignas(64) _Atomic uint64_t value;
 };
-/* What a consumer that was drained leaves in its descriptors_consumed and exceptions_consumed: wait for it no more. */
+/* What a consumer that was drained leaves in its descriptors_consumed, exceptions_consumed and reply_consumed: wait for it no
+ * more. */
 #define FBK_CONSUMER_GONE UINT64_MAX
 
 /* Written by the supervisor, and by gc. */

@@ -333,6 +333,8 @@ fbk_worker_leave(struct fbk_worker *worker)
         /* The journal reads the descriptors' cursor first. */
         fbk_cursor_publish(&segment->exceptions_consumed, FBK_CONSUMER_GONE);
         fbk_cursor_publish(&segment->descriptors_consumed, FBK_CONSUMER_GONE);
+        /* What closed connections asked for is still on its way: the index may be waiting for room for it. */
+        fbk_cursor_publish(&segment->reply_consumed, FBK_CONSUMER_GONE);
     }
 }
 

@@ -1,0 +1,59 @@
+"""The orderly stop of a bookie, whatever goes on: what is said of it, what it leaves, and that nothing keeps it."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from fastbk.devcluster import Bookie
+from fastbk.native.client_codec import put_read_batch
+from fastbk.testing import LocalCluster
+from fastbk.units import KIB, MIB
+from fastbk.wire.messages import MAGIC, Hello, encode_hello
+from fastbk.wire.statuses import Status
+from tests.fixtures.raw_bookie import raw_bookie
+
+SMALL = {"limits": {"frame_size_max": "2MiB"}, "network": {"reply_backlog_max": "4MiB"}}
+
+
+def events(bookie: Bookie) -> list[dict[str, object]]:
+    """Every line of its log."""
+    return [json.loads(line) for line in bookie.log_path.read_text().splitlines()]
+
+
+def assert_drained(bookie: Bookie) -> None:
+    """Nothing had to be cut short."""
+    names = [event["event"] for event in events(bookie)]
+    assert "bookie.draining" in names
+    assert "drain.timed_out" not in names, bookie.log_tail(20)
+    assert "drain.failed" not in names, bookie.log_tail(20)
+
+
+def ask_much(bookie: Bookie, ledger_id: int, count: int) -> socket.socket:
+    """A client that asks for a megabyte `count` times and reads nothing."""
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.settimeout(20)
+    deaf.connect(("127.0.0.1", bookie.port))
+    deaf.sendall(MAGIC + encode_hello(1, Hello()))
+    deaf.sendall(
+        b"".join(put_read_batch(n, ledger_id, 0, 63, 64, MIB) for n in range(10, 10 + count))
+    )
+    return deaf
+
+
+async def test_reads_that_nobody_waits_for_do_not_keep_a_bookie() -> None:
+    """A client that is gone, or reads nothing: what it asked for is still on its way when the worker leaves."""
+    async with LocalCluster(2, settings=SMALL) as cluster:
+        for number, bookie in enumerate(cluster.bookies):
+            raw = await raw_bookie(bookie)
+            for entry_id in range(64):
+                assert await raw.add(7, entry_id, bytes(64 * KIB)) == Status.OK
+            deaf = ask_much(bookie, 7, 400)
+            if number == 0:
+                deaf.close()
+            assert await raw.read(7, 0) == bytes(64 * KIB), "what was asked before is under way"
+            assert await cluster.stop_bookie_async(number) == 0
+            assert_drained(bookie)
+            deaf.close()
+            raw.close()

@@ -1,0 +1,119 @@
+"""A worker that was drained reads no answer any more: the index waits for it no more, and gets to its own drain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.index import IDLE
+from tests.fixtures.index_rig import CHECK, WORKER_REPLY_CONSUMED, IndexRig, Put
+from tests.fixtures.storage_rig import Book, Life, format_disk
+
+CONSUMER_GONE = 2**64 - 1
+ENTRY_BYTES = 60_000
+ENTRIES = 4
+ASKED = 40
+"""Ten times what the ring holds, and less than there are slots for."""
+CHECKS = 400
+"""Whose answers are short: more than the ring holds behind those of one read of each entry."""
+
+
+def leave(rig: IndexRig, worker: int = 0) -> None:
+    rig.workers[worker].put(WORKER_REPLY_CONSUMED, CONSUMER_GONE)
+
+
+def filled(**options: int) -> IndexRig:
+    rig = IndexRig(reply_bytes=1 << 18, **options)
+    for entry_id in range(ENTRIES):
+        rig.add(1, entry_id, bytes([entry_id]) * ENTRY_BYTES)
+    rig.publish()
+    rig.settle()
+    return rig
+
+
+def checks(rig: IndexRig) -> None:
+    for entry_id in range(ENTRIES):
+        rig.read(1, entry_id)
+    for n in range(CHECKS):
+        put = rig.add(1, n % ENTRIES, b"another")
+        rig.publish({put: CHECK})
+        rig.run()
+
+
+ASKS: dict[str, Callable[[IndexRig], object]] = {
+    "reads": lambda rig: [rig.read(1, n % ENTRIES) for n in range(ASKED)],
+    "batch reads": lambda rig: [rig.read_batch(1, 0) for _ in range(ASKED)],
+    "lists": lambda rig: [(rig.read(1, 0), rig.list_entries(1)) for _ in range(ASKED)],
+    "LACs": lambda rig: [rig.read_lac(1) for _ in range(ASKED)],
+    "fences": lambda rig: [(rig.fence(1, n % ENTRIES), rig.publish()) for n in range(ASKED)],
+    "checks": checks,
+}
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_what_waits_for_room_in_its_ring_is_let_go(kind: str) -> None:
+    rig = filled()
+    try:
+        ASKS[kind](rig)
+        rig.run(steps=50)
+        assert not rig.run() & IDLE, "the ring was never full"
+        leave(rig)
+        rig.settle()
+        assert rig.index.status.requests == 0
+    finally:
+        rig.close()
+
+
+def test_the_other_workers_get_their_answers() -> None:
+    rig = filled(worker_count=2)
+    try:
+        for n in range(ASKED):
+            rig.read(1, n % ENTRIES)
+        rig.run(steps=10)
+        leave(rig)
+        wanted: list[Put] = [rig.read(1, n % ENTRIES, worker=1) for n in range(ASKED)]
+        found: list[int] = []
+        while len(found) < ASKED:
+            rig.run(1)
+            found += [answer.request_id for answer in rig.answers(1)]
+        assert found == [put.request_id for put in wanted]
+    finally:
+        rig.close()
+
+
+def test_polls_that_come_due_later_are_let_go() -> None:
+    rig = filled()
+    try:
+        for _ in range(ASKED):
+            rig.read_lac(1, ENTRIES - 2, 60_000)
+        rig.settle()
+        assert rig.answers() == []
+        leave(rig)
+        rig.add(1, ENTRIES, bytes(ENTRY_BYTES))
+        rig.publish()
+        rig.settle()
+    finally:
+        rig.close()
+
+
+def test_disks_are_not_read_for_it() -> None:
+    """Three hundred batch reads of a megabyte each would keep a drain for as long as the disk needs for them."""
+    with FakeDisk() as fake:
+        format_disk(fake)
+        life = Life(fake, Book())
+        for n in range(60):
+            life.add(1, n, bytes(500))
+        life.settle()
+        life.flush()
+        life.close()
+        life = Life(fake, Book())
+        try:
+            for n in range(40):
+                life.rig.read_batch(1, n)
+            leave(life.rig)
+            life.rig.settle()
+            assert life.store.counts()["jobs"] == 0
+        finally:
+            life.close()
