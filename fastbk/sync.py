@@ -91,7 +91,7 @@ class Client:
         """Return the metadata store, opened at its first use."""
         if self._opened is None:
             assert isinstance(self._uri, str)
-            self._opened = open_store(self._uri, self.config.metadata_timeout)
+            self._opened = open_store(self._uri, self.config.metadata_timeout, may_make=False)
         return self._opened
 
     # --- bookies -----------------------------------------------------------------------------------------------

@@ -75,8 +75,10 @@ def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = F
     store.delete_identity(bookie_id, read.version)
 
 
-def free_id(uri: str, bookie_id: BookieId) -> None:
-    """Delete cookie and identity of a bookie that was emptied, ours or Apache's; none at all is well, too.
+def free_id(uri: str, bookie_id: BookieId) -> list[BookieId] | None:
+    """Delete cookie and identity of a bookie that was emptied, ours or Apache's.
+
+    Returns None, or where there was none of either, which is well, too, the ids of those there are.
 
     Args:
         uri: of the metadata.
@@ -86,17 +88,20 @@ def free_id(uri: str, bookie_id: BookieId) -> None:
     """
     from fastbk.meta.uri import open_store, parse_zookeeper
 
-    store = open_store(uri)
+    store = open_store(uri, may_make=False)
     try:
         found = store.read_identity(bookie_id)
         if found is not None:
             store.delete_identity(bookie_id, found.version)
-            return
+            return None
         foreign = store.foreign_cookie(bookie_id)
+        known = [one.bookie_id for one in store.list_identities()]
     finally:
         store.close()
-    if foreign is not None:
-        from fastbk.meta.zookeeper_cookies import Cookies
+    if foreign is None:
+        return known
+    from fastbk.meta.zookeeper_cookies import Cookies
 
-        with Cookies(parse_zookeeper(uri)) as cookies:
-            cookies.delete(bookie_id, only=foreign)
+    with Cookies(parse_zookeeper(uri)) as cookies:
+        cookies.delete(bookie_id, only=foreign)
+    return None

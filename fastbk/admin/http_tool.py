@@ -63,7 +63,7 @@ async def infos(uri: str) -> dict[str, tuple[int, int]]:
 
 async def sanity(uri: str, bookie_id: str) -> bool:
     """Return whether entries can be written to that bookie alone, and read back."""
-    store = open_store(uri)
+    store = open_store(uri, may_make=False)
     try:
         await check_one_bookie(store, bookie_id, SANITY_ENTRIES, SANITY_TIMEOUT_S)
     except Error:

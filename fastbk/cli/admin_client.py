@@ -121,7 +121,7 @@ def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:
     """Return the client of a bookie that is up, by its id, None: of the only one. Raises ConfigError, Error."""
     from fastbk.meta import open_store
 
-    store = open_store(uri, METADATA_TIMEOUT_S)
+    store = open_store(uri, METADATA_TIMEOUT_S, may_make=False)
     try:
         listed = store.list_bookies()
     finally:

@@ -59,7 +59,9 @@ def service_under_load(options: argparse.Namespace) -> Iterator[Service]:
     """Yield the cluster that is named, or a service of one bookie of our own, stopped at the end."""
     uri = options.metadata or os.environ.get("FASTBK_METADATA")
     if uri and options.data:
-        raise ConfigError("--data is for a service of its own; it cannot go with a cluster that runs")
+        raise ConfigError(
+            "--data is for a service of its own; it cannot go with a cluster that runs"
+        )
     if uri:
         with _connected(uri) as service:
             yield service
@@ -84,20 +86,23 @@ def service_under_load(options: argparse.Namespace) -> Iterator[Service]:
 def _connected(uri: str) -> Iterator[Service]:
     from fastbk.meta.uri import open_store
 
-    store = open_store(uri)
+    store = open_store(uri, may_make=False)
     try:
         for registration in store.list_bookies():
             endpoint = registration.service.endpoint()
             if registration.writable and endpoint is not None:
                 yield Service(
-                    uri, store, registration.service.bookie_id, endpoint.host, endpoint.port,
+                    uri,
+                    store,
+                    registration.service.bookie_id,
+                    endpoint.host,
+                    endpoint.port,
                     facts=dict(registration.service.properties),
                 )
                 return
         raise StorageError(f"no writable bookie in {uri}: start one, e.g. `fastbk dev`")
     finally:
         store.close()
-
 
 
 def digest_type_of(options: argparse.Namespace) -> DigestType:

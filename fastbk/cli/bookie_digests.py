@@ -49,7 +49,7 @@ def types_by(uri: str | None) -> Iterator[TypesOf | None]:
         return
     from fastbk.meta import open_store
 
-    store = open_store(uri, METADATA_TIMEOUT_S)
+    store = open_store(uri, METADATA_TIMEOUT_S, may_make=False)
     try:
         yield MetadataTypes(store.read_ledgers)
     finally:

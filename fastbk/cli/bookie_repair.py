@@ -110,7 +110,12 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     }
     if forget:
         if not is_named:
-            await asyncio.to_thread(free_id, uri, options.bookie_id)
+            others = await asyncio.to_thread(free_id, uri, options.bookie_id)
+            if others is not None:
+                note(
+                    f"the metadata knows no {options.bookie_id} (any more): was that its id?"
+                    f" There are {', '.join(sorted(others)) or 'none'}"
+                )
         answer["decommissioned"] = not is_named
     say(options, answer)
     for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:

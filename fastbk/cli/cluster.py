@@ -51,7 +51,7 @@ async def _states(options: argparse.Namespace) -> list[BookieState]:
     from fastbk.meta import open_store
 
     uri = metadata_uri(options)
-    store = open_store(uri, 10.0)
+    store = open_store(uri, 10.0, may_make=False)
     try:
         identities = await asyncio.to_thread(store.list_identities)
     finally:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.even_if_named and not options.forget:
         raise ConfigError("--even-if-named goes with --forget ID")
-    store = open_store(metadata_uri(options), 10.0)
+    store = open_store(metadata_uri(options), 10.0, may_make=False)
     try:
         if options.forget:
             forget(store, BookieId(options.forget), even_if_named=options.even_if_named)

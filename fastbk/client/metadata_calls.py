@@ -117,9 +117,15 @@ class MetadataCalls:
                     loop.call_soon(self._ask, loop)  # behind all that this turn of the loop calls
                 return await told
         except TimeoutError:
-            raise MetadataUnavailable(
-                f"the metadata store did not answer within {limit_s:g} s; read again before retrying"
-            ) from None
+            raise self._unanswered(limit_s) from None
+
+    def _unanswered(self, limit_s: float) -> MetadataUnavailable:
+        """A store that never answered is more likely to be somewhere else than to be slow."""
+        where = self._uri if isinstance(self._uri, str) else "the metadata store"
+        hint = "what was asked for may be done yet: read again before retrying"
+        if self._store is None and is_zookeeper(where):
+            hint = "is ZooKeeper running, and are host and port right?"
+        return MetadataUnavailable(f"{where} did not answer within {limit_s:g} s: {hint}")
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_asked = False
@@ -167,7 +173,9 @@ class MetadataCalls:
                 store = self._store
                 if store is None:
                     assert isinstance(self._uri, str)
-                    store = self._store = open_store(self._uri, self._config.metadata_timeout)
+                    store = self._store = open_store(
+                        self._uri, self._config.metadata_timeout, may_make=False
+                    )
                     self._group = _group_of(store)
         return store
 

@@ -52,13 +52,15 @@ def _boot_id() -> str:
 
 
 class SqliteStore:
-    """A `MetadataStore` in the file at `path` (made when it is not there). See `fastbk.meta.api`."""
+    """A `MetadataStore` in the file at `path` (made when it is not there and `may_make`). See `fastbk.meta.api`."""
 
-    def __init__(self, path: str, timeout_s: float = 10.0, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, path: str, timeout_s: float = 10.0, lease_s: float = LEASE_S, *, may_make: bool = True
+    ) -> None:
         self.uri = f"sqlite:{path}"
         self._lease_s = lease_s
         self._boot_id = _boot_id()
-        self._file = SqliteFile(path, timeout_s)
+        self._file = SqliteFile(path, timeout_s, may_make=may_make)
         self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
         self.records = SqliteRecords(self._file, lambda: self._watcher)
 

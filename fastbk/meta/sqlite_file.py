@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fastbk.errors import ClientClosed, MetadataUnavailable, StorageError
+from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, StorageError
 
 FORMAT = 3
 """2 remembers deleted ledgers, 3 has records. Older files are made so when they are opened."""
@@ -61,11 +61,12 @@ INSERT OR IGNORE INTO records_version VALUES (1, 0);
 
 
 class SqliteFile:
-    """The file at `path`, made when it is not there. Safe to use from any thread."""
+    """The file at `path`, made when it is not there and `may_make`. Safe to use from any thread."""
 
-    def __init__(self, path: str, timeout_s: float) -> None:
+    def __init__(self, path: str, timeout_s: float, *, may_make: bool = True) -> None:
         self._path = path
         self._timeout_s = timeout_s
+        self._may_make = may_make
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._is_group = self._is_begun = False
@@ -77,6 +78,8 @@ class SqliteFile:
             raise
 
     def _connect(self) -> sqlite3.Connection:
+        if not self._may_make and not os.path.lexists(self._path):
+            raise self._no_cluster("no such file")
         try:
             connection = sqlite3.connect(
                 self._path,
@@ -94,6 +97,8 @@ class SqliteFile:
     def _prepare(self) -> None:
         with self._errors():
             connection = self._open_connection()
+            if not self._may_make and connection.execute("PRAGMA user_version").fetchone() == (0,):
+                raise self._no_cluster("the file holds something else, or nothing yet")
             # Two processes may open a new file at once: sqlite does not wait for this lock by itself.
             deadline = time.monotonic() + self._timeout_s
             while True:
@@ -120,6 +125,12 @@ class SqliteFile:
                 )
                 db.execute(f"PRAGMA user_version={FORMAT}")
 
+    def _no_cluster(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"there is no cluster at sqlite:{self._path}: {why}; is the path right?"
+            " `fastbk dev` and `fastbk metadata init` make a cluster"
+        )
+
     def _open_connection(self) -> sqlite3.Connection:
         if self._pid != os.getpid():
             raise ClientClosed(
@@ -134,6 +145,9 @@ class SqliteFile:
         try:
             yield
         except sqlite3.DatabaseError as error:
+            # Errors of a connection's own making, as of a closed one, have no code.
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                raise self._no_cluster("the file is something else") from error
             raise MetadataUnavailable(
                 f"{self._path}: {error}; is the file readable and is there room on its disk?"
             ) from error

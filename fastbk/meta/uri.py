@@ -111,14 +111,21 @@ def uri_or_default(uri: str | None, how: str) -> str:
 
 
 def open_store(
-    uri: str, timeout_s: float = 10.0, session_timeout_s: float | None = None
+    uri: str,
+    timeout_s: float = 10.0,
+    session_timeout_s: float | None = None,
+    *,
+    may_make: bool = True,
 ) -> MetadataStore:
     """Open the store at `uri`; every call of it takes at most about `timeout_s` seconds.
 
     `session_timeout_s`: how long ZooKeeper waits for a sign of life before it takes registrations away; its servers
     have bounds of their own. None: the default. Without effect in other stores.
 
-    Raises ConfigError for a URI that this version cannot serve and for a place in ZooKeeper where no cluster is,
+    `may_make`: a file that is not there is made, which is right for whoever starts a cluster. Others would be given an
+    empty one where the path is mistyped. Without effect in ZooKeeper, where only `fastbk metadata init` makes one.
+
+    Raises ConfigError for a URI that this version cannot serve and for a place where no cluster is,
     MetadataUnavailable when the store does not open.
     """
     scheme, colon, rest = uri.partition(":")
@@ -133,7 +140,7 @@ def open_store(
             )
         from fastbk.meta.sqlite import SqliteStore
 
-        return SqliteStore(path, timeout_s=timeout_s)
+        return SqliteStore(path, timeout_s=timeout_s, may_make=may_make)
     if scheme == "memory":
         from fastbk.meta.memory import MemoryStore
 

@@ -11,6 +11,7 @@ from fastbk.errors import StreamNotFound
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.testing import LocalCluster
+from tests.fixtures.metadata import new_cluster
 
 
 async def test_what_is_written_by_name_is_read_by_name(fastbk_cluster: LocalCluster) -> None:
@@ -54,7 +55,7 @@ async def test_what_is_written_by_name_is_read_by_name(fastbk_cluster: LocalClus
 
 async def test_thousands_of_streams_are_listed_with_their_sizes(tmp_path: Path) -> None:
     """Nothing is asked for one by one: some hundred requests in all."""
-    uri = f"sqlite:{tmp_path}/meta.db"
+    uri = new_cluster(tmp_path / "meta.db")
     async with fastbk.connect(uri) as client:
         space = client.namespace("many")
         await space.create()

@@ -13,6 +13,7 @@ import pytest
 import fastbk
 from fastbk.client import Client
 from fastbk.errors import LedgerFenced
+from tests.fixtures.metadata import new_cluster
 from tests.fixtures.namespaces import Host, hosts, skip_without_namespaces
 from tests.fixtures.wait import wait_until_async
 
@@ -27,7 +28,7 @@ OPTIONS = {
 @asynccontextmanager
 async def cluster(folder: Path, count: int) -> AsyncIterator[tuple[list[Host], str]]:
     skip_without_namespaces()
-    uri = f"sqlite:{folder / 'metadata.sqlite'}"
+    uri = new_cluster(folder / "metadata.sqlite")
     with hosts(count, folder) as made:
         for host in made:
             host.start(uri)

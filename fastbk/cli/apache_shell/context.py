@@ -72,7 +72,7 @@ class Context:
         """Open the metadata store for a while."""
         from fastbk.meta import open_store
 
-        store = open_store(self.uri, TIMEOUT_S)
+        store = open_store(self.uri, TIMEOUT_S, may_make=False)
         try:
             yield store
         finally:

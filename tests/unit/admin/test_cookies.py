@@ -79,3 +79,13 @@ def test_the_command(store: SqliteStore, capsys: pytest.CaptureFixture[str]) -> 
     assert "b2  incarnation 00000000000000ff, 2 starts, not running" in out
     assert "ledger 1: b2" in out
     assert "b1  " not in out
+
+
+def test_a_mistyped_id_that_is_freed_is_told(
+    store: SqliteStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once more is well, too: whoever was interrupted runs it again."""
+    for bookie_id, said in (("b1", ""), ("b1", "knows no b1"), ("b22", "There are b2")):
+        assert main(["bookie", "decommission", bookie_id, "--metadata", store.uri]) == 0
+        assert said in capsys.readouterr().err
+    assert [one.bookie_id for one in known_bookies(store)] == [B2]

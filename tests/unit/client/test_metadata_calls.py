@@ -10,7 +10,9 @@ import pytest
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.metadata_calls import CALLS_AT_ONCE, MetadataCalls
+from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore
+from tests.fixtures.metadata import new_cluster
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 PATIENCE_S = 20.0
@@ -31,7 +33,7 @@ async def test_calls_of_zookeeper_go_on_beside_each_other(zookeeper: ZooKeeperPl
 
 
 async def test_a_file_is_asked_one_call_after_the_other(tmp_path: Path) -> None:
-    calls = MetadataCalls(f"sqlite:{tmp_path}/m.sqlite", ClientConfig())
+    calls = MetadataCalls(new_cluster(tmp_path / "m.sqlite"), ClientConfig())
     order: list[int] = []
     goes_on = threading.Event()
 
@@ -75,3 +77,11 @@ async def test_the_store_is_closed_behind_what_is_under_way(zookeeper: ZooKeeper
     goes_on.set()
     await closing
     assert len(drawn) == 1
+
+
+async def test_who_is_told_that_nobody_answers_is_told_where() -> None:
+    uri = "zk+hierarchical://127.0.0.1:1/ledgers"
+    calls = MetadataCalls(uri, ClientConfig(metadata_timeout=0.3))
+    with pytest.raises(MetadataUnavailable, match=r"127\.0\.0\.1:1.* is (ZooKeeper|it) running"):
+        await calls.call(lambda store: store.instance_id())
+    await calls.close(PATIENCE_S)

@@ -14,6 +14,7 @@ from fastbk.errors import MetadataConflict, MetadataUnavailable
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieService, Endpoint
 from fastbk.meta.records import Change
+from tests.fixtures.metadata import new_cluster
 
 PATIENCE_S = 20.0
 COUNT = 40
@@ -23,8 +24,8 @@ BOOKIE = BookieService("b1:1", 1, (Endpoint("127.0.0.1", 1),))
 class Calls:
     """A sqlite store behind a thread that can be kept busy."""
 
-    def __init__(self, path: Path) -> None:
-        self.calls = MetadataCalls(f"sqlite:{path}/m.sqlite", ClientConfig())
+    def __init__(self, uri: str) -> None:
+        self.calls = MetadataCalls(uri, ClientConfig())
         self.records = RecordCalls(self.calls)
         self.statements: list[str] = []
         self._goes_on = threading.Event()
@@ -59,7 +60,7 @@ class Calls:
 async def test_what_waits_has_one_commit_and_each_its_own_outcome(
     tmp_path: Path,
 ) -> None:
-    calls = Calls(tmp_path)
+    calls = Calls(new_cluster(tmp_path / "m.sqlite"))
     await calls.records.change(Change("r/7", b"was there before"))
     await calls.begin()
     changes = [
@@ -84,7 +85,7 @@ async def test_what_waits_has_one_commit_and_each_its_own_outcome(
 async def test_a_commit_that_fails_is_told_to_all_of_them_and_to_nobody_else(
     tmp_path: Path,
 ) -> None:
-    calls = Calls(tmp_path)
+    calls = Calls(new_cluster(tmp_path / "m.sqlite"))
 
     def tables(store: Any) -> None:
         with store._file.transaction() as db:
@@ -114,7 +115,7 @@ async def test_a_commit_that_fails_is_told_to_all_of_them_and_to_nobody_else(
 async def test_who_has_gone_is_not_called_and_disturbs_nobody(
     tmp_path: Path,
 ) -> None:
-    calls = Calls(tmp_path)
+    calls = Calls(new_cluster(tmp_path / "m.sqlite"))
     called: list[int] = []
 
     def call(_: MetadataStore, at: int) -> None:
@@ -135,7 +136,7 @@ async def test_who_has_gone_is_not_called_and_disturbs_nobody(
 
 
 async def test_a_store_that_cannot_be_opened_is_told_to_everybody(tmp_path: Path) -> None:
-    calls = Calls(tmp_path / "nowhere")
+    calls = Calls(f"sqlite:{tmp_path}")  # a folder
     done = await asyncio.wait_for(
         asyncio.gather(*[calls.records.read(f"r/{at}") for at in range(5)], return_exceptions=True),
         PATIENCE_S,
@@ -147,7 +148,7 @@ async def test_a_store_that_cannot_be_opened_is_told_to_everybody(tmp_path: Path
 async def test_all_who_ask_for_bookies_before_they_are_looked_up_share_one_look(
     tmp_path: Path,
 ) -> None:
-    calls = Calls(tmp_path)
+    calls = Calls(new_cluster(tmp_path / "m.sqlite"))
     await calls.begin()
     some = [asyncio.ensure_future(calls.calls.list_bookies()) for _ in range(20)]
     await asyncio.sleep(0)
@@ -164,13 +165,15 @@ async def test_all_who_ask_for_bookies_before_they_are_looked_up_share_one_look(
 async def test_an_error_of_a_shared_look_is_told_to_each_and_the_next_look_is_another(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "late"
-    calls = Calls(folder)
+    place = tmp_path / "late"
+    place.mkdir()
+    calls = Calls(f"sqlite:{place}")
     done = await asyncio.gather(
         *[calls.calls.list_bookies() for _ in range(3)], return_exceptions=True
     )
     assert [type(one) for one in done] == [MetadataUnavailable] * 3
     assert len(set(map(id, done))) == 3
-    folder.mkdir()
+    place.rmdir()
+    new_cluster(place)
     assert await calls.calls.list_bookies() == []
     await calls.calls.close(PATIENCE_S)

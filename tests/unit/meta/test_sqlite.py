@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.errors import MetadataConflict, MetadataUnavailable
+import fastbk
+import fastbk.sync
+from fastbk.errors import ConfigError, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.sqlite_file import SqliteFile
@@ -72,3 +74,31 @@ def test_a_commit_that_fails_leaves_no_transaction_behind(tmp_path: Path) -> Non
     with file.transaction() as db:
         assert db.execute("SELECT count(*) FROM children").fetchone() == (0,)
     file.close()
+
+
+def test_a_mistyped_path_is_no_new_cluster(tmp_path: Path) -> None:
+    """Whoever only wants to use a cluster would find an empty one, and a file more."""
+    there, empty, other = (tmp_path / name for name in ("m.sqlite", "empty", "other"))
+    with pytest.raises(
+        ConfigError, match=rf"no cluster at sqlite:{there}: no such file.*fastbk dev"
+    ):
+        open_store(f"sqlite:{there}", may_make=False)
+    empty.touch()
+    other.write_text("root:x:0:0:root:/root:/bin/sh\n" * 100)
+    for path in (empty, other):
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match=r"(holds|is) something else"):
+            open_store(f"sqlite:{path}", may_make=False)
+        assert path.read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == [empty, other]
+    open_store(f"sqlite:{there}").close()
+    open_store(f"sqlite:{there}", may_make=False).close()
+
+
+async def test_clients_make_no_file(tmp_path: Path) -> None:
+    uri = f"sqlite:{tmp_path}/m.sqlite"
+    with pytest.raises(ConfigError, match="no cluster at"):
+        await fastbk.connect(uri).list_ledgers().__anext__()
+    with pytest.raises(ConfigError, match="no cluster at"), fastbk.sync.connect(uri) as client:
+        list(client.list_ledgers())
+    assert list(tmp_path.iterdir()) == []

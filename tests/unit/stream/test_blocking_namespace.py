@@ -22,11 +22,12 @@ from fastbk.stream.reader import StreamReader
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer import StreamWriter
 from tests.fixtures.fork import exit_code_of_fork
+from tests.fixtures.metadata import new_cluster
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(f"sqlite:{tmp_path}/metadata.sqlite") as made:
+    with fastbk.sync.connect(new_cluster(tmp_path / "metadata.sqlite")) as made:
         yield made
 
 
