@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run one job."""
     try:
-        from fastbk.spark.session import session
+        from fastbk.spark.session import as_error, session
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Spark needs the package {error.name}: pip install 'fastbk[spark]'"
@@ -62,6 +62,10 @@ def run(options: argparse.Namespace) -> int:
     spark.sparkContext.setLogLevel("ERROR")  # a place that is not there yet is no news
     try:
         return job.run(spark, uri, options)
+    except Exception as error:
+        if (told := as_error(error)) is None:
+            raise
+        raise told from error
     finally:
         spark.stop()
 

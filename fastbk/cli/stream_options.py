@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,8 @@ def start_of(text: str) -> Start:
         return "latest"
     kind, colon, value = text.partition(":")
     if not colon:
-        return DLSN.parse(text)
+        with suppress(ConfigError):  # its message knows of one form only
+            return DLSN.parse(text)
     if kind == "time":
         return AtTime(_time(value))
     if kind in ("seq", "txid") and value.isascii() and value.isdigit():

@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from fastbk.errors import ConfigError, Error
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -17,16 +21,52 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+_LINES_TOLD = 5
+"""Of a message of Spark's; what follows repeats it, mostly."""
+
 
 def session(name: str, master: str | None = None, **settings: str) -> SparkSession:
     """Return the session that runs, or a new one. `master` None: what spark-submit says, else local[*].
 
     `settings`: Spark's own, with _ for each dot (`spark_executor_memory="2g"`).
+
+    Raises ConfigError where Spark's JVM does not start.
     """
+    try:
+        return _session(name, master, settings)
+    except PySparkException as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        java = os.environ.get("JAVA_HOME")
+        raise ConfigError(
+            "Spark's JVM did not start; what it said stands above, if it did. Spark needs Java 17 or later"
+            f" {f'in JAVA_HOME, which is {java}' if java else 'in PATH or JAVA_HOME'}"
+            " (Debian: apt-get install default-jre-headless)"
+        ) from error
+
+
+def as_error(error: Exception) -> Error | None:
+    """Return what Spark complains of without the stacks of Python and Java; None: it is nothing of Spark's."""
+    if isinstance(error, PySparkException):
+        said = (error.getMessage() or str(error)).removeprefix("[None] ")
+    elif isinstance(error, Py4JJavaError):
+        said = str(error.java_exception)
+    elif isinstance(error, Py4JError):
+        said = str(error)
+    else:
+        return None
+    # What is indented are places in sources, Java's and Python's, and causes with more of them.
+    kept = [line for line in said.splitlines() if line.strip() and not line[0].isspace()]
+    return Error(f"Spark: {' '.join(kept[:_LINES_TOLD])}")
+
+
+def _session(name: str, master: str | None, settings: dict[str, str]) -> SparkSession:
     # Workers start what PATH calls python3, which may have neither us nor Arrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     defaults = {"spark.pyspark.python": os.environ["PYSPARK_PYTHON"], **_DEFAULTS}
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit's JVM is there, and knows what it was told
+    if (
+        "PYSPARK_GATEWAY_PORT" in os.environ
+    ):  # spark-submit's JVM is there, and knows what it was told
         SparkContext._ensure_initialized()
         told = SparkConf()
         defaults = {key: value for key, value in defaults.items() if not told.contains(key)}

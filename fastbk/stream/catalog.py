@@ -183,7 +183,10 @@ class Catalog:
         place = await self.place(path, name)
         full, entry = label((*path, name)), place.leaf.value
         if entry is None or entry.kind != "stream":
-            what = "that is a namespace" if entry is not None else "create it first"
+            where = f" {label(path)}" if path else ""
+            what = f"create it, or see `fastbk stream list{where}`"
+            if entry is not None:
+                what = "that is a namespace"
             raise StreamNotFound(f"there is no stream {full}: {what}")
         return self.context_by_id(entry.id, full, place)
 

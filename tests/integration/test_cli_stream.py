@@ -326,6 +326,8 @@ def test_messages_name_what_is_meant_and_what_to_do(cli: Cli) -> None:
     )
     assert "absent is not there" in cli.fails("namespace", "info", "absent/below")
     cli("namespace", "create", "told", "--exist-ok")
+    assert "or see `fastbk stream list told`" in cli.fails("stream", "read", "told/a")
+    assert "one of earliest" in cli.fails("stream", "read", "told/a", "--from", "foo", code=2)
     cli("stream", "append", "told/a", "--create", stdin=b"1\n2\n")
     cli("stream", "seal", "told/a")
     assert "told/a has ended" in cli.fails("stream", "append", "told/a", stdin=b"3\n")

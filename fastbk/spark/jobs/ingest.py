@@ -27,6 +27,7 @@ from fastbk.spark.jobs import claims
 from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
 from fastbk.spark.jobs.places import Found, delete, files_of, names_in, read_text, write_text
 from fastbk.stream.names import split_stream_path
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -113,9 +114,8 @@ def _run(
         groups = [*again, *groups_of(left, next_number, plan)]
         records = 0
         for at, group in enumerate(groups, 1):
-            say(
-                f"group {at} of {len(groups)}: {len(group.files):,} files, {group.size_bytes:,} bytes"
-            )
+            size = f"{format_count(len(group.files), 'file')}, {format_size(group.size_bytes)}"
+            say(f"group {at} of {len(groups)}: {size}")
             claim.check()
             done.append(_taken(spark, uri, plan, group, stream))
             records += done[-1].records
