@@ -6,6 +6,7 @@ driver; one that goes on after its batch was decided can neither name another le
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from fastbk.errors import Error
+from fastbk.errors import Error, NotEnoughBookies
 from fastbk.placement.values import PlacementConfig
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
@@ -27,10 +28,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fastbk.stream.blocking import BlockingStream
-    from fastbk.sync import Client
+    from fastbk.sync import Client, LedgerWriter
 
 ROLL_BYTES = 256 * 1024 * 1024
 """Where the stream's policy rolls by age alone."""
+BOOKIES_S = 30.0
+"""How long an attempt waits for the bookies of its next ledger: a bookie that is started again is back by then.
+
+An attempt that fails is begun again at once: those of Spark's default, four, are used up before that.
+"""
+AGAIN_S = 0.1
+AGAIN_S_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +141,29 @@ class Attempt:
         """Name the draft's next ledger, then create it."""
         assert self._draft is not None
         ledger_id, self._draft = self._stream.draw_ledger(self._draft)
-        group = policy.bookie_group
-        ledger = self._client.create_ledger(
-            *self._options.quorums_with(policy),
-            policy.digest,
-            PASSWORD,
-            {"fastbk.stream": self._draft.stream_id.encode()},
-            ledger_id,
-            placement=PlacementConfig(group=group) if group else None,
-        )
+        ledger = self._when_bookies_are_there(policy, ledger_id)
         compression = self._options.compression or policy.compression
         return EntryWriter(ledger, CODECS[compression], self._options.entry_bytes)  # type: ignore[index]
+
+    def _when_bookies_are_there(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
+        assert self._draft is not None
+        group = policy.bookie_group
+        end_s, pause_s = time.monotonic() + BOOKIES_S, AGAIN_S
+        while True:
+            try:
+                return self._client.create_ledger(
+                    *self._options.quorums_with(policy),
+                    policy.digest,
+                    PASSWORD,
+                    {"fastbk.stream": self._draft.stream_id.encode()},
+                    ledger_id,
+                    placement=PlacementConfig(group=group) if group else None,
+                )
+            except NotEnoughBookies:
+                if time.monotonic() + pause_s > end_s:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
 
     def _close(self) -> None:
         if self._open is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from fastbk.spark.attempts import Place, Written
 from fastbk.spark.sink import FastbkBatchWriter, FastbkStreamWriter
 from fastbk.spark.source import FastbkSource
 from fastbk.testing import LocalCluster
+from tests.fixtures.wait import wait_until
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 SCHEMA = StructType(
@@ -114,4 +116,29 @@ def test_a_streaming_query_and_an_ordinary_writer_take_turns(
         run(2, onWriter="fence")
         writer.abort()
     assert stream.info().records == 11
+    assert stream.drafts() == []
+
+
+def test_an_attempt_waits_for_a_bookie_that_is_started_again(
+    cluster: LocalCluster, client: fastbk.sync.Client
+) -> None:
+    """Of three, on all of which its ledgers are to be: Spark would have used up its four attempts before that."""
+    options = {"metadata": cluster.metadata_uri, "stream": "waits/orders", "create": "true"}
+    writer = FastbkSource(options).streamWriter(SCHEMA, False)
+    assert isinstance(writer, FastbkStreamWriter)
+    stream = client.namespace("waits").stream("orders")
+    cluster.kill(2)
+    with ThreadPoolExecutor(1) as threads:
+        attempt = writer.attempt(Place("spark/query", 0, 0, 0))
+        waiting = threads.submit(attempt.write, [batch_of(0).slice(0, 3)])
+        try:
+            wait_until(
+                lambda: waiting.done() or any(one.ledgers for one in stream.drafts()), "its draft"
+            )
+        finally:
+            cluster.start_bookie(2)
+        told = waiting.result(60)
+    writer.commit([told], 0)
+    assert len(told.ledgers) == 1
+    assert stream.info().records == 3
     assert stream.drafts() == []
