@@ -84,7 +84,10 @@ class ZooKeeperServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start it, and wait until it serves. Raises ConfigError when there is none to start, StorageError."""
+        """Start it, and wait until it serves; it ends with the thread that calls this, at the latest.
+
+        Raises ConfigError when there is none to start, StorageError.
+        """
         if self.is_running:
             return
         command = [*_bound_to_us(), _java(), *self._java_options(), _MAIN_CLASS]

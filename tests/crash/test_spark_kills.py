@@ -13,7 +13,10 @@ from tests.rigs.spark_kills import run
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_queries_that_are_killed_write_each_record_once(tmp_path: Path, rng: random.Random) -> None:
-    report = run(Plan(rng.getrandbits(30), 3, 600.0, tmp_path))
+@pytest.mark.parametrize("only", ["steps|zombie|executor", "orphan", "bookie", "metadata"])
+def test_queries_that_are_killed_write_each_record_once(
+    tmp_path: Path, rng: random.Random, only: str
+) -> None:
+    report = run(Plan(rng.getrandbits(30), 3, 600.0, tmp_path, only=only))
     assert report.losses == []
-    assert report.counts["records"] > 0 and report.counts["not_reached"] == 0
+    assert report.cases >= 3 and report.counts["records"] > 0

@@ -3,13 +3,16 @@
 Each life is a query of a driver of its own (`spark_query.py`) from one stream to another, from the checkpoint that the
 one before has left. A life has several kills: of single processes first, which Spark or the driver start again, then of
 the driver with its JVM. Some processes outlive their driver, and go on beside the next one. Some lives are on a
-standalone cluster, where executors are JVMs of their own, and are killed with what they run. After each life the output
-must hold the input's records up to some number, each once and in order; at the end all, and no draft and no ledger
-more. INV-S8, INV-S13.
+standalone cluster, where executors are JVMs of their own, and are killed with what they run, or outlive their driver
+and go on under the next one. In some, what the query stands on dies in the same moment: a bookie, or ZooKeeper under a
+commit (`spark_services.py`). After each life the output must hold the input's records up to some number, each once and
+in order; at the end all, as another process reads them, and no draft and no ledger more. A step that is not reached
+counts as a loss. INV-S8, INV-S13.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -20,9 +23,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -30,18 +33,20 @@ import fastbk.sync
 from fastbk.spark.session import light_home
 from fastbk.stream.blocking import BlockingStream
 from fastbk.stream.positions import AtSeq
-from fastbk.testing import LocalCluster
 from tests.fixtures.spark_standalone import StandaloneSpark
 from tests.rigs.report import Plan, Report
-from tests.rigs.spark_points import COMMIT, EXECUTORS, STEPS, TASK, ZOMBIES, Kill, Step
+from tests.rigs.spark_lives import Life, rounds
+from tests.rigs.spark_points import METADATA, STEPS, Kill, Step
 from tests.rigs.spark_query import INPUT, NAMESPACE, OUTPUT, RECORDS_A_BATCH
+from tests.rigs.spark_services import Services
 
 PATIENCE_S = 400.0
 ZOMBIES_S = 30.0
 """How long a process that outlived its driver may go on at the end."""
 LAST_LIVES = 3
 ROOT = Path(__file__).parents[2]
-KINDS = ("alone", "driver", "zombie", "executor")
+KINDS = ("alone", "driver", "zombie", "executor", "orphan", "release", "bookie", "metadata")
+READ_S = 120.0
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -54,14 +59,6 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A driver's: its kills in order."""
-
-    kills: tuple[Kill, ...] = ()
-    on_cluster: bool = False
-
-
 @dataclass(slots=True)
 class Tally:
     """What became of the kills of a kind at a step."""
@@ -72,21 +69,6 @@ class Tally:
     twice: int = 0
     found: Counter[str] = field(default_factory=Counter)
     """What Spark's logs and the stream knew when a driver was gone."""
-
-
-def rounds(rng: random.Random) -> Iterator[Life]:
-    """Yield lives for ever; all steps of all kinds come once in every 50 kills."""
-    while True:
-        # Whoever is killed in a task leaves what the next commit of the same life has to sweep.
-        first, rest = list(TASK), [step for step in STEPS if step not in TASK]
-        drivers, alone = [*COMMIT, *first, *rest[:4]], [*first, *COMMIT, *rest[:4]]
-        pairs = list(zip(alone, drivers, strict=False))
-        lives = [Life((Kill("alone", one), Kill("driver", two))) for one, two in pairs]
-        lives += [Life((Kill("zombie", step),)) for step in ZOMBIES]
-        rng.shuffle(lives)
-        executors = tuple(Kill("executor", step) for step in EXECUTORS)
-        lives.insert(rng.randrange(len(lives)), Life(executors, on_cluster=True))
-        yield from lives
 
 
 def payload_of(number: int) -> bytes:
@@ -133,12 +115,14 @@ def state_of(checkpoint: Path, output: BlockingStream) -> str:
 class Rig:
     """Streams, a checkpoint, and the lives between."""
 
-    def __init__(self, uri: str, client: fastbk.sync.Client, folder: Path, report: Report) -> None:
+    def __init__(
+        self, services: Services, client: fastbk.sync.Client, folder: Path, report: Report
+    ) -> None:
         space = client.namespace(NAMESPACE)
         space.create()
         self._source, self.output = space.create_stream(INPUT), space.create_stream(OUTPUT)
         self._client = client
-        self._uri = uri
+        self._services = services
         self._folder = folder
         self._report = report
         self.written = self.checked = self.lives = 0
@@ -157,33 +141,39 @@ class Rig:
                 one.result()
         self.written += count
 
-    def live(self, life: Life, master: str, *, java: str = "") -> int:
+    def live(self, kills: Sequence[Kill], master: str, *, java: str = "") -> int:
         """Run a driver to its end, which may be a kill; judge what is there then; return its exit code."""
-        self.fill(len(life.kills) + 1)
+        self.fill(len(kills) + 1)
         name, number = f"life{self.lives}", self.lives
         self.lives += 1
         archive = self._folder / "classes.jsa"
         if archive.exists():
             java = f"-XX:SharedArchiveFile={archive}"
         said = {
-            "uri": self._uri,
+            "uri": self._services.uri,
+            "rig_port": self._services.port,
             "checkpoint": str(self._folder / "checkpoint"),
             "folder": str(self._folder / name),
-            "kills": [[one.who, *one.step] for one in life.kills],
+            "kills": [astuple(one) for one in kills],
             "master": master,
             "settings": {**SETTINGS, "spark.driver.extraJavaOptions": f"{JAVA} {java}"},
         }
         code = run_driver(said, self._folder, self._folder / f"{name}.log")
-        reached = sum((self._folder / name / str(at)).exists() for at in range(len(life.kills)))
+        reached = sum((self._folder / name / str(at)).exists() for at in range(len(kills)))
+        # An orphan is held until the next driver has come to its step.
+        if "orphan" not in {one.who for one in kills}:
+            self._report.lose(self._services.settle(), f"life {number}, kept in {self._folder}")
         lost, again = self._judge(f"life {number}, kept in {self._folder}")
-        for at, kill in enumerate(life.kills):
-            tally = self.tallies.setdefault((kill.who, kill.step), Tally())
+        for at, kill in enumerate(kills):
+            tally = self.tallies.setdefault((kill.kind, kill.step), Tally())
             tally.wanted += 1
             tally.reached += at < reached
             tally.lost += lost
             tally.twice += again
-            self._report.counts[kill.who if at < reached else "not_reached"] += 1
-            if at < reached and kill.who in ("driver", "zombie"):
+            self._report.counts[kill.kind if at < reached else "not_reached"] += 1
+            if at >= reached:
+                self._report.lose([f"{kill} was not reached"], f"life {number}, {self._folder}")
+            elif kill.who in ("driver", "zombie", "orphan"):
                 tally.found[state_of(self._folder / "checkpoint", self.output)] += 1
         if code not in (0, -signal.SIGKILL):
             self._report.lose([f"life {number} ended with {code}"], str(self._folder))
@@ -203,17 +193,32 @@ class Rig:
         # A zombie may overtake the last one: then that batch is run again, by the next.
         codes: list[int] = []
         while len(codes) < LAST_LIVES and 0 not in codes:
-            codes.append(self.live(Life(), master))
+            codes.append(self.live((), master))
         if 0 not in codes:
             self._report.lose([f"the last lives ended with {codes}"], str(self._folder))
         if self.checked != self.written:
             wrong = [f"{self.checked} records of {self.written} are there at the end"]
             self._report.lose(wrong, str(self._folder))
+        self._report.lose(self._read_elsewhere(), str(self._folder))
         self._report.lose(left_over(self._client, self.output), str(self._folder))
         self._report.counts["records"] = self.checked
         self._report.counts["segments"] = self.output.info().segments
         self._report.counts["lives"] = self.lives
         self._report.notes += table(self.tallies)
+
+    def _read_elsewhere(self) -> list[str]:
+        """Compare what the command line reads, in a process that shares nothing with us, with the input."""
+        command = [sys.executable, "-m", "fastbk.cli", "stream", "read", f"{NAMESPACE}/{OUTPUT}"]
+        command += ["--payload", "--metadata", self._services.near_uri]
+        read = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=READ_S)
+        wanted = b"".join(payload_of(at) + b"\n" for at in range(self.written))
+        digests = [hashlib.sha256(one).hexdigest() for one in (wanted, read.stdout)]
+        self._report.notes.append(
+            f"{self.written} records, SHA-256 sent {digests[0]}, read {digests[1]}"
+        )
+        return (
+            [] if digests[0] == digests[1] else [f"read elsewhere: {read.stderr.decode()[-500:]}"]
+        )
 
 
 def run_driver(said: Mapping[str, object], folder: Path, log: Path) -> int:
@@ -260,8 +265,10 @@ def left_over(client: fastbk.sync.Client, stream: BlockingStream) -> list[str]:
 def table(tallies: dict[tuple[str, Step], Tally]) -> list[str]:
     """Return a line for each step: of each kind how many were killed, of how many that were to be."""
     lines = [f"{'step':<32}" + "".join(f"{kind:>10}" for kind in KINDS) + "   lost  twice"]
-    for step in STEPS:
+    for step in dict.fromkeys((*STEPS, *METADATA)):
         ofs = [tallies.get((kind, step), Tally()) for kind in KINDS]
+        if not any(one.wanted for one in ofs):
+            continue
         counts = [f"{one.reached}/{one.wanted}" if one.wanted else "-" for one in ofs]
         lost, twice = sum(one.lost for one in ofs), sum(one.twice for one in ofs)
         found = sum((one.found for one in ofs), Counter())
@@ -276,26 +283,32 @@ def table(tallies: dict[tuple[str, Step], Tally]) -> list[str]:
 
 def _run(plan: Plan, report: Report, folder: Path) -> None:
     rng = random.Random(plan.seed)
-    with (
-        LocalCluster(3, data=folder / "cluster") as cluster,
-        fastbk.sync.connect(cluster.metadata_uri) as client,
-    ):
-        rig = Rig(cluster.metadata_uri, client, folder, report)
+    with Services(folder) as services, fastbk.sync.connect(services.near_uri) as client:
+        rig = Rig(services, client, folder, report)
         # The first life leaves an archive of Java's classes: the others start in half the time.
         local = "local[2,8]"
-        rig.live(Life(), local, java=f"-XX:ArchiveClassesAtExit={folder / 'classes.jsa'}")
-        for life in rounds(rng):
+        rig.live((), local, java=f"-XX:ArchiveClassesAtExit={folder / 'classes.jsa'}")
+        for life in rounds(rng, plan.only):
             if not plan.goes_on(report.cases):
                 break
             report.cases += len(life.kills)
-            if not life.on_cluster:
-                rig.live(life, local)
-                continue
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-            with StandaloneSpark(folder / "home", folder / "spark", 2, environment) as spark:
-                rig.live(life, spark.url)
-            shutil.rmtree(folder / "spark")
+            if not life.workers:
+                rig.live(life.kills, local)
+            else:
+                _live_on_cluster(rig, life, folder)
         rig.end(local)
+
+
+def _live_on_cluster(rig: Rig, life: Life, folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    cores = 2 // life.workers
+    with StandaloneSpark(
+        folder / "home", folder / "spark", cores, environment, life.workers
+    ) as spark:
+        rig.live(life.kills, spark.url)
+        if life.heir:
+            rig.live(life.heir, spark.url)
+    shutil.rmtree(folder / "spark")
 
 
 def run(plan: Plan) -> Report:

@@ -1,6 +1,6 @@
 """A streaming query from one stream to another, to be killed: the driver that rig `spark` starts again and again.
 
-    python -m tests.rigs.spark_query '{"uri": …, "checkpoint": …, "folder": …, "kills": [[who, call, when], …], …}'
+    python -m tests.rigs.spark_query '{"uri": …, "checkpoint": …, "folder": …, "kills": [[who, [call, when], …], …], …}'
 
 It ends when it has written what was there; a query that fails because one of its processes was killed is started again
 in the same JVM.
@@ -29,7 +29,7 @@ from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.source import FastbkSource
 from fastbk.spark.stream_reader import StreamReader
 from fastbk.spark.worker_client import client_of
-from tests.rigs.spark_points import Kills, Wrapped
+from tests.rigs.spark_points import Kills, Wrapped, changes_looked_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,8 @@ class KilledWriter(FastbkStreamWriter):
         return written
 
     def commit(self, messages: Messages, batchId: int) -> None:
-        super().commit(messages, batchId)
+        with changes_looked_at(self._kills):
+            super().commit(messages, batchId)
         self._kills.look("commit.commit", "after")
 
     def _committer(self) -> Committer:

@@ -5,7 +5,8 @@
     CASES=100000     stop there instead of at a time; with RIG=
     ROUNDS=500       rounds of the rig `live`, and nothing else; of another one with RIG=
     SEED=n           the same choices again (not the timing of real processes)
-    ONLY=regex       of the kill points those whose names match
+    ONLY=regex       of the kill points those whose names match; of RIG=spark its kinds: steps, zombie,
+                     executor, orphan, bookie, metadata
     JOBS=2           processes at once, for the rigs that can use them
     DATA=folder      where files go; what is kept after a loss lies there; kill points done there are not done again
 """
@@ -82,7 +83,9 @@ RIGS = {
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
-    "spark": Rig(_spark, "processes of a query of Spark are killed, and its executors", 0.0, cases=50, only_named=True),
+    "spark": Rig(
+        _spark, "processes of a query of Spark are killed, and what it stands on", 0.0, cases=77, only_named=True
+    ),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -13,8 +14,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.rigs.spark_kills import Tally, judge, payload_of, rounds, table
-from tests.rigs.spark_points import EXECUTORS, STEPS, ZOMBIES, Kill, Kills
+from fastbk.meta.records import Change
+from tests.rigs.spark_kills import KINDS, Tally, judge, payload_of, table
+from tests.rigs.spark_lives import AWAY_S_MAX, FAMILIES, Life, rounds
+from tests.rigs.spark_points import (
+    BOOKIES,
+    EXECUTORS,
+    HEIRS,
+    METADATA,
+    ORPHANS,
+    STEPS,
+    ZOMBIES,
+    Kill,
+    Kills,
+    name_of,
+)
+from tests.tools.torture import RIGS
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = (
@@ -37,24 +52,61 @@ def test_what_is_lost_repeated_made_up_or_in_another_order_is_found() -> None:
     assert judge([*good[1:], payload_of(3)], 5, 10)[0] == 1, "a record of an earlier life"
 
 
-def test_fifty_kills_have_every_step_of_every_kind() -> None:
-    kills: list[Kill] = []
-    for life in rounds(random.Random(3)):
-        kills += life.kills
-        if len(kills) >= 50:
-            break
-    wanted = {Kill(who, step) for who in ("alone", "driver") for step in STEPS}
-    wanted |= {Kill("zombie", step) for step in ZOMBIES}
-    wanted |= {Kill("executor", step) for step in EXECUTORS}
-    assert len(kills) == len(set(kills)) == 50
-    assert set(kills) == wanted
-    first, second = (list(islice(rounds(random.Random(seed)), 9)) for seed in (3, 4))
-    assert first != second
+def lives_of(only: str, seed: int = 3) -> list[Life]:
+    """Return the lives of the families that match, each once."""
+    rng = random.Random(seed)
+    count = sum(len(make(rng)) for name, make in FAMILIES.items() if re.search(only, name))
+    return list(islice(rounds(random.Random(seed), only), count))
+
+
+def test_every_step_of_every_kind_comes_once_before_any_comes_again() -> None:
+    kills = [kill for life in lives_of("") for kill in life.kills]
+    assert len(kills) == RIGS["spark"].cases
+    steps = {kind: sorted(one.step for one in kills if one.kind == kind) for kind in KINDS}
+    # One more, since only what an attempt that died has left is given up.
+    assert steps.pop("alone") == sorted([*STEPS, ("task.write", "after")])
+    assert steps == {
+        "driver": sorted(STEPS),
+        "zombie": sorted(ZOMBIES),
+        "executor": sorted(EXECUTORS),
+        "orphan": sorted(ORPHANS),
+        "release": [],
+        "bookie": sorted(BOOKIES),
+        "metadata": sorted(METADATA),
+    }
+    assert lives_of("", 3) == lives_of("", 3) != lives_of("", 4)
+
+
+def test_orphans_go_on_under_the_next_driver_of_their_cluster() -> None:
+    lives = lives_of("orphan")
+    assert {kill.step for life in lives for kill in life.heir} == set(HEIRS)
+    assert all(life.workers == 2 and len(life.kills) == len(life.heir) == 1 for life in lives)
+    assert all(not life.heir for life in lives_of("steps|zombie|executor|bookie|metadata"))
+
+
+def test_what_a_query_stands_on_is_away_for_a_time_of_the_seed() -> None:
+    kills = [kill for life in lives_of("bookie|metadata") for kill in life.kills if kill.service]
+    assert all(0 <= kill.away_s <= AWAY_S_MAX for kill in kills)
+    assert len({kill.away_s for kill in kills}) > len(kills) / 2
+    # A driver that is dead sends no change that the server could die of.
+    assert all(kill.who == "nobody" for kill in kills if kill.step[1] == "during")
+    with pytest.raises(ValueError, match="nothing like it"):
+        next(rounds(random.Random(3), "nothing like it"))
+
+
+def test_a_change_of_a_commit_is_named_by_what_it_changes() -> None:
+    chain, draft = (
+        Change("streams/ab/abcd", b"chain", 3),
+        Change("streams/ab/abcd/drafts/1~", None, 0),
+    )
+    assert name_of([chain]) == "take_over"
+    assert name_of([chain, draft, draft]) == "attach"
+    assert name_of([draft]) == "give_up"
 
 
 def test_only_the_last_kill_of_a_life_takes_the_driver() -> None:
-    for life in islice(rounds(random.Random(3)), 30):
-        assert all(kill.who in ("alone", "executor") for kill in life.kills[:-1])
+    for life in lives_of(""):
+        assert all(kill.who in ("alone", "executor", "nobody") for kill in life.kills[:-1])
 
 
 def test_what_was_not_reached_is_said() -> None:
@@ -65,7 +117,9 @@ def test_what_was_not_reached_is_said() -> None:
 
 
 def test_kills_are_told_as_they_were_said(tmp_path: Path) -> None:
-    kills = Kills(tmp_path, (Kill("alone", STEPS[0]), Kill("driver", STEPS[1])), 7)
+    kills = Kills(
+        tmp_path, (Kill("alone", STEPS[0]), Kill("driver", STEPS[1], "bookie", 2, 1.5)), 7, 8
+    )
     assert Kills.of(kills.text()) == kills
     assert json.loads(kills.text())["group"] == 7
 
