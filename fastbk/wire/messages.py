@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import flatbuffers
-
+from fastbk.wire.flatbuffers_plain import flatbuffers
 from fastbk.wire.generated import ErrorReply as ErrorTable
 from fastbk.wire.generated import Hello as HelloTable
 from fastbk.wire.generated import HelloReply as HelloReplyTable
