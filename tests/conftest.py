@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.fixtures.zookeeper",
     "tests.fixtures.spark_session",
     "fastbk.testing",
+    "tests.fixtures.shared_cluster",
 ]
 
 settings.register_profile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pyarrow as pa
@@ -23,19 +22,6 @@ from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Gap, Record
 from fastbk.testing import LocalCluster
-
-
-@pytest.fixture
-def client(fastbk_cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(fastbk_cluster.metadata_uri) as made:
-        yield made
-
-
-@pytest.fixture
-def space(client: fastbk.sync.Client) -> BlockingNamespace:
-    namespace = client.namespace("arrow")
-    namespace.create(PolicyPatch(roll_bytes=20_000))
-    return namespace
 
 
 def rows_of(records: list[Record], path: str) -> list[dict[str, object]]:
@@ -73,10 +59,10 @@ def records_of(stream: BlockingStream) -> list[Record]:
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_a_stream_is_a_table_up_to_what_is_published(
-    space: BlockingNamespace, fastbk_cluster: LocalCluster, compression: str
+    space: BlockingNamespace, cluster: LocalCluster, compression: str
 ) -> None:
-    path = f"arrow/{compression}"
-    stream = space.create_stream(compression, PolicyPatch(compression=compression))  # type: ignore[arg-type]
+    stream = space.create_stream("s", PolicyPatch(compression=compression))  # type: ignore[arg-type]
+    path = stream.path
     with stream.writer() as writer:
         for at in range(60):
             some = [b"%d" % one * 20 for one in range(at * 50, at * 50 + 49)]
@@ -88,7 +74,7 @@ def test_a_stream_is_a_table_up_to_what_is_published(
         writer.append(b"in the open segment")
         writer.publish()
         # The writer is open, and stays what it is.
-        table = read_stream(fastbk_cluster.metadata_uri, path, headers=True).read_all()
+        table = read_stream(cluster.metadata_uri, path, headers=True).read_all()
         writer.append(b"behind it").result()
     records = records_of(stream)
     assert len(records) == 3002
@@ -99,7 +85,7 @@ def test_a_stream_is_a_table_up_to_what_is_published(
     parts = list(stream_batches(stream, first, end, rows_max=100))
     assert [part.num_rows for part in parts] == [100] * 24 + [30]
     assert pa.Table.from_batches(parts).column("seq").to_pylist() == list(range(70, 2500))
-    reader = read_stream(fastbk_cluster.metadata_uri, path, AtSeq(10), AtSeq(20), payload=False)
+    reader = read_stream(cluster.metadata_uri, path, AtSeq(10), AtSeq(20), payload=False)
     assert "value" not in reader.schema.names
     assert reader.read_all().column("seq").to_pylist() == list(range(10, 20))
 
@@ -145,7 +131,7 @@ def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(
 
 
 def test_what_is_gone_is_said_or_passed_by(
-    space: BlockingNamespace, client: fastbk.sync.Client, fastbk_cluster: LocalCluster
+    space: BlockingNamespace, client: fastbk.sync.Client, cluster: LocalCluster
 ) -> None:
     stream = space.create_stream("gone")
     with stream.writer() as writer:
@@ -154,7 +140,7 @@ def test_what_is_gone_is_said_or_passed_by(
             writer.roll()
     records = records_of(stream)
     stream.truncate(records[150].dlsn)
-    path, uri = "arrow/gone", fastbk_cluster.metadata_uri
+    path, uri = stream.path, cluster.metadata_uri
     with pytest.raises(PositionTruncated):
         read_stream(uri, path, DLSN(1, 0, 0)).read_all()
     assert read_stream(uri, path).read_all().column("seq").to_pylist() == list(range(150, 400))
@@ -183,8 +169,8 @@ def test_what_is_gone_is_said_or_passed_by(
     ]
 
 
-def test_what_is_wrong_with_the_arguments_is_told_at_once(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
+def test_what_is_wrong_with_the_arguments_is_told_at_once(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
     with pytest.raises(StreamNotFound):
         read_stream(uri, "arrow/nothing")
     with pytest.raises(ConfigError, match="shop/orders"):
@@ -196,9 +182,9 @@ def test_what_is_wrong_with_the_arguments_is_told_at_once(fastbk_cluster: LocalC
 
 
 def test_a_ledger_is_a_table_also_while_it_is_written(
-    client: fastbk.sync.Client, fastbk_cluster: LocalCluster
+    client: fastbk.sync.Client, cluster: LocalCluster
 ) -> None:
-    uri = fastbk_cluster.metadata_uri
+    uri = cluster.metadata_uri
     with client.create_ledger(3, 3, 2) as writer:
         datas = [b"%d" % at * (at % 9) for at in range(500)]
         writer.append_many(datas)
@@ -225,8 +211,8 @@ def test_a_ledger_is_a_table_also_while_it_is_written(
     assert read_ledger(uri, empty).read_all().num_rows == 0
 
 
-def test_a_client_of_a_uri_is_closed_with_its_reader(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
+def test_a_client_of_a_uri_is_closed_with_its_reader(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
     with fastbk.sync.connect(uri) as client:
         client.namespace("let").create()
         with client.namespace("let").stream("go").writer(create=True) as writer:

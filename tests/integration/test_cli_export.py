@@ -32,8 +32,8 @@ def run(*words: str, code: int = 0, program: tuple[str, ...] = ("-m", "fastbk.cl
     return done.stdout if code == 0 else done.stderr
 
 
-def test_a_ledgers_entries_become_rows(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
-    uri = fastbk_cluster.metadata_uri
+def test_a_ledgers_entries_become_rows(cluster: LocalCluster, tmp_path: Path) -> None:
+    uri = cluster.metadata_uri
     with fastbk.sync.connect(uri) as client, client.create_ledger(3, 3, 2) as writer:
         writer.append_many([b"entry %d" % one for one in range(1000)])
     words = ("ledger", "export", str(writer.ledger_id))
@@ -57,8 +57,8 @@ def test_a_ledgers_entries_become_rows(fastbk_cluster: LocalCluster, tmp_path: P
     assert "entry 1000 is beyond the last acknowledged one, 999" in said
 
 
-def test_a_streams_records_become_rows(fastbk_cluster: LocalCluster, tmp_path: Path) -> None:
-    uri = fastbk_cluster.metadata_uri
+def test_a_streams_records_become_rows(cluster: LocalCluster, tmp_path: Path) -> None:
+    uri = cluster.metadata_uri
     with fastbk.sync.connect(uri) as client:
         client.namespace("export").create()
         stream = client.namespace("export").create_stream("orders")

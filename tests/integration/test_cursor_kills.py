@@ -114,11 +114,13 @@ async def test_marks_outlive_holders_that_are_killed(
         assert left == [row.ledger_id for row in rows], "INV-S8: no ledger of the cursor is left"
 
 
-async def test_the_former_holder_is_fenced_on_real_bookies(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
+async def test_the_former_holder_is_fenced_on_real_bookies(
+    cluster: LocalCluster, own_name: str
+) -> None:
+    uri = cluster.metadata_uri
     async with fastbk.connect(uri) as client, fastbk.connect(uri) as other:
-        await client.namespace("test").create()
-        stream = await client.namespace("test").create_stream("s")
+        await client.namespace(own_name).create()
+        stream = await client.namespace(own_name).create_stream("s")
         async with stream.writer() as writer:
             for at in range(100):
                 writer.append(b"%d" % at)
@@ -128,7 +130,7 @@ async def test_the_former_holder_is_fenced_on_real_bookies(fastbk_cluster: Local
             record = await anext(former)
             assert isinstance(record, Record)
             await former.ack(record)
-        async with other.namespace("test").stream("s").cursor("c", tail=False) as later:
+        async with other.namespace(own_name).stream("s").cursor("c", tail=False) as later:
             assert later.mark_seq == 30
             record = await anext(former)
             assert isinstance(record, Record)

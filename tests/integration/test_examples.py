@@ -20,10 +20,10 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
         ("publish_subscribe", "audit handled 1000 orders"),
     ],
 )
-def test_an_example_runs_and_runs_again(fastbk_cluster: LocalCluster, name: str, says: str) -> None:
+def test_an_example_runs_and_runs_again(cluster: LocalCluster, name: str, says: str) -> None:
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, str(EXAMPLES / f"{name}.py"), fastbk_cluster.metadata_uri],
+            [sys.executable, str(EXAMPLES / f"{name}.py"), cluster.metadata_uri],
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")

@@ -14,8 +14,8 @@ from fastbk.testing import LocalCluster
 from tests.fixtures.metadata import new_cluster
 
 
-async def test_what_is_written_by_name_is_read_by_name(fastbk_cluster: LocalCluster) -> None:
-    uri = fastbk_cluster.metadata_uri
+async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) -> None:
+    uri = cluster.metadata_uri
     async with fastbk.connect(uri) as client, fastbk.connect(uri) as other:
         space = client.namespace("shop/eu")
         await space.create(PolicyPatch(compression="zstd"))

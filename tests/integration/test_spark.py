@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from fastbk.admin.copy_audit import Audited
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, restore
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
-from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
@@ -26,26 +24,6 @@ from tests.fixtures.spark import patiently
 pytestmark = pytest.mark.timeout(300)
 
 QUERY_S = 120
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(cluster.metadata_uri) as made:
-        yield made
-
-
-@pytest.fixture
-def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
-    """A namespace of this test's own."""
-    namespace = client.namespace(request.node.originalname)
-    namespace.create(PolicyPatch(roll_bytes=20_000))
-    return namespace
 
 
 def append(stream: BlockingStream, count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ import fastbk.sync
 from fastbk.cli.janitor_page import text_of
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.janitor import Janitor, JanitorOptions
-from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.spark import patiently
@@ -25,26 +23,6 @@ pytestmark = pytest.mark.timeout(300)
 
 ROLL_BYTES = 20_000
 QUERY_S = 120
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(cluster.metadata_uri) as made:
-        yield made
-
-
-@pytest.fixture
-def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
-    """A namespace of this test's own."""
-    namespace = client.namespace(request.node.originalname)
-    namespace.create(PolicyPatch(roll_bytes=ROLL_BYTES), exist_ok=True)
-    return namespace
 
 
 def append(stream: BlockingStream, count: int) -> None:
@@ -113,7 +91,7 @@ def janitors_page(cluster: LocalCluster) -> Exposition:
 
     async def passed() -> str:
         async with fastbk.connect(cluster.metadata_uri) as client:
-            janitor = Janitor(client, JanitorOptions(cursor_gauges_max=10), lambda _: None)
+            janitor = Janitor(client, JanitorOptions(cursor_gauges_max=1000), lambda _: None)
             await janitor.pass_once()
             return text_of(janitor)
 

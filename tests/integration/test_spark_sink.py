@@ -33,13 +33,8 @@ ROWS = 2000
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
+    """Bookies of this file's own: one is killed."""
     with LocalCluster() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(cluster.metadata_uri) as made:
         yield made
 
 

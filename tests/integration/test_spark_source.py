@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -22,32 +21,11 @@ from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, Strea
 from fastbk.spark.reading import StreamPart
 from fastbk.spark.stream_reader import StreamReader
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
-from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import batch_reader, between, read, rows, source, stream_reader
 
 ROLL_BYTES = 20_000
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
-    with fastbk.sync.connect(cluster.metadata_uri) as made:
-        yield made
-
-
-@pytest.fixture
-def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
-    """A namespace of this test's own."""
-    namespace = client.namespace(request.node.originalname)
-    namespace.create(PolicyPatch(roll_bytes=ROLL_BYTES), exist_ok=True)
-    return namespace
 
 
 def append(stream: BlockingStream, count: int, name: str = "r", size: int = 500) -> None:

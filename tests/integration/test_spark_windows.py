@@ -26,13 +26,13 @@ def example() -> ModuleType:
 
 
 def test_windows_are_closed_once_with_the_right_sums(
-    spark: SparkSession, fastbk_cluster: LocalCluster, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     module = example()
     tries = iter(range(10))
 
     def run() -> str:
         checkpoint = str(tmp_path / str(next(tries)))
-        return str(module.run(spark, fastbk_cluster.metadata_uri, checkpoint))
+        return str(module.run(spark, cluster.metadata_uri, checkpoint))
 
     assert patiently(run).endswith("each sum as counted without Spark; 3 sales came too late")

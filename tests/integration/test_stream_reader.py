@@ -37,11 +37,11 @@ async def stream_of(client: fastbk.Client, is_new: bool = True) -> StreamContext
 
 
 async def test_readers_follow_writers_over_rolls_and_takeovers(
-    fastbk_cluster: LocalCluster,
+    cluster: LocalCluster,
 ) -> None:
     async with (
-        fastbk.connect(fastbk_cluster.metadata_uri) as client,
-        fastbk.connect(fastbk_cluster.metadata_uri) as other,
+        fastbk.connect(cluster.metadata_uri) as client,
+        fastbk.connect(cluster.metadata_uri) as other,
     ):
         context = await stream_of(client)
 

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-import fastbk.sync
 from fastbk.errors import ClientClosed, CursorFenced
 from fastbk.stream.blocking import BlockingNamespace
-from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.records import Chunk
-from fastbk.testing import LocalCluster
-
-
-@pytest.fixture
-def space(fastbk_cluster: LocalCluster) -> Iterator[BlockingNamespace]:
-    with fastbk.sync.connect(fastbk_cluster.metadata_uri) as client:
-        namespace = client.namespace("sync")
-        namespace.create(PolicyPatch(roll_bytes=20_000))
-        yield namespace
 
 
 def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(
