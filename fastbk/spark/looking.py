@@ -31,7 +31,7 @@ from fastbk.errors import (
 from fastbk.spark.amounts import Known
 from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.planning import RECORD_BYTES
+from fastbk.spark.planning import RECORD_BYTES, is_behind
 from fastbk.spark.together import together
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.blocking import BlockingStream
@@ -65,8 +65,8 @@ class Now:
 
     @property
     def stream(self) -> BlockingStream:
-        """Its handle."""
-        return self.cluster.stream(self.path)
+        """Its handle: of the stream that was looked at, whatever has its name by now."""
+        return self.cluster.stream(self.path, self.end.stream_id)
 
     def beginning(self) -> At:
         """Return where a query begins that reads all of it, and that it began there."""
@@ -105,10 +105,10 @@ class Cluster:
                 time.sleep(AGAIN_S)
         raise AssertionError("unreachable")
 
-    def stream(self, path: str) -> BlockingStream:
-        """Return a stream's handle. No I/O."""
+    def stream(self, path: str, stream_id: str) -> BlockingStream:
+        """Return the handle of a stream that was found at this path, for reading. No I/O."""
         namespace, name = split_stream_path(path)
-        return self.client.namespace(namespace).stream(name)
+        return self.client.namespace(namespace).stream_of_id(stream_id, name)
 
     # --- streams -------------------------------------------------------------------------------------------------
 
@@ -139,6 +139,11 @@ class Cluster:
             )
         return {path: self._now(found[path]) for path in wanted if path in found}
 
+    def nows_of(self, ats: Mapping[str, At]) -> dict[str, Now]:
+        """Return how the streams of these offsets are now, if they are there, whatever their names are by now."""
+        found = self._looking().of_ids({path: at.stream_id for path, at in ats.items()})
+        return {path: self._now(span) for path, span in found.items()}
+
     def now(self, path: str) -> Now:
         """Return how the stream is now. Raises StreamNotFound."""
         return self.nows([path])[path]
@@ -165,7 +170,15 @@ class Cluster:
         )
 
     def at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
-        """Return the place that an option names. Raises ConfigError, PositionTruncated where it is gone."""
+        """Return the place that an option names. Raises ConfigError; PositionTruncated, DataLost where it is gone."""
+        try:
+            return self._at(now, place, option)
+        except (DataLost, NoSuchLedger) as error:
+            if self.options.fail_on_data_loss:
+                raise DataLost(f"{option}: {now.path} at {place}: {error}. {CHOICE}") from error
+            return self._next_segment(now, place)
+
+    def _at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
         if place == "earliest":
             return now.first
         if place == "latest":
@@ -233,10 +246,10 @@ class Cluster:
         return At(dlsn, seq, now.end.stream_id)
 
     @staticmethod
-    def _next_segment(now: Now, seq: int) -> At:
-        """Return the beginning of the first segment whose records are all behind or at number `seq`, else the end."""
+    def _next_segment(now: Now, place: DLSN | int | str | datetime) -> At:
+        """Return the beginning of the first segment whose records are all behind or at a place, else the end."""
         for one in now.stream.segments(now.first.dlsn.segment):
-            if one.first_seq >= seq:
+            if one.first_seq >= 0 and is_behind(one, place):
                 return At(DLSN(one.number, 0, 0), one.first_seq, now.end.stream_id)
         return now.end
 
@@ -249,7 +262,7 @@ class Cluster:
         if now is None:
             if fails:
                 raise StreamNotFound(
-                    f"the stream {path} was deleted, and was read up to {start.dlsn}: {CHOICE}"
+                    f"the stream {path} was deleted or renamed, and was read up to {start.dlsn}: {CHOICE}"
                 )
             return None
         if now.end.stream_id != start.stream_id:
@@ -275,12 +288,13 @@ class Cluster:
         of ledgers, which have no times: this is for reports only.
         """
         most = sorted(waiting, key=lambda path: -waiting[path])[:AGED_MAX]
-        asked = [(path, done.streams[path].seq) for path in most if path in done.streams]
+        asked = [(path, done.streams[path]) for path in most if path in done.streams]
         return round(1000 * max(together(lambda one: self._age_s(*one), asked), default=0.0))
 
-    def _age_s(self, path: str, seq: int) -> float:
+    def _age_s(self, path: str, at: At) -> float:
         with suppress(Error):
-            return time.time() - self.stream(path).get(AtSeq(seq)).time_us / 1e6
+            record = self.stream(path, at.stream_id).get(AtSeq(at.seq))
+            return time.time() - record.time_us / 1e6
         return 0.0
 
     # --- ledgers -------------------------------------------------------------------------------------------------
@@ -329,12 +343,19 @@ class Cluster:
             return Offsets({}, self._ledger_edge(which, option))
         nows = self.all_now()
         if isinstance(which, Mapping):
-            wanted = parse_wanted(which, ledgers=False).streams
+            places = parse_wanted(which, ledgers=False)
+            wanted = places.streams
             unknown = sorted(set(wanted) - set(nows))
             if unknown:
                 raise ConfigError(
                     f"{option} names {unknown[0]}, which is not read here; {_read(sorted(nows))}"
                 )
+            for path, stream_id in places.ids.items():
+                if stream_id != nows[path].end.stream_id:
+                    raise ConfigError(
+                        f"{option}: {path} was deleted and made anew since these offsets were shown: take new ones,"
+                        ' or leave "id" out'
+                    )
             rest = "earliest" if option == "startingOffsets" else "latest"
             return Offsets(
                 {path: self.at(now, wanted.get(path, rest), option) for path, now in nows.items()},

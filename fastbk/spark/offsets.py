@@ -9,7 +9,7 @@ Everything before it was read. Numbers of 64 bits are text, so that no reader of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from fastbk.errors import ConfigError
@@ -17,6 +17,11 @@ from fastbk.stream.positions import DLSN
 
 EXAMPLE = '{"streams": {"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}} or {"ledgers": {"7": 1000}}'
 _NUMBER_MAX = 1 << 62
+_DIGITS_MAX = 19
+_PLACE = {"segment", "entry", "slot", "seq", "id", "began"}
+"""Fields of a stream's place, as options name it or Spark shows it."""
+_REPORTED = {"batch", "behind"}
+"""What Spark's reports show beside places."""
 
 Edge: TypeAlias = Literal["earliest", "latest"]
 
@@ -93,6 +98,8 @@ class Wanted:
     streams: Mapping[str, DLSN | int | Edge]
     """An int: a sequence number."""
     ledgers: Mapping[int, int | Edge]
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Of streams whose places say which stream it was."""
 
 
 def parse_wanted(found: Mapping[str, object], *, ledgers: bool) -> Wanted:
@@ -102,11 +109,12 @@ def parse_wanted(found: Mapping[str, object], *, ledgers: bool) -> Wanted:
     "latest"; a ledger's is the next entry, or one of these words. Raises ConfigError.
     """
     kind = "ledgers" if ledgers else "streams"
-    if set(found) == {kind} and isinstance(found[kind], dict):
+    if set(found) - _REPORTED == {kind} and isinstance(found[kind], dict):
         found = _object(found[kind])
     if ledgers:
         return Wanted({}, {_number(one): _edge(at) or _number(at) for one, at in found.items()})
-    return Wanted({path: _place(at) for path, at in found.items()}, {})
+    ids = {path: at["id"] for path, at in found.items() if isinstance(at, dict) and "id" in at}
+    return Wanted({path: _place(at) for path, at in found.items()}, {}, ids)
 
 
 def _place(found: object) -> DLSN | int | Edge:
@@ -116,7 +124,10 @@ def _place(found: object) -> DLSN | int | Edge:
     if isinstance(found, str):
         return DLSN.parse(found)
     fields = _object(found)
-    return _number(fields["seq"]) if set(fields) == {"seq"} else _dlsn(fields)
+    unknown = sorted(set(fields) - _PLACE)
+    if unknown:
+        raise ConfigError(f"no field of a place: {unknown[0]!r}; write {EXAMPLE}")
+    return _number(fields["seq"]) if set(fields) - {"id"} == {"seq"} else _dlsn(fields)
 
 
 def _edge(found: object) -> Edge | None:
@@ -137,22 +148,33 @@ def _object(found: object) -> Mapping[str, object]:
 
 
 def _number(found: object) -> int:
-    if isinstance(found, str) and found.isascii() and found.isdigit():
+    if isinstance(found, str) and len(found) <= _DIGITS_MAX and found.isascii() and found.isdigit():
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
         raise ConfigError(f"no number in offsets: {found!r}; write {EXAMPLE}")
     return found
 
 
+def renamed(start: Offsets, end: Offsets) -> Offsets:
+    """Return `start` with each stream under the path that it has in `end`: a stream is its id, names come and go."""
+    paths = {at.stream_id: path for path, at in end.streams.items()}
+    found = {path: at for path, at in start.streams.items() if at.stream_id not in paths}
+    found |= {paths[at.stream_id]: at for at in start.streams.values() if at.stream_id in paths}
+    return Offsets(found, start.ledgers)
+
+
 def advanced(start: Offsets, end: Offsets) -> Offsets:
-    """Return `end`, nowhere before `start`: what was read stays read, whatever is known meanwhile."""
+    """Return `end`, nowhere before `start`: what was read stays read, whatever is known meanwhile.
+
+    Ledgers that are read no longer keep their place: named again they go on there.
+    """
     streams = dict(end.streams)
     for path, at in start.streams.items():
         known = streams.get(path)
         if known is not None and known.stream_id == at.stream_id and known.dlsn < at.dlsn:
             streams[path] = at
     ledgers = {one: max(entry, start.ledgers.get(one, 0)) for one, entry in end.ledgers.items()}
-    return Offsets(streams, ledgers)
+    return Offsets(streams, {**start.ledgers, **ledgers})
 
 
 def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -16,6 +16,7 @@ from fastbk.stream.names import split_path, split_stream_path
 from fastbk.units import parse_duration_us, parse_size
 
 LEDGERS_MAX = 100_000
+_DIGITS_MAX = 19
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -108,6 +109,11 @@ def _unknown(name: str, table: Sequence[Option], use: str) -> ConfigError:
     return ConfigError(f"there is no option {name} for {use}: there are {names}{hint}")
 
 
+def _is_whole(value: str) -> bool:
+    """Return whether it is a number that fits into 64 bits, or nearly."""
+    return value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
+
+
 class Values:
     """The values of options that are known, each read in its form."""
 
@@ -140,7 +146,7 @@ class Values:
         value = self._found.get(name)
         if value is None:
             return default
-        if not (value.isascii() and value.isdigit() and 1 <= int(value) < 1 << 62):
+        if not (_is_whole(value) and 1 <= int(value) < 1 << 62):
             raise self.error(name, "no whole number of 1 or more")
         return int(value)
 
@@ -149,7 +155,7 @@ class Values:
         value = self._found.get(name)
         if value is None:
             return default
-        if not (value.isascii() and value.isdigit() and int(value) <= most):
+        if not (_is_whole(value) and int(value) <= most):
             raise self.error(name, f"no whole number from 0 to {most}")
         return int(value)
 
@@ -159,9 +165,9 @@ class Values:
         if value is None:
             return None
         try:
-            is_plain = value.isascii() and value.isdigit()
+            is_plain = _is_whole(value)
             found = int(value) / 1000 if is_plain else parse_duration_us(value) / 1e6
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise self.error(name, "no span of time, and no milliseconds") from error
         if not 0 < found <= 86_400:
             raise self.error(name, "no span of time above 0 and up to a day")
@@ -173,8 +179,8 @@ class Values:
         if value is None:
             return default
         try:
-            size = int(value) if value.isascii() and value.isdigit() else parse_size(value)
-        except ValueError as error:
+            size = int(value) if _is_whole(value) else parse_size(value)
+        except (ValueError, OverflowError) as error:
             raise self.error(name, "no size in bytes") from error
         if not 1 <= size < 1 << 62:
             raise self.error(name, "no size of 1 byte or more")
@@ -311,7 +317,7 @@ def _pattern(values: Values) -> str | None:
     if text is not None:
         try:
             re.compile(text)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise values.error("streamPattern", f"no regular expression ({error})") from error
     return text
 
@@ -351,12 +357,22 @@ def _edge(values: Values, side: str, default: str) -> str | Mapping[str, object]
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise values.error(offsets, "neither earliest nor latest nor JSON") from error
+        found = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise values.error(offsets, f"neither earliest nor latest nor JSON ({error})") from error
     if not isinstance(found, dict):
         raise values.error(
             offsets,
             'no JSON object such as {"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}',
         )
+    return found
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON. Raises ValueError where a name comes twice: nobody knows which one is meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice} is there twice")
     return found

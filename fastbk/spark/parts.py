@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fastbk.errors import StreamNotFound
 from fastbk.spark.looking import Cluster, Now
-from fastbk.spark.offsets import At, Offsets
+from fastbk.spark.offsets import At, Offsets, renamed
 from fastbk.spark.planning import (
     RECORD_BYTES,
     Bounds,
@@ -56,12 +57,13 @@ class Parts:
 
         Raises StreamNotFound, PositionTruncated, DataLost with failOnDataLoss: before any task starts.
         """
+        start = renamed(start, end)
         begins = {
             path: begin
             for path, at in sorted(end.streams.items())
             if (begin := _begin(start.streams.get(path), at)).dlsn < at.dlsn
         }
-        nows = self.cluster.nows(begins, missing_ok=True)
+        nows = self.cluster.nows_of({path: end.streams[path] for path in begins})
         found = together(
             lambda path: self._task(path, nows.get(path), begins[path], end.streams[path]),
             list(begins),
@@ -72,22 +74,37 @@ class Parts:
         total_bytes = sum(one.size_bytes for ranges in whole for one in ranges)
         part_bytes = part_bytes_of(total_bytes, options.partitions_min, options.partition_bytes)
         return [
-            StreamPart(task.path, one.first, one.end, one.records, one.size_bytes)
+            StreamPart(
+                task.path, task.end.stream_id, one.first, one.end, one.records, one.size_bytes
+            )
             for task in tasks
             for one in task.ranges(part_bytes, self.bounds)
         ]
 
     def _task(self, path: str, now: Now | None, begin: At, end: At) -> _Task | None:
+        first = self._first(path, now, begin, end)
+        if now is None or first is None:
+            return None
+        try:
+            segments = now.stream.segments(first.dlsn.segment)
+        except StreamNotFound:
+            self._first(path, None, begin, end)
+            return None
+        if not segments or segments[0].number > first.dlsn.segment:
+            # Truncated and deleted since it was looked at? What is missing in the list has to be told.
+            first = self._first(path, self.cluster.nows_of({path: end}).get(path), begin, end)
+        return None if first is None else _Task(path, first, end, segments)
+
+    def _first(self, path: str, now: Now | None, begin: At, end: At) -> At | None:
+        """Return where to begin with a stream, None where nothing of it is left, which was said to be fine."""
         if begin.seq < 0 and now is not None and now.end.stream_id == end.stream_id:
             # Only its position was kept; what was truncated since then is told by that.
             known = now.first if begin.dlsn >= now.first.dlsn else At(begin.dlsn, 0, end.stream_id)
             begin = At(begin.dlsn, known.seq, end.stream_id)
         first = self.cluster.checked(now, path, begin)
-        if first is None or now is None or first.stream_id != end.stream_id:
-            return None  # gone, which was said to be fine
-        if first.dlsn >= end.dlsn:
+        if first is None or first.stream_id != end.stream_id or first.dlsn >= end.dlsn:
             return None
-        return _Task(path, first, end, now.stream.segments(first.dlsn.segment))
+        return first
 
     def of_ledgers(self, start: Offsets, end: Offsets) -> list[LedgerPart]:
         """Return parts of [start, end) of ledgers; those not in `start` from their first entry on."""

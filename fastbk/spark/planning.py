@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
-from fastbk.stream.positions import DLSN
+from fastbk.stream.positions import DLSN, to_us
 from fastbk.stream.segments import SegmentInfo
 
 RECORD_BYTES = 1024
@@ -48,6 +49,15 @@ class _Piece:
     records: int
     size_bytes: int
     goes_on: bool = False
+
+
+def is_behind(segment: SegmentInfo, place: DLSN | int | str | datetime) -> bool:
+    """Return whether all records of a segment are behind or at a place: a position, a number or a time."""
+    if isinstance(place, DLSN):
+        return segment.number > place.segment
+    if isinstance(place, datetime):
+        return not segment.is_open and segment.first_time_us >= to_us(place)
+    return isinstance(place, int) and segment.first_seq >= place
 
 
 def plan_stream(

@@ -89,7 +89,7 @@ class Pushed:
             else:
                 high = min(high, DLSN(segment.high + 1, 0, 0))
         if seq.low is not None or seq.high is not None:
-            stream = cluster.stream(path)
+            stream = cluster.stream(path, end.stream_id)
             if seq.low is not None and seq.low > start.seq:
                 low = max(low, stream.find(seq=seq.low) or high)
             if seq.high is not None and seq.high < end.seq - 1:

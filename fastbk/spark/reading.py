@@ -10,13 +10,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from fastbk.arrow import ledger_batches, stream_batches
-from fastbk.errors import DataLost, DigestMismatch, NoSuchEntry, NoSuchLedger, PositionTruncated
+from fastbk.errors import (
+    DataLost,
+    DigestMismatch,
+    NoSuchEntry,
+    NoSuchLedger,
+    PositionTruncated,
+    StreamNotFound,
+)
 from fastbk.spark.looking import CHOICE, Cluster
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.schemas import arrow_schema
 from fastbk.stream.positions import DLSN
 
 _log = logging.getLogger("fastbk.spark")
+_GONE = (PositionTruncated, DataLost, NoSuchEntry, NoSuchLedger, DigestMismatch, StreamNotFound)
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class StreamPart(InputPartition):
     """Records of a stream from `first` up to, not with, `end`. Records and bytes: about."""
 
     path: str
+    stream_id: str
+    """By which it is read: another stream may have got the name since it was planned."""
     first: DLSN
     end: DLSN
     records: int
@@ -55,22 +65,27 @@ def read_part(options: ReadOptions, part: InputPartition) -> Iterator[pa.RecordB
 def _named(batches: Iterator[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
-    except (PositionTruncated, DataLost, NoSuchEntry, NoSuchLedger, DigestMismatch) as error:
+    except _GONE as error:
         raise DataLost(f"{what}: {error}. {CHOICE}") from error
 
 
 def _stream(options: ReadOptions, part: StreamPart) -> Iterator[pa.RecordBatch]:
-    return stream_batches(
-        Cluster(options).stream(part.path),
-        part.first,
-        part.end,
-        schema=arrow_schema(options),
-        rows_max=options.rows_max,
-        skip_gaps=not options.fail_on_data_loss,
-        on_gap=lambda gap: _log.warning(
-            "%s: passed by, since failOnDataLoss is false: %s", part.path, gap
-        ),
-    )
+    try:
+        yield from stream_batches(
+            Cluster(options).stream(part.path, part.stream_id),
+            part.first,
+            part.end,
+            schema=arrow_schema(options),
+            rows_max=options.rows_max,
+            skip_gaps=not options.fail_on_data_loss,
+            on_gap=lambda gap: _log.warning(
+                "%s: passed by, since failOnDataLoss is false: %s", part.path, gap
+            ),
+        )
+    except StreamNotFound:
+        if options.fail_on_data_loss:
+            raise
+        _log.warning("%s was deleted, passed by, since failOnDataLoss is false", part.path)
 
 
 def _ledger(options: ReadOptions, part: LedgerPart) -> Iterator[pa.RecordBatch]:

@@ -19,9 +19,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from fastbk.errors import ConfigError
 from fastbk.spark.amounts import amount
 from fastbk.spark.looking import Cluster, Now
-from fastbk.spark.offsets import At, Offsets, advanced, parse, shares
+from fastbk.spark.offsets import At, Offsets, advanced, parse, renamed, shares
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.parts import Parts
 from fastbk.spark.progress import Progress
@@ -72,14 +73,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return where the next batch ends; `start` itself where nothing has come."""
-        began = self._began = parse(start)
+        began = self._began = self._parsed(start)
         self._publish(began)
         return self._cluster.patiently(lambda: self._next(began, limit)).to_json()
+
+    def _parsed(self, found: Mapping[str, object]) -> Offsets:
+        """Return the checkpoint's offsets. Raises ConfigError for those of ledgers where streams are read, and back."""
+        offsets = parse(found)
+        if offsets.streams if self._options.reads_ledgers else offsets.ledgers:
+            kinds = ("streams", "ledgers") if offsets.streams else ("ledgers", "streams")
+            raise ConfigError(
+                f"the checkpoint is of a query that reads {kinds[0]}, and now {kinds[1]} are read: take another"
+                ' .option("checkpointLocation", ...)'
+            )
+        return offsets
 
     def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
         end = self._target if self._target is not None else self._latest()
         self._seen = end
         end = self._going_on(began, end)
+        began = renamed(began, end)
         if self._options.reads_ledgers:
             self._planned = self._limited_ledgers(began, end, limit)
         else:
@@ -115,18 +128,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _going_on(self, start: Offsets, end: Offsets) -> Offsets:
-        """Return `end` with what the checkpoint says of the streams that it knows. Raises what `checked` raises."""
+        """Return `end` with what the checkpoint says of the streams that it knows. Raises what `checked` raises.
+
+        A stream that is there and read no longer, since options changed, keeps its place: if it is read again, then
+        from there, and not from its beginning.
+        """
         streams = dict(end.streams)
+        paths = {at.stream_id: path for path, at in end.streams.items()}
         for path, at in start.streams.items():
-            known = streams.get(path)
-            if known is None:
-                if self._target is None or self._cluster.options.fail_on_data_loss:
-                    self._cluster.checked(self._cluster.now_if_any(path), path, at)
-            elif known.stream_id == at.stream_id:
-                streams[path] = replace(known, began=at.began)
+            if at.stream_id in paths:
+                known = streams[paths[at.stream_id]]
+                streams[paths[at.stream_id]] = replace(known, began=at.began)
+                continue
+            now = self._cluster.now_if_any(path)
+            if now is not None and now.end.stream_id == at.stream_id:
+                streams.setdefault(path, at)
             else:
-                self._cluster.checked(self._cluster.now_if_any(path), path, at)
-        return advanced(start, Offsets(streams, end.ledgers))
+                self._cluster.checked(now, path, at)
+        found = Offsets(streams, end.ledgers)
+        return advanced(renamed(start, found), found)
 
     # --- limits --------------------------------------------------------------------------------------------------
 
@@ -149,13 +169,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = start.streams.get(path)
             if known is None or known.dlsn < at.dlsn or known.stream_id != at.stream_id:
                 backlogs[path] = -1
-        for path, now in self._cluster.nows(backlogs).items():
-            known, at = start.streams.get(path), end.streams[path]
-            if known is None or known.stream_id != at.stream_id:
-                first: At | None = now.beginning()
-            else:
-                first = self._cluster.checked(now, path, known)
-            first = first or now.first
+        streams = dict(end.streams)
+        nows = self._cluster.nows_of({path: end.streams[path] for path in backlogs})
+        for path in list(backlogs):
+            known, at, now = start.streams.get(path), end.streams[path], nows.get(path)
+            if known is not None and known.stream_id != at.stream_id:
+                known = None
+            if now is None:
+                # Deleted since the end was looked for, which for AvailableNow is long ago.
+                if known is not None:
+                    self._cluster.checked(None, path, known)
+                del streams[path], backlogs[path]
+                continue
+            first = now.beginning()
+            if known is not None:
+                first = self._cluster.checked(now, path, known) or first
             begins[path] = first, now
             backlogs[path] = max(at.seq - first.seq, 0)
         total = sum(backlogs.values())
@@ -166,7 +194,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             most = min(most, max(1, int(bytes_max * total / max(size_bytes, 1))))
         allowed = shares(backlogs, most)
-        streams = dict(end.streams)
         cut = [path for path in begins if allowed[path] < backlogs[path]]
 
         def place(path: str) -> At:
@@ -201,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[InputPartition]:
         """Return the parts of a batch; planned again after a restart they hold the same records."""
         parts = Parts(self._cluster)
-        begin, stop = parse(start), parse(end)
+        begin, stop = self._parsed(start), self._parsed(end)
         plan = parts.of_ledgers if self._options.reads_ledgers else parts.of_streams
         return self._cluster.patiently(lambda: plan(begin, stop))
 

@@ -61,6 +61,11 @@ class BlockingNamespace:
         check_name(name)
         return BlockingStream(self._loop, lambda: self._inner().stream(name), name)
 
+    def stream_of_id(self, stream_id: str, name: str) -> BlockingStream:
+        """Return the stream of this id for reading, whatever has its name by now. No I/O."""
+        check_name(name)
+        return BlockingStream(self._loop, lambda: self._inner().stream_of_id(stream_id, name), name)
+
     def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:
         """Create the namespace, and those above it that are missing."""
         self._call(lambda inner: inner.create(policy, exist_ok=exist_ok))

@@ -33,6 +33,10 @@ class BlockingSpans:
         """Return these streams, by path; those that are not there are left out."""
         return self._loop.call(lambda: self._inner().of(paths))
 
+    def of_ids(self, ids: Mapping[str, str]) -> dict[str, Span]:
+        """Return the streams of these ids, whatever their names are by now, by the keys given."""
+        return self._loop.call(lambda: self._inner().of_ids(ids))
+
     def close(self) -> None:
         """Let go of what is kept open; it may be asked again."""
         if self._made is not None:

@@ -67,6 +67,14 @@ class Namespace:
         """Return a stream of this namespace. No I/O."""
         return Stream(self._catalog, self._path, check_name(name))
 
+    def stream_of_id(self, stream_id: str, name: str) -> Stream:
+        """Return the stream of this id for reading, whatever has its name by now. No I/O.
+
+        `name`: what it had in this namespace, as `Span` says it with the id; it stands in `path` and in messages.
+        """
+        context = self._catalog.reading(stream_id, label((*self._path, check_name(name))))
+        return Stream(self._catalog, self._path, name, context)
+
     # --- the namespace itself -----------------------------------------------------------------------------------
 
     async def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from fastbk.errors import ConfigError
 
 _LAYOUT = struct.Struct(">bqqq")
 _VERSION = 1
+_NUMBER = re.compile("[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -32,7 +34,7 @@ class DLSN(NamedTuple):
     def parse(cls, text: str) -> DLSN:
         """Return what `str` wrote: three numbers with dots between them, such as 3.120.0. Raises ConfigError."""
         parts = text.split(".")
-        if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        if len(parts) != 3 or not all(_NUMBER.fullmatch(part) for part in parts):
             raise ConfigError(f"{text!r} is no position: write segment.entry.slot, such as 3.120.0")
         return cls(*map(int, parts))
 

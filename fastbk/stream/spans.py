@@ -8,7 +8,7 @@ their last entry, which is read only when it is another one. Many are asked at o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -127,6 +127,11 @@ class Spans:
                         found.append((label((*namespace, name)), entry.id))
         async with self._lock:
             return await self._look(found)
+
+    async def of_ids(self, ids: Mapping[str, str]) -> dict[str, Span]:
+        """Return the streams of these ids, by the keys given, whatever their names are. Raises as `below` does."""
+        async with self._lock:
+            return await self._look(list(ids.items()))
 
     async def close(self) -> None:
         """Let go of what is kept open; it may be asked again."""

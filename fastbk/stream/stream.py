@@ -35,11 +35,18 @@ class Stream:
     renamed the handle goes on with it, when it is deleted calls raise StreamNotFound, whatever is created later.
     """
 
-    def __init__(self, catalog: Catalog, namespace: tuple[str, ...], name: str) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        namespace: tuple[str, ...],
+        name: str,
+        context: StreamContext | None = None,
+    ) -> None:
+        """`context`: of the stream, where it is known by other means than its name."""
         self._catalog = catalog
         self._namespace = namespace
         self._name = name
-        self._context: StreamContext | None = None
+        self._context = context
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
-from fastbk.spark.offsets import At, Offsets, advanced, parse, parse_wanted, shares
+from fastbk.spark.offsets import At, Offsets, advanced, parse, parse_wanted, renamed, shares
 from fastbk.stream.positions import DLSN
 
 numbers = st.integers(0, 2**61)
@@ -61,8 +61,27 @@ def test_places_are_said_in_many_ways() -> None:
     assert parse_wanted({"streams": said}, ledgers=False).streams == wanted
     assert parse_wanted({"7": 5, "8": "latest"}, ledgers=True).ledgers == {7: 5, 8: "latest"}
 
+    assert parse_wanted({"streams": said, "batch": {}, "behind": {}}, ledgers=False).ids == {
+        "a/6": "x"
+    }
 
-@pytest.mark.parametrize("said", ["soon", 5, {"entry": "1"}, {"segment": -1}, None])
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "soon",
+        5,
+        {"entry": "1"},
+        {"segment": -1},
+        None,
+        {"segment": 1, "entri": 5},
+        {},
+        {"id": "x"},
+        {"seq": "9" * 5000},
+        {"seq": 1.5},
+        f"1.{'9' * 5000}.0",
+    ],
+)
 def test_what_is_no_place_is_refused(said: object) -> None:
     with pytest.raises(ConfigError):
         parse_wanted({"a/b": said}, ledgers=False)
@@ -75,6 +94,22 @@ def test_nothing_goes_back() -> None:
         {"a": far}, {7: 9}
     )
     assert advanced(Offsets({"a": far}, {}), Offsets({"a": other}, {})).streams["a"] == other
+
+
+def test_ledgers_that_are_read_no_longer_keep_their_place() -> None:
+    assert advanced(Offsets({}, {7: 9, 8: 1}), Offsets({}, {8: 5})).ledgers == {7: 9, 8: 5}
+
+
+def test_a_stream_is_its_id_whatever_its_name() -> None:
+    x, y, z = (At(DLSN(1, 0, 0), 10, name) for name in "xyz")
+
+    def names(start: dict[str, At], end: dict[str, At]) -> dict[str, At]:
+        return dict(renamed(Offsets(start, {}), Offsets(end, {})).streams)
+
+    assert names({"a": x}, {"b": x}) == {"b": x}
+    assert names({"a": x, "b": y}, {"a": y, "b": x}) == {"a": y, "b": x}
+    assert names({"a": x, "b": y}, {"b": x}) == {"b": x}
+    assert names({"a": x, "b": y}, {"a": z}) == {"a": x, "b": y}
 
 
 @given(

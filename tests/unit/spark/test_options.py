@@ -84,6 +84,17 @@ def test_sizes_have_units_or_are_bytes() -> None:
         ({**ORDERS, "targetPartitionBytes": "many"}, '.option("targetPartitionBytes", "64MiB")'),
         ({**ORDERS, "startingOffsets": "early"}, '.option("startingOffsets", "earliest")'),
         ({**ORDERS, "startingOffsets": "[1]"}, "segment"),
+        (
+            {**ORDERS, "startingOffsets": '{"a/b": "latest", "a/b": "earliest"}'},
+            "a/b is there twice",
+        ),
+        ({**ORDERS, "startingOffsets": "[" * 100_000}, "nor JSON"),
+        ({"streamPattern": "a{99999999999999999999}"}, '.option("streamPattern", "shop/.*")'),
+        ({**ORDERS, "minPartitions": "9" * 5000}, '.option("minPartitions", "8")'),
+        ({**ORDERS, "retries": "9" * 5000}, '.option("retries", "3")'),
+        ({**ORDERS, "readTimeout": "9" * 400}, '.option("readTimeout", "30s")'),
+        ({**ORDERS, "readTimeout": "9" * 5000 + "s"}, '.option("readTimeout", "30s")'),
+        ({**ORDERS, "targetPartitionBytes": "9" * 400 + "GiB"}, '"64MiB")'),
         ({**ORDERS, "startingTimestamp": "2026-01-31T08:00:00"}, "without a zone"),
         (
             {**ORDERS, "startingTimestamp": "soon"},

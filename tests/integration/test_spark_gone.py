@@ -1,0 +1,195 @@
+"""What goes, comes or gets another name while a query reads: each of its steps may be the one it happens before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import fastbk
+import fastbk.sync
+from fastbk.errors import ConfigError, DataLost, PositionTruncated
+from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.offsets import At
+from fastbk.stream.blocking import BlockingNamespace, BlockingStream
+from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.policy import PolicyPatch
+from fastbk.stream.positions import AtSeq
+from fastbk.testing import LocalCluster
+from tests.fixtures.spark_readers import between, read, rows, stream_reader
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
+    with fastbk.sync.connect(cluster.metadata_uri) as made:
+        yield made
+
+
+@pytest.fixture
+def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
+    """A namespace of this test's own."""
+    namespace = client.namespace(request.node.originalname)
+    namespace.create(PolicyPatch(roll_bytes=5_000), exist_ok=True)
+    return namespace
+
+
+def append(stream: BlockingStream, count: int, name: bytes = b"r") -> None:
+    """Append records of 100 bytes; some forty make a segment."""
+    with stream.writer() as writer:
+        for _ in range(count):
+            writer.append(name * 100).result()
+
+
+def test_a_task_reads_the_stream_that_was_planned_whatever_has_its_name(
+    cluster: LocalCluster, space: BlockingNamespace
+) -> None:
+    append(space.create_stream("orders"), 5)
+    path = f"{space.path}/orders"
+    reader = stream_reader(cluster, stream=path, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    parts = list(reader.partitions(start, end))
+    space.rename_stream("orders", "old")
+    append(space.create_stream("orders"), 5, b"n")
+    assert read(reader, parts).column("value").to_pylist() == [b"r" * 100] * 5
+    assert between(reader, start, end) == list(range(5))
+    space.delete_stream("old")
+    with pytest.raises(DataLost, match=r'\.option\("failOnDataLoss", "false"\)'):
+        read(reader, parts)
+    easy = stream_reader(cluster, stream=path, failOnDataLoss="false")
+    assert read(easy, parts).num_rows == 0
+    assert between(easy, start, end) == []
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_renamed_goes_on_where_it_was(
+    cluster: LocalCluster, space: BlockingNamespace, fails: str
+) -> None:
+    append(space.create_stream(f"a{fails}"), 5)
+    options = {"streamPattern": f"{space.path}/.*{fails}", "failOnDataLoss": fails}
+    reader = stream_reader(cluster, startingOffsets="earliest", **options)
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    renamed = space.rename_stream(f"a{fails}", f"b{fails}")
+    append(renamed, 3)
+    end = reader.latestOffset(start, ALL)
+    assert between(reader, start, end) == [5, 6, 7]
+    assert reader.latestOffset(end, ALL) == end
+
+
+def test_what_options_leave_out_for_a_while_goes_on_where_it_was(
+    cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace
+) -> None:
+    for name in ("a", "b"):
+        append(space.create_stream(name), 5)
+    both = {"stream": f"{space.path}/a,{space.path}/b"}
+    reader = stream_reader(cluster, startingOffsets="earliest", **both)
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    for name in ("a", "b"):
+        append(space.stream(name), 2)
+    narrow = stream_reader(cluster, stream=f"{space.path}/a")
+    end = narrow.latestOffset(start, ALL)
+    assert between(narrow, start, end) == [5, 6]
+    wide = stream_reader(cluster, **both)
+    assert between(wide, end, wide.latestOffset(end, ALL)) == [5, 6]
+    with client.create_ledger() as writer:
+        writer.append(b"x")
+    ledgers = stream_reader(cluster, ledgers=str(writer.ledger_id))
+    for act in (lambda: ledgers.latestOffset(end, ALL), lambda: ledgers.partitions(start, end)):
+        with pytest.raises(ConfigError, match="checkpointLocation"):
+            act()
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_available_now_passes_by_a_stream_that_is_deleted_meanwhile(
+    cluster: LocalCluster, space: BlockingNamespace, is_anew: bool
+) -> None:
+    gone, kept = f"gone{is_anew}", f"kept{is_anew}"
+    for name in (gone, kept):
+        append(space.create_stream(name), 50)
+    options = {"streamPattern": f"{space.path}/.*{is_anew}", "failOnDataLoss": "false"}
+    reader = stream_reader(
+        cluster, startingOffsets="earliest", maxEntriesPerTrigger="40", **options
+    )
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert sorted(between(reader, start, end)) == sorted([*range(20), *range(20)])
+    space.delete_stream(gone)
+    if is_anew:
+        append(space.create_stream(gone), 10)
+    seen: list[int] = []
+    while (start := end) != (end := reader.latestOffset(end, reader.getDefaultReadLimit())):
+        seen += between(reader, start, end)
+    assert seen == list(range(20, 50))
+    later = stream_reader(cluster, **options)
+    assert between(later, end, later.latestOffset(end, ALL)) == list(range(10 if is_anew else 0))
+
+
+def test_what_is_truncated_while_a_batch_is_planned_is_told(
+    cluster: LocalCluster, space: BlockingNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = space.create_stream("orders")
+    append(stream, 150)
+    reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    look = Cluster.nows_of
+
+    async def delete() -> None:
+        async with fastbk.connect(cluster.metadata_uri) as other:
+            await Janitor(other, JanitorOptions(), lambda _: None).pass_once()
+
+    def nows_of(self: Cluster, ats: dict[str, At]) -> dict[str, Now]:
+        found = look(self, ats)
+        stream.truncate(AtSeq(100))
+        asyncio.run(delete())
+        assert stream.segments()[0].number > 1
+        return found
+
+    monkeypatch.setattr(Cluster, "nows_of", nows_of)
+    with pytest.raises(PositionTruncated, match="100 records that were not read"):
+        reader.partitions(start, end)
+
+
+@pytest.mark.parametrize("place", [{"seq": 50}, {"segment": 2, "entry": 3}])
+def test_a_beginning_that_is_lost_is_told_or_passed_by(
+    cluster: LocalCluster,
+    client: fastbk.sync.Client,
+    space: BlockingNamespace,
+    place: dict[str, int],
+) -> None:
+    stream = space.create_stream("-".join(place))
+    append(stream, 150)
+    _, lost, behind, *_ = stream.segments()
+    client.delete_ledger(lost.ledger_id)
+    options = {"stream": stream.path, "startingOffsets": json.dumps({stream.path: place})}
+    with pytest.raises(DataLost, match=r'\.option\("failOnDataLoss", "false"\)'):
+        rows(cluster, **options)
+    found = rows(cluster, failOnDataLoss="false", **options).column("seq").to_pylist()
+    assert found == list(range(behind.first_seq, 150))
+
+
+def test_offsets_that_were_shown_of_another_stream_are_refused(
+    cluster: LocalCluster, space: BlockingNamespace
+) -> None:
+    stream = space.create_stream("orders")
+    append(stream, 5)
+    reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
+    reader.latestOffset(reader.initialOffset(), ALL)
+    shown = json.dumps(reader.reportLatestOffset())
+    assert rows(cluster, stream=stream.path, endingOffsets=shown).num_rows == 5
+    space.delete_stream("orders")
+    append(space.create_stream("orders"), 9)
+    with pytest.raises(ConfigError, match="made anew"):
+        rows(cluster, stream=stream.path, endingOffsets=shown)
