@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ def _writer(draft: Path, suffix: str, schema: pa.Schema) -> Any:  # noqa: ANN401
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
     """Give a place beside `path`; what was written there gets its name at the end, and goes after an error."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Not by the process's id: in containers that is the same each time, and a killed one may have left its file.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         draft.touch(exist_ok=False)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +79,11 @@ def test_names_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
         write_file(reader_of(1), tmp_path / "out.csv")
     with pytest.raises(ConfigError, match="No such file or directory"):
         write_file(reader_of(1), tmp_path / "nowhere" / "out.arrow")
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """In a container each run may have the same id."""
+    path = tmp_path / "out.arrow"
+    (tmp_path / f".{path.name}.{os.getpid()}.part").write_bytes(b"half")
+    write_file(reader_of(1), path)
+    assert len(rows_in(path)) == 10
