@@ -71,9 +71,9 @@ class Committer:
     def commit(self, messages: Iterable[Written | None], batch: int) -> None:
         """Make a batch visible, all of it in the order of partitions, once; then sweep what it leaves.
 
-        Raises StreamBusy, ConfigError beyond as many ledgers as can be attached at once, DraftGone when another
-        driver of this query gave up what was written, and what metadata raises. What is not known to be attached may be
-        committed again.
+        Raises StreamBusy, ConfigError beyond as many ledgers as can be attached at once and for a batch that is older
+        than the last one, DraftGone when another driver of this query gave up what was written, and what metadata
+        raises. What is not known to be attached may be committed again.
         """
         told = sorted(_told(messages), key=lambda one: one.place.partition)
         if not told:
@@ -86,7 +86,7 @@ class Committer:
                 f"the batch has {count} ledgers, and {LEDGERS_MAX} can become visible at once: write fewer partitions,"
                 ' as by .coalesce(64), or larger ledgers, by .option("rollBytes", "1GiB")'
             )
-        if winners:
+        if winners or any(one.was_attached for one in told):
             self._attach(winners, key, batch)
         self._sweep(key, batch)
 
@@ -95,7 +95,10 @@ class Committer:
         while True:
             try:
                 drafts = self._drafts_of(winners)
-                if drafts and batch > self._stream.attached_number(key):
+                attached = self._stream.attached_number(key)
+                if batch < attached:
+                    raise self._older(key, batch, attached)
+                if drafts and batch > attached:
                     fencing = self._options.is_fencing
                     self._stream.attach_drafts(drafts, batch, is_fencing=fencing)
             except StreamBusy as error:
@@ -113,6 +116,18 @@ class Committer:
                     "spark.committed", stream=self._options.stream, batch=batch, records=records
                 )
                 return
+
+    def _older(self, key: str, batch: int, attached: int) -> ConfigError:
+        """Return the error of a batch before the last one that is visible.
+
+        Spark runs nothing but the last batch again. Whoever comes with an older one has lost what the checkpoint said
+        since then, so its rows need not be those that the number stands for: passing them by would lose them.
+        """
+        return ConfigError(
+            f"batch {batch} of {key} comes after batch {attached}, which is in {self._options.stream} already: the"
+            " query's checkpoint is an older copy, or another driver of it goes on. Stop all but one; with an older"
+            " checkpoint begin anew, with another checkpointLocation and startingOffsets behind what was written"
+        )
 
     def _drafts_of(self, winners: Sequence[Written]) -> list[Draft]:
         """Return the winners' drafts as they are now, none where they were attached. Raises DraftGone."""

@@ -97,6 +97,10 @@ def write_options(
     if compression is not None and compression not in CODECS:
         raise values.error("compression", f"none of {', '.join(CODECS)}")
     key = values.text("idempotencyKey")
+    if key == "":
+        raise values.error(
+            "idempotencyKey", "empty, and a write that is repeated would be there twice"
+        )
     if key is not None:
         check_key(f"spark/{key}")
     quorums = {
@@ -121,7 +125,11 @@ def write_options(
 
 def _columns(values: Values, schema: StructType) -> Columns:
     types = {one.name: one.dataType for one in schema.fields}
-    value = values.text("valueColumn") or "value"
+    if len(types) != len(schema.fields):
+        twice = next(name for name in types if schema.names.count(name) > 1)
+        raise ConfigError(f"there are several columns {twice}: leave all but one of them out")
+    value = values.text("valueColumn")
+    value = "value" if value is None else value
     if value not in types:
         raise ConfigError(
             f"there is no column {value} to write, among {', '.join(types)}: make one,"

@@ -167,6 +167,23 @@ def test_a_zombie_driver_commits_nothing_after_the_batch_was_decided(world: Sink
     assert world.values() == [b"new"] and world.left() == ([], set())
 
 
+def test_an_older_copy_of_a_checkpoint_is_refused(world: SinkWorld) -> None:
+    """Its batches have the numbers of batches that are visible, and need not have their rows."""
+    for batch in range(3):
+        world.driver().commit([world.write(place(batch, 0), b"%d" % batch)], batch)
+    late = world.write(place(1, 0), b"others")
+    for told in ([late], [late, None]):
+        with pytest.raises(ConfigError, match="older copy"):
+            world.driver().commit(told, 1)
+    zombie = [world.write(place(3, 0), b"3")]
+    for batch in (3, 4):
+        world.driver().commit([world.write(place(batch, 0), b"%d" % batch)], batch)
+    with pytest.raises(ConfigError, match="another driver"):
+        world.driver().commit(zombie, 3)
+    world.driver().abort(zombie, 3)
+    assert world.values() == [b"0", b"1", b"2", b"3", b"4"] and world.left() == ([], set())
+
+
 def test_two_queries_write_to_one_stream(world: SinkWorld) -> None:
     one = [world.write(place(0, 0, key="spark/one"), b"one")]
     two = [world.write(place(0, 0, key="spark/two"), b"two")]
