@@ -7,7 +7,7 @@ what was attached is no draft any more, so that sweeping cannot reach it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fastbk.errors import (
     ConfigError,
@@ -28,6 +28,8 @@ from fastbk.sync import Client
 
 COMMIT_S = 60.0
 """How long a commit that others overtake is tried again."""
+PREPARE_S = 30.0
+"""How long metadata is waited for before a streaming query's batch, and before its commit."""
 AGAIN_S = 0.05
 
 
@@ -42,7 +44,7 @@ class Committer:
     def prepare(self) -> None:
         """Check what can be known before any task starts; make the stream if that was asked for.
 
-        Raises ConfigError where the stream is not there or its policy does not fit, StreamBusy, StreamSealed.
+        Raises ConfigError where the stream is not there or its policy does not fit, StreamBusy, MetadataUnavailable.
         """
         namespace, name = split_stream_path(self._options.stream)
         if self._options.create:
@@ -91,31 +93,22 @@ class Committer:
         self._sweep(key, batch)
 
     def _attach(self, winners: Sequence[Written], key: str, batch: int) -> None:
-        end_s, pause_s = time.monotonic() + COMMIT_S, AGAIN_S
-        while True:
+        # Another query's commit, or a writer, may take the stream over between two steps of ours; or an answer is lost,
+        # and the next look tells what became of it.
+        _patiently(lambda: self._attach_once(winners, key, batch), COMMIT_S)
+        records = sum(one.records for one in winners)
+        logs.info("spark.committed", stream=self._options.stream, batch=batch, records=records)
+
+    def _attach_once(self, winners: Sequence[Written], key: str, batch: int) -> None:
+        drafts = self._drafts_of(winners)
+        attached = self._stream.attached_number(key)
+        if batch < attached:
+            raise self._older(key, batch, attached)
+        if drafts and batch > attached:
             try:
-                drafts = self._drafts_of(winners)
-                attached = self._stream.attached_number(key)
-                if batch < attached:
-                    raise self._older(key, batch, attached)
-                if drafts and batch > attached:
-                    fencing = self._options.is_fencing
-                    self._stream.attach_drafts(drafts, batch, is_fencing=fencing)
+                self._stream.attach_drafts(drafts, batch, is_fencing=self._options.is_fencing)
             except StreamBusy as error:
                 raise self._busy() from error
-            except (MetadataConflict, MetadataUnavailable):
-                # Another query's commit, or a writer, took the stream over between two steps of ours; or the answer
-                # was lost, and the next look tells what became of it.
-                if time.monotonic() + pause_s > end_s:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, 1.0)
-            else:
-                records = sum(one.records for one in winners)
-                logs.info(
-                    "spark.committed", stream=self._options.stream, batch=batch, records=records
-                )
-                return
 
     def _older(self, key: str, batch: int, attached: int) -> ConfigError:
         """Return the error of a batch before the last one that is visible.
@@ -159,6 +152,24 @@ class Committer:
             self._stream.give_up_drafts(some)
         except Error as error:
             logs.warning("spark.sweep_waits", stream=self._options.stream, reason=str(error))
+
+
+def prepare_patiently(made: Callable[[], Committer]) -> None:
+    """Check a streaming query's sink, which Spark does with each batch and each commit: metadata may be away then."""
+    _patiently(lambda: made().prepare(), PREPARE_S)
+
+
+def _patiently(act: Callable[[], None], limit_s: float) -> None:
+    """Do it; again, for so long, where others were faster or metadata is away."""
+    end_s, pause_s = time.monotonic() + limit_s, AGAIN_S
+    while True:
+        try:
+            return act()
+        except (MetadataConflict, MetadataUnavailable):
+            if time.monotonic() + pause_s > end_s:
+                raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)
 
 
 def _told(messages: Iterable[Written | None]) -> list[Written]:

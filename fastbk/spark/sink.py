@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 
 from fastbk.errors import ConfigError
 from fastbk.spark.attempts import Attempt, Place, Written
-from fastbk.spark.commit import Committer
+from fastbk.spark.commit import Committer, prepare_patiently
 from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.chain import ONCE
@@ -74,7 +74,7 @@ class FastbkStreamWriter(DataSourceStreamArrowWriter):
         """Check everything that can be. Spark makes one for the tasks, and one for each commit."""
         self._options = options
         self._connect = connect
-        Committer(connect(options.metadata), options).prepare()
+        prepare_patiently(self._committer)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition of one batch, in a worker."""

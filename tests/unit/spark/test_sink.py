@@ -13,9 +13,22 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from fastbk.errors import ConfigError, DraftGone, Error, StreamBusy  # noqa: E402 -- needs pyarrow
+from fastbk.errors import (  # noqa: E402 -- needs pyarrow
+    ConfigError,
+    DraftGone,
+    Error,
+    MetadataUnavailable,
+    StreamBusy,
+)
+from fastbk.spark import commit  # noqa: E402 -- needs pyarrow
 from fastbk.spark.attempts import Place, Written  # noqa: E402 -- needs pyarrow
-from tests.fixtures.sink_world import Killed, SinkWorld, batches  # noqa: E402 -- needs pyarrow
+from fastbk.spark.sink import FastbkStreamWriter  # noqa: E402 -- needs pyarrow
+from tests.fixtures.sink_world import (  # noqa: E402 -- needs pyarrow
+    Killed,
+    SinkWorld,
+    SyncClient,
+    batches,
+)
 
 KEY = "spark/query"
 
@@ -209,6 +222,26 @@ def test_an_open_writer_is_refused_unless_it_is_to_be_fenced(world: SinkWorld) -
         writer.abort()
     world.driver().prepare()
     assert world.values() == [b"own", b"still its own", b"a"]
+
+
+def test_a_streaming_query_waits_for_metadata_that_is_away(
+    world: SinkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes a writer for each batch and for each commit: an outage then would end the query."""
+    away = [MetadataUnavailable("away")] * 3
+
+    def connect(uri: str | None) -> SyncClient:
+        if away:
+            raise away.pop()
+        return world.client()
+
+    told = [world.write(place(0, 0), b"a")]
+    FastbkStreamWriter(world.options(), connect).commit(told, 0)  # type: ignore[arg-type]
+    assert world.values() == [b"a"] and not away
+    monkeypatch.setattr(commit, "PREPARE_S", 0.0)
+    away.append(MetadataUnavailable("away"))
+    with pytest.raises(MetadataUnavailable):
+        FastbkStreamWriter(world.options(), connect)  # type: ignore[arg-type]
 
 
 def test_a_missing_stream_is_told_and_made_when_asked_for(world: SinkWorld) -> None:
