@@ -1,8 +1,9 @@
-"""ARCHITECTURE.md and README.md say what is there: paths exist, every invariant is kept and tested somewhere."""
+"""The pages say what is there: paths and links exist, every invariant is kept and tested somewhere."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,27 @@ def test_paths_named_exist(page: str) -> None:
 
 def test_the_reference_of_apaches_keys_is_what_the_tables_say() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    assert reference() in page, "put the output of python -m fastbk.server.apache_conf.reference in its place"
+    assert reference() in page, (
+        "put the output of python -m fastbk.server.apache_conf.reference in its place"
+    )
+
+
+def headings(page: Path) -> set[str]:
+    """Return what `#` of a link can name in a page, as GitHub makes it of headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+
+def test_links_of_all_pages_lead_somewhere() -> None:
+    dead = []
+    for relative, path in walk((".md",)):
+        for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", path.read_text()):
+            name, _, heading = target.partition("#")
+            page = path.parent / name if name else path
+            if not page.exists() or (heading and heading not in headings(page)):
+                dead.append(f"{relative}: {target}")
+    assert dead == []
 
 
 def invariants() -> list[str]:
@@ -42,7 +63,9 @@ def test_every_invariant_is_cited_by_code_and_by_a_test() -> None:
         cited[where] |= set(re.findall(r"INV-[A-Z]\d+", path.read_text()))
     listed = invariants()
     assert len(listed) > 5
-    missing = [f"{name}: no {where}" for name in listed for where in cited if name not in cited[where]]
+    missing = [
+        f"{name}: no {where}" for name in listed for where in cited if name not in cited[where]
+    ]
     assert not missing, "\n".join(missing)
     unknown = (cited["code"] | cited["tests"]) - set(listed)
     assert not unknown, f"cited but not in ARCHITECTURE.md: {sorted(unknown)}"
