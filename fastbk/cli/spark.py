@@ -55,19 +55,25 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"Spark needs the package {error.name}: pip install 'fastbk[spark]'"
         ) from error
+    from fastbk.meta import open_store
+
     uri = metadata_uri(options)
     job = _module_of(options.verb)
     job.check(options)
-    spark = session(options.verb, options.master)
-    spark.sparkContext.setLogLevel("ERROR")  # a place that is not there yet is no news
+    open_store(
+        uri, may_make=False
+    ).close()  # a wrong URI is told in a moment, where Spark takes seconds to start
     try:
-        return job.run(spark, uri, options)
+        spark = session(options.verb, options.master)
+        try:
+            spark.sparkContext.setLogLevel("ERROR")  # a place that is not there yet is no news
+            return job.run(spark, uri, options)
+        finally:
+            spark.stop()
     except Exception as error:
         if (told := as_error(error)) is None:
             raise
         raise told from error
-    finally:
-        spark.stop()
 
 
 def _module_of(job: str) -> Job:

@@ -16,8 +16,9 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException
 
 from fastbk.cli import spark as cli
-from fastbk.errors import Error
+from fastbk.errors import ConfigError, Error
 from fastbk.spark.session import as_error
+from tests.fixtures.metadata import new_cluster
 
 SAID = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "/x/source.py", line 71, in reader
@@ -28,6 +29,7 @@ fastbk.errors.ConfigError: there is no stream shop/x
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
+    uri = new_cluster(tmp_path / "m.sqlite")
     command = [
         sys.executable,
         "-m",
@@ -35,7 +37,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
         "spark",
         "audit",
         "--metadata",
-        "sqlite:/x",
+        uri,
     ]
     environment = {**os.environ, "JAVA_HOME": str(tmp_path)}
     ended = subprocess.run(
@@ -56,7 +58,9 @@ def test_what_spark_says_is_told_without_stacks() -> None:
     assert as_error(ValueError("ours")) is None
 
 
-def test_a_job_that_spark_ends_tells_so_and_ends_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_spark_ends_tells_so_and_ends_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     stopped: list[bool] = []
     spark = SimpleNamespace(
         sparkContext=SimpleNamespace(setLogLevel=lambda _: None), stop=lambda: stopped.append(True)
@@ -68,7 +72,25 @@ def test_a_job_that_spark_ends_tells_so_and_ends_spark(monkeypatch: pytest.Monke
     job = SimpleNamespace(check=lambda _: None, run=run)
     monkeypatch.setattr("fastbk.spark.session.session", lambda *_: spark)
     monkeypatch.setattr(cli, "_module_of", lambda _: job)
-    options = argparse.Namespace(verb="usage", metadata="sqlite:/x", master=None)
+    uri = new_cluster(tmp_path / "m.sqlite")
+    options = argparse.Namespace(verb="usage", metadata=uri, master=None)
     with pytest.raises(Error, match="Spark: no such place"):
         cli.run(options)
     assert stopped == [True]
+
+    def start(*_: object) -> None:
+        raise AnalysisException("no such master")
+
+    monkeypatch.setattr("fastbk.spark.session.session", start)
+    with pytest.raises(Error, match="Spark: no such master"):
+        cli.run(options)
+
+
+def test_a_wrong_cluster_is_told_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fastbk.spark.session.session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(cli, "_module_of", lambda _: SimpleNamespace(check=lambda _: None))
+    options = argparse.Namespace(verb="usage", metadata=f"sqlite:{tmp_path}/m", master=None)
+    with pytest.raises(ConfigError, match="there is no cluster"):
+        cli.run(options)
