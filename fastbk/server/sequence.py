@@ -4,8 +4,8 @@ Start: all are spawned at once and report `hello` when imported. The index gets 
 first and replays; its `replayed` goes on to the journal, which opens a new file and is `ready`;
 then the index is told to `start`. Each pair of journal and index does this for itself, all at the same
 time; only when all are ready do the workers listen. Stop: workers, journals, indexes, gc, each role
-drained when the one before it is gone. A boot that serves reads only has no journal and no gc: an index
-starts as soon as it has replayed.
+drained when the one before it is gone; what becomes of gc, which keeps nothing, makes no stop unclean. A boot
+that serves reads only has no journal and no gc: an index starts as soon as it has replayed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from fastbk.server.watch import Watch
 
 
+GC_DRAIN_S_MAX = 1.0
+"""How long a stop waits for gc when all the others are gone. It keeps nothing, and may hang in a call to metadata."""
 NEWLY_DAMAGED = (
     "acknowledged data in the journal is damaged: starting again with every ledger in limbo that metadata names this"
     " bookie for"
@@ -93,6 +95,7 @@ class Sequence:
         self._greeted: set[topology.Process] = set()
         self._ready: set[topology.Process] = set()
         self._failed: dict[topology.Process, str] = {}
+        self._ended: set[topology.Process] = set()
         self.replayed: dict[int, Replayed] = {}
         """What replay found, by pair."""
         self.properties: dict[str, str] = {}
@@ -126,27 +129,35 @@ class Sequence:
             timeout_ms = self._config.bookie.drain_timeout_ms
         deadline_s = time.monotonic() + timeout_ms / 1e3
         for role in topology.DRAIN_ORDER:
-            asked = [process for process in self._boot.children if process.role == role]
-            waiting = set(asked)
-            for process in asked:
-                self._boot.children[process].send({"type": "drain"})
-                self._boot.ring(process)
-            while waiting:
-                try:
-                    event = await self._watch.next(max(0.0, deadline_s - time.monotonic()))
-                except TimeoutError:
-                    names = [process.name for process in waiting]
-                    logs.warning("drain.timed_out", waiting_for=names)
-                    return False
-                if isinstance(event, Message):
-                    self._note(event)
-                elif isinstance(event, Exited):
-                    if event.process not in waiting or event.code != 0:
-                        logs.warning(
-                            "drain.failed", process=event.process.name, reason=self._why(event)
-                        )
+            if role == "gc":
+                deadline_s = min(deadline_s, time.monotonic() + GC_DRAIN_S_MAX)
+            if not await self._drain_role(role, deadline_s):
+                return role == "gc"
+        return True
+
+    async def _drain_role(self, role: topology.Role, deadline_s: float) -> bool:
+        asked = [p for p in self._boot.children if p.role == role and p not in self._ended]
+        waiting = set(asked)
+        for process in asked:
+            self._boot.children[process].send({"type": "drain"})
+            self._boot.ring(process)
+        while waiting:
+            try:
+                event = await self._watch.next(max(0.0, deadline_s - time.monotonic()))
+            except TimeoutError:
+                logs.warning("drain.timed_out", waiting_for=[process.name for process in waiting])
+                return False
+            if isinstance(event, Message):
+                self._note(event)
+            elif isinstance(event, Exited):
+                self._ended.add(event.process)
+                is_expected = event.process in waiting and event.code == 0
+                waiting.discard(event.process)
+                if not is_expected:
+                    reason = self._why(event)
+                    logs.warning("drain.failed", process=event.process.name, reason=reason)
+                    if event.process.role != "gc":
                         return False
-                    waiting.discard(event.process)
         return True
 
     async def _message(self, deadline_s: float) -> Message:

@@ -275,6 +275,18 @@ async def test_a_drain_that_hangs_or_breaks_is_cut_short() -> None:
     assert not await broken.sequence().drain()
 
 
+async def test_a_drain_is_clean_whatever_becomes_of_gc() -> None:
+    """It keeps nothing: journals and indexes have written all down, and that is what the next start goes by."""
+    busy = World()
+    busy.silent = {GC}  # it waits for metadata
+    assert await busy.sequence(drain_timeout_ms=30).drain()
+    assert busy.order("drain") == [worker(0), worker(1), JOURNAL, INDEX, GC]
+    dead = World()
+    dead.events.put_nowait(Exited(GC, -9))
+    assert await dead.sequence().drain()
+    assert dead.order("drain") == [worker(0), worker(1), JOURNAL, INDEX]
+
+
 async def test_serving_ends_with_a_stop_or_a_death() -> None:
     world = World()
     world.say(JOURNAL, type="note")
