@@ -163,6 +163,7 @@ class Supervisor:
                     child.kill()
             return
         self._stop_reason = reason
+        logs.info("bookie.asked_to_stop", reason=reason)
         self._stop_asked.set()
         if self._watch is not None:
             self._watch.stop(reason)
@@ -188,6 +189,11 @@ class Supervisor:
                         await self._stop_asked.wait()
             except StopAsked:
                 pass
+            except Error as error:
+                if not self._stop_asked.is_set():
+                    raise
+                # Metadata that does not answer, as a rule: nothing was served, and nobody waits for it any more.
+                logs.warning("bookie.start_cut_off", reason=str(error))
         logs.info("bookie.stopped", reason=self._stop_reason)
         return 0
 

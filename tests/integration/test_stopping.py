@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
-from fastbk.devcluster import Bookie
+from fastbk.devcluster import Bookie, DevCluster
+from fastbk.devcluster.metadata import SQLITE_NAME
 from fastbk.native.client_codec import put_read_batch
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.messages import MAGIC, Hello, encode_hello
 from fastbk.wire.statuses import Status
 from tests.fixtures.raw_bookie import raw_bookie
+from tests.fixtures.wait import wait_until
 
 SMALL = {"limits": {"frame_size_max": "2MiB"}, "network": {"reply_backlog_max": "4MiB"}}
 
@@ -27,6 +32,12 @@ def assert_drained(bookie: Bookie) -> None:
     assert "bookie.draining" in names
     assert "drain.timed_out" not in names, bookie.log_tail(20)
     assert "drain.failed" not in names, bookie.log_tail(20)
+
+
+def has_children(bookie: Bookie) -> bool:
+    """Whether it has said so."""
+    bookie.refresh()
+    return bool(bookie.pids)
 
 
 def ask_much(bookie: Bookie, ledger_id: int, count: int) -> socket.socket:
@@ -57,3 +68,20 @@ async def test_reads_that_nobody_waits_for_do_not_keep_a_bookie() -> None:
             assert_drained(bookie)
             deaf.close()
             raw.close()
+
+
+def test_a_start_that_is_stopped_while_it_waits_for_metadata_is_no_failure(tmp_path: Path) -> None:
+    """Whatever metadata says in the end."""
+    cluster = DevCluster(tmp_path, 1)
+    (bookie,) = cluster.bookies
+    with closing(sqlite3.connect(tmp_path / SQLITE_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        bookie.spawn()
+        wait_until(lambda: has_children(bookie), "the children")
+        bookie.ask_to_stop()
+        wait_until(lambda: "bookie.asked_to_stop" in bookie.log_tail(), "that it has heard that")
+        other.execute("PRAGMA user_version=99")
+        other.execute("COMMIT")
+        assert bookie.wait_gone() == 0, bookie.log_tail()
+    (cut_off,) = [event for event in events(bookie) if event["level"] == "warning"]
+    assert "has format 99" in str(cut_off["reason"])
