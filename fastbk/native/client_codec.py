@@ -17,6 +17,7 @@ from fastbk.model.entry import DIGEST_BYTES, HEADER_BYTES, DigestType, mac_key, 
 from fastbk.native._client import ffi, lib
 from fastbk.native.cdata import CData
 from fastbk.native.entry_columns import ENTRY_WORDS, WORD_AT, WORD_BYTES
+from fastbk.native.received_memory import memory_of
 
 # A connection begins with these: 0xFB, our name, protocol family 1.
 MAGIC = b"\xfbfastbk\x01"
@@ -214,12 +215,10 @@ class AnswerBuffer:
         self._allocate(size_bytes)
 
     def _allocate(self, size_bytes: int) -> None:
-        fresh = bytearray(size_bytes)
+        memory, view = memory_of(size_bytes)
         if self._end > self._start:
-            fresh[: self._end - self._start] = self._view[self._start : self._end]
-        self._buffer = fresh
-        self._view = memoryview(fresh)
-        self._bytes_c = ffi.from_buffer("uint8_t[]", fresh)
+            view[: self._end - self._start] = self._view[self._start : self._end]
+        self._view, self._bytes_c = view, memory
         self._end -= self._start
         self._start = 0
         self._is_given = False
@@ -234,8 +233,8 @@ class AnswerBuffer:
 
     def feed(self, data: bytes) -> None:
         """Take bytes that were received elsewhere."""
-        while len(data) > len(self._buffer) - self._end:
-            self._allocate(2 * len(self._buffer))
+        while len(data) > len(self._view) - self._end:
+            self._allocate(2 * len(self._view))
         self._view[self._end : self._end + len(data)] = data
         self._end += len(data)
 
@@ -246,7 +245,7 @@ class AnswerBuffer:
         """
         if self._is_given:
             # As large as it was, since more of the same is to be expected: this is a reader that goes on.
-            self._allocate(len(self._buffer))
+            self._allocate(len(self._view))
             if self._start == self._end:
                 return []
         if self._start == self._end:
@@ -273,16 +272,16 @@ class AnswerBuffer:
     def _make_room(self, wanted: int) -> None:
         if self._start == self._end:
             self._start = self._end = 0
-            if len(self._buffer) > self._base_size and wanted == 0:
+            if len(self._view) > self._base_size and wanted == 0:
                 self._allocate(self._base_size)
-        elif wanted > len(self._buffer):
+        elif wanted > len(self._view):
             self._allocate(wanted)
         elif self._start:
             left = self._end - self._start
             self._view[:left] = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, left
-        elif self._end == len(self._buffer):
-            self._allocate(2 * len(self._buffer))
+        elif self._end == len(self._view):
+            self._allocate(2 * len(self._view))
 
     def content(self, place: int, unit_bytes: int = 1) -> bytes:
         """Return the bytes that a word of an event of the last `parse` points to; b"" where there are none."""
@@ -292,7 +291,7 @@ class AnswerBuffer:
     def taken(self, place: int) -> bytes | memoryview:
         """Like `content`, without a copy where the bytes are half of the buffer or more. The view is read-only."""
         start, size = self._origin + (place >> 32), place & 0xFFFFFFFF
-        if size < _TAKEN_BYTES_MIN or 2 * size < len(self._buffer):
+        if size < _TAKEN_BYTES_MIN or 2 * size < len(self._view):
             return self.content(place)
         self._is_given = True
         return self._view[start : start + size].toreadonly()
