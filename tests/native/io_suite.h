@@ -117,6 +117,13 @@ test_write_and_read_back(struct fbk_io *io, uint32_t open_flags)
     CHECK(memcmp(back, model, FILE_BYTES) == 0);
     CHECK_EQUAL(o->read(io, file, back, 2 * block, FILE_BYTES - block), (int64_t)block); /* short at the end */
     CHECK_EQUAL(o->read(io, file, back, block, FILE_BYTES), 0);
+    if (o->read_parts != NULL && !(open_flags & FBK_IO_DIRECT)) {
+        const struct iovec parts[] = {{back + 100, 1}, {back, 100}, {back + 101, 3 * block + 5}};
+        memset(back, 0, FILE_BYTES);
+        CHECK_EQUAL(o->read_parts(io, file, parts, 3, 7), 3 * block + 106);
+        CHECK(back[100] == model[7] && memcmp(back, model + 8, 100) == 0 && memcmp(back + 101, model + 108, 3 * block + 5) == 0);
+        CHECK_EQUAL(o->read_parts(io, file, parts, 3, FILE_BYTES - 50), 50); /* short at the end */
+    }
     CHECK_EQUAL(o->preallocate(io, file, FILE_BYTES, 3 * FILE_BYTES + block), 0);
     CHECK_EQUAL(o->size(io, file), 3 * FILE_BYTES + block);
     CHECK_EQUAL(o->read(io, file, back, FILE_BYTES, 2 * FILE_BYTES), FILE_BYTES);

@@ -6,6 +6,8 @@
 
 #include "fbk_base.h"
 
+#include <sys/uio.h>
+
 struct fbk_io;
 
 #define FBK_IO_CREATE 1u     /* create; fails with -EEXIST if it exists */
@@ -38,6 +40,9 @@ struct fbk_io_operations {
     int32_t (*sync)(struct fbk_io *io, int32_t file); /* fdatasync, waits */
     /* Waits; returns bytes read (short only at the end of the file) or -errno. */
     int32_t (*read)(struct fbk_io *io, int32_t file, void *data, uint32_t size_bytes, uint64_t offset_bytes);
+    /* Reads into `count` parts one behind the other; returns bytes read, which may be fewer than the parts take anywhere in
+     * a file, or -errno.  NULL: this backend has none, read them one by one. */
+    int32_t (*read_parts)(struct fbk_io *io, int32_t file, const struct iovec *parts, uint32_t count, uint64_t offset_bytes);
     int32_t (*rename)(struct fbk_io *io, const char *from, const char *to);
     int32_t (*unlink)(struct fbk_io *io, const char *path);
     int32_t (*sync_directory)(struct fbk_io *io, const char *path);

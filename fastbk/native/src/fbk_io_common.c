@@ -145,6 +145,17 @@ fbk_io_common_read(struct fbk_io *io, int32_t file, void *data, uint32_t size_by
 }
 
 int32_t
+fbk_io_common_read_parts(struct fbk_io *io, int32_t file, const struct iovec *parts, uint32_t count, uint64_t offset_bytes)
+{
+    (void)io;
+    ssize_t got;
+    do {
+        got = preadv(fbk_io_descriptor(file), parts, (int)count, (off_t)offset_bytes);
+    } while (got < 0 && errno == EINTR);
+    return got < 0 ? -errno : (int32_t)got; /* below 2 GiB: the kernel gives no more at once */
+}
+
+int32_t
 fbk_io_common_rename(struct fbk_io *io, const char *from, const char *to)
 {
     (void)io;

@@ -1,11 +1,10 @@
 /* Bringing the runs that a reader will want next into the cache.
  *
- * Runs of one ledger from one flush lie side by side in a log: neighbours are read in one go, up to GROUP_BYTES, and
- * copied into buffers of their own, so that each can leave the cache alone.  Whatever goes wrong here is passed over;
- * the reader's own job finds out and says so. */
+ * Runs of one ledger from one flush lie side by side in a log: neighbours are read in one go, up to GROUP_BYTES, each
+ * into a buffer of its own, so that it can leave the cache alone.  Whatever goes wrong here is passed over; the reader's
+ * own job finds out and says so. */
 #include "fbk_entry_log.h"
 #include "fbk_location_cursor.h"
-#include "fbk_segment.h"
 
 #define GROUP_BYTES (1024u * 1024u)
 #define GROUP_RUNS 64u
@@ -23,44 +22,8 @@ struct group {
     struct fbk_store *store;
     struct member members[GROUP_RUNS];
     uint32_t count;
-    uint8_t *memory; /* GROUP_BYTES; NULL until two runs are read at once */
+    uint8_t gap[GAP_BYTES]; /* for what lies between runs; nobody looks at it */
 };
-
-static uint8_t *
-take_memory(struct fbk_store *store)
-{
-    uint8_t *memory = NULL;
-    fbk_store_lock(store);
-    for (uint32_t i = 0; i < FBK_AHEAD_BUFFERS && !memory; i++) {
-        memory = store->ahead_buffers[i];
-        store->ahead_buffers[i] = NULL;
-    }
-    fbk_store_unlock(store);
-    return memory ? memory : fbk_memory_take(GROUP_BYTES);
-}
-
-static void
-give_memory(struct fbk_store *store, uint8_t *memory)
-{
-    fbk_store_lock(store);
-    for (uint32_t i = 0; i < FBK_AHEAD_BUFFERS && memory; i++) {
-        if (!store->ahead_buffers[i]) {
-            store->ahead_buffers[i] = memory;
-            memory = NULL;
-        }
-    }
-    fbk_store_unlock(store);
-    if (memory)
-        fbk_memory_give_back(memory, GROUP_BYTES);
-}
-
-void
-fbk_read_ahead_free(struct fbk_store *store)
-{
-    for (uint32_t i = 0; i < FBK_AHEAD_BUFFERS; i++)
-        if (store->ahead_buffers[i])
-            fbk_memory_give_back(store->ahead_buffers[i], GROUP_BYTES);
-}
 
 /* A place in the cache for a run that is neither there nor on its way.  False: no room. */
 static bool
@@ -100,27 +63,42 @@ joins(const struct group *group, const struct fbk_location *location)
            end_of(location) - first->offset_bytes <= GROUP_BYTES;
 }
 
+/* Lists where all members go, and what lies between them; returns how many parts that is. */
+static uint32_t
+lay_out(struct group *group, struct iovec *parts, uint64_t *size_bytes)
+{
+    uint64_t at = group->members[0].location.offset_bytes;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct fbk_location *location = &group->members[i].location;
+        if (location->offset_bytes > at)
+            parts[count++] = (struct iovec){group->gap, location->offset_bytes - at};
+        parts[count++] = (struct iovec){group->members[i].buffer, location->size_bytes};
+        at = end_of(location);
+    }
+    *size_bytes = at - group->members[0].location.offset_bytes;
+    return count;
+}
+
 /* All members in one read; those that pass their checks are whole. */
 static void
 read_together(struct group *group)
 {
-    struct fbk_store *store = group->store;
+    struct fbk_io *io = group->store->reader_io;
+    struct iovec parts[2 * GROUP_RUNS];
+    uint64_t size_bytes;
+    const uint32_t count = lay_out(group, parts, &size_bytes);
     const struct fbk_location *first = &group->members[0].location;
-    uint64_t size_bytes = end_of(&group->members[group->count - 1].location) - first->offset_bytes;
     struct fbk_open_log *log;
-    if (!group->memory)
-        group->memory = take_memory(store);
-    if (!group->memory || fbk_open_log_take(store, first->log_id, &log) < 0)
+    if (io->operations->read_parts == NULL || fbk_open_log_take(group->store, first->log_id, &log) < 0)
         return;
     const uint64_t *salt = log->has_salt ? &log->salt : NULL;
-    bool is_read = fbk_store_read_all(store->reader_io, log->handle, group->memory, size_bytes, first->offset_bytes) >= 0;
-    for (uint32_t i = 0; is_read && i < group->count; i++) {
+    const int32_t got = io->operations->read_parts(io, log->handle, parts, count, first->offset_bytes);
+    for (uint32_t i = 0; got >= 0 && (uint64_t)got == size_bytes && i < group->count; i++) {
         struct member *member = &group->members[i];
-        memcpy(member->buffer, group->memory + (member->location.offset_bytes - first->offset_bytes),
-               member->location.size_bytes);
         member->whole = fbk_run_check(member->buffer, member->location.size_bytes, &member->location, salt) == 0;
     }
-    fbk_open_log_let_go(store, log);
+    fbk_open_log_let_go(group->store, log);
 }
 
 /* Reads what was reserved and puts it into the cache. */
@@ -206,8 +184,6 @@ fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_st
             result->found_entry_id = location.last_entry_id;
     }
     read_group(group);
-    if (group->memory)
-        give_memory(store, group->memory);
     free(group);
     fbk_location_cursor_end(&cursor);
     fbk_file_set_unref(store, set);

@@ -181,36 +181,40 @@ evict_one(struct fbk_read_cache *cache)
     return evict_from(cache, first) || evict_from(cache, first == FBK_RUN_SCAN ? FBK_RUN_KEPT : FBK_RUN_SCAN);
 }
 
-uint8_t *
-fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, enum fbk_run_use use,
-                           uint64_t *buffer_bytes)
+/* A free buffer, up to half as large again as the class asks: a ledger's runs differ, and fresh memory costs most. */
+static uint8_t *
+take_free(struct fbk_read_cache *cache, uint32_t class, uint64_t *buffer_bytes)
 {
-    uint32_t class = class_of(size_bytes);
-    *buffer_bytes = size_of_class(class);
-    /* One run at least is always let in, however large: else it could never be read. */
-    if (cache->pinned_bytes > 0 && cache->pinned_bytes + *buffer_bytes > cache->bytes_max)
+    const uint64_t most_bytes = size_of_class(class) / 2 * 3;
+    while (class < FBK_BUFFER_CLASSES && !cache->free[class])
+        class++;
+    if (class == FBK_BUFFER_CLASSES || size_of_class(class) > most_bytes)
         return NULL;
-    cache->lists[use].reserved_bytes += *buffer_bytes;
-    cache->pinned_bytes += *buffer_bytes;
-    for (;;) {
-        struct fbk_free_buffer *buffer = cache->free[class];
-        if (buffer) {
-            cache->free[class] = buffer->next;
-            return (uint8_t *)buffer;
-        }
-        if (cache->bytes + *buffer_bytes <= cache->bytes_max)
-            break;
+    struct fbk_free_buffer *buffer = cache->free[class];
+    cache->free[class] = buffer->next;
+    *buffer_bytes = size_of_class(class);
+    return (uint8_t *)buffer;
+}
+
+uint8_t *
+fbk_read_cache_take_buffer(struct fbk_read_cache *cache, uint64_t size_bytes, enum fbk_run_use use, uint64_t *buffer_bytes)
+{
+    const uint32_t class = class_of(size_bytes);
+    const uint64_t least_bytes = *buffer_bytes = size_of_class(class);
+    uint8_t *buffer;
+    /* One run at least is always let in, however large: else it could never be read. */
+    if (cache->pinned_bytes > 0 && cache->pinned_bytes + least_bytes > cache->bytes_max)
+        return NULL;
+    cache->lists[use].reserved_bytes += least_bytes; /* evict_one looks at it */
+    while (!(buffer = take_free(cache, class, buffer_bytes)) && cache->bytes + least_bytes > cache->bytes_max)
         if (!release_one_free(cache) && !evict_one(cache))
             break;
-    }
-    uint8_t *fresh = fbk_memory_take(*buffer_bytes);
-    if (fresh) {
-        cache->bytes += *buffer_bytes;
-        return fresh;
-    }
-    cache->lists[use].reserved_bytes -= *buffer_bytes;
-    cache->pinned_bytes -= *buffer_bytes;
-    return NULL;
+    if (!buffer && (buffer = fbk_memory_take(least_bytes)) != NULL)
+        cache->bytes += least_bytes;
+    const uint64_t taken_bytes = buffer ? *buffer_bytes : 0;
+    cache->lists[use].reserved_bytes += taken_bytes - least_bytes;
+    cache->pinned_bytes += taken_bytes;
+    return buffer;
 }
 
 static void

@@ -113,7 +113,6 @@ fbk_store_destroy(struct fbk_store *store)
     fbk_file_writer_free(&store->writer);
     free(store->logs);
     fbk_read_queue_free(&store->queue);
-    fbk_read_ahead_free(store);
     free(store->results);
     pthread_cond_destroy(&store->work);
     pthread_cond_destroy(&store->room);

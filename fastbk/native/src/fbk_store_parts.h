@@ -11,7 +11,6 @@
 #include "fbk_store.h"
 
 #define FBK_STORE_PATH_BYTES 1024u
-#define FBK_AHEAD_BUFFERS 4u
 #define FBK_STORE_FILES_MAX 512u /* locations files in the searched set */
 
 /* ---------------------------------------------------------------- locations files and the searched set */
@@ -133,7 +132,6 @@ struct fbk_store {
     struct fbk_open_log *logs;
     uint64_t log_clock;
     struct fbk_fetch *fetches;
-    uint8_t *ahead_buffers[FBK_AHEAD_BUFFERS]; /* spare ones */
 
     struct fbk_read_queue queue;
     struct fbk_store_result *results; /* ring of jobs_max */
@@ -240,7 +238,6 @@ void fbk_run_fetch_ended(struct fbk_store *store, struct fbk_fetch *fetch);
 
 /* ---- fbk_read_ahead.c */
 void fbk_read_ahead(struct fbk_store *store, const struct fbk_job *job, struct fbk_store_result *result);
-void fbk_read_ahead_free(struct fbk_store *store);
 
 /* ---- fbk_lookup.c: no mutex held */
 struct fbk_file_set *fbk_file_set_take(struct fbk_store *store);
