@@ -23,6 +23,20 @@ class Table(NamedTuple):
     words: array[int] | memoryview
 
 
+class Sums(NamedTuple):
+    """What entries have together."""
+
+    lac_max: int
+    data_bytes: int
+
+
+def sums_of(words: array[int] | memoryview) -> Sums:
+    """Return the highest LAC and the bytes of data of a table's entries, at least one."""
+    sums = ffi.new("struct fbk_entry_sums *")
+    lib.fbk_client_entry_sums(ffi.from_buffer("int64_t[]", words), len(words) // ENTRY_WORDS, sums)
+    return Sums(sums.lac_max, sums.data_bytes)
+
+
 def fill(
     tables: Iterable[Table],
     rows: int,

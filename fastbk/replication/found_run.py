@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import cast, overload
 
+from fastbk.native.entry_columns import Sums, sums_of
 from fastbk.replication.actions import Found
 
 WORDS = 5
@@ -20,12 +21,13 @@ class FoundRun(Sequence[Found]):
     `data`: what they lie in, which lives as long as any part of this does. `words`: the table.
     """
 
-    __slots__ = ("_last", "data", "words")
+    __slots__ = ("_known_sums", "_last", "data", "words")
 
     def __init__(self, data: bytes | memoryview, words: array[int]) -> None:
         self.data = data
         self.words = words
         self._last = len(words) // WORDS
+        self._known_sums: Sums | None = None
 
     def __len__(self) -> int:
         return self._last
@@ -66,14 +68,21 @@ class FoundRun(Sequence[Found]):
         return self.words[_LENGTH::WORDS]
 
     @property
+    def _sums(self) -> Sums:
+        """Looked up several times on an entry's way; in Python a number would be made for each entry."""
+        if self._known_sums is None:
+            self._known_sums = sums_of(self.words)
+        return self._known_sums
+
+    @property
     def lac_max(self) -> int:
         """The highest LAC of at least one entry."""
-        return max(self.words[_LAC::WORDS])
+        return self._sums.lac_max
 
     @property
     def size_bytes(self) -> int:
         """Bytes of data of all entries."""
-        return sum(self.words[_BYTES::WORDS])
+        return self._sums.data_bytes
 
 
 def run_of(found: Sequence[Found]) -> FoundRun:

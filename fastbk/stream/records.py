@@ -239,6 +239,11 @@ class Chunk(Sequence[Record]):
     def index_of(self, dlsn: DLSN) -> int:
         """Return the place of the first record that is not before `dlsn`; len(self) if there is none."""
         low, high = 0, len(self)
+        # Readers mostly ask for what lies before all of it, or behind.
+        if high == 0 or dlsn <= self.first_dlsn:
+            return 0
+        if dlsn > self.last_dlsn:
+            return high
         while low < high:
             middle = (low + high) // 2
             if self._dlsn_of_row(self._first + middle) < dlsn:

@@ -70,6 +70,14 @@ test_entries_pass_their_own_check(uint32_t digest_type)
         at += sizes[i];
         CHECK(found[5 * i + 2] == 5 + (int64_t)at);
     }
+    struct fbk_entry_sums sums;
+    fbk_client_entry_sums(found, ENTRIES, &sums);
+    CHECK(sums.lac_max == 99 && sums.data_bytes == (int64_t)at);
+    found[5 * 3 + 1] = 1000;
+    fbk_client_entry_sums(found, ENTRIES, &sums);
+    CHECK(sums.lac_max == 1000);
+    fbk_client_entry_sums(found, 0, &sums);
+    CHECK(sums.lac_max == INT64_MIN && sums.data_bytes == 0);
     CHECK(fbk_client_check_entries(digest_type, 43, whole, entries_bytes, (const uint8_t *)entry_sizes, ENTRIES, found) == 0);
     /* Sizes that lie: never beyond the bytes that are there. */
     entry_sizes[ENTRIES / 2] = UINT32_MAX;

@@ -118,7 +118,7 @@ WORKER_SOURCES = (
 GOLDEN = Path(__file__).parent.parent / "golden"
 PROGRAMS = [
     Program("test_wire.c", WIRE_SOURCES),
-    Program("test_client.c", ("fbk_client.c", *WIRE_SOURCES)),
+    Program("test_client.c", ("fbk_client.c", "fbk_client_entries.c", *WIRE_SOURCES)),
     Program("test_frame.c", WIRE_SOURCES, arguments=(str(GOLDEN / "frames"),)),
     *(
         Program("test_worker.c", WORKER_SOURCES, ("asan",), arguments=(str(seed), "30000"))
@@ -186,7 +186,9 @@ FUZZERS: list[Fuzzer] = [
     Fuzzer("fuzz_apache_lane.c", LANE_SOURCES, found=((100_000, 1569555891),)),
     Fuzzer("fuzz_worker.c", WORKER_SOURCES, cost=40),
     Fuzzer("fuzz_stream.c", ("fbk_stream.c",), corpus="stream"),
-    Fuzzer("fuzz_stream_columns.c", ("fbk_stream.c", "fbk_stream_columns.c"), corpus="stream_columns"),
+    Fuzzer(
+        "fuzz_stream_columns.c", ("fbk_stream.c", "fbk_stream_columns.c"), corpus="stream_columns"
+    ),
     Fuzzer("fuzz_stream_gather.c", ("fbk_stream_gather.c", "fbk_stream.c")),
     Fuzzer("fuzz_locations.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_locations", cost=4),
     Fuzzer("fuzz_entry_log.c", (*STORE_SOURCES, *STORE_NEEDS), corpus="fuzz_entry_log"),

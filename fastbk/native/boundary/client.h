@@ -37,6 +37,14 @@ int32_t fbk_client_check_entries(uint32_t digest_type, int64_t ledger_id, const 
                                  const uint8_t *entry_sizes, uint32_t count, int64_t *out);
 
 #define FBK_CLIENT_ENTRY_WORDS 5
+/* What `count` entries, as fbk_client_check_entries writes them, have together: the highest LAC (INT64_MIN: there are none)
+ * and bytes of data. */
+struct fbk_entry_sums {
+    int64_t lac_max;
+    int64_t data_bytes;
+};
+void fbk_client_entry_sums(const int64_t *found, uint32_t count, struct fbk_entry_sums *sums);
+
 /* Where columns of entries go.  NULL: that one is not wanted; offsets only with values, one more than there are rows. */
 struct fbk_entry_columns {
     uint64_t rows_max;

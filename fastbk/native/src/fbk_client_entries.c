@@ -7,6 +7,19 @@
 
 #define WORDS FBK_CLIENT_ENTRY_WORDS
 
+void
+fbk_client_entry_sums(const int64_t *found, uint32_t count, struct fbk_entry_sums *sums)
+{
+    int64_t lac_max = INT64_MIN;
+    uint64_t data_bytes = 0; /* wraps where a table is nonsense */
+    for (uint32_t i = 0; i < count; i++) {
+        const int64_t *entry = found + (uint64_t)WORDS * i;
+        lac_max = entry[1] > lac_max ? entry[1] : lac_max;
+        data_bytes += (uint64_t)entry[4];
+    }
+    *sums = (struct fbk_entry_sums){lac_max, (int64_t)data_bytes};
+}
+
 int32_t
 fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *entries, uint64_t entries_bytes, const int64_t *found,
                          uint32_t count)
