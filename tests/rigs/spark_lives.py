@@ -84,12 +84,13 @@ def _metadata(rng: random.Random) -> list[Life]:
     def kill(step: Step, who: str = "nobody") -> Kill:
         return Kill(who, step, "metadata", 0, round(rng.uniform(0.0, AWAY_S_MAX), 2))
 
-    # Only what an attempt that died has left is given up; a driver that is dead sends no change.
+    # Only what an attempt that died has left is given up, and one whose batch is visible already has written nothing:
+    # it comes to `task.write` and not to `task.close`. A driver that is dead sends no change.
     first, *steps = METADATA
     rng.shuffle(steps)
     lasts = [step for step in steps if step[1] != "during"][:LIVES_OF_METADATA]
     others = [step for step in steps if step not in lasts]
-    lives = [Life((Kill("alone", ("task.write", "after")), kill(first)))]
+    lives = [Life((Kill("alone", ("task.close", "after")), kill(first)))]
     for at, last in enumerate(lasts):
         some = others[at::LIVES_OF_METADATA]
         lives.append(Life((*map(kill, some), kill(last, "driver"))))

@@ -64,7 +64,7 @@ def test_every_step_of_every_kind_comes_once_before_any_comes_again() -> None:
     assert len(kills) == RIGS["spark"].cases
     steps = {kind: sorted(one.step for one in kills if one.kind == kind) for kind in KINDS}
     # One more, since only what an attempt that died has left is given up.
-    assert steps.pop("alone") == sorted([*STEPS, ("task.write", "after")])
+    assert steps.pop("alone") == sorted([*STEPS, ("task.close", "after")])
     assert steps == {
         "driver": sorted(STEPS),
         "zombie": sorted(ZOMBIES),
