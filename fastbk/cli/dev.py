@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shlex
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, note, print_json
-from fastbk.errors import ConfigError, Error
+from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.server.lifecycle import RestartBudget
 from fastbk.units import format_count
 
@@ -73,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} {base} is not between 1024 and 65000")
     began_s = time.monotonic()
     metadata = DevMetadata(options.data, options.zookeeper)
+    alone = _alone(options.data)
     stopping = _catch_signals()
     try:
         cluster = DevCluster(
@@ -89,6 +91,31 @@ def run(options: argparse.Namespace) -> int:
             janitor.stop()
     finally:
         metadata.stop()
+        os.close(alone)
+
+
+def _alone(data: Path) -> int:
+    """Return the descriptor of the folder's lock. Raises ConfigError where another one runs there.
+
+    Its bookies would be found running one by one, after seconds, and their files written anew by then.
+    """
+    path = data / "dev.lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise ConfigError(
+            f"{data} is in use by another fastbk dev (process {holder or 'unknown'}): stop that one, use it,"
+            " or give this one a folder of its own by --data"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    return lock
 
 
 def _run(
