@@ -100,9 +100,8 @@ class HadoopFiles:
 
     def names(self) -> list[str]:
         """As Files says."""
-        if not self._system.exists(self._path):
-            return []
-        return sorted(one.getPath().getName() for one in self._system.listStatus(self._path))
+        found = self._if_there(lambda: self._system.listStatus(self._path))
+        return sorted(one.getPath().getName() for one in found or ())
 
     def create(self, name: str, text: str) -> bool:
         """As Files says, as far as the file system creates exclusively."""
@@ -111,18 +110,21 @@ class HadoopFiles:
         try:
             stream = self._system.create(self._at(name), False)
         except Py4JJavaError as error:
-            if self._system.exists(self._at(name)):
+            # Whoever made it may have deleted it since; and another client's, not closed yet, has errors of its own.
+            if _is(error, "FileAlreadyExistsException") or self._system.exists(self._at(name)):
                 return False
             raise StorageError(f"{self._at(name).toString()} cannot be made: {error}") from error
-        stream.write(bytearray(text.encode()))
-        stream.close()
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
         return True
 
     def read(self, name: str) -> str | None:
         """As Files says."""
-        if not self._system.exists(self._at(name)):
+        stream = self._if_there(lambda: self._system.open(self._at(name)))
+        if stream is None:
             return None
-        stream = self._system.open(self._at(name))
         try:
             return bytes(stream.readAllBytes()).decode()
         finally:
@@ -132,8 +134,24 @@ class HadoopFiles:
         """As Files says."""
         self._system.delete(self._at(name), False)
 
+    @staticmethod
+    def _if_there(ask: Callable[[], Any]) -> Any:  # noqa: ANN401 -- Java's
+        """Return what Java does, None where it says that there is no such file: asked before, it may be gone since."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return ask()
+        except Py4JJavaError as error:
+            if not _is(error, "FileNotFoundException"):
+                raise
+            return None
+
     def _at(self, name: str) -> Any:  # noqa: ANN401 -- Java's
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
+
+
+def _is(error: Any, name: str) -> bool:  # noqa: ANN401 -- py4j has no types
+    return bool(error.java_exception.getClass().getSimpleName() == name)
 
 
 def files_of(spark: SparkSession, folder: str) -> Files:
