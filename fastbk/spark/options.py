@@ -249,6 +249,14 @@ class ReadOptions:
         return bool(self.ledgers)
 
 
+def reading_of(uri: str | None, *paths: str) -> dict[str, str]:
+    """Return the options that read exactly these streams, whatever their names have in them."""
+    given = {} if uri is None else {"metadata": uri}
+    if any("," in path or path != path.strip() for path in paths):
+        return {**given, "streamPattern": "|".join(map(re.escape, paths))}
+    return {**given, "stream": ",".join(paths)}
+
+
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """Return what the options of a read say; `streaming` None: of either kind. Raises ConfigError."""
     if streaming is None:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
-from fastbk.errors import DataLost, StorageError
+from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
-from fastbk.spark.jobs.places import delete, names_in
+from fastbk.spark.jobs.places import check_place, delete, names_in
 from fastbk.spark.jobs.sums import Sums, sums_of
 from fastbk.spark.looking import Cluster, Now
-from fastbk.spark.options import read_options
+from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ RECORDS = (
     " headers array<struct<key: string, value: binary>>, stream string, date date"
 )
 """As they are read again: without it Spark takes a stream that is called 007 for a number."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""What Spark calls the folder of those that have no stream."""
 LINE = (
     "stream string, id string, first string, first_seq long, end string, end_seq long,"
     " records long, bytes long, hashes string, archived_at string"
@@ -88,6 +90,7 @@ def run(
     Raises ConfigError, also while another run has the archive; StreamNotFound; DataLost where retention was faster than
     the archive; StorageError if what was written is not what the streams hold (its run does not count).
     """
+    to = check_place(to)
     with claimed(
         files_of(spark, f"{to}/claims"), lambda: _last_run(spark, to), take_over=take_over
     ) as claim:
@@ -108,13 +111,18 @@ def _run(
     cluster = Cluster(read_options(options, streaming=False))
     lines_before = lines_of(spark, to)
     done = ends_of(lines_before)
+    nows = cluster.all_now()
+    if not nows:
+        say(f"no stream matches {pattern}")
     stretches = [
         stretch
-        for path, now in sorted(cluster.all_now().items())
+        for path, now in sorted(nows.items())
         if (stretch := stretch_of(path, now, done.get(path))).end_seq > stretch.first_seq
     ]
     if not stretches:
         return []
+    if any(one.path == NO_VALUE for one in stretches):
+        raise ConfigError(f"a stream that is called {NO_VALUE} cannot be archived: rename it")
     claim.check()
     number, counted = claim.number, {number for number, _ in lines_before}
     for name in names_in(spark, f"{to}/records"):
@@ -124,24 +132,17 @@ def _run(
     say(f"run {number}: {records:,} records of {len(stretches)} streams")
     # Both ends are positions, not "latest": a run is what it was planned to be.
     source = {
-        "metadata": uri,
-        "stream": ",".join(one.path for one in stretches),
+        **reading_of(uri, *(one.path for one in stretches)),
         "includeHeaders": "true",
         "startingOffsets": json.dumps({one.path: str(one.first) for one in stretches}),
         "endingOffsets": json.dumps({one.path: str(one.end) for one in stretches}),
     }
-    reader = spark.read.format("fastbk")
-    for name, value in source.items():
-        if value is not None:
-            reader = reader.option(name, value)
-    rows = reader.load()
+    rows = spark.read.format("fastbk").options(**source).load()
     place = f"{to}/records/run={number:06}"
     dated = rows.select("stream", *COLUMNS).withColumn("date", f.to_date("timestamp"))
     dated.write.mode("overwrite").partitionBy("stream", "date").parquet(place)
     say(f"run {number}: written, being verified")
-    written = sums_of(
-        spark.read.parquet(place).withColumn("stream", f.col("stream").cast("string")), COLUMNS
-    )
+    written = sums_of(spark.read.schema(RECORDS).parquet(place), COLUMNS)
     lines = _verified(stretches, written, sums_of(rows, COLUMNS))
     claim.check()
     made = spark.createDataFrame([tuple(asdict(one).values()) for one in lines], LINE)

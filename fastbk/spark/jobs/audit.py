@@ -31,6 +31,7 @@ from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.replication.auditing import PartAudited
 from fastbk.replication.copying import RepairOptions
+from fastbk.spark.jobs.places import check_place, delete, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ ROWS = (
     " copies array<struct<bookie: string, due: long, good: long, bytes: long, bad: long, error: string>>"
 )
 """A row for each unit. `findings`: as `fastbk ledger audit` prints them. Without copies: the ledger was deleted."""
+SLICE = "slice="
 UNITS_AT_ONCE = 2
 """By each task: one waits for bookies while the other's copies are checked."""
 
@@ -66,6 +68,12 @@ class AuditPlan:
     def __post_init__(self) -> None:
         if self.slice_units < 1 or self.unit_bytes < 1:
             raise ConfigError("slice_units and unit_bytes must be above 0")
+        if self.to is not None:
+            check_place(self.to)
+        path = self.progress
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            # Else hours of reading would end where the first mark of progress is to be written.
+            raise ConfigError(f"--progress {path} must be a file, in a folder that is there")
 
 
 @dataclass(slots=True)
@@ -145,6 +153,8 @@ def run(
     """
     plan = AuditPlan() if plan is None else plan
     progress = AuditProgress.read(plan.progress, uri, plan.ledgers)
+    if plan.to is not None and not progress.slices:
+        _forget(spark, plan.to)
     with fastbk.sync.connect(uri) as client:
         infos: Iterable[LedgerInfo] = (
             client.list_ledgers()
@@ -155,7 +165,7 @@ def run(
             parts = _shared_out(spark, uri, plan, one.units)
             if plan.to is not None and parts:
                 rows = spark.createDataFrame(list(map(row_of, parts)), ROWS).coalesce(1)
-                rows.write.mode("overwrite").parquet(f"{plan.to}/slice={progress.slices:06}")
+                rows.write.mode("overwrite").parquet(f"{plan.to}/{SLICE}{progress.slices:06}")
             audited = progress.audited
             audited.ledgers += one.ledgers
             audited.open += one.open
@@ -168,6 +178,13 @@ def run(
                 progress.write(plan.progress)
             on_progress(audited)
     return progress.audited
+
+
+def _forget(spark: SparkSession, to: str) -> None:
+    """Delete what an audit before this one has written: it may have more slices, and rows of two would be mixed."""
+    for name in names_in(spark, to):
+        if name.startswith(SLICE):
+            delete(spark, f"{to}/{name}")
 
 
 def slices_of(infos: Iterable[LedgerInfo], plan: AuditPlan, done: AuditProgress) -> Iterator[Slice]:

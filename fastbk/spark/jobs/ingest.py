@@ -25,7 +25,15 @@ import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import claims
 from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
-from fastbk.spark.jobs.places import Found, delete, files_of, names_in, read_text, write_text
+from fastbk.spark.jobs.places import (
+    Found,
+    delete,
+    files_of,
+    names_in,
+    read_text,
+    uri_of,
+    write_text,
+)
 from fastbk.stream.names import split_stream_path
 from fastbk.units import format_count, format_size
 
@@ -89,8 +97,14 @@ def _run(
     claim: claims.Claim,
     say: Callable[[str], None],
 ) -> Ingested:
+    manifest = uri_of(spark, plan.manifest) + "/"
     files = sorted(
-        {one.uri: one for path in paths for one in files_of(spark, path)}.values(),
+        {
+            one.uri: one
+            for path in paths
+            for one in files_of(spark, path)
+            if not one.uri.startswith(manifest)
+        }.values(),
         key=lambda one: one.uri,
     )
     check_files(files, plan)

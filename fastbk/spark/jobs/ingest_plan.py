@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.places import Found
+from fastbk.spark.jobs.places import PATTERN_CHARACTERS, Found, check_place
 from fastbk.stream.names import split_stream_path
 
 FORMATS = ("lines", "json", "csv", "parquet", "binary")
@@ -17,7 +17,6 @@ GROUP_BYTES = 1024 * 1024 * 1024
 GROUP_FILES_MAX = 10_000
 FILE_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
 """Of a file that is one record, which has 4 MiB with its key."""
-PATTERN_CHARACTERS = "*?[]{}\\"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         split_stream_path(self.stream)
+        check_place(self.manifest)
         for what, given, known in (
             ("format", self.format, FORMATS),
             ("changed", self.changed, CHANGED),

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+PATTERN_CHARACTERS = "*?[]{}\\"
+
+
+def check_place(place: str) -> str:
+    """Return it without slashes at its end. Raises ConfigError for one that has no name, or that Spark cannot read."""
+    if any(one in place for one in PATTERN_CHARACTERS):
+        raise ConfigError(
+            f"{place} has one of {PATTERN_CHARACTERS} in its name, which Spark takes for patterns: name another place"
+        )
+    if not place.rstrip("/"):
+        raise ConfigError(f"{place!r} is no place: name a folder of its own")
+    return place.rstrip("/")
+
+
 def names_in(spark: SparkSession, place: str) -> list[str]:
     """Return the names in a folder, sorted; none if it is not there."""
     system, path = _opened(spark, place)
@@ -90,9 +104,18 @@ def files_of(spark: SparkSession, pattern: str) -> list[Found]:
     return sorted(found, key=lambda one: one.uri)
 
 
+def uri_of(spark: SparkSession, place: str) -> str:
+    """Return what a place is known by, as Found.uri has it."""
+    system, path = _opened(spark, place)
+    return _uri(system.makeQualified(path))
+
+
 def _found(status: Any) -> Found:  # noqa: ANN401 -- Java's
     path = status.getPath()
-    # A local file is file:/a or file:///a, depending on how it was found, and is one file.
-    uri = re.sub("^file:/+", "file:/", str(path.toUri().toString()))
     size_bytes, modified_ms = int(status.getLen()), int(status.getModificationTime())
-    return Found(str(path.toString()), uri, size_bytes, modified_ms)
+    return Found(str(path.toString()), _uri(path), size_bytes, modified_ms)
+
+
+def _uri(path: Any) -> str:  # noqa: ANN401 -- Java's
+    # A local file is file:/a or file:///a, depending on how it was found, and is one file.
+    return re.sub("^file:/+", "file:/", str(path.toUri().toString()))

@@ -28,7 +28,7 @@ from fastbk.spark.jobs.claims import Claim, claimed, files_of
 from fastbk.spark.jobs.places import delete, names_in
 from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, Line, Plan
 from fastbk.spark.looking import Cluster, Now
-from fastbk.spark.options import read_options
+from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _run(
     claim: Claim,
     say: Callable[[str], None],
 ) -> Line:
-    options = {"stream": plan.stream} if uri is None else {"stream": plan.stream, "metadata": uri}
+    options = reading_of(uri, plan.stream)
     cluster = Cluster(read_options(options, streaming=False))
     now = cluster.now(plan.stream)
     last = last_line(spark, plan.to)

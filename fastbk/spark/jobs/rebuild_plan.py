@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from fastbk.errors import ConfigError
+from fastbk.spark.jobs.places import check_place
 
 FORMATS = ("parquet", "orc")
 CORRUPT = "_corrupt"
@@ -44,6 +45,7 @@ class Plan:
     from_scratch: bool = False
 
     def __post_init__(self) -> None:
+        check_place(self.to)
         if self.format not in FORMATS:
             raise ConfigError(f"--format {self.format}: there are {' and '.join(FORMATS)}")
         if self.partitions is not None and self.partitions < 1:

@@ -7,7 +7,7 @@ payloads and headers are as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -16,9 +16,10 @@ from pyspark.sql import functions as f
 
 from fastbk.errors import ConfigError, StorageError, StreamNotFound
 from fastbk.spark.jobs.archive import COLUMNS, Line, lines_of, records_of
+from fastbk.spark.jobs.places import check_place
 from fastbk.spark.jobs.sums import Sums, sums_of
 from fastbk.spark.looking import Cluster
-from fastbk.spark.options import read_options
+from fastbk.spark.options import read_options, reading_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,13 +43,10 @@ def run(
     archive's files are not what its manifests say (nothing is written then), or the restored stream is not what they
     hold.
     """
+    check_place(archive)
     lines = archived(lines_of(spark, archive), stream)
-    begun = _records_there(uri, to)
     counts = [0, *accumulate(line.records for _, line in lines)]
-    if begun not in counts:
-        raise ConfigError(
-            f"{to} has {begun} records that are none of this restore's: restore into a new stream"
-        )
+    begun = _begun(uri, to, dict(zip(counts[1:], lines, strict=True)))
     source = records_of(spark, archive).where(f.col("stream") == stream)
     _check(source, lines)
     for (number, line), upto in zip(lines, counts[1:], strict=True):
@@ -61,14 +59,14 @@ def run(
             .select("key", "value", "headers")
             .write.format("fastbk")
             .mode("append")
-            .options(stream=to, create="true", idempotencyKey=f"restore-{line.id}-{number}")
+            .options(stream=to, create="true", idempotencyKey=_key(number, line))
         )
         (writer if uri is None else writer.option("metadata", uri)).save()
         say(f"run {number}: {line.records:,} records restored")
     numbers = [number for number, _ in lines]
     wanted = _relative(source.where(f.col("run").isin(numbers)), lines[0][1].first_seq)
-    reader = spark.read.format("fastbk").option("includeHeaders", "true").option("stream", to)
-    restored = _relative((reader if uri is None else reader.option("metadata", uri)).load(), 0)
+    reader = spark.read.format("fastbk").option("includeHeaders", "true")
+    restored = _relative(reader.options(**reading_of(uri, to)).load(), 0)
     if replace(restored, first_seq=wanted.first_seq, last_seq=wanted.last_seq) != wanted:
         raise StorageError(f"{to} holds {restored}, and the archive {wanted}")
     return restored
@@ -98,13 +96,26 @@ def archived(lines: Sequence[tuple[int, Line]], stream: str) -> list[tuple[int, 
     return [(number, line) for number, line in named if line.id == named[-1][1].id]
 
 
-def _records_there(uri: str | None, to: str) -> int:
-    options = {"stream": to} if uri is None else {"stream": to, "metadata": uri}
-    cluster = Cluster(read_options(options, streaming=False))
+def _key(number: int, line: Line) -> str:
+    return f"restore-{line.id}-{number}"
+
+
+def _begun(uri: str | None, to: str, after: Mapping[int, tuple[int, Line]]) -> int:
+    """Return how many records of this restore are there; `after` each such number: which run was written last.
+
+    Raises ConfigError if others are there: as many as a run has may still be somebody else's.
+    """
+    cluster = Cluster(read_options(reading_of(uri, to), streaming=False))
     try:
-        return cluster.now(to).end.seq
+        count = cluster.now(to).end.seq
     except StreamNotFound:
         return 0
+    last = after.get(count)
+    if count and (last is None or cluster.stream(to).attached_number(f"spark/{_key(*last)}") < 0):
+        raise ConfigError(
+            f"{to} has {count} records that are none of this restore's: restore into a new stream"
+        )
+    return count
 
 
 def _relative(rows: DataFrame, first_seq: int) -> Sums:

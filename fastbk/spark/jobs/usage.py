@@ -22,7 +22,7 @@ import fastbk.sync
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ids import LedgerId
-from fastbk.spark.jobs.places import names_in
+from fastbk.spark.jobs.places import check_place, names_in
 from fastbk.spark.jobs.usage_counting import DAY_S, ROWS, WEEK_S, Clock, rows_of
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.listing import StreamInfo
@@ -35,6 +35,7 @@ NO_STREAM, GONE, ROOT, OTHERS = "-", "(deleted)", "(root)", "(others)"
 """Ledgers of no stream; of deleted streams; of streams in the root; of namespaces that are not among the largest."""
 RANGE_LEDGERS = 1000
 SNAPSHOT = "namespace string, bookie string, ledgers long, open long, entries long, bytes long"
+TAKEN = "taken="
 STAMP = "%Y%m%dT%H%M%SZ"
 CHARTED_MAX = 60
 """Snapshots that a chart has at most, spread evenly."""
@@ -93,6 +94,8 @@ def run(
     """
     if top < 1:
         raise ConfigError(f"top {top} must be 1 or more")
+    if to is not None:
+        to = check_place(to)
     taken = datetime.now(UTC).replace(microsecond=0)
     with fastbk.sync.connect(uri) as client:
         ranges = ranges_of(client, RANGE_LEDGERS)
@@ -201,7 +204,7 @@ def _told(
         counted.where("bookie is not null").groupBy("bookie", label.alias("label"))
         .agg(*_sums(*_COUNTS)).orderBy("bookie", "label").collect()
     )  # fmt: skip
-    before = snapshots_in(spark, to)
+    before = snapshots_in(spark, to, taken)
     if to is None or not before:
         made = once.groupBy("made_s", label.alias("label")).agg(*_sums("bytes")).collect()
         history = grown((row["made_s"], row["label"], row["bytes"]) for row in made)
@@ -223,9 +226,9 @@ def _told(
         all_changes = {
             what: total["bytes"] - sum(known[when].values()) for what, when in since.items()
         }
-        history = [*sorted(known.items()), (taken, now)]
+        history = [*((when, some) for when, some in sorted(known.items()) if some), (taken, now)]
     if to is not None:
-        _write_snapshot(counted, f"{to}/snapshots/taken={taken.strftime(STAMP)}")
+        _write_snapshot(counted, _place_of(to, taken))
     return Usage(
         taken,
         _line("total", total, all_changes),
@@ -286,18 +289,34 @@ def grown(made: Iterable[tuple[int | None, str, int]]) -> list[tuple[datetime, d
     return [(datetime.fromtimestamp(when, UTC), some) for when, some in sorted(found.items())]
 
 
-def snapshots_in(spark: SparkSession, to: str | None) -> list[datetime]:
-    """Return when snapshots were taken, rising."""
+def snapshots_in(spark: SparkSession, to: str | None, taken: datetime) -> list[datetime]:
+    """Return when snapshots were taken, rising; without those that `taken` would be compared with and have no rows.
+
+    A run that was killed while it wrote leaves such a folder, and everything would seem to have grown since then.
+    """
     if to is None:
         return []
     names = names_in(spark, f"{to}/snapshots")
-    return [stamp_of(name) for name in names if name.startswith("taken=")]
+    found = [stamp_of(name) for name in names if name.startswith(TAKEN)]
+    looked_at: dict[datetime, bool] = {}
+    while found:
+        for one in set(compared(found, taken).values()) - set(looked_at):
+            there = names_in(spark, _place_of(to, one))
+            looked_at[one] = any(not name.startswith(("_", ".")) for name in there)
+        if all(looked_at.get(one, True) for one in found):
+            break
+        found = [one for one in found if looked_at.get(one, True)]
+    return found
+
+
+def _place_of(to: str, when: datetime) -> str:
+    return f"{to}/snapshots/{TAKEN}{when.strftime(STAMP)}"
 
 
 def stamp_of(name: str) -> datetime:
     """Return the time of a snapshot's folder. Raises ConfigError."""
     try:
-        return datetime.strptime(name.removeprefix("taken="), STAMP).replace(tzinfo=UTC)
+        return datetime.strptime(name.removeprefix(TAKEN), STAMP).replace(tzinfo=UTC)
     except ValueError as error:
         raise ConfigError(f"{name} is no snapshot of usage: give a place of its own") from error
 
@@ -322,7 +341,7 @@ def _history(
     spark: SparkSession, to: str, wanted: Iterable[datetime], names: Sequence[str]
 ) -> dict[datetime, dict[str, int]]:
     """Return bytes by namespace, and "(others)", of these snapshots."""
-    places = {one: f"{to}/snapshots/taken={one.strftime(STAMP)}" for one in sorted(wanted)}
+    places = {one: _place_of(to, one) for one in sorted(wanted)}
     reader = spark.read.schema(f"{SNAPSHOT}, taken string").option("basePath", f"{to}/snapshots")
     label = f.when(f.col("namespace").isin(list(names)), f.col("namespace")).otherwise(OTHERS)
     rows = reader.parquet(*places.values()).where("bookie is null")

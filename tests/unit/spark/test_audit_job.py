@@ -95,3 +95,12 @@ def test_a_progress_file_says_what_was_written(tmp_path: Path) -> None:
 def test_a_plan_without_room_is_refused() -> None:
     with pytest.raises(ConfigError):
         AuditPlan(slice_units=0)
+
+
+def test_a_progress_file_that_could_not_be_written_is_refused_before_anything_is_read(
+    tmp_path: Path,
+) -> None:
+    for path in (tmp_path, tmp_path / "missing" / "progress.json"):
+        with pytest.raises(ConfigError, match="must be a file, in a folder that is there"):
+            AuditPlan(progress=path)
+    AuditPlan(progress=tmp_path / "progress.json")
