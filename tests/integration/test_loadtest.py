@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.errors import StorageError
 from fastbk.testing import LocalCluster
 from loadtest.latency import Latency, bucket_of, top_of
 from tests.tools.load import run_locust
@@ -26,6 +27,17 @@ def test_a_headless_run_appends_and_reads_without_a_failure(tmp_path: Path) -> N
         # Microseconds: a bookie answers in far less than a second, and in no less than one of them.
         assert 1 <= figures["p50_us"] <= figures["p99_us"] <= figures["max_us"]
         assert figures["p50_us"] < 1_000_000
+
+
+@pytest.mark.timeout(400)
+def test_without_a_cluster_it_says_so_and_shows_no_stacks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StorageError, match="locust ended with 1"):
+        run_locust(f"sqlite:{tmp_path}/m.sqlite", 1, 1, tmp_path / "load.json")
+    said = capfd.readouterr().err
+    assert "this user cannot begin: there is no cluster at sqlite:" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.fast

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fastbk.errors import StorageError
 from fastbk.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,7 +37,7 @@ def ensure_venv() -> Path:
 
 
 def run_locust(metadata_uri: str, seconds: int, users: int, out: Path) -> dict[str, dict[str, int]]:
-    """Run locust for `seconds` and return the exact percentiles. Raises CalledProcessError when any request failed."""
+    """Run locust for `seconds` and return the exact percentiles. Raises StorageError when any request failed."""
     python = ensure_venv()
     command = [
         str(python),
@@ -59,9 +60,13 @@ def run_locust(metadata_uri: str, seconds: int, users: int, out: Path) -> dict[s
         "FASTBK_LOAD_OUT": str(out),
         "PYTHONPATH": str(ROOT),
     }
-    subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=sys.stderr, check=True, timeout=seconds + 120
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=sys.stderr, check=False, timeout=seconds + 120
     )
+    if ended.returncode:
+        raise StorageError(
+            f"locust ended with {ended.returncode}: a request failed or none was made, as it says above"
+        )
     summary: dict[str, dict[str, int]] = json.loads(out.read_text())
     return summary
 
@@ -73,7 +78,11 @@ def main() -> int:
     seconds = int(os.environ.get("SECONDS", "30"))
     users = int(os.environ.get("USERS", "10"))
     with LocalCluster(bookies=3) as cluster:
-        summary = run_locust(cluster.metadata_uri, seconds, users, out)
+        try:
+            summary = run_locust(cluster.metadata_uri, seconds, users, out)
+        except StorageError as error:
+            print(f"load: {error}", file=sys.stderr)
+            return 1
     for name, figures in summary.items():
         print(f"{name:8} " + "  ".join(f"{key} {value:,}" for key, value in figures.items()))
     return 0
