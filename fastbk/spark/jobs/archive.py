@@ -13,7 +13,7 @@ what one that was cut off has left is deleted by the next, so no record is twice
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -208,7 +208,11 @@ def _verified(
 
 
 def lines_of(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
-    """Return (run, line) of all manifests of an archive; none, if nothing was archived there."""
+    """Return (run, line) of all manifests of an archive that count; none, if nothing was archived there."""
+    return counting(_all_lines(spark, to))
+
+
+def _all_lines(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
     try:
         found = spark.read.schema(f"{LINE}, run int").json(f"{to}/manifest")
     except AnalysisException:  # no such path
@@ -220,14 +224,35 @@ def lines_of(spark: SparkSession, to: str) -> list[tuple[int, Line]]:
     )
 
 
+def counting(lines: Sequence[tuple[int, Line]]) -> list[tuple[int, Line]]:
+    """Return the lines that count, of all by rising runs: of two that have the same records, the later run's.
+
+    A run that is taken over between its last look at its claim and its manifest writes such a line; nobody sees it.
+    """
+    kept: list[tuple[int, Line]] = []
+    begins: dict[tuple[str, str], int] = {}
+    for number, line in reversed(lines):
+        stream = line.stream, line.id
+        if line.end_seq <= begins.get(stream, line.end_seq):
+            kept.append((number, line))
+            begins[stream] = line.first_seq
+    return kept[::-1]
+
+
 def ends_of(lines: list[tuple[int, Line]]) -> dict[str, Line]:
     """Return each stream's last line."""
     return {line.stream: line for _, line in lines}
 
 
 def records_of(spark: SparkSession, to: str) -> DataFrame:
-    """Return the records of an archive: of the runs that count."""
-    numbers = sorted({number for number, _ in lines_of(spark, to)})
+    """Return the records of an archive: of the lines that count."""
+    lines = _all_lines(spark, to)
+    counted = set(counting(lines))
+    numbers = sorted({number for number, _ in counted})
     places = [f"{to}/records/run={number:06}" for number in numbers]
     reader = spark.read.schema(f"{RECORDS}, run int").option("basePath", f"{to}/records")
-    return reader.parquet(*places)
+    rows = reader.parquet(*places)
+    for number, line in set(lines) - counted:
+        if number in numbers:
+            rows = rows.where((f.col("run") != number) | (f.col("stream") != line.stream))
+    return rows

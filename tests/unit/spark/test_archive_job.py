@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fastbk.errors import DataLost
-from fastbk.spark.jobs.archive import Line, stretch_of
+from fastbk.spark.jobs.archive import Line, counting, stretch_of
 from fastbk.spark.looking import Now
 from fastbk.stream.positions import DLSN
 
@@ -48,3 +49,17 @@ def test_what_was_truncated_before_it_was_archived_is_an_error_that_says_which()
 def test_another_stream_of_the_same_name_is_taken_from_its_beginning() -> None:
     found = stretch_of("a/b", now(0, 25, "s2"), line(DLSN(2, 3, 0), 13))
     assert (found.first, found.first_seq, found.stream_id) == (DLSN(1, 0, 0), 0, "s2")
+
+
+def test_of_two_runs_with_the_same_records_the_later_one_counts() -> None:
+    """The earlier one was taken over when its manifest was all that it had left to write."""
+
+    def of(first_seq: int, end_seq: int, stream: str = "a/b", stream_id: str = "s1") -> Line:
+        return replace(line(DLSN(1, 0, 0), end_seq, stream_id), stream=stream, first_seq=first_seq)
+
+    right = [(1, of(0, 20)), (1, of(0, 5, "c")), (3, of(20, 40)), (4, of(40, 41))]
+    late = [(2, of(20, 30)), (2, of(5, 9, "c"))]
+    made_anew = [(5, of(0, 7, "a/b", "s2"))]
+    assert counting(right + made_anew) == right + made_anew
+    lines = sorted([*right, *late, *made_anew], key=lambda one: one[0])
+    assert counting(lines) == [one for one in lines if one != late[0]]
