@@ -107,11 +107,12 @@ def _begun(uri: str | None, to: str, after: Mapping[int, tuple[int, Line]]) -> i
     """
     cluster = Cluster(read_options(reading_of(uri, to), streaming=False))
     try:
-        count = cluster.now(to).end.seq
+        now = cluster.now(to)
     except StreamNotFound:
         return 0
+    count = now.end.seq
     last = after.get(count)
-    if count and (last is None or cluster.stream(to).attached_number(f"spark/{_key(*last)}") < 0):
+    if count and (last is None or now.stream.attached_number(f"spark/{_key(*last)}") < 0):
         raise ConfigError(
             f"{to} has {count} records that are none of this restore's: restore into a new stream"
         )
