@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -103,11 +104,15 @@ def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.M
     writer.open()
     kept = writer.append(b"kept").result(5.0)
 
+    both_wait = threading.Event()
+
     def broken(*_args: object, **_options: object) -> None:
+        both_wait.wait(5.0)  # else the second one may be refused, since the first was quicker
         raise InvariantError("a bug")
 
     monkeypatch.setattr(StreamWriter, "append", broken)
     pending = [writer.append(b"lost"), writer.append(b"lost, too")]
+    both_wait.set()
     for one in pending:
         with pytest.raises(Error, match="a bug"):
             one.result(5.0)
