@@ -19,7 +19,7 @@ from fastbk.native.build_modules import STORE_SOURCES
 from tests.native.compile import URING, build_program
 
 SKIPPED = 77
-FUZZ_RUNS = {"fast": 20_000, "ci": 200_000, "all": 2_000_000}
+FUZZ_RUNS = {"fast": 20_000, "ci": 100_000, "all": 2_000_000}
 
 
 @dataclass(frozen=True)
