@@ -35,7 +35,8 @@ KEYS = (
     Key("zkServers", "", HONOURED, "metadata.uri", LIST, rule="metadata"),
     Key("zkLedgersRootPath", "/ledgers", HONOURED, "metadata.uri", TEXT, rule="metadata"),
     Key("ledgerManagerFactoryClass", "", TRANSLATED, "metadata.uri", TEXT, rule="metadata",
-        note="The layout in the URI that zkServers makes; a class that is not one of Apache's layouts is refused."),
+        note="The layout in the URI that zkServers makes. metadataServiceUri overrides it. Without that, a class that "
+             "is not one of Apache's layouts is refused."),
     Key("zkTimeout", "10000", HONOURED, "metadata.session_timeout_ms", least=1000, most=300_000),
     # Directories.
     Key("journalDirectories", "/tmp/bk-txn", HONOURED, "journal.directory journal.directories", LIST,  # noqa: S108

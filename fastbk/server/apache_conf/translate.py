@@ -138,16 +138,18 @@ def _metadata(work: Work) -> None:
     keys: tuple[str, ...] = ("zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass")
     uri = metadata_uri(work.source)
     if work.source.text("metadataServiceUri") is not None:
+        if work.source.text(keys[-1]) is not None:
+            work.remark(keys[-1], "not used: metadataServiceUri goes before it")
         keys = ("metadataServiceUri",)
     work.put("metadata.uri", uri, *keys)
 
 
 def metadata_uri(source: Source) -> str:
     """Return the URI of the cluster that a file of Apache's names, a client's file included. Raises ConfigError."""
-    layout = _layout(source)
     if source.text("metadataServiceUri") is not None:
-        # Commas between servers split the value like any list.
+        # Commas between servers split the value like any list. As in Apache's, the URI names the layout by itself.
         return ";".join(source.items("metadataServiceUri"))
+    layout = _layout(source)
     servers = source.items("zkServers")
     if not servers:
         raise ConfigError(

@@ -143,7 +143,14 @@ def test_a_key_that_nobody_knows_is_told_with_the_nearest() -> None:
             "one file system",
         ),
         ({"metadataServiceUri": None}, "neither metadataServiceUri nor zkServers"),
-        ({"ledgerManagerFactoryClass": "a.B"}, "layout of a.B is not known"),
+        (
+            {
+                "metadataServiceUri": None,
+                "zkServers": "zk1",
+                "ledgerManagerFactoryClass": "a.B",
+            },
+            "layout of a.B is not known",
+        ),
         ({"ledgerStorageClass": "com.example.Storage"}, "cannot run here"),
         ({"bookiePort": "x"}, "'x' is not an integer"),
         ({"bookiePort": "65536"}, "not a port"),

@@ -44,3 +44,10 @@ def test_a_cache_that_is_too_large_is_lowered_and_that_is_said() -> None:
         one for one in report.findings if one.key.name == "dbStorage_writeCacheMaxSizeMb"
     )
     assert finding.remarks == ("lowered to 1048576",)
+
+
+def test_a_layout_class_that_the_metadata_uri_overrides_is_reported_as_not_used() -> None:
+    report = report_of("ledgerManagerFactoryClass=com.example.ItsOwnLedgerManagerFactory\n")
+    (finding,) = (one for one in report.findings if one.key.name == "ledgerManagerFactoryClass")
+    assert finding.remarks == ("not used: metadataServiceUri goes before it",)
+    assert report.problems == []
