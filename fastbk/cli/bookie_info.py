@@ -66,6 +66,9 @@ def _print_info(found: dict[str, Any]) -> None:
         )
     for reason in found["not_ready"]:
         print(f"{'because:':<11} {reason}")
+    for one in found.get("conditions", ()):
+        if one["concerns"] != "data":
+            print(f"{one['concerns'] + ':':<11} {one['reason']}")
     _print_disks(found["disks"])
 
 

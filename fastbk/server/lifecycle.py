@@ -9,6 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from typing import TYPE_CHECKING
+
+from fastbk.server.readiness import Condition, Conditions, reasons_of
+
+if TYPE_CHECKING:
+    from fastbk.server.readiness import Concern
 
 
 class State(enum.Enum):
@@ -41,7 +47,7 @@ class Lifecycle:
         self.state = State.STARTING
         self.since_s = now_s
         self.reason = "starting"
-        self.notes: dict[str, str] = {}
+        self._conditions = Conditions()
         self.crash_loop = ""
         """Why only reads are served until somebody restarts the bookie by hand; empty: they are not (A13)."""
 
@@ -53,25 +59,27 @@ class Lifecycle:
         self.since_s = now_s
         self.reason = reason
 
-    def note(self, key: str, reason: str | None) -> None:
-        """Keep a reason against readiness under `key`, or take it back (None)."""
-        if reason is None:
-            self.notes.pop(key, None)
-        else:
-            self.notes[key] = reason
+    def note(self, name: str, reason: str | None, concerns: Concern = "data") -> None:
+        """Set a condition of readiness, or remove it (None)."""
+        self._conditions.put(name, reason, concerns)
 
     @property
     def is_live(self) -> bool:
         """Whether restarting this process from outside would not help."""
         return self.state is not State.FAILED
 
-    def not_ready(self, now_s: float) -> list[str]:
-        """Return why clients should not write here; empty when they should."""
-        reasons = list(self.notes.values())
+    def conditions(self, now_s: float) -> list[Condition]:
+        """Return everything that speaks against using this bookie; its own state comes first."""
+        found = self._conditions.all()
         if self.state is not State.WRITABLE:
             lasted_s = max(0.0, now_s - self.since_s)
-            reasons.insert(0, f"{self.state.value} for {lasted_s:.1f} s: {self.reason}")
-        return reasons
+            reason = f"{self.state.value} for {lasted_s:.1f} s: {self.reason}"
+            found.insert(0, Condition("state", "data", reason))
+        return found
+
+    def not_ready(self, now_s: float) -> list[str]:
+        """Return why clients should not write here; empty when they should."""
+        return reasons_of(self.conditions(now_s), "data")
 
 
 class RestartBudget:

@@ -210,7 +210,7 @@ class Membership:
         if not self._has_problem:
             logs.warning("registration.lost", reason=str(error))
             self._has_problem = True
-        self._on_problem(f"metadata does not answer or does not know us: {error}")
+        self._on_problem(f"metadata does not answer or does not list this bookie: {error}")
 
     async def _call(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -141,7 +141,7 @@ class Supervisor:
             self._membership = Membership(
                 self._config,
                 endpoints(self._config, host, self._guard.port, self._admin),
-                lambda reason: self._life.note("metadata", reason),
+                lambda reason: self._life.note("metadata", reason, "metadata"),
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)
@@ -332,7 +332,7 @@ class Supervisor:
         try:
             await self._membership.announce(writable=not refused)
         except Error as error:
-            self._life.note("metadata", str(error))
+            self._life.note("metadata", str(error), "metadata")
 
     async def _ask_read_only(self, read_only: bool) -> None:
         """Have normal adds refused, or taken again; returns when journals and metadata know, within a few seconds."""

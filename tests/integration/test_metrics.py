@@ -74,7 +74,8 @@ def test_readiness_says_why_not(tmp_path: Path) -> None:
         status, text = page(bookie.http_port, "/readyz")
         said = json.loads(text)
         disks = said.pop("disks")
-        assert (status, said) == (200, {"ready": True, "state": "writable", "reasons": []})
+        well = {"ready": True, "state": "writable", "reasons": [], "conditions": []}
+        assert (status, said) == (200, well)
         assert [(one["role"], one["state"]) for one in disks] == [
             ("journal", "ok"),
             ("ledger", "ok"),

@@ -1,5 +1,5 @@
-"""The bookie's HTTP pages for machines: /metrics, /livez, /readyz, and the routes that others add. Loopback unless
-configured otherwise.
+"""The bookie's HTTP pages for machines: /metrics, /livez, /readyz, /readyz/metadata, and the routes that others add.
+Loopback unless configured otherwise.
 
 It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
 everything that a peer can stretch (INV-B1). A POST must say that its body is JSON: a web page that a person has open
@@ -23,10 +23,12 @@ import msgspec
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
 from fastbk.server.admin.metrics import FAMILIES
+from fastbk.server.readiness import reasons_of
 
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
     from fastbk.server.lifecycle import Lifecycle
+    from fastbk.server.readiness import Concern
 
 REQUEST_BYTES_MAX = 8192
 BODY_BYTES_MAX = 64 * 1024
@@ -163,7 +165,7 @@ class PageServer:
 class AdminServer(PageServer):
     """A bookie's few pages, and those that others add."""
 
-    own_paths = ("/metrics", "/livez", "/readyz")
+    own_paths = ("/metrics", "/livez", "/readyz", "/readyz/metadata")
 
     def __init__(
         self,
@@ -194,15 +196,23 @@ class AdminServer(PageServer):
             body = {"live": live, "state": self._life.state.value, "reason": self._life.reason}
             return (200 if live else 503), JSON, msgspec.json.encode(body) + b"\n"
         if path == "/readyz":
-            reasons = self._life.not_ready(time.monotonic())
-            readiness = {
-                "ready": not reasons,
-                "state": self._life.state.value,
-                "reasons": reasons,
-                "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
-            }
-            return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
+            return self._readiness("data")
+        if path == "/readyz/metadata":
+            return self._readiness("data", "metadata")
         return 404, TEXT, self._paths()
+
+    def _readiness(self, *concerns: Concern) -> Response:
+        """Answer whether anything speaks against `concerns`, with all conditions, these or others."""
+        conditions = self._life.conditions(time.monotonic())
+        reasons = reasons_of(conditions, *concerns)
+        readiness = {
+            "ready": not reasons,
+            "state": self._life.state.value,
+            "reasons": reasons,
+            "conditions": conditions,
+            "disks": [{key: each[key] for key in _SHOWN} for each in self._disks()],
+        }
+        return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
 
 
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import fastbk
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def life_info(life: Lifecycle, budget: RestartBudget, disks: DiskBoard) -> dict[
         "state_seconds": round(now_s - life.since_s, 1),
         "reason": life.reason,
         "not_ready": life.not_ready(now_s),
+        "conditions": msgspec.to_builtins(life.conditions(now_s)),
         "restarts": budget.total,
         "disks": disks.shown(),
     }

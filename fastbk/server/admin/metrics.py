@@ -17,6 +17,7 @@ from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
 from fastbk.observe.names import NAMES, Name
 from fastbk.server.lifecycle import State
+from fastbk.server.readiness import CONCERNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -136,6 +137,7 @@ class Metrics:
 
     def _own(self, lines: list[str]) -> None:
         state = self._life.state
+        self._conditions(lines)
         lines += _lines(
             "fastbk_build_info", "gauge", "The version that runs.", 1,
             f'{{version="{fastbk.__version__}"}}',
@@ -157,6 +159,14 @@ class Metrics:
             "fastbk_supervisor_state_seconds", "gauge", "How long the bookie has been in its state.",
             round(time.monotonic() - self._life.since_s, 3), f'{{state="{state.value}"}}',
         )  # fmt: skip
+
+
+    def _conditions(self, lines: list[str]) -> None:
+        standing = [one.concerns for one in self._life.conditions(time.monotonic())]
+        metric = "fastbk_supervisor_conditions"
+        text = "Conditions of readiness that stand now: /readyz answers 503 while one concerns data."
+        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
+        lines += [f'{metric}{{concerns="{one}"}} {standing.count(one)}' for one in CONCERNS]
 
 
 _ROLES_OF_PAIRS = ("journal", "index")

@@ -39,8 +39,34 @@ async def test_readiness_follows_the_lifecycle_with_reasons() -> None:
     life.go(State.WRITABLE, "serving", 0.0)
     status, _, body = await server.answer("GET", "/readyz")
     assert (status, json.loads(body)["reasons"]) == (200, [])
-    life.note("metadata", "no answer")
+    life.note("disk.ledger.0", "it is full")
     assert (await server.answer("GET", "/readyz"))[0] == 503
+
+
+async def readiness(server: AdminServer, path: str) -> tuple[int, list[str], dict[str, str]]:
+    """Return status, the reasons against what was asked, and what each condition concerns."""
+    status, _, body = await server.answer("GET", path)
+    said = json.loads(body)
+    assert said["ready"] == (status == 200)
+    return status, said["reasons"], {one["name"]: one["concerns"] for one in said["conditions"]}
+
+
+async def test_without_metadata_a_bookie_is_ready_for_data_and_says_what_is_away() -> None:
+    server, life = made()
+    life.go(State.REPLAYING, "", 0.0)
+    life.go(State.WRITABLE, "serving", 0.0)
+    life.note("metadata", "no answer", "metadata")
+    life.note("cold", "a cold start", "notice")
+    told = {"metadata": "metadata", "cold": "notice"}
+    assert await readiness(server, "/readyz") == (200, [], told)
+    assert await readiness(server, "/readyz/metadata") == (503, ["no answer"], told)
+    life.note("disk.ledger.0", "it is full")
+    told["disk.ledger.0"] = "data"
+    assert await readiness(server, "/readyz") == (503, ["it is full"], told)
+    assert (await readiness(server, "/readyz/metadata"))[1] == ["no answer", "it is full"]
+    life.note("metadata", None)
+    life.note("disk.ledger.0", None)
+    assert (await readiness(server, "/readyz/metadata"))[0] == 200
 
 
 async def test_liveness_ends_only_with_failure() -> None:

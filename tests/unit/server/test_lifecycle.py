@@ -17,11 +17,19 @@ def test_a_note_speaks_against_readiness_until_it_is_taken_back() -> None:
     life = Lifecycle(0.0)
     life.go(State.REPLAYING, "", 0.0)
     life.go(State.WRITABLE, "", 0.0)
-    life.note("metadata", "no answer")
-    assert life.not_ready(1.0) == ["no answer"]
-    life.note("metadata", None)
-    life.note("metadata", None)
+    life.note("disk", "it is full")
+    assert life.not_ready(1.0) == ["it is full"]
+    life.note("disk", None)
+    life.note("disk", None)
     assert life.not_ready(1.0) == []
+
+
+def test_what_does_not_concern_data_is_a_condition_and_no_reason_against_readiness() -> None:
+    life = Lifecycle(0.0)
+    life.note("metadata", "no answer", "metadata")
+    names = [(one.name, one.concerns) for one in life.conditions(1.0)]
+    assert names == [("state", "data"), ("metadata", "metadata")]
+    assert life.not_ready(1.0) == ["starting for 1.0 s: starting"]
 
 
 def test_only_a_failed_bookie_is_not_live() -> None:
