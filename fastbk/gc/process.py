@@ -19,6 +19,7 @@ from fastbk.gc.pacing import Pace
 from fastbk.gc.pairs import AllPairs
 from fastbk.gc.report import Report
 from fastbk.gc.work import Work
+from fastbk.meta import session_log
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
 from fastbk.native.segment import Segment
@@ -98,6 +99,7 @@ def main(child: Child) -> None:
     report = Report(Stats(Segment(child.fds["segment"], "gc", is_writable=True)))
     control = Control(child, report.suspended)
     child.send({"type": "ready"})
+    session_log.enable()
     try:
         store = open_metadata(control, config.metadata_uri)
         pairs = range(len(config.ledger_directories))

@@ -17,6 +17,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from fastbk.errors import ClientClosed, MetadataUnavailable
+from fastbk.meta.session_log import SessionLog
 from fastbk.meta.zookeeper_calls import Call
 
 SESSION_TIMEOUT_S = 10.0
@@ -48,6 +49,7 @@ class Session:
         self.session_timeout_s = session_timeout_s
         self._pid = os.getpid()
         self._closed = False
+        self._server_log = SessionLog(self.servers, session_timeout_s)
         self._connected = threading.Event()
         self._on_connected: list[Callable[[], None]] = []
         self._client = KazooClient(
@@ -138,9 +140,14 @@ class Session:
         if state == KazooState.CONNECTED:
             self._connected.set()
             _log.info("connected to ZooKeeper %s", self.servers)
+            self._server_log.connected()
             for callback in self._on_connected:
                 callback()
         else:
             self._connected.clear()
             said = "session expired" if state == KazooState.LOST else "connection lost"
             _log.info("ZooKeeper %s: %s", self.servers, said)
+            if state == KazooState.LOST:
+                self._server_log.expired()
+            else:
+                self._server_log.suspended()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fastbk
+from fastbk.devcluster.bookie import Bookie
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta import MetadataStore, open_store
@@ -63,6 +67,35 @@ def bookies_seen(store: MetadataStore) -> list[str]:
     return [one.service.bookie_id for one in store.list_bookies() if one.writable]
 
 
+def answer_of(bookie: Bookie, path: str) -> tuple[int, dict[str, Any]]:
+    """Return status and JSON of one of a bookie's pages."""
+    assert bookie.http_port is not None
+    with closing(http.client.HTTPConnection("127.0.0.1", bookie.http_port, timeout=10)) as asked:
+        asked.request("GET", path)
+        answer = asked.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def says_metadata_is_away(bookie: Bookie) -> bool:
+    """Whether a bookie says so; meanwhile it stays ready for data."""
+    status, said = answer_of(bookie, "/readyz")
+    assert (status, said["reasons"]) == (200, []), "data flows"
+    away = [one["name"] for one in said["conditions"] if one["concerns"] == "metadata"]
+    return away == ["metadata"] and answer_of(bookie, "/readyz/metadata")[0] == 503
+
+
+def assert_session_logged(bookie: Bookie) -> None:
+    """The log has the lost connection, the session's end and the next one, in this order."""
+    wanted = ["session_suspended", "session_expired", "connected"]
+    lines = (json.loads(one) for one in bookie.log_path.read_text().splitlines())
+    events = [
+        line["event"].removeprefix("metadata.") for line in lines if line["role"] == "supervisor"
+    ]
+    found = [one for one in events if one in wanted]
+    assert all(one in found for one in wanted), found
+    assert found.index("session_suspended") < found.index("session_expired"), found
+
+
 async def test_an_outage_longer_than_every_session_fails_no_append(
     place: ZooKeeperPlace, proxy: TcpProxy, near: MetadataStore, tmp_path: Path
 ) -> None:
@@ -86,6 +119,9 @@ async def test_an_outage_longer_than_every_session_fails_no_append(
             proxy.cut()
             while bookies_seen(near):
                 await append_while(0.1)
+            # Data is served, so a balancer keeps its bookies; metadata has a page of its own.
+            while not all(says_metadata_is_away(bookie) for bookie in cluster.bookies):
+                await append_while(0.1)
             before = appended
             await append_while(OUTAGE_S)
             assert appended > before
@@ -94,6 +130,10 @@ async def test_an_outage_longer_than_every_session_fails_no_append(
             proxy.mend()
             while bookies_seen(near) != everybody:
                 await append_while(0.1)
+            while any(answer_of(bookie, "/readyz/metadata")[0] != 200 for bookie in cluster.bookies):
+                await append_while(0.1)
+            for bookie in cluster.bookies:
+                assert_session_logged(bookie)
             # Registered again, by the very same processes.
             assert [dict(bookie.pids) for bookie in cluster.bookies] == processes
             await append_while(0.2)
