@@ -131,6 +131,11 @@ class ReadAhead:
         return self._size_bytes
 
     @property
+    def is_complete(self) -> bool:
+        """Whether nothing more will be put into the queue."""
+        return self.is_over or self.error is not None or self._is_past_end()
+
+    @property
     def is_caught_up(self) -> bool:
         """Whether all that is known to be visible was taken."""
         if self._items or self.error is not None:

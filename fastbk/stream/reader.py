@@ -101,6 +101,10 @@ class StreamReader(Generic[Told]):
         if self._end_at is not None:
             by_key = isinstance(self._end_at, AtTxid | AtTime | AtSeq)
             ends.append(key_of(self._end_at) if by_key else await resolve(context, self._end_at))  # type: ignore[arg-type]
+        if isinstance(self._end_at, AtSeq):
+            tail = await tail_position(context)
+            if tail is not None and tail.seq + 1 == self._end_at.seq:
+                ends.append(tail.next)  # everything before the end is there already
         if not self._is_tailing:
             ends.append(await resolve(context, "latest"))
         position, from_key = await self._begin_of(self._start)
@@ -211,8 +215,7 @@ class StreamReader(Generic[Told]):
         if front.gap_at(follower.chain) is not None:
             return None
         chunk = front.take(max_records, max_bytes)
-        if chunk is not None:
-            self._moved.set()
+        self._moved.set()
         return chunk
 
     @property
@@ -243,8 +246,8 @@ class StreamReader(Generic[Told]):
                         fill_s = await self._fill(fill_s)
                         continue
                     chunk = front.take(max_records, max_bytes)
+                    self._moved.set()  # also where all that came was skipped
                     if chunk is not None or front.is_over:
-                        self._moved.set()
                         return chunk
                     if not front.has_items:
                         self._look_at_end_of_ahead()
@@ -336,7 +339,7 @@ class StreamReader(Generic[Told]):
             front, follower = self._opened()
             if follower.failure is not None:
                 raise follower.failure.copy()
-            if tail is None or front.is_over or front.position >= tail.next:
+            if tail is None or front.is_over or front.position > tail.dlsn:
                 return front.position
             await self._moved.wait()
 

@@ -51,7 +51,7 @@ class ReaderFront:
         self._seen: Chain | None = None
         self._behind_seq = NONE
         self._ends_behind = False
-        self.is_over = self._is_past_end(position)
+        self.is_over = self._is_past_end() or self._is_empty_range(from_key)
         self.ahead = None
 
     @property
@@ -59,8 +59,20 @@ class ReaderFront:
         """The first of the positions that it ends at, None if there is none."""
         return min((end for end in self._ends if isinstance(end, DLSN)), default=None)
 
-    def _is_past_end(self, position: DLSN) -> bool:
-        return any(isinstance(end, DLSN) and position >= end for end in self._ends)
+    def _is_past_end(self) -> bool:
+        """Whether no record at `_behind` or later is before all ends."""
+        position, seq = self._behind, max(self._behind_seq, 0)
+        return any(
+            position >= end if isinstance(end, DLSN) else end.kind == "seq" and seq >= end.value
+            for end in self._ends
+        )
+
+    def _is_empty_range(self, start: Key | None) -> bool:
+        """Whether no record can be at or behind this key and before all ends."""
+        keys = [end for end in self._ends if isinstance(end, Key)]
+        return start is not None and any(
+            start.kind == end.kind and start.value >= end.value for end in keys
+        )
 
     # --- where it is --------------------------------------------------------------------------------------------
 
@@ -139,7 +151,7 @@ class ReaderFront:
         assert isinstance(item, Missing)
         self.ahead.take()
         self._behind, self._behind_seq = gap.next, item.next_seq
-        self.is_over = self._is_past_end(gap.next)
+        self.is_over = self._is_past_end()
 
     # --- records ------------------------------------------------------------------------------------------------
 
@@ -167,8 +179,7 @@ class ReaderFront:
             and self.ahead is not None
             and isinstance(self.ahead.peek(), Entries)
             and self.ahead.queued_bytes < max_bytes
-            and not self.ahead.is_over
-            and self.ahead.error is None
+            and not self.ahead.is_complete
         )
 
     def take(self, max_records: int, max_bytes: int) -> Chunk | None:
@@ -192,7 +203,7 @@ class ReaderFront:
         self.last_time_us = last.time_us
         if self._at == len(chunk):
             self._chunk, self._at = None, 0
-            self.is_over = self.is_over or self._ends_behind or self._is_past_end(self._behind)
+            self.is_over = self.is_over or self._ends_behind or self._is_past_end()
 
     def _pass_ends(self) -> None:
         """The ends of segments are passed as soon as they are known, so that a place has one name."""
@@ -203,7 +214,7 @@ class ReaderFront:
                 return
             ahead.take()
             self._behind = max(self._behind, DLSN(item.segment + 1, 0, 0))
-            self.is_over = self.is_over or self._is_past_end(self._behind)
+            self.is_over = self.is_over or self._is_past_end()
 
     def _is_stream_over(self) -> bool:
         ahead = self.ahead
@@ -250,8 +261,9 @@ class ReaderFront:
             if stop < len(chunk):
                 self._behind = chunk[stop:].first_dlsn
                 self._behind_seq = chunk.first_seq + stop
-        elif self._ends_behind:
-            self.is_over = True
+        else:
+            # All of it was skipped, and nothing may ever come behind it.
+            self.is_over = self._ends_behind or self._is_past_end()
 
 
 def _chunk_of_items(items: Sequence[Entries]) -> Chunk:

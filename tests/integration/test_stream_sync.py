@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fastbk.errors import ClientClosed, CursorFenced
-from fastbk.stream.blocking import BlockingNamespace
+from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.records import Chunk
 
@@ -45,6 +45,29 @@ def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(
         assert reader.position == records[5].dlsn
     with pytest.raises(ClientClosed):
         _ = reader.position
+
+
+def test_a_batch_consumer_that_has_read_everything_ends_at_once(space: BlockingNamespace) -> None:
+    stream = space.stream("drained")
+    with stream.writer(create=True) as writer:
+        writer.append_batch([b"a", b"b", b"c"]).result()
+        writer.publish()
+        for expected in (3, 0, 0):  # the segment is open
+            assert _read_and_acknowledged(stream) == expected
+    assert _read_and_acknowledged(stream) == 0  # and now closed
+    last = stream.tail()
+    assert last is not None
+    behind = last.dlsn._replace(slot=last.dlsn.slot + 1)
+    assert list(stream.reader(behind, end=last.next)) == []
+
+
+def _read_and_acknowledged(stream: BlockingStream) -> int:
+    count = 0
+    with stream.cursor("batch", tail=False) as cursor:
+        for record in cursor:
+            cursor.ack(record)
+            count += 1
+    return count
 
 
 def test_a_reader_tails_what_another_thread_writes_until_it_is_sealed(
