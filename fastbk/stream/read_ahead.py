@@ -52,6 +52,26 @@ class Entries:
     base_txid: int
     size_bytes: int
 
+    def behind(self, count: int) -> Entries:
+        """Return these without the first `count`."""
+        runs: list[Sequence[Found]] = []
+        skip = count
+        for run in self.runs:
+            if skip < len(run):
+                runs.append(run[skip:])
+            skip = max(skip - len(run), 0)
+        left = self.count - count
+        size_bytes = queued_size_bytes(runs, left)
+        first = self.first_entry + count
+        return Entries(
+            self.segment, first, left, runs, self.base_seq, self.base_txid, size_bytes
+        )
+
+
+def queued_size_bytes(runs: Sequence[Sequence[Found]], count: int) -> int:
+    """Return what so many entries count in the queue."""
+    return sum(map(size_bytes_of, runs)) + ENTRY_OVERHEAD_BYTES * count
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -124,6 +144,11 @@ class ReadAhead:
         if isinstance(item, Entries):
             self._size_bytes -= item.size_bytes
             self._room.set()
+
+    def put_back(self, items: Sequence[Entries]) -> None:
+        """Entries that were taken are not used yet: they come next again."""
+        self._items.extendleft(reversed(items))
+        self._size_bytes += sum(item.size_bytes for item in items)
 
     @property
     def queued_bytes(self) -> int:
@@ -341,7 +366,7 @@ class ReadAhead:
                 ledger_id=row.ledger_id,
             )
         count = last_entry - first + 1
-        size_bytes = sum(map(size_bytes_of, runs)) + ENTRY_OVERHEAD_BYTES * count
+        size_bytes = queued_size_bytes(runs, count)
         self._size_bytes += size_bytes
         self._put(Entries(row.number, first, count, runs, plan.base_seq, row.base_txid, size_bytes))
         self._open_early(row)

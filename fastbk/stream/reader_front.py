@@ -236,9 +236,10 @@ class ReaderFront:
             item = following
             ahead.take()
         try:
-            chunk = _chunk_of_items(items)
+            chunk = _chunk_of_items(items, max_bytes)
         except ProtocolError as error:
             raise StorageError(f"{self._name}: an entry cannot be decoded: {error}") from error
+        ahead.put_back(_behind(items, chunk.entries))
         self.record_bytes = len(chunk.data) / max(len(chunk), 1)
         at = chunk.index_of(self._behind)
         if self._from_key is not None:
@@ -266,13 +267,25 @@ class ReaderFront:
             self.is_over = self._ends_behind or self._is_past_end()
 
 
-def _chunk_of_items(items: Sequence[Entries]) -> Chunk:
-    """Return entries that follow each other, of one segment, as a chunk."""
+def _chunk_of_items(items: Sequence[Entries], max_bytes: int) -> Chunk:
+    """Return entries that follow each other, of one segment, as a chunk; of compressed ones as many as fit."""
     first = items[0]
     runs = [run for one in items for run in one.runs]
     if len(runs) == 1 and isinstance(runs[0], FoundRun):
         return chunk_of_run(
-            first.segment, first.first_entry, runs[0], first.base_seq, first.base_txid
+            first.segment, first.first_entry, runs[0], first.base_seq, first.base_txid, max_bytes
         )
     datas = [data for run in runs for data in datas_of(run)]
-    return chunk_of(first.segment, first.first_entry, datas, first.base_seq, first.base_txid)
+    return chunk_of(
+        first.segment, first.first_entry, datas, first.base_seq, first.base_txid, max_bytes
+    )
+
+
+def _behind(items: Sequence[Entries], count: int) -> list[Entries]:
+    """Return what is left of these behind the first `count` entries."""
+    left: list[Entries] = []
+    for item in items:
+        if count < item.count:
+            left.append(item if count <= 0 else item.behind(count))
+        count -= item.count
+    return left

@@ -12,6 +12,7 @@ from fastbk.errors import ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import (
     CODEC_NONE,
+    HEAD_BYTES,
     HEAD_TIME_US,
     HEAD_WORDS,
     ROW_HEADERS_AT,
@@ -26,12 +27,14 @@ from fastbk.native.stream_codec import (
 )
 from fastbk.native.stream_columns import Source
 from fastbk.replication.found_run import FoundRun
-from fastbk.stream.compression import unpacked
+from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.headers import Headers, get_headers
 from fastbk.stream.positions import DLSN, to_time
 
 _SLOT_MASK = 0xFFFFFFFF
 _CODEC_AT = 2
+_UNPACKED_RECORDS_MAX = 256 * 1024
+"""Of the compressed entries of one chunk, but for its first one: a record takes 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,11 @@ class Chunk(Sequence[Record]):
         return self._dlsn(self._rows[row * ROW_WORDS + ROW_PLACE])
 
     @property
+    def entries(self) -> int:
+        """How many entries were decoded together."""
+        return len(self._heads) // HEAD_WORDS
+
+    @property
     def first(self) -> Record:
         """The first record."""
         return self._record(self._first)
@@ -259,25 +267,51 @@ def chunk_of(
     datas: Sequence[bytes | memoryview],
     base_seq: int,
     base_txid: int,
+    unpacked_bytes_max: int | None = None,
 ) -> Chunk:
     """Return the records of consecutive entries' data as one chunk; empty when they hold none (an index entry).
 
-    Raises ProtocolError for what is no entry of a stream.
+    `unpacked_bytes_max`: where entries are compressed, the chunk ends with the first entry that reaches so many bytes;
+    `Chunk.entries` says how many it has. Raises ProtocolError for what is no entry of a stream.
     """
     if any(len(data) > _CODEC_AT and data[_CODEC_AT] != CODEC_NONE for data in datas):
-        datas = [unpacked(data) for data in datas]
-    joined = b"".join(datas)
-    sizes = array("I", map(len, datas))
+        parts, sizes = _unpacked(datas, unpacked_bytes_max)
+        joined = b"".join(parts)
+    else:
+        joined, sizes = b"".join(datas), array("I", map(len, datas))
     return Chunk(segment, first_entry_id, base_seq, base_txid, joined, codec.decode(joined, sizes))
 
 
+def _unpacked(
+    datas: Sequence[bytes | memoryview], bytes_max: int | None
+) -> tuple[list[bytes | memoryview], array[int]]:
+    """Return heads and bodies of the first entries, and the entries' sizes."""
+    found: list[bytes | memoryview] = []
+    sizes, size_bytes, records = array("I"), 0, 0
+    for data in datas:
+        head = codec.read_head(data)
+        size_bytes, records = size_bytes + head.raw_bytes, records + head.record_count
+        is_full = size_bytes > (bytes_max or 0) or records > _UNPACKED_RECORDS_MAX
+        if bytes_max is not None and found and is_full:
+            break
+        found += unpacked_parts(data, head)
+        sizes.append(HEAD_BYTES + head.raw_bytes)
+    return found, sizes
+
+
 def chunk_of_run(
-    segment: int, first_entry_id: int, run: FoundRun, base_seq: int, base_txid: int
+    segment: int,
+    first_entry_id: int,
+    run: FoundRun,
+    base_seq: int,
+    base_txid: int,
+    unpacked_bytes_max: int | None = None,
 ) -> Chunk:
     """Like `chunk_of`, of entries as a bookie's answer has them: without a copy, but where they are compressed."""
     try:
         tables = codec.decode_table(run.data, run.words)
     except ProtocolError:
         # Compressed, or damaged in a way that is told there.
-        return chunk_of(segment, first_entry_id, run.datas, base_seq, base_txid)
+        datas = run.datas
+        return chunk_of(segment, first_entry_id, datas, base_seq, base_txid, unpacked_bytes_max)
     return Chunk(segment, first_entry_id, base_seq, base_txid, run.data, tables)

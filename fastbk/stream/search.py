@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, NoSuchLedger, PositionTruncated
@@ -190,18 +190,21 @@ async def get(context: StreamContext, where: DLSN | AtSeq) -> Record:
 
 
 async def get_many(context: StreamContext, wanted: Sequence[DLSN | AtSeq]) -> list[Record]:
-    """Return records in the order asked for; each entry is read once. Raises as `get`, for the first one it meets."""
+    """Return records in the order asked for; each entry is read once. Raises as `get`, for the first one it meets.
+
+    Payloads are copies: a small record keeps no large entry in memory.
+    """
     chain = (await context.store.read()).chain
     places = [await _place(context, chain, one) for one in wanted]
-    by_segment: dict[int, set[int]] = {}
+    by_segment: dict[int, dict[int, set[int]]] = {}
     for place in places:
         if place < chain.trim:
             raise truncated(context.name, place, chain.trim)
-        by_segment.setdefault(place.segment, set()).add(place.entry)
+        by_segment.setdefault(place.segment, {}).setdefault(place.entry, set()).add(place.slot)
     limit = asyncio.Semaphore(PARALLEL)
-    found: dict[tuple[int, int], Chunk] = {}
+    found: dict[DLSN, Record] = {}
 
-    async def read(number: int, entries: set[int]) -> None:
+    async def read(number: int, entries: dict[int, set[int]]) -> None:
         async with limit:
             row = await context.store.row(chain, number)
             if row is None:
@@ -211,7 +214,7 @@ async def get_many(context: StreamContext, wanted: Sequence[DLSN | AtSeq]) -> li
                 for entry in sorted(entries):
                     if entry > last:
                         raise _no_such(context, DLSN(number, entry, 0))
-                    found[number, entry] = await segment.entry(entry)
+                    found.update(_copied(await segment.entry(entry), entries[entry]))
 
     tasks = [asyncio.ensure_future(read(*one)) for one in by_segment.items()]
     try:
@@ -225,13 +228,19 @@ async def get_many(context: StreamContext, wanted: Sequence[DLSN | AtSeq]) -> li
     finally:
         for task in tasks:
             task.cancel()
-    records = []
     for place in places:
-        chunk = found[place.segment, place.entry]
-        if place.slot >= len(chunk):
+        if place not in found:
             raise _no_such(context, place)
-        records.append(chunk[place.slot])
-    return records
+    return [found[place] for place in places]
+
+
+def _copied(chunk: Chunk, slots: set[int]) -> dict[DLSN, Record]:
+    """Return these records of one entry, with payloads of their own."""
+    records = [chunk[slot] for slot in slots if slot < len(chunk)]
+    return {
+        record.dlsn: replace(record, payload=memoryview(bytes(record.payload)))
+        for record in records
+    }
 
 
 async def _place(context: StreamContext, chain: Chain, where: DLSN | AtSeq) -> DLSN:

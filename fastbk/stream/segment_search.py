@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from fastbk.client.entries import Entry
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.errors import DigestMismatch, NoSuchEntry, ProtocolError, StorageError
-from fastbk.native.stream_codec import KIND_INDEX
+from fastbk.native.stream_codec import KIND_INDEX, Head
 from fastbk.stream import index_entry
 from fastbk.stream.base_of import base_of
 from fastbk.stream.chain import NONE, PageRef, Segment
@@ -71,7 +71,7 @@ class SegmentAt:
         self._context = context
         self._row = row
         self._base_seq = row.base_seq
-        self._probed: dict[int, Chunk] = {}
+        self._probed: dict[int, Entry] = {}
         self._last: int | None = None if row.is_open else row.last_entry_id
         self._confirmed: int | None = None
 
@@ -134,16 +134,20 @@ class SegmentAt:
 
     async def entry(self, entry_id: int) -> Chunk:
         """Return an entry's records; it must be visible. Raises DataLost, StorageError."""
-        raw = await self._raw(entry_id)
-        row = self._row
-        if self._base_seq == NONE:
-            self._base_seq = await base_of(self._context, row)
+        raw = self._probed.get(entry_id) or await self._raw(entry_id)
+        row, base_seq = self._row, await self._base()
         try:
-            return chunk_of(row.number, entry_id, [raw.data], self._base_seq, row.base_txid)
+            return chunk_of(row.number, entry_id, [raw.data], base_seq, row.base_txid)
         except ProtocolError as error:
             raise StorageError(
                 f"ledger {row.ledger_id} is no segment: {error}", ledger_id=row.ledger_id
             ) from error
+
+    async def _base(self) -> int:
+        """Return the number of the segment's first record."""
+        if self._base_seq == NONE:
+            self._base_seq = await base_of(self._context, self._row)
+        return self._base_seq
 
     async def last(self, *, fresh: bool = True) -> Chunk | None:
         """Return the last visible entry's records, None if there is none."""
@@ -162,9 +166,10 @@ class SegmentAt:
             if behind is not None:
                 # A number is in an entry before that of the row behind it; a key may first be reached there.
                 high = min(high, max(low, behind - (2 if key.kind == "seq" else 1)))
+        await self._base()
         low = await self._narrowed(key, low, high)
         while low <= high:
-            chunk = self._probed.get(low) or await self.entry(low)
+            chunk = await self.entry(low)
             at = index_in(chunk, key)
             if at < len(chunk):
                 return chunk[at]
@@ -176,15 +181,24 @@ class SegmentAt:
             return key.value - self._row.base_txid
         return key.value - self._row.base_seq if key.kind == "seq" else key.value
 
+    def _is_last_reached(self, key: Key, head: Head) -> bool:
+        """Return whether the last record of an entry is not before the key."""
+        if key.kind == "time":
+            return head.time_us >= key.value
+        if key.kind == "txid":
+            return self._row.base_txid + head.last_txid >= key.value
+        return self._base_seq + head.first_record + head.record_count > key.value
+
     async def _narrowed(self, key: Key, low: int, high: int) -> int:
         """Return the first entry of low..high whose last record is not before the key; `high` if none before it is."""
         while low < high:
             count = high - low
             step = max(1, -(-count // (FAN + 1)))
             probes = list(range(low + step - 1, high, step))
-            chunks = await asyncio.gather(*[self.entry(one) for one in probes])
-            self._probed = dict(zip(probes, chunks, strict=True))
-            reached = [is_reached(key, chunk.last) for chunk in chunks]
+            raws = await asyncio.gather(*map(self._raw, probes))
+            self._probed = dict(zip(probes, raws, strict=True))
+            # Their heads say enough: no body is decompressed.
+            reached = [self._is_last_reached(key, head_of(raw)) for raw in raws]
             at = reached.index(True) if True in reached else len(probes)
             if at < len(probes):
                 high = probes[at]

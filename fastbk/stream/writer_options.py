@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastbk.errors import ConfigError
+from fastbk.stream.compression import RAW_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class WriterOptions:
     unacked_bytes_max: int = 32 * 1024 * 1024
     """`drain` waits above it; above twice as much `append` raises BufferFull."""
     entry_bytes_max: int = 4 * 1024 * 1024
-    """A record, or a batch, that is larger is refused."""
+    """A record, or a batch, that is larger is refused. At most 16 MiB: readers decompress no more of an entry."""
     entries_in_flight: int = 64
     """Entries that may be sent and not acknowledged; what comes meanwhile is packed."""
     first_segment_timeout: float = 30.0
@@ -34,5 +35,10 @@ class WriterOptions:
         for name in ("batch_bytes", "unacked_bytes_max", "entry_bytes_max", "entries_in_flight"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
+        if self.entry_bytes_max > RAW_BYTES_MAX:
+            raise ConfigError(
+                f"entry_bytes_max is {self.entry_bytes_max}: readers refuse entries above {RAW_BYTES_MAX}"
+                " bytes. Choose a smaller one."
+            )
         if not 0 <= self.linger <= 60:
             raise ConfigError("linger must be from 0 to 60 seconds")
