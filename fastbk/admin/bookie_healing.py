@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fastbk.admin.going_over import Progress, go_over
+from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes
 from fastbk.client import Client
-from fastbk.errors import ConfigError
+from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.healing import HealLedger, LedgerHealed
@@ -74,7 +74,7 @@ class BookieHealing:
         self._plan = HealingPlan() if plan is None else plan
         self._on_progress = on_progress
         share = self._plan.bytes_per_s / self._plan.ledgers_at_once
-        self._repair = replace(self._plan.repair, bytes_per_s=share)
+        self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
 
     async def find(self) -> list[tuple[LedgerId, int]]:
         """Return (id, estimated bytes) of the ledgers to look at, by rising id."""
@@ -107,7 +107,7 @@ class BookieHealing:
             self._on_progress,
         )
 
-    async def _one(self, ledger_id: LedgerId) -> str:
+    async def _one(self, ledger_id: LedgerId) -> Attempt:
         healed = await self._healed(ledger_id)
         progress = self.progress
         progress.entries_checked += healed.checked
@@ -124,11 +124,20 @@ class BookieHealing:
             reasons.append(
                 f"{healed.refused_count} entries came to it with other bytes or a wrong digest, and stay so ({some})"
             )
-        return "; ".join(reasons)
+        unanswered = frozenset[BookieId]().union(*healed.parked.values())
+        self._patience.note(unanswered)
+        return Attempt("; ".join(reasons), healed.is_parked, unanswered)
 
     async def _healed(self, ledger_id: LedgerId) -> LedgerHealed:
         metadata = (await self._client.ledger_info(ledger_id)).metadata
         ranges = None if self._plan.ranges is None else self._plan.ranges[ledger_id]
-        return await self._client.run_procedure(
-            ledger_id, metadata, HealLedger(ledger_id, self._bookie_id, self._repair, ranges)
+        repair = self._patience.options(
+            {one for each in metadata.fragments for one in each.ensemble}
         )
+        healing = HealLedger(ledger_id, self._bookie_id, repair, ranges)
+        try:
+            return await self._client.run_procedure(ledger_id, metadata, healing)
+        except (NotEnoughBookies, QuorumTimeout):
+            # The bookie itself is silent: the other ledgers do not each wait as long for it.
+            self._patience.note({self._bookie_id})
+            raise

@@ -3,6 +3,8 @@
 What is left to do is what metadata still names: an interrupted recovery is simply run again, and does only the rest.
 Ledgers that were open when their bookie was lost get a grace period in which their writers may replace it; then they
 are fenced and closed by recovery, which ends their writers (as Apache's auto-recovery does, too).
+
+A ledger whose other holders do not answer is parked, with the reason; the next run does it once they are back.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
-from fastbk.admin.going_over import Progress, go_over
+from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import ConfigError
@@ -65,7 +67,7 @@ class BookieRecovery:
         self._plan = RecoveryPlan() if plan is None else plan
         self._on_progress = on_progress
         share = self._plan.bytes_per_s / self._plan.ledgers_at_once
-        self._repair = replace(self._plan.repair, bytes_per_s=share)
+        self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
 
     async def find(self) -> list[tuple[LedgerId, int]]:
         """Return (id, estimated bytes) of all ledgers that name the bookie: 100 bytes of memory a ledger."""
@@ -105,13 +107,16 @@ class BookieRecovery:
                 " within half a minute); `fastbk bookie recover --even-if-alive` empties one that goes on running"
             )
 
-    async def _one(self, ledger_id: LedgerId) -> str:
+    async def _one(self, ledger_id: LedgerId) -> Attempt:
         repaired = await self._repaired(ledger_id)
         progress = self.progress
         progress.entries_copied += repaired.entries
         progress.bytes_copied += repaired.size_bytes
         progress.entries_lost += repaired.lost_count
-        return "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items())
+        reason = "; ".join(f"from entry {first}: {why}" for first, why in repaired.left.items())
+        unanswered = frozenset[BookieId]().union(*repaired.parked.values())
+        self._patience.note(unanswered)
+        return Attempt(reason, repaired.is_parked, unanswered)
 
     async def _repaired(self, ledger_id: LedgerId) -> LedgerRepaired:
         client = self._client
@@ -122,8 +127,10 @@ class BookieRecovery:
         if is_written and self._plan.open_ledgers == "close":
             await self._close(ledger_id)
             metadata = (await client.ledger_info(ledger_id)).metadata
+        others = {one for each in metadata.fragments for one in each.ensemble} - {self._bookie_id}
+        repair = self._patience.options(others)
         return await client.run_procedure(
-            ledger_id, metadata, RepairLedger(ledger_id, self._bookie_id, self._repair)
+            ledger_id, metadata, RepairLedger(ledger_id, self._bookie_id, repair)
         )
 
     async def _close(self, ledger_id: LedgerId) -> None:

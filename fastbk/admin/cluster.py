@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from fastbk.admin.naming import last_of_fragment
 from fastbk.client import Client, LedgerInfo
 from fastbk.client.inspecting import bookie_info, held_of, held_ranges
-from fastbk.errors import Error, QuorumTimeout
+from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.replication.copying import share_of
 from fastbk.wire.messages import InfoReply
 
 IDS_LISTED_MAX = 100
+SILENT_TIMEOUT_S = 0.25
+"""For a bookie that did not answer before."""
 _Ranges = list[tuple[EntryId, EntryId]]
 
 
@@ -146,6 +148,7 @@ class _Holdings:
         self._pool = client.pool
         self._timeout_s = timeout_s
         self._unlisted = unlisted
+        self._silent: set[BookieId] = set()
         self._apaches = {one.bookie_id for one in registered if one.endpoint() is None}
 
     async def missing(
@@ -157,9 +160,15 @@ class _Holdings:
         wanted = list(share_of(index, info.metadata, first, last))
         if not wanted:
             return None
+        # A frozen bookie is waited for once, not once for each fragment that names it.
+        is_silent = bookie_id in self._silent
+        timeout_s = min(self._timeout_s, SILENT_TIMEOUT_S) if is_silent else self._timeout_s
         try:
-            wanted, held = await self._held(bookie_id, info.ledger_id, wanted)
+            wanted, held = await self._held(bookie_id, info.ledger_id, wanted, timeout_s)
+            self._silent.discard(bookie_id)
         except Error as error:
+            if isinstance(error, QuorumTimeout | NotEnoughBookies):
+                self._silent.add(bookie_id)
             return MissingCopies(info.ledger_id, first, bookie_id, str(error))
         count, ids = missing_of(wanted, held)
         if not count:
@@ -168,17 +177,17 @@ class _Holdings:
         return MissingCopies(info.ledger_id, first, bookie_id, reason, count, tuple(ids))
 
     async def _held(
-        self, bookie_id: BookieId, ledger_id: LedgerId, wanted: _Ranges
+        self, bookie_id: BookieId, ledger_id: LedgerId, wanted: _Ranges, timeout_s: float
     ) -> tuple[_Ranges, _Ranges]:
         """Return what was asked for, all that is wanted or a part of it, and what is there."""
         if bookie_id not in self._unlisted:
             try:
-                return wanted, await held_ranges(self._pool, bookie_id, ledger_id, self._timeout_s)
+                return wanted, await held_ranges(self._pool, bookie_id, ledger_id, timeout_s)
             except QuorumTimeout:
                 if bookie_id not in self._apaches:
                     raise
         ends = sorted({wanted[0][0], wanted[-1][1]})
-        held = await held_of(self._pool, bookie_id, ledger_id, ends, self._timeout_s)
+        held = await held_of(self._pool, bookie_id, ledger_id, ends, timeout_s)
         self._unlisted.add(bookie_id)  # it reads, so it is there
         return [(one, one) for one in ends], [(one, one) for one in held]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.errors import MetadataConflict, StorageError
+from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.server.identity import LEDGERS_NAMED, ledgers_of
 
 if TYPE_CHECKING:
@@ -73,6 +73,27 @@ def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = F
                 f" {bookie_id}` copies them to others first"
             )
     store.delete_identity(bookie_id, read.version)
+
+
+def check_known(uri: str, bookie_id: BookieId) -> None:
+    """Raise ConfigError if the metadata has no bookie of that id: neither ours nor one of Apache's, up or down.
+
+    For commands about a bookie that no ledger names. Raises MetadataUnavailable.
+    """
+    from fastbk.meta.uri import open_store
+
+    store = open_store(uri, may_make=False)
+    try:
+        known = {one.bookie_id for one in store.list_identities()}
+        known |= {one.service.bookie_id for one in store.list_bookies()}
+        is_known = bookie_id in known or store.foreign_cookie(bookie_id) is not None
+    finally:
+        store.close()
+    if not is_known:
+        raise ConfigError(
+            f"no bookie {bookie_id}: the metadata at {uri} has none of that id, and no ledger names it."
+            f" It has {', '.join(sorted(known)) or 'none'}"
+        )
 
 
 def free_id(uri: str, bookie_id: BookieId) -> list[BookieId] | None:

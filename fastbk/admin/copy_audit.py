@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from fastbk.admin.going_over import Patience
 from fastbk.admin.naming import last_of_fragment
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
-from fastbk.replication.auditing import PART_ENTRIES_MAX, AuditPart, PartAudited
+from fastbk.replication.auditing import AWAY, PART_ENTRIES_MAX, AuditPart, PartAudited
 from fastbk.replication.copying import RepairOptions
 
 UNIT_BYTES = 64 * 1024 * 1024
@@ -130,9 +131,14 @@ def findings_of(part: PartAudited) -> Iterator[str]:
 
 
 async def audit(
-    client: Client, unit: AuditUnit, options: RepairOptions | None = None
+    client: Client,
+    unit: AuditUnit,
+    options: RepairOptions | None = None,
+    patience: Patience | None = None,
 ) -> PartAudited:
     """Look at all copies of one unit, by what the metadata says now; without copies: the ledger is gone.
+
+    `patience`, in place of `options`: of a run over many units, so that they do not each wait for a silent bookie.
 
     Raises MetadataUnavailable.
     """
@@ -143,8 +149,13 @@ async def audit(
     up = {one.service.bookie_id for one in await client.list_bookies()}
     members = info.metadata.fragment_of(unit.first).ensemble
     away = [one for one in members if one not in up]
+    if patience is not None:
+        options = patience.options(members)
     procedure = AuditPart(unit.ledger_id, info.metadata, unit.first, unit.last, options, away)
-    return await client.run_procedure(unit.ledger_id, info.metadata, procedure)
+    part = await client.run_procedure(unit.ledger_id, info.metadata, procedure)
+    if patience is not None:
+        patience.note([one.bookie_id for one in part.copies if one.error and one.error != AWAY])
+    return part
 
 
 async def audit_all(
@@ -158,6 +169,7 @@ async def audit_all(
     """Audit these ledgers, or all; several units at a time. Raises NoSuchLedger for one that is named and not there."""
     audited = Audited()
     gone: set[LedgerId] = set()
+    patience = Patience(RepairOptions() if options is None else options)
     units = _units(client, ledger_ids, audited)
     taking = asyncio.Lock()
 
@@ -167,7 +179,7 @@ async def audit_all(
                 unit = await anext(units, None)
             if unit is None:
                 return
-            part = await audit(client, unit, options)
+            part = await audit(client, unit, patience=patience)
             if not part.copies and unit.ledger_id not in gone:
                 gone.add(unit.ledger_id)
                 audited.deleted += 1

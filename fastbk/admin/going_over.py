@@ -1,18 +1,62 @@
-"""Going over many ledgers, several at a time: how far it is, and which of them failed. For repairs of bookies."""
+"""Going over many ledgers, several at a time: how far it is, and which of them failed. For repairs of bookies.
+
+A ledger that waits for bookies that do not answer is *parked*: its turn ends, the others go on, and it is tried once
+more behind all of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from fastbk.errors import Error, NoSuchLedger
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.replication.copying import RepairOptions
 
 FAILURES_LISTED_MAX = 1000
+ATTEMPTS_MAX = 2
+"""A ledger that is parked so often stays so until the next run."""
+TICK_S = 1.0
+"""Progress is reported at least so often, also while nothing is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How an attempt at one ledger ended.
+
+    Attributes:
+        reason: why it is not whole; "": it is.
+        is_parked: it can be done once bookies answer that did not.
+        unanswered: those bookies, as far as they are known.
+    """
+
+    reason: str = ""
+    is_parked: bool = False
+    unanswered: frozenset[BookieId] = frozenset()
+
+
+class Patience:
+    """How long a run waits for silent bookies: long once, so that ten thousand ledgers do not each wait anew."""
+
+    def __init__(self, repair: RepairOptions) -> None:
+        self._repair = repair
+        self._silent: set[BookieId] = set()
+
+    def note(self, bookie_ids: Collection[BookieId]) -> None:
+        """These did not answer for as long as a ledger waits."""
+        self._silent.update(bookie_ids)
+
+    def options(self, members: Collection[BookieId]) -> RepairOptions:
+        """Return the bounds for a ledger with these members."""
+        if self._silent.isdisjoint(members):
+            return self._repair
+        patience_s = min(self._repair.patience_s, self._repair.patience_after_s)
+        return replace(self._repair, patience_s=patience_s)
 
 
 @dataclass(slots=True)
@@ -24,7 +68,9 @@ class Progress:
         ledgers_done, bytes_done, entries_copied, bytes_copied: what was done.
         entries_lost: of which no good copy is left anywhere.
         failed: ledgers that could not be done, and why (the first 1,000).
-        done_through: all ledgers up to this id were done or have failed.
+        parked: ledgers that can be done once bookies answer that did not, and why (the first 1,000).
+        waiting: ledgers that were parked once and are tried again behind the others.
+        done_through: all ledgers up to this id were done, have failed, or are parked.
     """
 
     ledgers: int = 0
@@ -36,17 +82,25 @@ class Progress:
     entries_lost: int = 0
     failed_count: int = 0
     failed: dict[LedgerId, str] = field(default_factory=dict)
+    parked_count: int = 0
+    parked: dict[LedgerId, str] = field(default_factory=dict)
+    waiting: int = 0
     done_through: LedgerId = -1
     began_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_whole(self) -> bool:
         """Whether every ledger was done, as far as this run has seen."""
-        return self.failed_count == 0 and self.ledgers_done == self.ledgers
+        return self.ledgers_done == self.ledgers
+
+    @property
+    def ended(self) -> int:
+        """How many ledgers have come to their end in this run, good or bad."""
+        return self.ledgers_done + self.failed_count + self.parked_count
 
     def left_s(self) -> float | None:
         """Estimate the seconds that are left, None while nothing is known."""
-        done = self.ledgers_done + self.failed_count
+        done = self.ended
         if not done:
             return None
         # Bytes where they are known, ledgers where there are hardly any.
@@ -55,14 +109,16 @@ class Progress:
             share = min(share, max(self.bytes_done / self.size_bytes, 1e-9))
         return (time.monotonic() - self.began_s) * (1 - share) / share
 
-    def count(self, ledger_id: LedgerId, reason: str) -> None:
+    def count(self, ledger_id: LedgerId, attempt: Attempt) -> None:
         """Note that a ledger was done, or why it was not."""
-        if not reason:
+        if not attempt.reason:
             self.ledgers_done += 1
             return
-        self.failed_count += 1
-        if len(self.failed) < FAILURES_LISTED_MAX:
-            self.failed[ledger_id] = reason
+        self.parked_count += attempt.is_parked
+        self.failed_count += not attempt.is_parked
+        listed = self.parked if attempt.is_parked else self.failed
+        if len(listed) < FAILURES_LISTED_MAX:
+            listed[ledger_id] = attempt.reason
 
 
 P = TypeVar("P", bound=Progress)
@@ -72,39 +128,60 @@ async def go_over(
     progress: P,
     work: Sequence[tuple[LedgerId, int]],
     ledgers_at_once: int,
-    one: Callable[[LedgerId], Awaitable[str]],
+    one: Callable[[LedgerId], Awaitable[Attempt]],
     on_progress: Callable[[P], None],
 ) -> P:
     """Do all of the work, which is (ledger id, estimated bytes) by rising id.
 
-    `one` does a ledger and returns what could not be done of it, "" for nothing; a ledger that is deleted meanwhile is
-    done, any other Error is its failure.
+    `one` does a ledger. One that is deleted meanwhile is done. An Error that may pass parks it, any other one fails it.
     """
     progress.ledgers = len(work)
     progress.size_bytes = sum(size_bytes for _, size_bytes in work)
     on_progress(progress)
-    queue = deque(work)
+    queue = deque((ledger_id, size_bytes, 1) for ledger_id, size_bytes in work)
     order = deque(ledger_id for ledger_id, _ in work)
-    done: set[LedgerId] = set()
+    ended: set[LedgerId] = set()
 
     async def worker() -> None:
         while queue:
-            ledger_id, size_bytes = queue.popleft()
-            try:
-                reason = await one(ledger_id)
-            except NoSuchLedger:
-                reason = ""
-            except Error as error:
-                reason = str(error) or type(error).__name__
-            progress.count(ledger_id, reason)
+            ledger_id, size_bytes, number = queue.popleft()
+            progress.waiting -= number > 1
+            attempt = await _attempt(one, ledger_id)
+            if attempt.is_parked and number < ATTEMPTS_MAX:
+                progress.waiting += 1
+                queue.append((ledger_id, size_bytes, number + 1))
+                continue
+            progress.count(ledger_id, attempt)
             progress.bytes_done += size_bytes
-            done.add(ledger_id)
-            while order and order[0] in done:
+            ended.add(ledger_id)
+            while order and order[0] in ended:
                 progress.done_through = order.popleft()
-                done.discard(progress.done_through)
+                ended.discard(progress.done_through)
             on_progress(progress)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(ledgers_at_once, len(work))):
-            group.create_task(worker())
+    ticking = asyncio.create_task(_tick(progress, on_progress))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(ledgers_at_once, len(work))):
+                group.create_task(worker())
+    finally:
+        ticking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticking
     return progress
+
+
+async def _attempt(one: Callable[[LedgerId], Awaitable[Attempt]], ledger_id: LedgerId) -> Attempt:
+    try:
+        return await one(ledger_id)
+    except NoSuchLedger:
+        return Attempt()
+    except Error as error:
+        return Attempt(str(error) or type(error).__name__, is_parked=error.retryable)
+
+
+async def _tick(progress: P, on_progress: Callable[[P], None]) -> None:
+    """Report progress while ledgers are worked on: what is shown last must not be older than what was done."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        on_progress(progress)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastbk.cli.bookie_repair import LISTED_MAX, say
+from fastbk.cli.bookie_repair import (
+    add_patience,
+    ended_text,
+    exit_code_of,
+    note_rest,
+    repair_options,
+    say,
+)
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note
 from fastbk.cli.progress import ProgressLine, rate_of
-from fastbk.units import format_count, format_size
+from fastbk.units import format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -41,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ledgers-at-once", type=int, default=4, metavar="N", help="1..64 (4); each up to 8 MiB"
     )
+    add_patience(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
     )
@@ -49,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repair; 0 only if everything that was looked at is whole."""
+    """Repair; 0 only if everything that was looked at is whole, 75 if the rest is parked."""
     return asyncio.run(_repair(options))
 
 
@@ -63,6 +71,7 @@ async def _repair(options: argparse.Namespace) -> int:
         ledgers_at_once=options.ledgers_at_once,
         after=options.after,
         ranges=await _ranges(options),
+        repair=repair_options(options),
     )
     line = ProgressLine()
     async with fastbk.connect(uri) as client:
@@ -86,7 +95,7 @@ async def _repair(options: argparse.Namespace) -> int:
         finally:
             line.end()
     _say_done(options, progress)
-    return 0 if progress.is_whole else 1
+    return exit_code_of(progress)
 
 
 async def _ranges(options: argparse.Namespace) -> dict[int, list[Range]] | None:
@@ -121,20 +130,17 @@ def _say_done(options: argparse.Namespace, progress: HealingProgress) -> None:
             "bytes_copied": progress.bytes_copied,
             "entries_lost": progress.entries_lost,
             "failed": progress.failed_count,
+            "parked": progress.parked_count,
         },
     )
-    for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
-        note(f"ledger {ledger_id} is not whole on {options.bookie_id}: {reason}")
-    if progress.failed_count > LISTED_MAX:
-        note(f"... and {progress.failed_count - LISTED_MAX} more")
+    note_rest(progress, f"is not whole on {options.bookie_id}")
 
 
 def _text(bookie_id: str, progress: HealingProgress) -> str:
     left_s = progress.left_s()
     left = "" if left_s is None else f", about {left_s:,.0f} s left"
-    done = progress.ledgers_done + progress.failed_count
     through = f", through ledger {progress.done_through}" if progress.done_through >= 0 else ""
     return (
-        f"repairing {bookie_id}: {done:,} of {format_count(progress.ledgers, 'ledger')},"
+        f"repairing {bookie_id}: {ended_text(progress)},"
         f" {progress.entries_copied:,} entries ({format_size(progress.bytes_copied)}) copied{through}{left}"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.progress import ProgressLine, rate_of
+from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 
     from fastbk.admin.bookie_recovery import RecoveryPlan
     from fastbk.admin.going_over import Progress
+    from fastbk.replication.copying import RepairOptions
 
 LISTED_MAX = 20
+EXIT_PARKED = 75
+"""EX_TEMPFAIL: all that is left waits for bookies that do not answer; run it again once they are back."""
 
 
 def add_recover(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +47,7 @@ def add_recover(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long their writers may take to replace the bookie themselves (10)",
     )
+    add_patience(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="only say how many ledgers and bytes there are to do"
     )
@@ -50,8 +55,28 @@ def add_recover(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def add_patience(parser: argparse.ArgumentParser) -> None:
+    """Declare --patience."""
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="how long to wait for bookies that do not answer before a ledger is parked (20)",
+    )
+
+
+def repair_options(options: argparse.Namespace) -> RepairOptions:
+    """Return the bounds that the options set. Raises ConfigError."""
+    from fastbk.replication.copying import RepairOptions
+
+    if options.patience < 0:
+        raise ConfigError(f"--patience {options.patience:g}: must not be negative")
+    return RepairOptions(patience_s=options.patience)
+
+
 def recover(options: argparse.Namespace) -> int:
-    """Re-replicate what the bookie held; 0 only if no ledger names it any more."""
+    """Re-replicate what the bookie held; 0 only if no ledger names it any more, 75 if the rest is parked."""
     return asyncio.run(_recover(options, forget=False))
 
 
@@ -69,13 +94,14 @@ def _plan(options: argparse.Namespace) -> RecoveryPlan:
         open_ledgers=options.open_ledgers,
         grace_s=options.grace,
         even_if_alive=getattr(options, "even_if_alive", False),
+        repair=repair_options(options),
     )
 
 
 async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     import fastbk
     from fastbk.admin.bookie_recovery import BookieRecovery
-    from fastbk.admin.cookies import free_id
+    from fastbk.admin.cookies import check_known, free_id
 
     uri = metadata_uri(options)
     line = ProgressLine()
@@ -89,6 +115,8 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
         if options.dry_run:
             await run.check_gone()
             work = await run.find()
+            if not work and not forget:
+                await asyncio.to_thread(check_known, uri, options.bookie_id)
             say(options, {"ledgers": len(work), "bytes": sum(size for _, size in work)})
             return 0
         try:
@@ -97,6 +125,8 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
             line.end()
         is_named = bool(await run.find()) if progress.is_whole else True
     if not progress.ledgers:
+        if not forget:
+            await asyncio.to_thread(check_known, uri, options.bookie_id)
         note(f"no ledger names {options.bookie_id}")
     if is_named and progress.is_whole:
         note("ledgers were created on it meanwhile: run this again")
@@ -107,6 +137,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
         "bytes_copied": progress.bytes_copied,
         "entries_lost": progress.entries_lost,
         "failed": progress.failed_count,
+        "parked": progress.parked_count,
     }
     if forget:
         if not is_named:
@@ -118,11 +149,30 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
                 )
         answer["decommissioned"] = not is_named
     say(options, answer)
-    for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
-        note(f"ledger {ledger_id} still names {options.bookie_id}: {reason}")
-    if progress.failed_count > LISTED_MAX:
-        note(f"... and {progress.failed_count - LISTED_MAX} more")
-    return 1 if is_named else 0
+    note_rest(progress, f"still names {options.bookie_id}")
+    return exit_code_of(progress) or int(is_named)
+
+
+def note_rest(progress: Progress, what: str) -> None:
+    """Print which ledgers failed and which are parked, and why."""
+    for listed, count, said in (
+        (progress.failed, progress.failed_count, what),
+        (progress.parked, progress.parked_count, f"{what}; parked"),
+    ):
+        for ledger_id, reason in list(listed.items())[:LISTED_MAX]:
+            note(f"ledger {ledger_id} {said}: {reason}")
+        if count > LISTED_MAX:
+            note(f"... and {count - LISTED_MAX} more")
+    if progress.parked_count:
+        many = format_count(progress.parked_count, "ledger")
+        note(f"{many} parked: start the bookies that do not answer, then run this again")
+
+
+def exit_code_of(progress: Progress) -> int:
+    """Return 0 if all was done, 75 if what is left is parked, 1 if a ledger failed."""
+    if progress.is_whole:
+        return 0
+    return 1 if progress.failed_count else EXIT_PARKED
 
 
 def say(options: argparse.Namespace, answer: dict[str, int]) -> None:
@@ -146,8 +196,14 @@ def _shown(name: str, value: int) -> str:
 def _text(bookie_id: str, progress: Progress) -> str:
     left_s = progress.left_s()
     left = "" if left_s is None else f", about {left_s:,.0f} s left"
-    done = progress.ledgers_done + progress.failed_count
     return (
-        f"recovering {bookie_id}: {done:,} of {format_count(progress.ledgers, 'ledger')},"
+        f"recovering {bookie_id}: {ended_text(progress)},"
         f" {format_size(progress.bytes_copied)} copied{left}"
     )
+
+
+def ended_text(progress: Progress) -> str:
+    """Return how many of the ledgers have come to their end, and how many wait for bookies that do not answer."""
+    waiting = progress.parked_count + progress.waiting
+    parked = f" ({waiting:,} parked)" if waiting else ""
+    return f"{progress.ended:,} of {format_count(progress.ledgers, 'ledger')}{parked}"

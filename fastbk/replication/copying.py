@@ -1,7 +1,7 @@
 """Copying the share that one bookie holds of a fragment to another bookie.
 
 Copies are written with the recovery flag, so fenced ledgers can be repaired, and say what the originals said. It goes
-on past entries that nobody can give, and counts them.
+on past entries that nobody has, and counts them. It stops at an entry that bookies may have that do not answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fastbk.errors import ClientClosed, NotEnoughBookies
+from fastbk.errors import ClientClosed, MetadataUnavailable, NotEnoughBookies
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import share
@@ -37,7 +37,9 @@ class RepairOptions:
     request_timeout_s: float = 10.0
     metadata_timeout_s: float = 30.0
     patience_s: float = 20.0
-    """How long an entry that no bookie could give is asked for again."""
+    """How long a ledger waits for holders that do not answer, once; then it is parked (`ShareCopied.unread`)."""
+    patience_after_s: float = 1.0
+    """The same from then on, for the ledger's other fragments."""
     recheck_after_s: float = 3600.0
     """A target that was given nothing for so long before it is named gets its share again: what nobody counts on may
     have been dropped there meanwhile. Must be far shorter than any bookie's [gc] over_replicated_age.
@@ -51,6 +53,8 @@ class ShareCopied:
     """What became of one share: entries and bytes written, ids that nobody could give (the first 100 by name).
 
     `refused_count`, `refused`: ids that the target holds with other bytes, where that is passed over (the first 100).
+    `unread`: why the copying stopped: no holder of an entry could give it, and `unanswered`, which may have it, did not
+    answer. The entry is not lost; the share is copied once these answer.
     """
 
     entries: int = 0
@@ -65,6 +69,8 @@ class ShareCopied:
     lost: dict[EntryId, str] = field(default_factory=dict)
     refused_count: int = 0
     refused: list[EntryId] = field(default_factory=list)
+    unread: str = ""
+    unanswered: frozenset[BookieId] = frozenset()
 
 
 def share_of(
@@ -111,6 +117,7 @@ class CopyShare(Procedure[ShareCopied]):
         self._run_last: EntryId = -1
         self._is_resting = False
         self._is_read = False
+        self._patience_s = options.patience_s
         self._queue: deque[Found] = deque()
         self._entries_in_flight = 0
         self._bytes_in_flight = 0
@@ -154,7 +161,7 @@ class CopyShare(Procedure[ShareCopied]):
         options = self._options
         pacing = Pacing(
             request_timeout_s=options.request_timeout_s,
-            give_up_s=options.patience_s,
+            give_up_s=self._patience_s,
             pause_min_s=options.backoff_min_s,
             pause_max_s=options.backoff_max_s,
         )
@@ -192,13 +199,25 @@ class CopyShare(Procedure[ShareCopied]):
         self._pump(now_s)
 
     def _run_over(self, reading: ReadRange, now_s: float) -> None:
-        """Go on behind a run that was read, or behind the entry in it that nobody could give: it is written off."""
+        """Go on behind a run that was read, or behind the entry in it that nobody has: it is written off.
+
+        An entry that a silent bookie may have is not written off: copying ends there. To wait for the same bookie at
+        each entry anew would take days.
+        """
         self._reading = None
         error = reading.error
         if isinstance(error, ClientClosed):
             self._fail(error, now_s)
             return
+        unanswered = reading.unanswered - {self._lost}
+        if error is not None and (unanswered or isinstance(error, MetadataUnavailable)):
+            self.copied.unread, self.copied.unanswered = str(error), unanswered
+            self._is_read = True
+            self._pump(now_s)
+            return
         if error is not None:
+            # Whoever else may have it has answered; the lost bookie had its time.
+            self._patience_s = 0.0
             self.copied.lost_count += 1
             if len(self.copied.lost) < LOST_LISTED_MAX:
                 self.copied.lost[reading.position] = str(error)

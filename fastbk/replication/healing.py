@@ -9,14 +9,20 @@ place of a good one (INV-A5). Everything is repeatable, so a repair that was cut
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Outcome
-from fastbk.replication.copying import LOST_LISTED_MAX, CopyShare, RepairOptions, share_of
+from fastbk.replication.copying import (
+    LOST_LISTED_MAX,
+    CopyShare,
+    RepairOptions,
+    ShareCopied,
+    share_of,
+)
 from fastbk.replication.looking import LookAtCopies, Range
 from fastbk.replication.procedure import Procedure
 
@@ -31,6 +37,7 @@ class LedgerHealed:
         refused_count, refused: entries that it holds with other data or a wrong digest, and keeps so (INV-A5; some by
             name, fewer than 200).
         left: parts (by first entry) that could not be made whole, and why.
+        parked: parts among them that can be copied once bookies answer that did not; and those bookies.
         open: entries of a fragment that is being written are not looked at.
     """
 
@@ -43,6 +50,7 @@ class LedgerHealed:
     refused_count: int = 0
     refused: list[EntryId] = field(default_factory=list)
     left: dict[EntryId, str] = field(default_factory=dict)
+    parked: dict[EntryId, frozenset[BookieId]] = field(default_factory=dict)
     is_open: bool = False
     is_deleted: bool = False
 
@@ -50,6 +58,12 @@ class LedgerHealed:
     def is_whole(self) -> bool:
         """Whether it holds all that it should of the finished fragments."""
         return not (self.left or self.lost_count or self.refused_count)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether all that is left waits for bookies that do not answer."""
+        is_only_left = not (self.lost_count or self.refused_count)
+        return is_only_left and bool(self.left) and self.left.keys() == self.parked.keys()
 
 
 class HealLedger(Procedure[LedgerHealed]):
@@ -168,12 +182,22 @@ class HealLedger(Procedure[LedgerHealed]):
                 healed.refused += copy.copied.refused
             if copy.error is not None:
                 healed.left[look.bad[0][0]] = f"{copy.error} ({look.reasons[-1]})"
+            elif copy.copied.unread:
+                self._park(look.bad[0][0], copy.copied)
             if look.is_done:
                 self._next(at_s)
             else:
                 self._look(metadata, fragment, last, look.rest(), at_s)
 
         self._run(copy, copied, now_s)
+
+    def _park(self, first: EntryId, copied: ShareCopied) -> None:
+        """Leave these as they are; the others do not wait as long again for bookies that do not answer."""
+        self.healed.left[first] = copied.unread
+        self.healed.parked[first] = copied.unanswered
+        options = self._options
+        patience_s = min(options.patience_s, options.patience_after_s)
+        self._options = replace(options, patience_s=patience_s)
 
 
 def _within(runs: Iterator[Range], wanted: Sequence[Range]) -> Iterator[Range]:

@@ -29,6 +29,7 @@ class LedgerRepaired:
     Attributes:
         fragments: how many fragments name another bookie now.
         left: fragments (by first entry) that still name the lost bookie, and why.
+        parked: fragments among them that can be copied once bookies answer that did not; and those bookies.
         is_deleted: it was deleted meanwhile.
     """
 
@@ -39,12 +40,18 @@ class LedgerRepaired:
     lost_count: int = 0
     lost: dict[EntryId, str] = field(default_factory=dict)
     left: dict[EntryId, str] = field(default_factory=dict)
+    parked: dict[EntryId, frozenset[BookieId]] = field(default_factory=dict)
     is_deleted: bool = False
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing of it names the lost bookie any more."""
         return not self.left
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether all that is left waits for bookies that do not answer."""
+        return bool(self.left) and self.left.keys() == self.parked.keys()
 
 
 class RepairLedger(Procedure[LedgerRepaired]):
@@ -137,7 +144,8 @@ class RepairLedger(Procedure[LedgerRepaired]):
             repaired, share = self.repaired, copy.copied
             repaired.entries += share.entries
             repaired.size_bytes += share.size_bytes
-            if copy.error is not None or share.lost_count or not self._is_stale(share, then_s):
+            is_cut = bool(copy.error is not None or share.lost_count or share.unread)
+            if is_cut or not self._is_stale(share, then_s):
                 self._copied(known, fragment, index, target, copy, then_s)
             elif tries > 1:
                 # What it has already it only confirms, and from then on it keeps it.
@@ -169,9 +177,13 @@ class RepairLedger(Procedure[LedgerRepaired]):
             self._refusing[target] = str(copy.error)
             self._next(known, now_s)  # the same fragment, another target
             return
+        repaired.lost_count += copied.lost_count
+        repaired.lost.update(copied.lost)
+        if copied.unread:
+            self._park(fragment, copied)
+            self._next(known, now_s)
+            return
         if copied.lost_count:
-            repaired.lost_count += copied.lost_count
-            repaired.lost.update(copied.lost)
             # Naming a bookie that lacks entries would make it answer "no" for what was acknowledged.
             repaired.left[fragment.first_entry_id] = (
                 f"{copied.lost_count} entries have no readable copy left"
@@ -179,6 +191,15 @@ class RepairLedger(Procedure[LedgerRepaired]):
             self._next(known, now_s)
             return
         self._name(known, fragment, index, target, copied, now_s)
+
+    def _park(self, fragment: Fragment, copied: ShareCopied) -> None:
+        """Leave the fragment as it is; the others do not wait as long again for bookies that do not answer."""
+        first = fragment.first_entry_id
+        self.repaired.left[first] = copied.unread
+        self.repaired.parked[first] = copied.unanswered
+        options = self._options
+        patience_s = min(options.patience_s, options.patience_after_s)
+        self._options = replace(options, patience_s=patience_s)
 
     def _name(
         self,

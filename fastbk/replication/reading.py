@@ -63,6 +63,7 @@ class ReadRange(Procedure[None]):
         metadata: the newest that this procedure knows.
         slow: bookie id -> how often another was quicker, or it did not answer; for the order of later reads.
         skipped: how many copies were missing, damaged or not to be had.
+        unanswered: bookies that may have the entry that it failed at, and did not answer.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ReadRange(Procedure[None]):
         self.position = first
         self.slow: dict[BookieId, int] = {}
         self.skipped = 0
+        self.unanswered: frozenset[BookieId] = frozenset()
         self._order = order
         self._on_found = on_found
         self._last = last
@@ -187,6 +189,7 @@ class ReadRange(Procedure[None]):
         while self._unfinished and self._unfinished[0].is_finished:
             part = self._unfinished.popleft()
             if part.error is not None:
+                self.unanswered = part.unanswered
                 self._fail(part.error, now_s)
                 return
             if part.is_cut_short:

@@ -51,12 +51,14 @@ class ReadPart(Procedure[None]):
     Attributes:
         position: the next entry that is to be found.
         is_cut_short: of an unconfirmed read: it ended before an entry that is missing.
+        unanswered: when it failed: bookies that did not answer and may have the entry.
     """
 
     def __init__(self, whole: Range, first: EntryId, last: EntryId) -> None:
         super().__init__()
         self.position = first
         self.is_cut_short = False
+        self.unanswered: frozenset[BookieId] = frozenset()
         self._whole = whole
         self._last = last
         self._asked: dict[BookieId, int] = {}
@@ -256,6 +258,7 @@ class ReadPart(Procedure[None]):
             error = self._replicas.error(
                 what, ledger_id=self._whole.ledger_id, entry_id=self.position
             )
+            self.unanswered = frozenset(passing)
             self._fail(error, now_s)
             return
 

@@ -15,6 +15,7 @@ from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
 from fastbk.errors import ConfigError, LedgerFenced
+from fastbk.replication.copying import RepairOptions
 from fastbk.testing import LocalCluster
 
 ENTRIES = 200
@@ -68,8 +69,9 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived()
             code, answer, said = await asyncio.to_thread(
                 fastbk_cli, uri, "bookie", "recover", "bookie-9"
             )
-            assert (code, answer["ledgers"], "decommissioned" in answer) == (0, 0, False)
-            assert "no ledger names bookie-9" in said
+            assert (code, answer) == (2, None)
+            assert "no bookie bookie-9" in said
+            assert "bookie-1, bookie-2" in said
 
             await cluster.kill_async(0)
             # Its registration ends with its lease.
@@ -103,6 +105,44 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived()
         # With all copies back another loss is one that every ledger survives.
         await cluster.kill_async(1)
         await check_all(uri, ledger_ids)
+
+
+async def test_a_ledger_whose_other_holder_is_down_is_parked_and_the_others_are_done() -> None:
+    """It held up the whole run, at "0 of 15", for as long as its entries times twenty seconds."""
+    async with LocalCluster(5) as cluster:
+        uri = cluster.metadata_uri
+        async with fastbk.connect(uri) as client:
+            names = [one.name for one in cluster.bookies]
+            stuck = await fill(client, ensemble=2, write_quorum=2)
+            lost, away = (await client.ledger_info(stuck)).metadata.fragments[0].ensemble
+            await cluster.stop_bookie_async(names.index(away))
+            await _until_down(client, away)
+            more = [await fill(client, ensemble=3, write_quorum=3) for _ in range(6)]
+            await cluster.stop_bookie_async(names.index(lost))
+            await _until_down(client, lost)
+            done: list[tuple[int, int]] = []
+            plan = RecoveryPlan(repair=RepairOptions(patience_s=2.0))
+            run = BookieRecovery(
+                client, lost, plan, lambda so_far: done.append((so_far.ended, so_far.waiting))
+            )
+            async with asyncio.timeout(30):
+                progress = await run.run()
+            assert (progress.failed_count, list(progress.parked)) == (0, [stuck])
+            assert progress.ledgers_done == progress.ledgers - 1 > 0
+            assert away in progress.parked[stuck]
+            # Others were counted before the one that is stuck ended.
+            assert (progress.ledgers - 1, 0) in done or (progress.ledgers - 1, 1) in done
+            words = ("bookie", "recover", lost, "--patience", "1")
+            code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+            assert (code, answer["ledgers"], answer["parked"]) == (75, 1, 1)
+            assert f"ledger {stuck} still names {lost}; parked: " in said
+            assert away in said
+            await cluster.start_bookie_async(names.index(away))
+            code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
+            assert (code, answer["done"], answer["parked"]) == (0, 1, 0), said
+            found = [one async for one in under_replicated(client, verify=True)]
+            assert found == []
+        await check_all(uri, [stuck, *more])
 
 
 async def test_an_open_ledger_is_closed_after_its_grace_and_a_second_run_has_nothing_to_do() -> (

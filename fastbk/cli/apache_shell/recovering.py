@@ -99,9 +99,9 @@ async def _run(client: Client, bookie_id: BookieId, plan: RecoveryPlan) -> int:
         f"{bookie_id}: {progress.ledgers_done} of {progress.ledgers} ledgers recovered,"
         f" {progress.entries_copied} entries copied, {progress.entries_lost} lost"
     )
-    for ledger_id, reason in list(progress.failed.items())[:LISTED_MAX]:
+    for ledger_id, reason in list({**progress.failed, **progress.parked}.items())[:LISTED_MAX]:
         fail(f"ledger {ledger_id} still names {bookie_id}: {reason}")
-    return progress.failed_count
+    return progress.failed_count + progress.parked_count
 
 
 def forget(context: Context, bookie_id: BookieId) -> bool:

@@ -89,3 +89,13 @@ def test_a_mistyped_id_that_is_freed_is_told(
         assert main(["bookie", "decommission", bookie_id, "--metadata", store.uri]) == 0
         assert said in capsys.readouterr().err
     assert [one.bookie_id for one in known_bookies(store)] == [B2]
+
+
+def test_recovering_an_unknown_id_is_an_error(
+    store: SqliteStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--metadata", store.uri]
+    for more in ([], ["--dry-run"]):
+        assert main(["bookie", "recover", "b22", *words, *more]) == 2
+        assert "no bookie b22" in capsys.readouterr().err
+        assert main(["bookie", "recover", "b2", *words, *more]) == 0

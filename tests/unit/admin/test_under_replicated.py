@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastbk.admin.cluster import MissingCopies, under_replicated
+import time
+
+from fastbk.admin.cluster import SILENT_TIMEOUT_S, MissingCopies, under_replicated
 from fastbk.client import Client
 from tests.fixtures import toy_apache_frames as frames
 from tests.unit.client.apache_clients import apache_cluster, asked
@@ -53,3 +55,17 @@ async def test_one_that_answers_nothing_is_not_taken_for_one_without_lists() -> 
         unlisted: set[str] = set()
         assert await lacking(client, unlisted) == [(ledger_id, "b1", ())]
         assert unlisted == set()
+
+
+async def test_a_frozen_bookie_is_waited_for_once() -> None:
+    async with apache_cluster(3) as (client, toys, _):
+        for _ in range(8):
+            await write(client, 3)
+        toys[1].faults.silent = True
+        began_s = time.monotonic()
+        found = [
+            one
+            async for one in under_replicated(client, verify=True, timeout_s=4 * SILENT_TIMEOUT_S)
+        ]
+        assert [one.bookie_id for one in found] == ["b1"] * 8
+        assert time.monotonic() - began_s < 8 * 4 * SILENT_TIMEOUT_S - 1

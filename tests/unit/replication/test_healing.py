@@ -139,7 +139,9 @@ def test_what_is_whole_is_only_looked_at(rng: random.Random) -> None:
     result, client = heal(world, rng)
     assert (result.checked, result.healed) == (len(share(world)), 0)
     check_whole(world, sick)
-    assert len(client.log) == 2, "one reading of the metadata, one request for a share of many ranges"
+    assert len(client.log) == 2, (
+        "one reading of the metadata, one request for a share of many ranges"
+    )
 
 
 def test_only_the_ranges_that_were_asked_for(rng: random.Random) -> None:
@@ -172,6 +174,17 @@ def test_what_nobody_has_is_counted_and_the_rest_is_healed(rng: random.Random) -
     assert (result.lost_count, list(result.lost)) == (1, [7])
     assert not result.is_whole
     assert sick.rotten == {7}
+
+
+def test_what_only_silent_bookies_may_have_is_parked_after_one_wait(rng: random.Random) -> None:
+    world, sick = world_of(metadata_of(3, 3, 2, 30), 60)
+    for name in ("b0", "b2"):
+        world.bookies[name].away = True
+    sick.rotten = set(range(0, 60, 2))
+    result, client = heal(world, rng, patience_s=5.0)
+    assert (result.is_whole, result.is_parked, result.lost_count) == (False, True, 0)
+    assert result.parked[0] == {"b0", "b2"}
+    assert client.now_s < 10.0
 
 
 def test_a_copy_that_it_does_not_take_is_said_and_the_rest_is_healed(rng: random.Random) -> None:
