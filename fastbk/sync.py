@@ -40,6 +40,7 @@ from fastbk.client.rules import (
 from fastbk.errors import ClientClosed, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
@@ -227,7 +228,7 @@ class Client:
         with self.turn():
             if password is not None:
                 check_password(ledger_id, self.store().read_ledger(ledger_id).metadata, password)
-            self.store().delete_ledger(ledger_id)
+            delete_ledger(self.store(), ledger_id)
 
     def list_ledgers(self) -> Iterator[LedgerInfo]:
         """Yield all ledgers by id."""

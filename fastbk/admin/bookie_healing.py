@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
-from fastbk.admin.naming import fragments_naming, share_bytes
+from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
 from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
@@ -136,8 +136,12 @@ class BookieHealing:
         )
         healing = HealLedger(ledger_id, self._bookie_id, repair, ranges)
         try:
-            return await self._client.run_procedure(ledger_id, metadata, healing)
+            healed = await self._client.run_procedure(ledger_id, metadata, healing)
         except (NotEnoughBookies, QuorumTimeout):
             # The bookie itself is silent: the other ledgers do not each wait as long for it.
             self._patience.note({self._bookie_id})
             raise
+        if healed.is_whole:
+            verified = verified_copies(self._bookie_id, metadata, ranges)
+            await self._client.marks.update(ledger_id, remove=verified)
+        return healed

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
-from fastbk.admin.naming import fragments_naming, share_bytes
+from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
@@ -129,9 +129,14 @@ class BookieRecovery:
             metadata = (await client.ledger_info(ledger_id)).metadata
         others = {one for each in metadata.fragments for one in each.ensemble} - {self._bookie_id}
         repair = self._patience.options(others)
-        return await client.run_procedure(
+        repaired = await client.run_procedure(
             ledger_id, metadata, RepairLedger(ledger_id, self._bookie_id, repair)
         )
+        if repaired.is_whole:
+            # Metadata names other bookies, whose copies were confirmed.
+            verified = verified_copies(self._bookie_id, metadata)
+            await client.marks.update(ledger_id, remove=verified)
+        return repaired
 
     async def _close(self, ledger_id: LedgerId) -> None:
         """Give the writer its grace; if the ledger still waits for the bookie then, fence and close it."""

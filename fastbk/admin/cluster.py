@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fastbk.admin.naming import last_of_fragment
@@ -12,6 +12,7 @@ from fastbk.client.inspecting import bookie_info, held_of, held_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copying import share_of
 from fastbk.wire.messages import InfoReply
 
@@ -112,7 +113,9 @@ async def under_replicated(
     timeout_s: float = 10.0,
     unlisted: set[BookieId] | None = None,
 ) -> AsyncGenerator[MissingCopies, None]:
-    """Yield what misses copies. `verify` also asks every bookie which entries it holds; else only metadata is read.
+    """Yield what misses copies, by metadata: bookies that are not registered, and marks of missing copies.
+
+    `verify` also asks every bookie which entries it holds.
 
     unlisted: gets those of Apache's bookies that give no list of their entries, as with DbLedgerStorage: they do not
         answer, which takes `timeout_s` once. Of them the first and the last entry of each share is read.
@@ -120,7 +123,10 @@ async def under_replicated(
     registered = [one.service for one in await client.list_bookies()]
     alive = {one.bookie_id for one in registered}
     holdings = _Holdings(client, registered, timeout_s, set() if unlisted is None else unlisted)
+    marks = {one.ledger_id: one.missing for one in await client.marks.list()}
     async for info in client.list_ledgers():
+        for one in marked_copies(info, marks.get(info.ledger_id, ())):
+            yield one
         for at, fragment in enumerate(info.metadata.fragments):
             last = last_of_fragment(info.metadata, at)
             for index, bookie_id in enumerate(fragment.ensemble):
@@ -133,6 +139,27 @@ async def under_replicated(
                     missing = await holdings.missing(info, at, index, last)
                     if missing is not None:
                         yield missing
+
+
+def marked_copies(info: LedgerInfo, missing: Iterable[MissingReplica]) -> Iterator[MissingCopies]:
+    """Yield the copies that a ledger's mark says are missing, as far as metadata still names their bookies."""
+    for at, fragment in enumerate(info.metadata.fragments):
+        end = last_of_fragment(info.metadata, at)
+        for one in missing:
+            if one.bookie_id not in fragment.ensemble:
+                continue
+            first = max(one.first_entry_id, fragment.first_entry_id)
+            lasts = [last for last in (one.last_entry_id, end) if last is not None]
+            last = min(lasts, default=None)
+            reason = f"marked: {one.reason or 'its copies may be missing'}"
+            if last is None:
+                yield MissingCopies(info.ledger_id, first, one.bookie_id, reason)
+                continue
+            index = fragment.ensemble.index(one.bookie_id)
+            runs = list(share_of(index, info.metadata, first, last))
+            count, ids = missing_of(runs, [])
+            if count:
+                yield MissingCopies(info.ledger_id, first, one.bookie_id, reason, count, tuple(ids))
 
 
 class _Holdings:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copying import share_of
+from fastbk.replication.looking import Range
 
 
 def fragments_naming(metadata: LedgerMetadata, bookie_id: BookieId) -> list[int]:
@@ -43,3 +47,14 @@ def holds_entries(metadata: LedgerMetadata, bookie_id: BookieId) -> bool:
         if any(True for _ in share_of(index, metadata, fragment.first_entry_id, last)):
             return True
     return False
+
+
+def verified_copies(
+    bookie_id: BookieId, metadata: LedgerMetadata, ranges: Sequence[Range] | None = None
+) -> list[MissingReplica]:
+    """Return what a whole repair of one bookie has verified: all finished fragments, or those of `ranges`."""
+    last = None if metadata.is_closed else metadata.fragments[-1].first_entry_id - 1
+    if ranges is None:
+        return [MissingReplica(bookie_id, 0, last)] if last != -1 else []
+    ends = [(first, end if last is None else min(end, last)) for first, end in ranges]
+    return [MissingReplica(bookie_id, first, end) for first, end in ends if end >= first]

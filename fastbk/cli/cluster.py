@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status = verbs.add_parser("status", help="how many bookies are up, and whether all is well")
     bookies = verbs.add_parser("bookies", help="every bookie: state, address, disk, why not up")
     lacking = verbs.add_parser(
-        "under-replicated", help="ledgers whose metadata names bookies that are gone"
+        "under-replicated", help="ledgers that miss copies: by marks and by bookies that are gone"
     )
     lacking.add_argument(
         "--verify",

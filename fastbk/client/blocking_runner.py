@@ -22,6 +22,7 @@ from fastbk.replication.actions import (
     Ask,
     BookieRequest,
     Choose,
+    MarkReplicas,
     Outcome,
     ReadMetadata,
     Replaced,
@@ -145,13 +146,16 @@ class BlockingRunner(Generic[T]):
         else:
             self._done.append((tag, self._call(action)))
 
-    def _call(self, action: ReadMetadata | UpdateMetadata | Choose) -> Outcome:
+    def _call(self, action: ReadMetadata | UpdateMetadata | MarkReplicas | Choose) -> Outcome:
         io = self._io
         try:
             if isinstance(action, ReadMetadata):
                 return io.store().read_ledger(io.ledger_id)
             if isinstance(action, UpdateMetadata):
                 return io.store().update_ledger(io.ledger_id, action.metadata, action.version)
+            if isinstance(action, MarkReplicas):
+                io.store().marks.update(io.ledger_id, action.add, action.remove)
+                return None
             return io.choose(action)
         except ClientClosed:
             raise

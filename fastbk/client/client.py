@@ -20,6 +20,7 @@ from fastbk.client.config import ClientConfig, config_of
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.client.mark_calls import MarkCalls
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.client.record_calls import RecordCalls
 from fastbk.client.repeating import Repeating
@@ -36,15 +37,10 @@ from fastbk.client.rules import (
     writer_options,
 )
 from fastbk.client.runner import LedgerIo, run
-from fastbk.errors import (
-    ClientClosed,
-    Error,
-    MetadataConflict,
-    MetadataUnavailable,
-    NoSuchLedger,
-)
+from fastbk.errors import ClientClosed, Error, MetadataConflict, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration, VersionedLedger
+from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
@@ -75,6 +71,7 @@ class Client:
         self.config = ClientConfig() if config is None else config
         self._store = MetadataCalls(uri, self.config)
         self.records = RecordCalls(self._store)
+        self.marks = MarkCalls(self._store)
         self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._rng = random.Random()
@@ -145,6 +142,7 @@ class Client:
             self.pool,
             self._store.read_ledger,
             self._store.update_ledger,
+            self.marks.perform,
             choose,
         )
 
@@ -271,7 +269,7 @@ class Client:
         """Delete a ledger: its metadata at once, its data when bookies get to it. NoSuchLedger if there is none."""
         if password is not None:
             check_password(ledger_id, (await self._store.read_ledger(ledger_id)).metadata, password)
-        await self._store.call(lambda store: store.delete_ledger(ledger_id))
+        await self._store.call(lambda store: delete_ledger(store, ledger_id))
 
     async def list_ledgers(self) -> AsyncGenerator[LedgerInfo, None]:
         """Yield all ledgers by id; those that come or go meanwhile may be in it or not."""

@@ -10,6 +10,7 @@ from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.records import Change, VersionedRecord
+from fastbk.meta.replica_marks import delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 
@@ -99,7 +100,7 @@ class RecordCalls:
 
 def _retire(store: MetadataStore, ledger_id: LedgerId) -> None:
     try:
-        store.delete_ledger(ledger_id)
+        delete_ledger(store, ledger_id)
     except NoSuchLedger:
         # A store never forgets the id of a ledger that was deleted, so make one.
         with suppress(MetadataConflict):  # somebody has just made it, or it was deleted before

@@ -22,6 +22,7 @@ from fastbk.replication.actions import (
     Action,
     Ask,
     Choose,
+    MarkReplicas,
     Outcome,
     ReadMetadata,
     Replaced,
@@ -50,6 +51,7 @@ class LedgerIo:
     pool: BookiePool
     read_metadata: Callable[[LedgerId], Awaitable[VersionedLedger]]
     update_metadata: Callable[[LedgerId, LedgerMetadata, int], Awaitable[int]]
+    mark_replicas: Callable[[LedgerId, MarkReplicas], Awaitable[None]]
     choose: Callable[[Choose], Awaitable[Replaced]]
 
 
@@ -145,6 +147,8 @@ class Runner(Generic[T]):
             self._run(tag, self._read_metadata())
         elif isinstance(action, UpdateMetadata):
             self._run(tag, self._update_metadata(action))
+        elif isinstance(action, MarkReplicas):
+            self._run(tag, self._mark_replicas(action))
         else:
             self._run(tag, self._choose(action))
 
@@ -189,6 +193,10 @@ class Runner(Generic[T]):
     async def _update_metadata(self, action: UpdateMetadata) -> Outcome:
         io = self._io
         return await io.update_metadata(io.ledger_id, action.metadata, action.version)
+
+    async def _mark_replicas(self, action: MarkReplicas) -> Outcome:
+        await self._io.mark_replicas(self._io.ledger_id, action)
+        return None
 
     async def _choose(self, action: Choose) -> Outcome:
         return await self._io.choose(action)

@@ -22,6 +22,7 @@ from fastbk.model.ledger import LedgerMetadata
 
 if TYPE_CHECKING:
     from fastbk.meta.records import RecordStore
+    from fastbk.meta.replica_marks import ReplicaMarks
 
 # Endpoints of bookies that speak fastbk's own protocol, and Apache's.
 FASTBK_PROTOCOL = "fastbk"
@@ -158,6 +159,10 @@ class MetadataStore(Protocol):
     @property
     def records(self) -> RecordStore:
         """Small values at paths, for what is built on ledgers."""
+
+    @property
+    def marks(self) -> ReplicaMarks:
+        """Marks of under-replicated ledgers."""
 
     def instance_id(self) -> str:
         """Return the id of this cluster, drawn when the store was first opened."""

@@ -25,6 +25,7 @@ from fastbk.meta.api import (
 from fastbk.meta.leases import StoreLease
 from fastbk.meta.memory_records import KeptRecords, MemoryRecords
 from fastbk.meta.records import look
+from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.watching import Subject, Watcher, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
@@ -83,6 +84,7 @@ class MemoryStore:
         self.records = MemoryRecords(
             self._records.records, lambda: self._closed, lambda: self._watcher
         )
+        self.marks = ReplicaMarks(self.records)
 
     def _open(self) -> _Records:
         if self._closed:

@@ -33,6 +33,7 @@ from fastbk.meta.api import (
 )
 from fastbk.meta.leases import StoreLease
 from fastbk.meta.records import look
+from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
 from fastbk.meta.watching import Subject, Watcher, WatchHandle
@@ -63,6 +64,7 @@ class SqliteStore:
         self._file = SqliteFile(path, timeout_s, may_make=may_make)
         self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
         self.records = SqliteRecords(self._file, lambda: self._watcher)
+        self.marks = ReplicaMarks(self.records)
 
     def group(self) -> AbstractContextManager[None]:
         """Commit what calls of this thread change in one transaction, each with its own outcome."""

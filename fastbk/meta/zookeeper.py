@@ -21,6 +21,7 @@ from fastbk.meta.watching import WatchHandle
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_ledgers import Ledgers
+from fastbk.meta.zookeeper_marks import ZooKeeperReplicaMarks
 from fastbk.meta.zookeeper_paths import OWN_NAME, OWN_NAME_OLD, Layout, Paths, parse_layout
 from fastbk.meta.zookeeper_records import ZooKeeperRecords
 from fastbk.meta.zookeeper_session import SESSION_TIMEOUT_S, Session
@@ -52,6 +53,7 @@ class ZooKeeperStore:
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
         self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
+        self.marks = ZooKeeperReplicaMarks(self.records, self._session, location.root)
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
-from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.uri import ZooKeeperLocation
-from fastbk.meta.zookeeper_calls import BadVersion, Call, NodeExists, NoNode, ResultUnknown
+from fastbk.meta.zookeeper_calls import Call, NoNode, ResultUnknown
+from fastbk.meta.zookeeper_marks import (
+    UnderreplicatedNodes,
+    UnderreplicationPaths,
+)
 from fastbk.meta.zookeeper_tool import ClusterSession
 from fastbk.model import protobuf, protobuf_text
 from fastbk.model.ids import BookieId, LedgerId
 
-LAYOUT_BYTES = b'type: "BASIC"\nversion: 1\n'
-_LEDGER_NAME = re.compile(r"urL(\d{10,19})")
 _VOTE_NAME = re.compile(r"V_(\d+)")
 
 
@@ -39,72 +39,7 @@ class Check(enum.Enum):
     REPLICAS = "replicascheckctime"
 
 
-@dataclass(frozen=True, slots=True)
-class UnderreplicatedLedger:
-    """A ledger that misses copies.
-
-    Attributes:
-        missing: the bookies that lack them, as they were told; one may stand there several times.
-        marked_ms: since when, by the clock of who marked it; None where that is not kept.
-    """
-
-    ledger_id: LedgerId
-    missing: tuple[BookieId, ...]
-    marked_ms: int | None = None
-
-
-# --- paths and bytes ---------------------------------------------------------------------------------------------
-
-
-class UnderreplicationPaths:
-    """The paths below the root of a cluster (as "/ledgers")."""
-
-    def __init__(self, root: str) -> None:
-        self.base = f"{root}/underreplication"
-        self.layout = f"{self.base}/LAYOUT"
-        self.ledgers = f"{self.base}/ledgers"
-        self.locks = f"{self.base}/locks"
-        self.disable = f"{self.base}/disable"
-        self.lost_bookie_delay = f"{self.base}/lostBookieRecoveryDelay"
-        self.election = f"{self.base}/auditorelection"
-
-    def ledger(self, ledger_id: LedgerId) -> str:
-        """Return where a ledger is marked: its id's four groups of 16 bits in hex, then the id in decimal."""
-        groups = "/".join(f"{ledger_id >> shift & 0xFFFF:04x}" for shift in (48, 32, 16, 0))
-        return f"{self.ledgers}/{groups}/urL{ledger_id:010d}"
-
-    def lock(self, ledger_id: LedgerId) -> str:
-        """Return the lock of who copies a ledger."""
-        return f"{self.locks}/urL{ledger_id:010d}"
-
-    def check(self, check: Check) -> str:
-        """Return where it stands when a check ended last."""
-        return f"{self.base}/{check.value}"
-
-
-def ledger_id_of(name: str) -> LedgerId | None:
-    """Return the id of a node's name, None if it marks no ledger."""
-    match = _LEDGER_NAME.fullmatch(name)
-    return None if match is None else int(match[1])
-
-
-def ledger_bytes(ledger: UnderreplicatedLedger) -> bytes:
-    """Return what the node of a marked ledger holds."""
-    lines = [f'replica: "{protobuf_text.quoted(one.encode())}"\n' for one in ledger.missing]
-    if ledger.marked_ms is not None:
-        lines.append(f"ctime: {ledger.marked_ms}\n")
-    return "".join(lines).encode()
-
-
-def parse_ledger(ledger_id: LedgerId, raw: bytes) -> UnderreplicatedLedger:
-    """Return what the node of a marked ledger says. Raises StorageError."""
-    try:
-        message = protobuf_text.parse(raw)
-        missing = tuple(one.decode() for one in message.contents("replica"))
-        word = message.word("ctime")
-        return UnderreplicatedLedger(ledger_id, missing, None if word is None else int(word))
-    except ValueError as error:
-        raise StorageError(f"the mark of ledger {ledger_id} is damaged: {error}") from error
+# --- bytes -------------------------------------------------------------------------------------------------------
 
 
 def bookie_bytes(bookie_id: BookieId) -> bytes:
@@ -138,7 +73,7 @@ def parse_check_time(raw: bytes) -> int:
 # --- the nodes ---------------------------------------------------------------------------------------------------
 
 
-class Underreplication(ClusterSession):
+class Underreplication(UnderreplicatedNodes, ClusterSession):
     """AutoRecovery's state of one cluster. A session of its own; every call ends within about `timeout_s` seconds."""
 
     def __init__(self, location: ZooKeeperLocation, timeout_s: float = 10.0) -> None:
@@ -192,14 +127,14 @@ class Underreplication(ClusterSession):
 
     def check_time_ms(self, check: Check) -> int:
         """Return when a check ended last, in ms since 1970; -1: never."""
-        node = self._call("the time of a check").get(self._paths.check(check))
+        node = self._call("the time of a check").get(self._paths.check(check.value))
         return -1 if node is None else parse_check_time(node.data)
 
     def set_check_time(self, check: Check, time_ms: int) -> None:
         """Set that time; an old one lets the next auditor check at once."""
         call = self._call("set the time of a check")
         self._prepare(call)
-        self._put(call, self._paths.check(check), check_time_bytes(time_ms))
+        self._put(call, self._paths.check(check.value), check_time_bytes(time_ms))
 
     # --- who and what --------------------------------------------------------------------------------------------
 
@@ -217,104 +152,10 @@ class Underreplication(ClusterSession):
                 return parse_bookie(node.data)
         return None
 
-    def ledgers(
-        self, wanted: Callable[[UnderreplicatedLedger], bool] = lambda _: True
-    ) -> Iterator[UnderreplicatedLedger]:
-        """Yield the marked ledgers, folder by folder; those that come or go meanwhile may be missed."""
-        folders = [self._paths.ledgers]
-        while folders:
-            folder = folders.pop()
-            call = self._call("list ledgers that miss copies")
-            below: list[str] = []
-            for name in sorted(call.children(folder) or []):
-                path = f"{folder}/{name}"
-                ledger_id = ledger_id_of(name)
-                if ledger_id is None:
-                    below.append(path)
-                    continue
-                node = call.get(path)
-                if node is not None:
-                    found = parse_ledger(ledger_id, node.data)
-                    if wanted(found):
-                        yield found
-            folders += reversed(below)
-
     def worker_of(self, ledger_id: LedgerId) -> str | None:
         """Return who copies a ledger just now (a host's name), None if nobody does."""
         node = self._call("who copies a ledger").get(self._paths.lock(ledger_id))
         return None if node is None else parse_bookie(node.data)
-
-    def mark(self, ledger: UnderreplicatedLedger) -> None:
-        """Mark a ledger, or add to its mark the bookies that are not in it yet."""
-        call = self._call(f"mark ledger {ledger.ledger_id}")
-        self._prepare(call)
-        path = self._paths.ledger(ledger.ledger_id)
-        while True:
-            call.again()
-            node = call.get(path)
-            if node is None:
-                call.ensure(path.rpartition("/")[0])
-                with suppress(NoNode):
-                    if self._create(call, path, ledger_bytes(ledger)):
-                        return
-                continue
-            there = parse_ledger(ledger.ledger_id, node.data)
-            added = [one for one in ledger.missing if one not in there.missing]
-            if not added:
-                return
-            both = UnderreplicatedLedger(
-                ledger.ledger_id, (*there.missing, *added), ledger.marked_ms or there.marked_ms
-            )
-            with suppress(MetadataConflict):
-                self._put(call, path, ledger_bytes(both), node.version)
-                return
-
-    # --- requests ------------------------------------------------------------------------------------------------
-
-    def _call(self, what: str) -> Call:
-        return self._session.call(what)
-
-    def _prepare(self, call: Call) -> None:
-        """Make the parents as the first Java process of AutoRecovery does."""
-        paths = self._paths
-        if call.exists(paths.locks) is not None:
-            return
-        call.ensure(paths.base)
-        self._create(call, paths.layout, LAYOUT_BYTES)
-        call.ensure(paths.ledgers)
-        call.ensure(paths.locks)
-
-    def _create(self, call: Call, path: str, data: bytes) -> bool:
-        """Make a node; return False if there is one. Raises NoNode."""
-        while True:
-            try:
-                call.create(path, data)
-            except NodeExists:
-                return False
-            except ResultUnknown:
-                call.sync(path)
-                if call.exists(path) is not None:
-                    return True
-            else:
-                return True
-
-    def _put(self, call: Call, path: str, data: bytes, version: int | None = None) -> None:
-        """Set a node's data, or make it (not if a `version` is wanted). Raises MetadataConflict."""
-        while True:
-            call.again()
-            try:
-                call.set(path, data, -1 if version is None else version)
-                return
-            except (NoNode, BadVersion):
-                if version is not None:
-                    raise MetadataConflict(f"{path} was changed: read it again") from None
-                if self._create(call, path, data):
-                    return
-            except ResultUnknown:
-                call.sync(path)
-                node = call.get(path)
-                if node is not None and node.data == data:
-                    return
 
 
 def _check_layout(raw: bytes) -> None:

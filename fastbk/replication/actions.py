@@ -4,7 +4,7 @@ An action with a tag is answered exactly once by `Procedure.completed(tag, outco
 Outcomes: `Ask` a Reply or an Error (NotEnoughBookies: not reached, or the connection was lost; QuorumTimeout: no
 answer in time), `ReadMetadata` a VersionedLedger or an Error, `UpdateMetadata` the new version or an Error
 (MetadataConflict: not done; MetadataUnavailable: it may have taken effect), `Choose` a mapping index -> bookie id,
-`Sleep` None.
+`MarkReplicas` None or an Error, `Sleep` None.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
 
 # --- requests to a bookie, all about the procedure's ledger ---------------------------------------------------------
 
@@ -105,6 +106,15 @@ class UpdateMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkReplicas:
+    """Change the ledger's mark of missing replicas: first `remove` entries, then `add` some. Repeatable."""
+
+    tag: int
+    add: tuple[MissingReplica, ...]
+    remove: tuple[MissingReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Choose:
     """Choose bookies in place of the `bad` indexes of `ensemble`; the mapping may cover only some of them, or none."""
 
@@ -129,7 +139,7 @@ class Withdraw:
     tag: int
 
 
-Action: TypeAlias = Ask | ReadMetadata | UpdateMetadata | Choose | Sleep | Withdraw
+Action: TypeAlias = Ask | ReadMetadata | UpdateMetadata | MarkReplicas | Choose | Sleep | Withdraw
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

@@ -15,11 +15,13 @@ from typing import Generic, TypeAlias, TypeVar, cast
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
     Ask,
     BookieRequest,
     Choose,
+    MarkReplicas,
     Outcome,
     ReadMetadata,
     Sleep,
@@ -120,6 +122,16 @@ class Procedure(Generic[T]):
     def _update_metadata(self, metadata: LedgerMetadata, version: int, then: Then) -> int:
         tag = self._tag(then)
         self._shared.actions.append(UpdateMetadata(tag, metadata, version))
+        return tag
+
+    def _mark_replicas(
+        self,
+        add: tuple[MissingReplica, ...],
+        remove: tuple[MissingReplica, ...],
+        then: Then,
+    ) -> int:
+        tag = self._tag(then)
+        self._shared.actions.append(MarkReplicas(tag, add, remove))
         return tag
 
     def _choose(

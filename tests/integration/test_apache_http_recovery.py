@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from fastbk.meta.zookeeper_underreplication import UnderreplicatedLedger, Underreplication
+from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
+from fastbk.meta.zookeeper_underreplication import Underreplication
 from fastbk.server.admin.http import Request, Response
 from fastbk.server.apache_http.auto_recovery import NO_ZOOKEEPER, AutoRecoveryPages
 from tests.fixtures.zookeeper import ZooKeeperPlace

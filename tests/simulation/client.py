@@ -13,7 +13,7 @@ from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies, QuorumTi
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.placement.api import BookieView, PlacementConfig
-from fastbk.replication.actions import AddEntry, BookieRequest, Outcome, Reply
+from fastbk.replication.actions import AddEntry, BookieRequest, MarkReplicas, Outcome, Reply
 from tests.simulation.kernel import STALE, Kernel, Node
 from tests.simulation.network import TO_BOOKIE, Connection, Network
 
@@ -309,6 +309,11 @@ class Client(Node):
             self, self.store, self.store.update, self, request_id, ledger_id, metadata, version
         )
 
+    def mark_replicas(self, ledger_id: LedgerId, action: MarkReplicas, done: Done) -> None:
+        """Ask the store to change a ledger's mark."""
+        request_id = self._expect(done)
+        self.network.post(self, self.store, self.store.mark, self, request_id, ledger_id, action)
+
     def _expect(self, done: Done) -> int:
         self._request_id += 1
         self._metadata[self._request_id] = done
@@ -323,7 +328,9 @@ class Client(Node):
         done(MetadataUnavailable("the metadata store gave no answer"))
         return None
 
-    def told_metadata(self, request_id: int, outcome: VersionedLedger | int | Error) -> object:
+    def told_metadata(
+        self, request_id: int, outcome: VersionedLedger | int | Error | None
+    ) -> object:
         """The store answered."""
         done = self._metadata.pop(request_id, None)
         if done is None:

@@ -14,6 +14,7 @@ from fastbk.replication.actions import (
     Action,
     Ask,
     Choose,
+    MarkReplicas,
     Outcome,
     ReadMetadata,
     Replaced,
@@ -148,6 +149,8 @@ class Running(Generic[T]):
             )
         elif isinstance(action, ReadMetadata):
             client.read_metadata(ledger.ledger_id, lambda outcome: self._tell(tag, outcome))
+        elif isinstance(action, MarkReplicas):
+            client.mark_replicas(ledger.ledger_id, action, lambda outcome: self._tell(tag, outcome))
         elif isinstance(action, Choose):
             client.kernel.after(0.0, client, self.choose, action)
         else:

@@ -14,6 +14,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.replication.actions import MarkReplicas
 from tests.simulation.kernel import Kernel, Node
 from tests.simulation.network import Network
 
@@ -90,6 +91,18 @@ class Store(Node):
             self._check_up()
             outcome = self.records.update_ledger(ledger_id, metadata, version)
             self._changed(client, ledger_id, VersionedLedger(metadata, outcome), version)
+        except Error as error:
+            outcome = error
+        self.network.post(self, client, client.told_metadata, request_id, outcome)
+
+    def mark(
+        self, client: Client, request_id: int, ledger_id: LedgerId, action: MarkReplicas
+    ) -> None:
+        """Change the mark of a ledger."""
+        outcome: Error | None = None
+        try:
+            self._check_up()
+            self.records.marks.update(ledger_id, action.add, action.remove)
         except Error as error:
             outcome = error
         self.network.post(self, client, client.told_metadata, request_id, outcome)

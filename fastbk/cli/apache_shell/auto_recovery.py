@@ -11,7 +11,7 @@ from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastbk.cli.apache_shell.context import Context
-    from fastbk.meta.zookeeper_underreplication import UnderreplicatedLedger
+    from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
 
 LONG_AGO_MS = 21 * 24 * 3600 * 1000
 """Longer than any period of a check, so that the next auditor finds it overdue."""

@@ -14,7 +14,8 @@ from fastbk.server.apache_http.answers import answer, json_object, text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastbk.meta.zookeeper_underreplication import UnderreplicatedLedger, Underreplication
+    from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
+    from fastbk.meta.zookeeper_underreplication import Underreplication
     from fastbk.server.admin.http import Page, Request, Response
 
 T = TypeVar("T")

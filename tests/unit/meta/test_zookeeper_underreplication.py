@@ -8,14 +8,13 @@ import pytest
 from kazoo.client import KazooClient
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.meta.zookeeper_underreplication import (
-    Check,
+from fastbk.meta.zookeeper_marks import (
     UnderreplicatedLedger,
-    Underreplication,
     UnderreplicationPaths,
     ledger_id_of,
     parse_ledger,
 )
+from fastbk.meta.zookeeper_underreplication import Check, Underreplication
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 BASE = "underreplication"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.model.quorum import write_set
 from fastbk.replication.actions import (
     Action,
     Ask,
     Choose,
+    MarkReplicas,
     ReadMetadata,
     Replaced,
     Sleep,
@@ -51,6 +53,7 @@ class Store:
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.versions = [metadata]
+        self.marked: tuple[MissingReplica, ...] = ()
 
     @property
     def now(self) -> VersionedLedger:
@@ -196,6 +199,10 @@ class Rig:
             return self.store.now
         if isinstance(action, UpdateMetadata):
             return self.store.update(action.metadata, action.version)
+        if isinstance(action, MarkReplicas):
+            before = without(self.store.marked, action.remove)
+            self.store.marked = merged((*before, *action.add))
+            return None
         if isinstance(action, Sleep):
             self.now_s += action.pause_s
             return None

@@ -1,0 +1,119 @@
+"""Marks of under-replicated ledgers: which bookie may lack which entries. The same in every metadata store.
+
+A mark is durable before the code that found the missing copies goes on. A repair removes it after it has verified the
+copies, and nothing else does. Marks are records (`fastbk.meta.records`), so all drivers keep them. In ZooKeeper a mark
+also sets Apache's node below `underreplication`, see `fastbk.meta.zookeeper_marks`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
+from fastbk.meta.records import Change, RecordStore
+from fastbk.model.ids import LedgerId
+from fastbk.model.missing_replica import MissingReplica, from_json, merged, to_json, without
+
+if TYPE_CHECKING:
+    from fastbk.meta.api import MetadataStore
+
+FOLDER = "under_replicated"
+_TRIES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMark:
+    """The mark of one ledger; `missing` is empty when it has none."""
+
+    ledger_id: LedgerId
+    missing: tuple[MissingReplica, ...]
+
+
+class ReplicaMarks:
+    """The marks of one metadata store. Blocking calls; errors are those of the store."""
+
+    def __init__(self, records: RecordStore) -> None:
+        self._records = records
+
+    def read(self, ledger_id: LedgerId) -> LedgerMark:
+        """Return the mark of a ledger."""
+        return LedgerMark(ledger_id, self._read(ledger_id)[0])
+
+    def update(
+        self,
+        ledger_id: LedgerId,
+        add: Sequence[MissingReplica] = (),
+        remove: Sequence[MissingReplica] = (),
+    ) -> LedgerMark:
+        """Remove the entries of `remove`, then mark those of `add`, in one step; return the mark as it is then.
+
+        Only code that has verified the copies may remove. Marking twice what is marked changes nothing.
+        """
+        now_ms = int(time.time() * 1000)
+        added = [one if one.marked_ms else replace(one, marked_ms=now_ms) for one in add]
+        for _ in range(_TRIES_MAX):
+            before, version = self._read(ledger_id)
+            after = merged((*without(before, remove), *added))
+            if after == before:
+                break
+            value = to_json(after) if after else None
+            try:
+                self._records.change([Change(path_of(ledger_id), value, version)])
+            except MetadataConflict:
+                continue
+            break
+        else:
+            raise MetadataUnavailable(
+                f"the mark of ledger {ledger_id} was changed by others {_TRIES_MAX} times: try again"
+            )
+        self._changed(ledger_id, after, remove)
+        return LedgerMark(ledger_id, after)
+
+    def forget(self, ledger_id: LedgerId) -> None:
+        """Remove the whole mark of a ledger that was deleted."""
+        self.update(ledger_id, remove=self.read(ledger_id).missing)
+
+    def list(self) -> Iterator[LedgerMark]:
+        """Yield all marks, folder by folder. Marks that come or go meanwhile may be missed."""
+        folders = [f"{FOLDER}/{name}" for name in self._records.children(FOLDER)]
+        for names in self._records.children_of(folders):
+            for name in names:
+                mark = self.read(int(name, 16))
+                if mark.missing:
+                    yield mark
+
+    def _read(self, ledger_id: LedgerId) -> tuple[tuple[MissingReplica, ...], int | None]:
+        path = path_of(ledger_id)
+        (found,) = self._records.read([path])
+        if found is None:
+            return (), None
+        try:
+            return from_json(found.value), found.version
+        except ValueError as error:
+            raise StorageError(
+                f"the mark {path} of ledger {ledger_id} is damaged: {error}"
+            ) from error
+
+    def _changed(
+        self,
+        ledger_id: LedgerId,
+        marked: tuple[MissingReplica, ...],
+        removed: Sequence[MissingReplica],
+    ) -> None:
+        """Bring what else a store keeps up to date; also called when nothing had to be changed."""
+
+
+def path_of(ledger_id: LedgerId) -> str:
+    """Return the path of a ledger's mark."""
+    return f"{FOLDER}/{ledger_id & 0xFF:02x}/{ledger_id:016x}"
+
+
+def delete_ledger(store: MetadataStore, ledger_id: LedgerId) -> None:
+    """Delete a ledger and its mark. NoSuchLedger if there is no such ledger."""
+    store.delete_ledger(ledger_id)
+    with suppress(Error):  # reports leave out the mark of a ledger that does not exist
+        store.marks.forget(ledger_id)

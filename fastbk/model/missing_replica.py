@@ -1,0 +1,119 @@
+"""Entries that a bookie should hold and may lack: what a mark of an under-replicated ledger says. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fastbk.model.ids import BookieId, EntryId
+
+RANGES_MAX = 100
+"""Ranges that a mark keeps for one bookie. A mark with more covers them by one range."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReplica:
+    """A range of entry ids. The bookie may lack those that belong to its share.
+
+    Attributes:
+        last_entry_id: None where the range has no end yet, since the ledger is still being written.
+        reason: why they are missing.
+        marked_ms: when they were marked, by the clock of the client that did; 0 where nobody said.
+    """
+
+    bookie_id: BookieId
+    first_entry_id: EntryId
+    last_entry_id: EntryId | None = None
+    reason: str = ""
+    marked_ms: int = 0
+
+    @property
+    def end(self) -> float:
+        """Return the id behind the last one, infinite where the range has no end."""
+        return math.inf if self.last_entry_id is None else self.last_entry_id + 1
+
+
+def merged(replicas: Iterable[MissingReplica]) -> tuple[MissingReplica, ...]:
+    """Return the same entries in as few ranges as possible, by bookie and entry. The oldest reason stays."""
+    found: list[MissingReplica] = []
+    for one in sorted(replicas, key=lambda one: (one.bookie_id, one.first_entry_id, one.marked_ms)):
+        before = found[-1] if found else None
+        if before is None or before.bookie_id != one.bookie_id or one.first_entry_id > before.end:
+            found.append(one)
+        elif one.end > before.end:
+            found[-1] = replace(before, last_entry_id=one.last_entry_id)
+    return tuple(_covered(found))
+
+
+def _covered(replicas: list[MissingReplica]) -> Iterable[MissingReplica]:
+    counts: dict[BookieId, int] = {}
+    for one in replicas:
+        counts[one.bookie_id] = counts.get(one.bookie_id, 0) + 1
+    covers: dict[BookieId, MissingReplica] = {}
+    for one in replicas:
+        if counts[one.bookie_id] <= RANGES_MAX:
+            yield one
+        else:
+            cover = covers.get(one.bookie_id, one)
+            covers[one.bookie_id] = replace(cover, last_entry_id=one.last_entry_id)
+    yield from covers.values()
+
+
+def without(
+    replicas: Iterable[MissingReplica], removed: Iterable[MissingReplica]
+) -> tuple[MissingReplica, ...]:
+    """Return `replicas` but for the entries of `removed`."""
+    left = list(replicas)
+    for gone in removed:
+        cut: list[MissingReplica] = []
+        for one in left:
+            if (
+                one.bookie_id != gone.bookie_id
+                or gone.end <= one.first_entry_id
+                or one.end <= gone.first_entry_id
+            ):
+                cut.append(one)
+                continue
+            if one.first_entry_id < gone.first_entry_id:
+                cut.append(replace(one, last_entry_id=gone.first_entry_id - 1))
+            if gone.last_entry_id is not None and gone.end < one.end:
+                cut.append(replace(one, first_entry_id=gone.last_entry_id + 1))
+        left = cut
+    return merged(left)
+
+
+def to_json(replicas: Iterable[MissingReplica]) -> bytes:
+    """Return the bytes that a mark stores."""
+    rows = [
+        {
+            "bookie": one.bookie_id,
+            "first": one.first_entry_id,
+            "last": one.last_entry_id,
+            "reason": one.reason,
+            "marked_ms": one.marked_ms,
+        }
+        for one in replicas
+    ]
+    return json.dumps({"version": 1, "missing": rows}, separators=(",", ":")).encode()
+
+
+def from_json(raw: bytes) -> tuple[MissingReplica, ...]:
+    """Return what a mark says. Raises ValueError."""
+    try:
+        message = json.loads(raw)
+        if message["version"] != 1:
+            raise ValueError(f"version {message['version']!r} is not known")
+        return tuple(
+            MissingReplica(
+                str(row["bookie"]),
+                int(row["first"]),
+                None if row["last"] is None else int(row["last"]),
+                str(row.get("reason", "")),
+                int(row.get("marked_ms", 0)),
+            )
+            for row in message["missing"]
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a field is missing or has another type: {error}") from error
