@@ -14,7 +14,7 @@ from fastbk.stream.cursor_backlog import Backlog, backlog_of
 from fastbk.stream.cursor_delivery import CursorDelivery
 from fastbk.stream.cursor_flusher import CursorFlusher, Kept
 from fastbk.stream.cursor_keeper import CursorKeeper
-from fastbk.stream.cursor_opening import CursorWish, start_of, take_over
+from fastbk.stream.cursor_opening import CursorWish, clamped_start, take_over
 from fastbk.stream.cursor_state import NONE
 from fastbk.stream.cursor_store import path_of
 from fastbk.stream.lag import Lag
@@ -77,7 +77,8 @@ class Cursor(Generic[Told]):
         Args:
             context: the stream.
             name: of the cursor, 1 to 80 bytes; made at its first opening.
-            start: where it begins then; afterwards at its mark.
+            start: where it begins then; afterwards at its mark. A position or number that was truncated raises
+                PositionTruncated, and no cursor is made; with on_gap "yield" the first item is a Gap.
             hold: whether soft limits of retention keep what is not done.
             flush_interval, flush_acks: what is acknowledged is kept after so many seconds (0.001 to 3600), or so many
                 acknowledgements (1 or more).
@@ -98,7 +99,7 @@ class Cursor(Generic[Told]):
         path_of("0", name)
         self.name = name
         self._given = context
-        self._wish = CursorWish(start, hold, expire_after or 0.0)
+        self._wish = CursorWish(start, on_gap == "raise", hold, expire_after or 0.0)
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._tail = tail
@@ -113,7 +114,7 @@ class Cursor(Generic[Told]):
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Make the cursor, or take it over; `async with` does it. Raises StreamNotFound, and what recovery raises."""
+        """Make the cursor, or take it over. Raises StreamNotFound, PositionTruncated, and what recovery raises."""
         if self._parts is not None:
             raise ClientClosed(f"cursor {self.name} was opened before: make a new handle")
         context = await context_of(self._given)
@@ -300,8 +301,10 @@ class Cursor(Generic[Told]):
         """
         parts = self._alive()
         if seq is not None and (seq < 0 or not isinstance(where, DLSN)):
-            raise ConfigError("seq is the number, from 0, of the record at a position that is given")
-        mark = await start_of(parts.context, where)
+            raise ConfigError(
+                "seq is the number, from 0, of the record at a position that is given"
+            )
+        mark = await clamped_start(parts.context, where)
         self._forget_chunk()
         await parts.delivery.seek(mark)
         parts.acks.reset(mark, NONE if seq is None or mark != where else seq)

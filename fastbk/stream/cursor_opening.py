@@ -26,9 +26,17 @@ from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor_ledger import last_state
 from fastbk.stream.cursor_state import NONE, CursorRecord, CursorState, get_record, put_record
 from fastbk.stream.cursor_store import CursorStore, delete_cursor, path_of
+from fastbk.stream.gaps import has_no_records_before, truncated
 from fastbk.stream.opening import new_owner
-from fastbk.stream.positions import DLSN, Start
-from fastbk.stream.search import resolve
+from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
+from fastbk.stream.search import (
+    find_key,
+    is_truncated,
+    key_of,
+    position_behind,
+    resolve,
+    tail_position,
+)
 
 OPEN_TIMEOUT_S = 30.0
 AGAIN_S = 0.01
@@ -41,6 +49,8 @@ class CursorWish:
 
     start: Start = "earliest"
     """Where a cursor begins that is new."""
+    raises: bool = True
+    """Whether a new cursor whose start was truncated is an error, or begins there, so that its holder gets a Gap."""
     holds: bool = True
     expire_after_s: float = 0.0
 
@@ -48,8 +58,8 @@ class CursorWish:
 async def take_over(context: StreamContext, name: str, wish: CursorWish) -> CursorStore:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
-    Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound, what the
-    ledger's recovery raises, and the last trouble with metadata.
+    Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
+    PositionTruncated, what the ledger's recovery raises, and the last trouble with metadata.
     """
     path, holder, pause_s = path_of(context.stream_id, name), new_owner(), AGAIN_S
     loop = asyncio.get_running_loop()
@@ -83,8 +93,8 @@ async def _record(
 ) -> CursorRecord:
     now_us = time.time_ns() // 1000
     if found is None:
-        mark = await start_of(context, wish.start)
-        record = CursorRecord(CursorState(1, 1, mark, time_us=now_us), created_us=now_us)
+        mark, seq = await first_mark(context, wish.start, raises=wish.raises)
+        record = CursorRecord(CursorState(1, 1, mark, seq, time_us=now_us), created_us=now_us)
     else:
         former = get_record(found.value)
         try:
@@ -119,8 +129,32 @@ async def _state_of(context: StreamContext, former: CursorRecord) -> CursorState
     return state if other is None or other.serial <= state.serial else other
 
 
-async def start_of(context: StreamContext, where: Start) -> DLSN:
-    """Return where a cursor begins that is told to begin there: not before what the stream still has."""
+async def first_mark(context: StreamContext, start: Start, *, raises: bool) -> tuple[DLSN, int]:
+    """Return the mark of a new cursor, and its number where it is known.
+
+    A position or sequence number that was truncated is treated as by readers: it raises PositionTruncated, or the mark
+    stays before the records that are gone, so that delivery hands out a Gap.
+    """
+    chain = (await context.store.read()).chain
+    if isinstance(start, DLSN):
+        if start >= chain.trim or has_no_records_before(chain.trim, chain, start):
+            return max(start, chain.trim), NONE
+        if raises:
+            raise truncated(context.name, start, chain.trim)
+        return start, NONE
+    if isinstance(start, AtSeq):
+        tail = await tail_position(context)
+        found = await find_key(context, key_of(start))
+        if await is_truncated(context, start, tail, found):
+            if raises:
+                raise truncated(context.name, f"record {start.seq}", chain.trim)
+            return FIRST, start.seq
+        return found or await position_behind(context, tail), NONE
+    return await clamped_start(context, start), NONE
+
+
+async def clamped_start(context: StreamContext, where: Start) -> DLSN:
+    """Return the position that is asked for, or the stream's first one if the stream begins behind it."""
     return max(await resolve(context, where), (await context.store.read()).chain.trim)
 
 

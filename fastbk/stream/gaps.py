@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from fastbk.errors import DataLost, Error, PositionTruncated
+from fastbk.stream.chain import Chain
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Gap
 
 
-def truncated(stream: str, where: DLSN, first_available: DLSN) -> PositionTruncated:
-    """Return the error of a position before the trim point."""
+def truncated(stream: str, where: DLSN | str, first_available: DLSN) -> PositionTruncated:
+    """Return the error of a position, or record, before the trim point."""
     error = PositionTruncated(
         f"{stream}: {where} was truncated; the stream begins at {first_available}: go on there"
     )
     error.first_available = str(first_available)
     return error
+
+
+def has_no_records_before(trim: DLSN, chain: Chain, position: DLSN) -> bool:
+    """Whether the chain says that no record lies from a position before the trim point to that point."""
+    row = chain.row(position.segment)
+    is_next = trim == DLSN(position.segment + 1, 0, 0)
+    return is_next and row is not None and not row.is_open and position.entry > row.last_entry_id
 
 
 def lost(stream: str, first: DLSN, behind: DLSN, cause: Error | None = None) -> DataLost:

@@ -97,7 +97,7 @@ class Marks:
     async def _opened(self, path: str, mark: DLSN) -> CursorStore:
         *where, name = split_path(path)
         context = await self._catalog.context(tuple(where), name)
-        store = await take_over(context, self._name, CursorWish(mark))
+        store = await take_over(context, self._name, CursorWish(mark, raises=False))
         for ledger_id in store.record.doomed:  # whoever held it before kept its states there
             await self._catalog.records.retire_ledger_id(ledger_id)
         return store

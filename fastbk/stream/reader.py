@@ -20,7 +20,7 @@ from fastbk.stream.reader_front import ReaderFront
 from fastbk.stream.records import Chunk, Gap, Record, chunk_of
 from fastbk.stream.search import (
     find_key,
-    first,
+    is_truncated,
     key_of,
     position_behind,
     resolve,
@@ -121,15 +121,9 @@ class StreamReader(Generic[Told]):
             tail = await tail_position(context)
             end = await position_behind(context, tail)
             found = await find_key(context, key)
-            if found is None:
-                if isinstance(start, AtSeq) and tail is not None and start.seq <= tail.seq:
-                    return FIRST, None  # it was truncated, with all behind it, which has to be told
-                return end, key
-            if isinstance(start, AtSeq):
-                kept = await first(context)
-                if kept is not None and kept.seq > start.seq:
-                    return FIRST, None  # it was truncated, which has to be told
-            return found, None
+            if isinstance(start, AtSeq) and await is_truncated(context, start, tail, found):
+                return FIRST, None  # before the gap, which is reported there
+            return (end, key) if found is None else (found, None)
         return await resolve(self._context, start), None
 
     def _read_ahead(self) -> None:

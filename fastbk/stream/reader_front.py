@@ -11,6 +11,7 @@ from fastbk.errors import ProtocolError, StorageError
 from fastbk.replication.found_run import FoundRun, datas_of
 from fastbk.stream.chain import NONE, Chain
 from fastbk.stream.chain_follower import ChainFollower
+from fastbk.stream.gaps import has_no_records_before
 from fastbk.stream.positions import DLSN
 from fastbk.stream.read_ahead import Ended, Entries, Missing, ReadAhead
 from fastbk.stream.records import Chunk, Gap, Record, chunk_of, chunk_of_run
@@ -127,10 +128,9 @@ class ReaderFront:
 
     def _trimmed_records(self, chain: Chain, position: DLSN) -> int | None:
         """Return how many records lie from `position` to the trim point, None where nobody knows."""
-        trim, row = chain.trim, chain.row(position.segment)
+        trim = chain.trim
         begins = trim.entry == 0 and trim.slot == 0
-        is_next = begins and trim.segment == position.segment + 1
-        if is_next and row is not None and not row.is_open and position.entry > row.last_entry_id:
+        if has_no_records_before(trim, chain, position):
             return 0
         if self.next_seq == NONE or not begins:
             return None

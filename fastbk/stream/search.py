@@ -60,6 +60,24 @@ async def resolve(context: StreamContext, start: Start) -> DLSN:
     return await end_position(context) if found is None else found
 
 
+async def is_truncated(
+    context: StreamContext, start: AtSeq, tail: Position | None, found: DLSN | None
+) -> bool:
+    """Return whether the record of this number was truncated.
+
+    `tail`: of before the search; what is appended later was not truncated. `found`: what `find_key` returned. An entry
+    that cannot be read counts as not truncated: its reader gets the error.
+    """
+    if found is None:
+        return tail is not None and start.seq <= tail.seq
+    try:
+        return (await get(context, found)).seq > start.seq
+    except PositionTruncated:
+        return True
+    except (DataLost, NoSuchEntry, NoSuchLedger):
+        return False
+
+
 async def end_position(context: StreamContext) -> DLSN:
     """Return the position behind the last visible record, not before the trim point."""
     return await position_behind(context, await tail_position(context))
@@ -79,7 +97,9 @@ def key_of(start: AtTxid | AtTime | AtSeq | str) -> Key:
         return Key("time", to_us(start.time))
     if isinstance(start, AtSeq):
         return Key("seq", start.seq)
-    raise ConfigError(f"{start!r} is no position: a DLSN, AtTxid, AtTime, AtSeq, earliest or latest")
+    raise ConfigError(
+        f"{start!r} is no position: a DLSN, AtTxid, AtTime, AtSeq, earliest or latest"
+    )
 
 
 async def find(
@@ -290,9 +310,7 @@ async def tail_position(context: StreamContext, *, fresh: bool = True) -> Positi
         return None
     segment_number, entry, _ = chain.last_dlsn
     behind = DLSN(segment_number, entry + 1, 0)
-    return Position(
-        chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.last_time_us, behind
-    )
+    return Position(chain.last_dlsn, chain.end_seq - 1, chain.last_txid, chain.last_time_us, behind)
 
 
 def _position_of(chunk: Chunk) -> Position:
