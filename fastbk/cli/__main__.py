@@ -1,8 +1,8 @@
 """The command `fastbk`: one module a noun, imported only when it is used, so that `--help` is
 quick.
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration. With `--json` stdout holds JSON and nothing
-else; progress and messages go to stderr.
+`fastbk/exit_codes.py` has the exit codes. With `--json` stdout holds JSON and nothing else; progress and
+messages go to stderr.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import sys
 
 import fastbk
+from fastbk import exit_codes
+from fastbk.cli.command_parser import CommandParser
 
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
@@ -30,10 +32,9 @@ COMMANDS = {
     "doctor": "what is wrong with a machine, a bookie's settings and directories, and the cure",
     "disk": "measure what a disk takes to commit",
     "bench": "measure appends and reads of a bookie",
+    "completion": "print a script with which a shell completes fastbk's commands",
 }
 """Each is a module of `fastbk.cli` with `add_arguments(parser)` and `run(options) -> int`."""
-
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _top(words)
     name = words[0]
     module = importlib.import_module(f"fastbk.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"fastbk {name}", description=COMMANDS[name])
+    parser = CommandParser(prog=f"fastbk {name}", description=COMMANDS[name])
     module.add_arguments(parser)
     options = parser.parse_args(words[1:])
     return _guarded(module.run, options)
@@ -68,15 +69,15 @@ def _top(words: list[str]) -> int:
         close = difflib.get_close_matches(words[0], COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(COMMANDS)}"
         print(f"fastbk: no command {words[0]!r}: {hint}", file=sys.stderr)
-        return EXIT_USAGE
+        return exit_codes.USAGE
     parser.parse_args(words)
     parser.print_help(sys.stderr if not words else sys.stdout)
-    return EXIT_USAGE
+    return exit_codes.USAGE
 
 
 def _guarded(run: object, options: argparse.Namespace) -> int:
     """Run a command; turn what it raises into one line and an exit code."""
-    from fastbk.errors import ConfigError, Error
+    from fastbk.errors import Error
 
     assert callable(run)
     try:
@@ -85,14 +86,14 @@ def _guarded(run: object, options: argparse.Namespace) -> int:
     except Error as error:
         # Read by scripts: one line, whatever the message holds.
         print(f"fastbk: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+        return exit_codes.of_command(error)
     except KeyboardInterrupt:
         print("fastbk: interrupted", file=sys.stderr)
-        return EXIT_FAILED
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not complain at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return exit_codes.FAILED
     return code
 
 

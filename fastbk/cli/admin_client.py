@@ -6,6 +6,7 @@ HTTP), or not at all where the cluster has only one.
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -14,7 +15,6 @@ from fastbk.cli.options import add_metadata, metadata_uri
 from fastbk.errors import ConfigError, Error, StorageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from fastbk.meta.api import BookieRegistration
@@ -99,11 +99,16 @@ class AdminClient:
 def add_bookie(parser: argparse.ArgumentParser) -> None:
     """Add the options that name one running bookie."""
     parser.add_argument(
-        "--http", metavar="HOST:PORT", help="where it listens for HTTP, instead of the two below"
+        "bookie_id",
+        nargs="?",
+        metavar="ID",
+        help="the bookie's id, as `fastbk bookie list` shows it; may be left out where there is only one",
     )
     parser.add_argument(
-        "--bookie", metavar="ID", help="its id in the metadata; may be left out where there is one"
+        "--http", metavar="HOST:PORT", help="where it listens for HTTP, instead of its id"
     )
+    # How the id was given before it was an argument; deprecated, to be removed with version 0.3.
+    parser.add_argument("--bookie", metavar="ID", help=argparse.SUPPRESS)
     add_metadata(parser)
 
 
@@ -114,7 +119,7 @@ def admin_client(options: argparse.Namespace) -> AdminClient:
 
         host, port = split_address(options.http.removeprefix("http://").rstrip("/"), "--http")
         return AdminClient(host, port)
-    return find_bookie(metadata_uri(options), options.bookie)
+    return find_bookie(metadata_uri(options), options.bookie_id or options.bookie)
 
 
 def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:
@@ -134,7 +139,7 @@ def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> B
     if wanted is None:
         if len(listed) == 1:
             return listed[0]
-        raise ConfigError(f"{uri} lists {len(listed)} bookies: give --bookie ID, one of: {ids}")
+        raise ConfigError(f"{uri} lists {len(listed)} bookies: name one of: {ids}")
     for one in listed:
         if one.service.bookie_id == wanted:
             return one

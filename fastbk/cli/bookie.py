@@ -13,22 +13,27 @@ from fastbk.cli import (
     bookie_info,
     bookie_pairs,
     bookie_repair,
+    cluster,
 )
 from fastbk.cli.bookie_repair import add_recover
-from fastbk.cli.options import need_linux
+from fastbk.cli.options import add_json, add_metadata, need_linux
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
-VERBS = (
-    "info, disk, gc, check, rebuild-locations, expand, move-shards, import, repair, recover, decommission"
-)
+VERBS = "list, info, disk, gc, check, rebuild-locations, expand, move-shards, import, repair, recover, decommission"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="about a bookie, running or stopped")
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", title="about a bookie, running or stopped"
+    )
+    listing = verbs.add_parser("list", help="every bookie: state, address, disk, why it is not up")
+    add_metadata(listing)
+    add_json(listing)
+    listing.set_defaults(act=cluster.print_bookies)
     recover = verbs.add_parser("recover", help="copy what a lost bookie held to others")
     recover.add_argument(
         "--even-if-alive", action="store_true", help="empty a bookie that is running"
@@ -38,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for one in (recover, retire):
         add_recover(one)
+    retire.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
     recover.set_defaults(act=bookie_repair.recover)
     retire.set_defaults(act=bookie_repair.decommission)
     info = verbs.add_parser("info", help="state, reasons, processes and disks of a running bookie")
@@ -53,29 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     repair = verbs.add_parser("repair", help="heal damaged or lost copies of a running bookie")
     bookie_heal.add_arguments(repair)
     repair.set_defaults(act=bookie_heal.run)
-    check = verbs.add_parser("check", help="verify all that a stopped bookie has stored")
-    bookie_check.add_check(check)
-    check.set_defaults(act=bookie_check.check)
-    rebuild = verbs.add_parser(
-        "rebuild-locations", help="make a stopped bookie's locations files anew from its entry logs"
-    )
-    bookie_check.add_rebuild(rebuild)
-    rebuild.set_defaults(act=bookie_check.rebuild)
-    more = verbs.add_parser(
-        "expand", help="add the new directories of its file to a stopped bookie"
-    )
-    bookie_pairs.add_expand(more)
-    more.set_defaults(act=bookie_pairs.expand)
-    shards = verbs.add_parser(
-        "move-shards", help="move a part of a stopped bookie's ledgers to other directories of it"
-    )
-    bookie_pairs.add_move(shards)
-    shards.set_defaults(act=bookie_pairs.move)
-    taking = verbs.add_parser(
-        "import", help="take over what a stopped bookie of Apache BookKeeper has stored, under its id"
-    )
-    bookie_import.add_arguments(taking)
-    taking.set_defaults(act=bookie_import.run)
+    _add_verbs_of_stopped(verbs)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--config",
@@ -96,6 +80,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="only check the file; print what it takes of memory"
     )
+
+
+def _add_verbs_of_stopped(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verbs about the directories of a stopped bookie."""
+    check = verbs.add_parser("check", help="verify all that a stopped bookie has stored")
+    bookie_check.add_check(check)
+    check.set_defaults(act=bookie_check.check)
+    rebuild = verbs.add_parser(
+        "rebuild-locations", help="make a stopped bookie's locations files anew from its entry logs"
+    )
+    bookie_check.add_rebuild(rebuild)
+    rebuild.set_defaults(act=bookie_check.rebuild)
+    more = verbs.add_parser(
+        "expand", help="add the new directories of its file to a stopped bookie"
+    )
+    bookie_pairs.add_expand(more)
+    more.set_defaults(act=bookie_pairs.expand)
+    shards = verbs.add_parser(
+        "move-shards", help="move a part of a stopped bookie's ledgers to other directories of it"
+    )
+    bookie_pairs.add_move(shards)
+    shards.set_defaults(act=bookie_pairs.move)
+    taking = verbs.add_parser(
+        "import",
+        help="take over what a stopped bookie of Apache BookKeeper has stored, under its id",
+    )
+    bookie_import.add_arguments(taking)
+    taking.set_defaults(act=bookie_import.run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from fastbk.cli.confirmation import exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
@@ -82,6 +83,9 @@ def recover(options: argparse.Namespace) -> int:
 
 def decommission(options: argparse.Namespace) -> int:
     """The same, then take the bookie's identity out of the metadata, so that the id is free."""
+    action = f"copy all that bookie {options.bookie_id} holds to other bookies, and free its id"
+    if not options.dry_run and (code := exit_without_consent(options, action)) is not None:
+        return code
     return asyncio.run(_recover(options, forget=True))
 
 

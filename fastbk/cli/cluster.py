@@ -41,8 +41,15 @@ def run(options: argparse.Namespace) -> int:
     """Run one verb."""
     if options.verb == "cookies":
         return cluster_cookies.run(options)
-    verbs = {"status": _status, "bookies": _bookies, "under-replicated": _under_replicated}
+    if options.verb == "bookies":
+        return print_bookies(options)
+    verbs = {"status": _status, "under-replicated": _under_replicated}
     return asyncio.run(verbs[options.verb](options))
+
+
+def print_bookies(options: argparse.Namespace) -> int:
+    """Print every bookie: `fastbk cluster bookies` and `fastbk bookie list`."""
+    return asyncio.run(_bookies(options))
 
 
 async def _states(options: argparse.Namespace) -> list[BookieState]:

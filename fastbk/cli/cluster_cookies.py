@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.options import metadata_uri, note, print_json
 from fastbk.errors import ConfigError
 
@@ -22,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--even-if-named", action="store_true", help="with --forget: also when ledgers name it"
     )
+    add_confirmation(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,6 +37,9 @@ def run(options: argparse.Namespace) -> int:
     store = open_store(metadata_uri(options), 10.0, may_make=False)
     try:
         if options.forget:
+            action = f"delete the cookie and identity of bookie {options.forget}"
+            if (code := exit_without_consent(options, action)) is not None:
+                return code
             forget(store, BookieId(options.forget), even_if_named=options.even_if_named)
             note(f"bookie {options.forget} is forgotten; its directories start no bookie any more")
             return 0

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from fastbk.cli import export, ledger_audit
+from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.errors import ConfigError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from fastbk.client import Client, LedgerWriter
 
+    Verbs: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
     Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
 ENSEMBLE_DEFAULT = 3
@@ -70,6 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     for reading in (read, tail, export.add_ledger_verb(verbs)):
         _add_secret(reading)
+    for one in (create, write, read, tail, *_add_verbs_about(verbs)):
+        add_metadata(one)
+        add_json(one)
+
+
+def _add_verbs_about(verbs: Verbs) -> tuple[argparse.ArgumentParser, ...]:
+    """Declare the verbs that neither write nor print entries."""
     listing = verbs.add_parser("list", help="print the ledgers' ids")
     show = verbs.add_parser("show", aliases=["info"], help="print a ledger's metadata")
     _add_id(show)
@@ -94,10 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     delete = verbs.add_parser("delete", help="delete ledgers for good")
     delete.add_argument("ledger_id", type=int, nargs="+", metavar="ID")
+    add_confirmation(delete)
 
-    for one in (create, write, read, tail, listing, show, recover, audit, custom, delete):
-        add_metadata(one)
-        add_json(one)
+    return listing, show, recover, audit, custom, delete
 
 
 def run(options: argparse.Namespace) -> int:
@@ -259,6 +267,16 @@ async def _metadata(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
+    # All are read first: an id that is wrong deletes nothing.
+    infos = [await client.ledger_info(ledger_id) for ledger_id in options.ledger_id]
+    size_bytes = sum(info.metadata.length for info in infos if info.metadata.length > 0)
+    named = ", ".join(str(info.ledger_id) for info in infos)
+    action = (
+        f"delete {format_count(len(infos), 'ledger')} ({named}), {format_size(size_bytes)} in all"
+    )
+    facts_of = {"ledgers": options.ledger_id, "bytes": size_bytes}
+    if (code := exit_without_consent(options, action, facts_of)) is not None:
+        return code
     for ledger_id in options.ledger_id:
         await client.delete_ledger(ledger_id)
     if options.json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
 from fastbk.errors import ConfigError, MetadataConflict
 
@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formatting = verbs.add_parser(
         "format", help="forget all ledgers and bookies in ZooKeeper and make a new cluster"
     )
-    formatting.add_argument("--force", action="store_true", help="do not ask")
+    add_confirmation(formatting)
+    formatting.add_argument(
+        "--force", dest="yes", action="store_true", help="the same as --yes (deprecated)"
+    )
     show = verbs.add_parser("show", help="print which cluster it is and which bookies are up")
     for verb in (init, formatting, show):
         add_metadata(verb)
@@ -56,8 +59,12 @@ def _format(options: argparse.Namespace) -> int:
         )
     from fastbk.meta import zookeeper_admin
 
-    if zookeeper_admin.exists(location) and not options.force and not _agreed(uri):
-        raise ConfigError(f"{uri} was left as it is; --force does it without asking")
+    action = f"forget all ledgers, streams and bookies of the cluster at {uri}"
+    code = None
+    if zookeeper_admin.exists(location) or options.dry_run:
+        code = exit_without_consent(options, action)
+    if code is not None:
+        return code
     return _made(options, uri, zookeeper_admin.format_cluster(location))
 
 
@@ -133,18 +140,3 @@ def _facts_of_store(uri: str) -> dict[str, str | list[str]]:
         }
     finally:
         store.close()
-
-
-def _agreed(uri: str) -> bool:
-    """Ask the person at the terminal. Raises ConfigError when nobody is there."""
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            f"{uri} holds a cluster: format forgets all its ledgers; say so by --force"
-        )
-    print(
-        f"{uri}: forget all ledgers and bookies there, for good? Type yes: ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
-    return sys.stdin.readline().strip() == "yes"

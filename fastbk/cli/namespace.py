@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, note, print_json
 from fastbk.cli.stream_options import (
     add_inherit,
@@ -18,6 +19,7 @@ from fastbk.cli.stream_options import (
 )
 from fastbk.cli.stream_verbs import add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError
+from fastbk.units import format_count
 
 if TYPE_CHECKING:
     from fastbk.cli.stream_verbs import Verb
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for one in (create, listing, info, change, rename, delete, watch):
         add_metadata(one)
         add_json(one)
+    add_confirmation(delete)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -132,7 +135,17 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
-    await client.namespace(options.namespace).delete(recursive=options.recursive)
+    namespace = client.namespace(options.namespace)
+    streams = await namespace.stream_count()
+    all_in_it = (
+        f" with the {format_count(streams, 'stream')} below it"
+        if options.recursive and streams
+        else ""
+    )
+    action = f"delete namespace {options.namespace}{all_in_it}"
+    if (code := exit_without_consent(options, action, {"streams": streams})) is not None:
+        return code
+    await namespace.delete(recursive=options.recursive)
     if options.json:
         print_json({"deleted": options.namespace})
     return 0

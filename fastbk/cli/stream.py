@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.cli import export, stream_append, stream_read
+from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, note, print_json
 from fastbk.cli.stream_cursors import cursor_facts, cursor_lines
 from fastbk.cli.stream_options import (
@@ -22,13 +23,17 @@ from fastbk.cli.stream_options import (
 from fastbk.cli.stream_verbs import EXAMPLES, add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.stream.names import split_stream_path
-from fastbk.units import format_size
+from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastbk.cli.stream_verbs import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.listing import StreamInfo
     from fastbk.stream.stream import Stream
+
+DELETIONS_SHOWN_MAX = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         add_metadata(one)
         add_json(one)
+    for final in (truncate, seal, delete, cursors):
+        add_confirmation(final)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -213,6 +220,9 @@ async def _truncate(client: Client, options: argparse.Namespace) -> int:
         raise ConfigError(
             "nothing lies before earliest: --before takes what is to be the first record; latest: all go"
         )
+    action = f"cut off all records of stream {options.stream} before {options.before}"
+    if (code := exit_without_consent(options, action)) is not None:
+        return code
     trim = await truncate(await stream_of(client, options.stream).context(), before)
     if options.json:
         print_json({"stream": options.stream, "trim": str(trim)})
@@ -233,6 +243,9 @@ async def _rename(client: Client, options: argparse.Namespace) -> int:
 async def _cursors(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     if options.delete is not None:
+        action = f"delete cursor {options.delete} of stream {options.stream}"
+        if (code := exit_without_consent(options, action)) is not None:
+            return code
         if not await stream.delete_cursor(options.delete):
             raise StreamNotFound(f"{options.stream} has no cursor {options.delete}")
         if options.json:
@@ -254,6 +267,11 @@ async def _cursors_of(stream: Stream) -> list[dict[str, object]]:
 
 
 async def _seal(client: Client, options: argparse.Namespace) -> int:
+    info = await stream_of(client, options.stream).info()
+    writer_text = ", fencing its writer" if info.open_segments else ""
+    action = f"seal stream {info.path} for good{writer_text}"
+    if not info.is_sealed and (code := exit_without_consent(options, action)) is not None:
+        return code
     async with stream_of(client, options.stream).writer(over_quota=True) as writer:
         last = await writer.seal()
     if options.json:
@@ -270,12 +288,34 @@ async def _seal(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _delete(client: Client, options: argparse.Namespace) -> int:
+    # All are read first: a name that is wrong deletes nothing.
+    infos = [await stream_of(client, path).info() for path in options.streams]
+    if (code := exit_without_consent(options, _deletion_of(infos), _sizes(infos))) is not None:
+        return code
     for path in options.streams:
         namespace, name = split_stream_path(path)
         await client.namespace(namespace).delete_stream(name)
     if options.json:
         print_json({"deleted": options.streams})
     return 0
+
+
+def _deletion_of(infos: Sequence[StreamInfo]) -> str:
+    named = ", ".join(
+        f"{one.path} ({format_count(one.segments, 'segment')}, {format_size(one.size_bytes)})"
+        for one in infos[:DELETIONS_SHOWN_MAX]
+    )
+    more = (
+        f" and {len(infos) - DELETIONS_SHOWN_MAX} more" if len(infos) > DELETIONS_SHOWN_MAX else ""
+    )
+    return f"delete {format_count(len(infos), 'stream')} with all data and cursors: {named}{more}"
+
+
+def _sizes(infos: Sequence[StreamInfo]) -> dict[str, object]:
+    streams = [
+        {"stream": one.path, "segments": one.segments, "bytes": one.size_bytes} for one in infos
+    ]
+    return {"streams": streams}
 
 
 _VERBS: dict[str, Verb] = {

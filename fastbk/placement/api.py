@@ -18,6 +18,7 @@ from fastbk.placement.faults import placement_faults
 from fastbk.placement.rules import Domains, domains_of, domains_of_view, rules_of, windows_of
 from fastbk.placement.search import Ring, Steps, best_arrangement
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView, Chance, PlacementConfig, Policy
+from fastbk.units import format_count
 
 __all__ = [
     "DEFAULT_LOCATION",
@@ -127,7 +128,7 @@ def _fill(
     if not indexes:
         return {}
     if len(candidates.ranked) < len(indexes):
-        return f"{len(candidates.ranked)} may be taken"
+        return f"only {len(candidates.ranked)} can be used"
     rules = rules_of(config, write_quorum)
     watched = None if len(indexes) == ensemble else frozenset(indexes)
     is_certain = True
@@ -147,11 +148,11 @@ def _fill(
         f"{rule.target} {rule.noun}s" for rule in rules.required if rule.is_enforced
     )
     how = (
-        "no choice of them has"
+        "no choice"
         if is_certain
-        else f"none was found in {config.search_steps_max} steps with"
+        else f"no choice that was tried in {config.search_steps_max} steps"
     )
-    return f"{len(candidates.ranked)} may be taken, but {how} {wanted} in every write set"
+    return f"{how} of the {len(candidates.ranked)} that can be used has {wanted} in every write set"
 
 
 def _local_choices(
@@ -182,9 +183,10 @@ def _not_enough(why: str, needed: int, candidates: Candidates) -> NotEnoughBooki
     reasons = dict(candidates.left_out)
     for one in candidates.ranked:
         state = "quarantined, " if one.view.quarantined else ""
-        reasons[one.view.bookie_id] = f"{state}may be taken; it is at {one.view.location}"
+        reasons[one.view.bookie_id] = f"{state}can be used; it is at {one.view.location}"
     total = len(reasons)
     return NotEnoughBookies(
-        f"{needed} of {total} bookies are needed and {why}: start more, or ask for less",
+        f"{format_count(needed, 'bookie')} {'is' if needed == 1 else 'are'} needed, but {why}"
+        f" ({total} are known): start more bookies, or choose a smaller ensemble",
         replicas=reasons,
     )

@@ -11,21 +11,26 @@ from pathlib import Path
 import msgspec
 
 from fastbk.errors import ConfigError, Error
+from fastbk.exit_codes import FAILED, REFUSED, UNREACHABLE
+from fastbk.model.cookie import CookieError
+from fastbk.native.ffi import FormatTooNewError
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.observe import logs
 from fastbk.server import bookie_file
 from fastbk.server.supervisor import Supervisor
+from fastbk.storage.start_rules import IdentityError
 
 ACCEPT_DATA_LOSS = (
     "start although this bookie's data is gone for good: it says of no ledger that it held that something is missing,"
     " until `fastbk bookie recover` has repaired it; without effect when nothing is missing"
 )
 
+REFUSALS = (ConfigError, IdentityError, CookieError, FormatTooNewError)
+"""What starting again does not change: only a person can."""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a bookie until SIGTERM, SIGINT or the lifeline's end; return 0, 1 (failed) or 2
-    (configuration).
-    """
+    """Run a bookie until SIGTERM, SIGINT or the lifeline's end; return the exit code of `serve`."""
     parser = argparse.ArgumentParser(prog="fastbk bookie", description="Run one bookie.")
     parser.add_argument(
         "--config", "--conf", required=True, type=Path, help="its TOML file, or a .conf of Apache's"
@@ -39,7 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
 def serve(
     path: Path, lifeline_descriptor: int | None = None, *, accept_data_loss: bool = False
 ) -> int:
-    """Run the bookie that the file at `path` describes; errors are one line on stderr.
+    """Run the bookie that the file at `path` describes; return the exit code. Errors are one line on stderr.
+
+    0: it was stopped. 1: it failed, and may be started again. 75: the metadata store does not answer, or the port or a
+    directory is still in use. 78: its file or its directories do not allow a start.
 
     `accept_data_loss`: see `fastbk.server.identity.settle`.
     """
@@ -60,7 +68,13 @@ def serve(
             except OSError:
                 pass
         logs.error("bookie.failed", reason=str(error))
-        return 2 if isinstance(error, ConfigError) else 1
+        return _exit_code_of(error)
+
+
+def _exit_code_of(error: Error | OSError) -> int:
+    if isinstance(error, REFUSALS):
+        return REFUSED
+    return UNREACHABLE if isinstance(error, Error) and error.retryable else FAILED
 
 
 if __name__ == "__main__":

@@ -155,7 +155,8 @@ def _wait(lock: DirectoryLock, deadline_s: float) -> None:
                 holder = os.pread(lock.descriptor, 32, 0).decode("ascii", "replace").strip()
                 raise StorageError(
                     f"{lock.directory} is in use by a running bookie (process {holder or 'unknown'}):"
-                    " stop that one, or give this one a directory of its own"
+                    " stop that one, or give this one a directory of its own",
+                    retryable=True,
                 ) from None
             time.sleep(_RETRY_S)
 

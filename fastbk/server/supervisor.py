@@ -124,7 +124,8 @@ class Supervisor:
             except OSError as error:
                 raise StorageError(
                     f"cannot listen on {host}:{port}: {error.strerror}: stop what has that port, or"
-                    " choose another by [bookie] listen (of fastbk dev: --port-base)"
+                    " choose another by [bookie] listen (of fastbk dev: --port-base)",
+                    retryable=True,
                 ) from error
             stack.callback(self._guard.close)
             self._bookie_id = self._config.bookie.id or f"{host}:{self._guard.port}"

@@ -84,7 +84,8 @@ def _lose(cluster: Cluster, victim: str, verb: str) -> None:
         wait_for(
             lambda: cluster.registered_by(victim) == 0, GONE_S_MAX, "the end of its registration"
         )
-        words = ("bookie", verb, victim, "--grace", "1", "--metadata", cluster.metadata_uri)
+        consent = ("--yes",) if verb == "decommission" else ()
+        words = ("bookie", verb, victim, *consent, "--grace", "1", "--metadata", cluster.metadata_uri)
         run([*FASTBK, *words], cluster.folder)
         for ledger_id in written:
             assert not _names(client, ledger_id, victim), f"{ledger_id} still names {victim}"

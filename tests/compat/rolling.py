@@ -91,7 +91,7 @@ class Move:
         self._stop(old)
         new = self._import(old)
         uri = self._cluster.metadata_uri
-        forget = ("cluster", "cookies", "--forget", bookie_id, "--even-if-named", "--metadata", uri)
+        forget = ("cluster", "cookies", "--forget", bookie_id, "--yes", "--even-if-named", "--metadata", uri)
         self._fastbk(*forget)
         cookie = old.folder / "ledgers" / "current" / "VERSION"
         self._shell("cookie_create", "--cookie-file", str(cookie), bookie_id)

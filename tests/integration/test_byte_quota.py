@@ -30,8 +30,8 @@ def test_a_stream_over_its_quota_by_the_commands(fastbk_cluster: LocalCluster) -
     assert "namespace shop/eu has" in told and "of 1,000" in told and "raise bytes_max" in told
     assert cli("stream", "read", "shop/eu/orders").count("a line of some bytes\n") == 100
     assert "of 1,000, as the janitor counted last" in cli("namespace", "info", "shop/eu")
-    cli("stream", "truncate", "shop/eu/orders", "--before", "latest")
-    sealed = cli.json("stream", "seal", "shop/eu/orders")
+    cli("stream", "truncate", "shop/eu/orders", "--before", "latest", "-y")
+    sealed = cli.json("stream", "seal", "shop/eu/orders", "-y")
     assert sealed["sealed"] is True and sealed["last_dlsn"]
     assert cli.json("stream", "info", "shop/eu/orders")["sealed"] is True
 

@@ -92,8 +92,8 @@ def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
     assert cli("namespace", "list", "-r") == "a\na/b\n"
     assert cli("namespace", "rename", "a/b", "c") == "a/c\n"
     assert cli.json("namespace", "list", "a") == {"namespaces": ["a/c"]}
-    assert "a" in cli.fails("namespace", "delete", "a")
-    cli("namespace", "delete", "a", "-r")
+    assert "a" in cli.fails("namespace", "delete", "a", "--yes")
+    cli("namespace", "delete", "a", "-r", "-y")
     assert cli("namespace", "list") == ""
 
 
@@ -131,7 +131,7 @@ def test_lines_are_appended_and_again_only_those_that_are_missing(cli: Cli) -> N
     assert ["roll_bytes", "5242880", "set", "here", "5.0", "MiB"] in [
         line.split() for line in cli("stream", "info", "lines/a").splitlines()
     ]
-    assert cli("stream", "seal", "lines/a") == "2.0.0\n"
+    assert cli("stream", "seal", "lines/a", "-y") == "2.0.0\n"
     assert "has ended" in cli.fails("stream", "append", "lines/a", stdin=b"x")
 
 
@@ -161,9 +161,9 @@ def test_streams_are_listed_renamed_and_deleted(cli: Cli) -> None:
         ["stream", "segments", "records"], ["many/a", "1", "3"], ["many/b", "0", "0"],
         ["many/below/c", "0", "0"]]  # fmt: skip
     assert cli.json("stream", "rename", "many/a", "z") == {"stream": "many/z"}
-    cli("stream", "delete", "many/z", "many/b")
+    cli("stream", "delete", "many/z", "many/b", "-y")
     assert cli.json("stream", "list", "many") == {"streams": []}
-    assert "no stream many/z" in cli.fails("stream", "delete", "many/z")
+    assert "no stream many/z" in cli.fails("stream", "delete", "many/z", "-y")
 
 
 def test_records_are_read_from_anywhere_as_text_payload_or_json(cli: Cli) -> None:
@@ -216,7 +216,7 @@ def test_tail_begins_with_the_last_and_ends_with_the_stream(cli: Cli) -> None:
     cli("stream", "append", "tail/a", stdin=b"5\n")
     assert tailing.stdout.readline() == "5\n"
     assert json.loads(cli("stream", "info", "tail/a", "--json"))["last_visible_seq"] == 4
-    cli("stream", "seal", "tail/a")
+    cli("stream", "seal", "tail/a", "-y")
     assert tailing.communicate(timeout=30)[0] == "" and tailing.returncode == 0
 
 
@@ -235,7 +235,7 @@ def test_lines_are_appended_when_they_come_not_when_the_input_ends(cli: Cli) -> 
     waiting = cli.start("stream", "append", "live/a")
     while cli.json("stream", "info", "live/a")["epoch"] != 2:
         pass
-    for process, code, said in ((waiting, 1, "fastbk: interrupted\n"), (tailing, 130, "")):
+    for process, code, said in ((waiting, 130, "fastbk: interrupted\n"), (tailing, 130, "")):
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30)[1] == said, "a tail's usual end is Ctrl-C"
         assert process.returncode == code
@@ -276,15 +276,15 @@ def test_cursors_are_listed_and_deleted(cli: Cli, cluster: LocalCluster) -> None
     assert mail.startswith("mail ")
     (found,) = cli.json("stream", "cursors", "held/a")["cursors"]  # type: ignore[misc]
     assert (found["cursor"], found["mark_seq"], found["backlog"]) == ("mail", 1, 2)
-    assert cli.json("stream", "cursors", "held/a", "--delete", "mail") == {"deleted": "mail"}
-    assert "has no cursor mail" in cli.fails("stream", "cursors", "held/a", "--delete", "mail")
+    assert cli.json("stream", "cursors", "held/a", "--delete", "mail", "-y") == {"deleted": "mail"}
+    assert "has no cursor mail" in cli.fails("stream", "cursors", "held/a", "--delete", "mail", "-y")
 
 
 def test_a_stream_is_truncated_at_a_position(cli: Cli) -> None:
     cli("namespace", "create", "cut", "--exist-ok")
     cli("stream", "append", "cut/a", "--create", stdin=b"1\n2\n3\n")
-    assert cli("stream", "truncate", "cut/a", "--before", "seq:1") == "1.0.1\n"
-    assert cli.json("stream", "truncate", "cut/a", "--before", "1.0.0")["trim"] == "1.0.1"
+    assert cli("stream", "truncate", "cut/a", "--before", "seq:1", "-y") == "1.0.1\n"
+    assert cli.json("stream", "truncate", "cut/a", "--before", "1.0.0", "-y")["trim"] == "1.0.1"
     assert cli("stream", "read", "cut/a", "--payload") == "2\n3\n"
     assert "1.0.1" in cli.fails("stream", "read", "cut/a", "--from", "1.0.0")
     assert "nothing lies before" in cli.fails(
@@ -310,7 +310,7 @@ def test_what_is_visible_is_counted_in_open_and_truncated_streams(cli: Cli) -> N
     cli("stream", "create", "seen/a")
     assert cli.json("stream", "info", "seen/a")["visible_records"] == 0
     cli("stream", "append", "seen/a", stdin=b"1\n2\n3\n")
-    cli("stream", "truncate", "seen/a", "--before", "seq:1")
+    cli("stream", "truncate", "seen/a", "--before", "seq:1", "-y")
     with cli.start("stream", "append", "seen/a") as appending:
         assert appending.stdin is not None
         appending.stdin.write("4\n")
@@ -329,12 +329,12 @@ def test_messages_name_what_is_meant_and_what_to_do(cli: Cli) -> None:
     assert "or see `fastbk stream list told`" in cli.fails("stream", "read", "told/a")
     assert "one of earliest" in cli.fails("stream", "read", "told/a", "--from", "foo", code=2)
     cli("stream", "append", "told/a", "--create", stdin=b"1\n2\n")
-    cli("stream", "seal", "told/a")
+    cli("stream", "seal", "told/a", "-y")
     assert "told/a has ended" in cli.fails("stream", "append", "told/a", stdin=b"3\n")
-    cli("stream", "truncate", "told/a", "--before", "seq:1")
+    cli("stream", "truncate", "told/a", "--before", "seq:1", "-y")
     cli("stream", "read", "told/a", "--from", "1.0.0", "--on-gap", "tell")
     assert "up to 1.0.1 were truncated" in cli.err
-    cli("stream", "delete", "told/a")
+    cli("stream", "delete", "told/a", "-y")
     assert cli.err == "", "what goes as it should is no line of a log"
 
 

@@ -31,7 +31,7 @@ def peek(zookeeper: ZooKeeperPlace) -> Iterator[KazooClient]:
 
 
 def test_the_command_deletes_the_cookie(zookeeper: ZooKeeperPlace, peek: KazooClient) -> None:
-    words = ["bookie", "decommission", GONE, "--metadata", zookeeper.uri()]
+    words = ["bookie", "decommission", GONE, "--yes", "--metadata", zookeeper.uri()]
     assert main(words) == 0
     assert peek.exists(zookeeper.path(f"cookies/{GONE}")) is None
     assert main(words) == 0  # again: there is nothing left to do

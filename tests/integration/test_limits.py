@@ -348,7 +348,7 @@ def test_nothing_listens_beyond_loopback_without_being_told(tmp_path: Path, sect
         timeout=30,
         check=False,
     )
-    assert result.returncode == 2
+    assert result.returncode == 78
     assert "reachable from other machines" in result.stderr
     assert "allow_unauthenticated_remote" in result.stderr
 

@@ -91,7 +91,7 @@ async def test_what_a_lost_bookie_held_is_copied_and_the_next_loss_is_survived()
             words: tuple[str, ...] = ("bookie", "recover", "bookie-1", "--dry-run")
             code, answer, _ = await asyncio.to_thread(fastbk_cli, uri, *words)
             assert (code, answer["ledgers"]) == (0, len(named))
-            words = ("bookie", "decommission", "bookie-1", "--rate", "50MiB")
+            words = ("bookie", "decommission", "bookie-1", "--yes", "--rate", "50MiB")
             code, answer, said = await asyncio.to_thread(fastbk_cli, uri, *words)
             assert (code, answer["done"], answer["failed"]) == (0, len(named), 0), said
             assert answer["entries_copied"] > 0

@@ -72,7 +72,7 @@ def test_the_command(store: SqliteStore, capsys: pytest.CaptureFixture[str]) -> 
     assert answer["instance_id"] == store.instance_id()
     assert [one["bookie_id"] for one in answer["bookies"]] == [B1, B2]
     assert main([*words, "--even-if-named"]) == 2
-    assert main([*words, "--forget", "b1"]) == 0
+    assert main([*words, "--forget", "b1", "--yes"]) == 0
     capsys.readouterr()
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_a_mistyped_id_that_is_freed_is_told(
 ) -> None:
     """Once more is well, too: whoever was interrupted runs it again."""
     for bookie_id, said in (("b1", ""), ("b1", "knows no b1"), ("b22", "There are b2")):
-        assert main(["bookie", "decommission", bookie_id, "--metadata", store.uri]) == 0
+        assert main(["bookie", "decommission", bookie_id, "--yes", "--metadata", store.uri]) == 0
         assert said in capsys.readouterr().err
     assert [one.bookie_id for one in known_bookies(store)] == [B2]
 

@@ -7,7 +7,7 @@ import pytest
 
 from fastbk.cli import __main__ as cli
 from fastbk.cli import dev, spark
-from fastbk.errors import ConfigError, StorageError
+from fastbk.errors import ConfigError, MetadataUnavailable, StorageError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,7 +57,8 @@ def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     [
         (ConfigError("no cluster:\n give one"), 2, "fastbk: no cluster: give one\n"),
         (StorageError("disk is gone"), 1, "fastbk: disk is gone\n"),
-        (KeyboardInterrupt(), 1, "fastbk: interrupted\n"),
+        (MetadataUnavailable("ZooKeeper is away"), 75, "fastbk: ZooKeeper is away\n"),
+        (KeyboardInterrupt(), 130, "fastbk: interrupted\n"),
     ],
 )
 def test_an_error_is_one_line_and_a_code(
@@ -109,11 +110,11 @@ def test_a_configuration_file_can_be_checked_without_a_bookie(tmp_path: Path) ->
     assert "together" in done.stdout
 
 
-def test_a_bookie_with_a_wrong_file_ends_with_code_2_and_one_line(tmp_path: Path) -> None:
+def test_a_bookie_with_a_wrong_file_ends_with_code_78_and_one_line(tmp_path: Path) -> None:
     path = tmp_path / "bookie.toml"
     path.write_text("[bookie]\nlisten = '0.0.0.0:1'\n")
     done = run("bookie", "--config", str(path))
-    assert done.returncode == 2
+    assert done.returncode == 78
     assert len(done.stderr.splitlines()) == 1
 
 

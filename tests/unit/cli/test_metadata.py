@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fastbk.cli import metadata as command
 from fastbk.cli.__main__ import main
 from fastbk.meta import open_store
 from tests.fixtures.metadata import metadata, service
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 Captured = pytest.CaptureFixture[str]
+
+
+class Terminal(io.StringIO):
+    """Standard input as a terminal at which somebody types this."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_init_makes_a_cluster_once(zookeeper: ZooKeeperPlace, capsys: Captured) -> None:
@@ -33,7 +41,7 @@ def test_init_makes_a_cluster_once(zookeeper: ZooKeeperPlace, capsys: Captured) 
             assert (shown["instance_id"], shown["layout"]) == (made["instance_id"], "hierarchical")
             assert main(["metadata", "show", "--metadata", uri]) == 0
             assert "b1:3181" in capsys.readouterr().out
-            assert main(["metadata", "format", "--force", "--metadata", uri]) == 1
+            assert main(["metadata", "format", "--yes", "--metadata", uri]) == 1
             assert "stop them first: b1:3181" in capsys.readouterr().err
 
 
@@ -45,11 +53,15 @@ def test_format_asks_and_needs_a_yes(
         store.create_ledger(7, metadata())
         # Nobody is at the terminal of a test.
         assert main(["metadata", "format", "--metadata", uri]) == 2
-        assert "--force" in capsys.readouterr().err
-        monkeypatch.setattr(command, "_agreed", lambda uri: False)
-        assert main(["metadata", "format", "--metadata", uri]) == 2
+        assert "--yes" in capsys.readouterr().err
+        assert main(["metadata", "format", "--metadata", uri, "--dry-run"]) == 0
+        assert "would forget all ledgers" in capsys.readouterr().out
+        monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
+        assert main(["metadata", "format", "--metadata", uri]) == 1
         assert store.list_ledgers() == [7]
-        assert main(["metadata", "format", "--metadata", uri, "--force", "--json"]) == 0
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+        assert main(["metadata", "format", "--metadata", uri, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["instance_id"] == store.instance_id()
         assert store.list_ledgers() == []
 

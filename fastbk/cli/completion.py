@@ -1,0 +1,41 @@
+"""`fastbk completion bash|zsh|tcsh`: print a script with which the shell completes commands, verbs and options."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+SHELLS = ("bash", "zsh", "tcsh")
+EPILOG = """\
+bash: fastbk completion bash > ~/.local/share/bash-completion/completions/fastbk
+zsh:  fastbk completion zsh > "${fpath[1]}/_fastbk"
+tcsh: fastbk completion tcsh > ~/.fastbk.completion.csh, then source that file in ~/.tcshrc
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("shell", choices=SHELLS, help="the shell that is to complete")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script."""
+    import shtab
+
+    print(shtab.complete(whole_parser(), options.shell))
+    return 0
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return one parser with all commands and their verbs; the command line itself loads only one of them."""
+    from fastbk.cli.__main__ import COMMANDS
+    from fastbk.cli.command_parser import CommandParser
+
+    parser = CommandParser(prog="fastbk")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        module = importlib.import_module(f"fastbk.cli.{name}")
+        module.add_arguments(commands.add_parser(name, help=text, description=text))
+    return parser
