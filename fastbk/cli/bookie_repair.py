@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from fastbk import exit_codes
 from fastbk.cli.confirmation import exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.progress import ProgressLine, rate_of
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from fastbk.replication.copying import RepairOptions
 
 LISTED_MAX = 20
-EXIT_PARKED = 75
-"""EX_TEMPFAIL: all that is left waits for bookies that do not answer; run it again once they are back."""
 
 
 def add_recover(parser: argparse.ArgumentParser) -> None:
@@ -176,7 +175,7 @@ def exit_code_of(progress: Progress) -> int:
     """Return 0 if all was done, 75 if what is left is parked, 1 if a ledger failed."""
     if progress.is_whole:
         return 0
-    return 1 if progress.failed_count else EXIT_PARKED
+    return exit_codes.FAILED if progress.failed_count else exit_codes.UNREACHABLE
 
 
 def say(options: argparse.Namespace, answer: dict[str, int]) -> None:
