@@ -53,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="answer /metrics and /livez there; port 0: any, the log says which (default: nowhere)",
     )
     parser.add_argument(
+        "--http-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that clients of --http call this machine by, beside localhost and its own",
+    )
+    parser.add_argument(
         "--cursor-series",
         type=int,
         default=1000,
@@ -93,14 +100,16 @@ async def _run(options: argparse.Namespace) -> int:
             counts = await janitor.pass_once(thorough=True)
             _tell(counts, as_json=options.json)
             return 1 if counts.errors else 0
-        async with _pages(janitor, options.http) as port:
+        async with _pages(janitor, options.http, options.http_host) as port:
             await _until_told(options.interval, janitor, port)
         logs.info("janitor.ended", **janitor.counts.as_dict())
     return 0
 
 
 @asynccontextmanager
-async def _pages(janitor: Janitor, address: str | None) -> AsyncGenerator[int | None, None]:
+async def _pages(
+    janitor: Janitor, address: str | None, allowed_hosts: list[str]
+) -> AsyncGenerator[int | None, None]:
     """Serve its page while the block runs; yield the port."""
     if address is None:
         yield None
@@ -110,7 +119,7 @@ async def _pages(janitor: Janitor, address: str | None) -> AsyncGenerator[int | 
 
     host, port = split_address(address, "--http")
     try:
-        server = await serve(janitor, host, port)
+        server = await serve(janitor, host, port, allowed_hosts)
     except OSError as error:
         raise ConfigError(f"--http {address}: cannot listen: {error.strerror}") from error
     try:

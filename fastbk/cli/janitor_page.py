@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response
+from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
     from fastbk.stream.cursor_gauges import CursorGauge, CursorGauges
@@ -98,20 +98,26 @@ def _lines(name: str, kind: str, text: str, value: str) -> list[str]:
     return [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}", f"{metric} {value}"]
 
 
-async def serve(janitor: Janitor, host: str, port: int) -> PageServer:
-    """Listen, and answer `/metrics` and `/livez` until it is closed. Raises OSError."""
-    server = PageServer()
+async def serve(
+    janitor: Janitor, host: str, port: int, allowed_hosts: Sequence[str] = ()
+) -> PageServer:
+    """Listen, and answer `/metrics` and `/livez` until it is closed. Raises OSError.
+
+    `allowed_hosts`: further names that clients call this machine by.
+    """
+    server = PageServer((*allowed_hosts, host))
 
     async def metrics(request: Request) -> Response:
         if request.method != "GET":
             return 405, TEXT, b"not for this path\n"
-        return 200, METRICS, text_of(janitor).encode()
+        refused = refused_lines("fastbk_janitor_http_refused", server.refused())
+        return 200, METRICS, (text_of(janitor) + "".join(f"{r}\n" for r in refused)).encode()
 
     async def alive(request: Request) -> Response:
         del request
         return 200, TEXT, b"ok\n"
 
-    server.add_page("/metrics", metrics)
-    server.add_page("/livez", alive)
+    server.add_page("/metrics", metrics, is_quick=True)
+    server.add_page("/livez", alive, is_quick=True)
     await server.open(host, port)
     return server

@@ -90,6 +90,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     listen: str = "127.0.0.1:0"
     """Address and port; port 0 takes a free one, which is logged. Empty: no HTTP."""
 
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that clients may call this server by (the `Host` of their requests), without a port. Addresses, localhost,
+    the machine's own name, `[bookie] advertised` and the name in `listen` need not be listed. Requests with another
+    name get 403: a web page could otherwise reach the bookie through a name of its own (DNS rebinding)."""
+
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section [metrics]: what /metrics shows."""

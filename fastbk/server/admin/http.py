@@ -2,10 +2,10 @@
 Loopback unless configured otherwise.
 
 It runs in the supervisor, beside the data path and never in it. Small on purpose: one answer a connection, bounds on
-everything that a peer can stretch (INV-B1). A POST must say that its body is JSON: a web page that a person has open
-cannot send that to another origin without being asked first, and nothing here answers that question. The same goes for
-PUT and DELETE, whatever their body says it is. What is to change something must not have an Origin either, which
-browsers send with it: a page can have its own name lead here, and is not of another origin then.
+everything that a peer can stretch (INV-B1; `http_slots`). A POST must say that its body is JSON: a web page that a
+person has open cannot send that to another origin without being asked first, and nothing here answers that question.
+The same goes for PUT and DELETE, whatever their body says it is. `http_sites` refuses what web pages of other sites
+send. The janitor's page is the same server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -22,6 +22,9 @@ import msgspec
 
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
+from fastbk.observe.limit_log import LimitLog
+from fastbk.server.admin.http_sites import SiteGuard
+from fastbk.server.admin.http_slots import Places
 from fastbk.server.admin.metrics import FAMILIES
 from fastbk.server.readiness import reasons_of
 
@@ -35,7 +38,12 @@ BODY_BYTES_MAX = 64 * 1024
 REQUEST_TIMEOUT_S = 5.0
 ROUTE_TIMEOUT_S = 30.0
 """For what a route does; its answer comes after at most this, or 504."""
-CONNECTIONS_MAX = 64
+REQUESTS_MAX = 256
+"""Connections whose request has not arrived completely; beyond it the oldest is closed."""
+ANSWERS_MAX = 64
+"""Connections whose answer is not read yet; beyond it the oldest is closed."""
+ROUTES_MAX = 32
+"""Requests that routes and pages work on; beyond it 503. The server's own pages are not counted."""
 
 Handler = Callable[[dict[str, Any]], Awaitable[object]]
 """Gets a GET's query or a POST's JSON object, returns what the answer's JSON is made of. A ConfigError becomes 400,
@@ -74,12 +82,23 @@ class PageServer:
 
     own_paths: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, allowed_hosts: Iterable[str] = ()) -> None:
+        """`allowed_hosts`: names that clients call this server by, beside localhost and the machine's."""
         self._routes: dict[tuple[str, str], Handler] = {}
         self._whole: dict[str, Page] = {}
+        self._quick: set[str] = set()
+        self._changing: set[str] = set()
+        self._guard = SiteGuard(allowed_hosts)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._requests, self._answers = Places(REQUESTS_MAX), Places(ANSWERS_MAX)
+        self._routes_running = 0
+        self._limits = LimitLog("http.limit_reached")
         self.port = 0
+
+    def refused(self) -> dict[str, int]:
+        """Return how often each limit closed or refused something; limits that were not reached are missing."""
+        return dict(self._limits.counts)
 
     def add_route(self, method: str, path: str, handler: Handler) -> None:
         """Have `handler` answer `method` (GET or POST) of `path`, with JSON. One a method and path."""
@@ -87,11 +106,21 @@ class PageServer:
             raise ValueError(f"{method} {path}: not GET or POST, or given to somebody already")
         self._routes[method, path] = handler
 
-    def add_page(self, path: str, page: Page) -> None:
-        """Have `page` answer whatever is asked of `path`. One a path."""
+    def add_page(
+        self, path: str, page: Page, *, is_quick: bool = False, is_changing: bool = False
+    ) -> None:
+        """Have `page` answer whatever is asked of `path`. One a path.
+
+        `is_quick`: it never waits, so it is answered however many routes run. `is_changing`: a GET of it changes
+        something, so it is refused whenever a web page may have sent it.
+        """
         if path in self._whole:
             raise ValueError(f"{path}: given to somebody already")
         self._whole[path] = page
+        if is_quick:
+            self._quick.add(path)
+        if is_changing:
+            self._changing.add(path)
 
     async def open(self, host: str, port: int) -> None:
         """Listen. Raises OSError."""
@@ -140,26 +169,79 @@ class PageServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._connections.add(task)
         try:
-            if len(self._connections) >= CONNECTIONS_MAX:
-                return
-            self._connections.add(task)
-            async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, target, refusal, body_bytes = _parsed(head, self._whole)
-                body = b"" if refusal else await reader.readexactly(body_bytes)
-                limit.reschedule(None)
-            status, kind, content = refusal or await self.answer(method, target, body)
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                writer.write(_encoded(status, kind, content, has_body=method != "HEAD"))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # it did not ask properly or does not read: nothing to say
+            method, target, refusal, body = await self._received(reader, writer)
+            status, kind, content = refusal or await self._admitted(method, target, body)
+            answer = _encoded(status, kind, content, has_body=method != "HEAD")
+            await self._sent(writer, answer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # it did not ask properly or is gone: nothing to say
         finally:
             self._connections.discard(task)
             writer.transport.abort()
+
+    async def _received(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, str, Response | None, bytes]:
+        """Return method, target, the refusal if there is one, and the body."""
+        if self._requests.enter(writer.transport):
+            self._limits.note("requests")
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                method, target, refusal, body_bytes = self._parsed(head)
+                body = b"" if refusal else await reader.readexactly(body_bytes)
+                return method, target, refusal, body
+        except TimeoutError:
+            self._limits.note("request_timeout")
+            raise
+        finally:
+            self._requests.leave(writer.transport)
+
+    async def _admitted(self, method: str, target: str, body: bytes) -> Response:
+        """Answer a request, if not too many are being answered."""
+        path = target.partition("?")[0]
+        if path in self._quick or path in self.own_paths:
+            return await self.answer(method, target, body)
+        if self._routes_running >= ROUTES_MAX:
+            self._limits.note("routes")
+            return 503, TEXT, b"too many requests are being answered: try again later\n"
+        self._routes_running += 1
+        try:
+            return await self.answer(method, target, body)
+        finally:
+            self._routes_running -= 1
+
+    async def _sent(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        """Have the peer read the answer, for as long as it may take."""
+        if self._answers.enter(writer.transport):
+            self._limits.note("answers")
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                writer.write(answer)
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except TimeoutError:
+            self._limits.note("answer_timeout")
+        finally:
+            self._answers.leave(writer.transport)
+
+    def _parsed(self, head: bytes) -> tuple[str, str, Response | None, int]:
+        """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows."""
+        method, target, headers = _head(head)
+        if headers is None:
+            return "", "", (400, TEXT, b"not HTTP/1\n"), 0
+        path = target.partition("?")[0]
+        unwanted = self._guard.refusal(headers, changes=path in self._changing)
+        if unwanted is not None:
+            self._limits.note(unwanted[0], path=path[:200], host=headers.get("host", "")[:200])
+            return method, target, (403, TEXT, unwanted[1].encode()), 0
+        if method not in _WITH_BODY:
+            return method, target, None, 0
+        refusal, size_bytes = _body(method, headers, takes_any=path in self._whole)
+        return method, target, refusal, size_bytes
 
 
 class AdminServer(PageServer):
@@ -172,9 +254,11 @@ class AdminServer(PageServer):
         life: Lifecycle,
         metrics: Metrics,
         disks: Callable[[], list[dict[str, Any]]] = list,
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
         """`disks`: how each directory's disk is, for `/readyz`."""
-        super().__init__()
+        super().__init__(allowed_hosts)
+        metrics.add_source(lambda: refused_lines("fastbk_supervisor_http_refused", self.refused()))
         self._life = life
         self._disks = disks
         self._metrics = metrics
@@ -215,6 +299,17 @@ class AdminServer(PageServer):
         return (503 if reasons else 200), JSON, msgspec.json.encode(readiness) + b"\n"
 
 
+def refused_lines(metric: str, refused: dict[str, int]) -> list[str]:
+    """Return lines for `/metrics`; a limit has a series from the first time that it was reached."""
+    if not refused:
+        return []
+    text = "HTTP requests and connections that a limit refused or closed, by limit."
+    lines = [f"# HELP {metric}_total {text}", f"# TYPE {metric}_total counter"]
+    return lines + [
+        f'{metric}_total{{limit="{limit}"}} {count}' for limit, count in sorted(refused.items())
+    ]
+
+
 _SHOWN = ("role", "pair", "directory", "state", "takes", "reason", "slow")
 _WITH_BODY = ("POST", "PUT", "DELETE")
 
@@ -253,37 +348,37 @@ def _failed(status: int, text: str) -> Response:
     return status, JSON, msgspec.json.encode({"error": text}) + b"\n"
 
 
-def _parsed(head: bytes, whole: Container[str]) -> tuple[str, str, Response | None, int]:
-    """Return method, target, the refusal if it is to be refused at once, and the size of the body that follows.
-
-    Paths in `whole` take POSTs of any type: none of their pages does anything for one.
-    """
+def _head(head: bytes) -> tuple[str, str, dict[str, str] | None]:
+    """Return method, target and headers by their lower-case names; None for what is no HTTP/1 request."""
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return "", "", (400, TEXT, b"not HTTP/1\n"), 0
-    headers = {}
+        return "", "", None
+    headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    method, target, _ = words
-    if method not in _WITH_BODY:
-        return method, target, None, 0
-    if "origin" in headers:
-        return method, target, (403, TEXT, b"not for web pages\n"), 0
-    is_whole = target.partition("?")[0] in whole
-    if (
-        method == "POST"
-        and not is_whole
-        and headers.get("content-type", "").partition(";")[0].strip().lower() != JSON
-    ):
-        return method, target, (415, TEXT, b"a POST needs Content-Type: application/json\n"), 0
+        name = name.strip().lower()
+        # Two hosts are nobody's: joined as lists are, they name no server.
+        headers[name] = f"{headers[name]}, {value.strip()}" if name in headers else value.strip()
+    return words[0], words[1], headers
+
+
+def _body(
+    method: str, headers: dict[str, str], *, takes_any: bool
+) -> tuple[Response | None, int]:
+    """Return the refusal of a request with a body, if there is one, and the body's size.
+
+    `takes_any`: POSTs of any type; no page of that kind does anything for one.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method == "POST" and not takes_any and kind != JSON:
+        return (415, TEXT, b"a POST needs Content-Type: application/json\n"), 0
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
-        return method, target, (400, TEXT, b"a body needs a Content-Length\n"), 0
+        return (400, TEXT, b"a body needs a Content-Length\n"), 0
     if len(length) > 9 or int(length) > BODY_BYTES_MAX:
-        return method, target, (413, TEXT, b"the body is too long\n"), 0
-    return method, target, None, int(length)
+        return (413, TEXT, b"the body is too long\n"), 0
+    return None, int(length)
 
 
 def _encoded(status: int, kind: str, body: bytes, *, has_body: bool) -> bytes:

@@ -30,7 +30,8 @@ async def open_admin(
     if not (listen := facts.config.http.listen):
         return None
     host, port = split_address(listen, "[http] listen")
-    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown)
+    hosts = (*facts.config.http.allowed_hosts, facts.config.bookie.advertised, host)
+    admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts)
     admin.add_route("GET", "/disks", facts.disks.answer)
     admin.add_route("GET", "/info", info)
     admin.add_route("GET", "/scrub", ScrubPage(facts.config.ledgers.all_directories).answer)

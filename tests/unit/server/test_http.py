@@ -9,6 +9,7 @@ from fastbk.server.admin import http
 from fastbk.server.admin.http import AdminServer, Request
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, State
+from tests.fixtures.wait import wait_until_async
 
 
 def made() -> tuple[AdminServer, Lifecycle]:
@@ -80,7 +81,7 @@ async def test_liveness_ends_only_with_failure() -> None:
 async def test_pages_are_served_over_a_socket() -> None:
     server, _ = made()
     await server.open("127.0.0.1", 0)
-    answer = await ask(server.port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await ask(server.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head, body = answer.split(b"\r\n\r\n", 1)
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4")
     assert f"Content-Length: {len(body)}\r\n".encode() in head
@@ -105,22 +106,83 @@ async def test_a_request_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyP
     await server.close()
 
 
-async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-B1."""
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)
+async def begun(port: int, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return a connection that has sent part of a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_the_oldest_incomplete_request_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-B1: slow requests cost only each other."""
+    monkeypatch.setattr(http, "REQUESTS_MAX", 2)
     server, _ = made()
     await server.open("127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b"GET /livez HTTP/1.1\r\n")
-    await writer.drain()
-    refused = b"x"
-    while refused:  # until the first one has reached the server
-        refused = await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n")
-    writer.write(b"\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 200")
-    writer.close()
-    await writer.wait_closed()
+    slow = [await begun(server.port, b"GET /livez HTTP/1.1\r\n") for _ in range(3)]
+    assert await slow[0][0].read() == b"", "the oldest one was closed"
     assert (await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert await slow[1][0].read() == b"", "the next one, for that request"
+    slow[2][1].write(b"\r\n")
+    assert (await slow[2][0].read()).startswith(b"HTTP/1.1 200")
+    assert server.refused() == {"requests": 2}
+    assert 'http_refused_total{limit="requests"} 2' in await metrics_of(server)
+    for _, writer in slow:
+        writer.close()
+    await server.close()
+
+
+async def metrics_of(server: AdminServer) -> str:
+    return (await server.answer("GET", "/metrics"))[2].decode()
+
+
+async def test_routes_are_bounded_and_own_pages_answer_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-B1."""
+    monkeypatch.setattr(http, "ROUTES_MAX", 1)
+    server, _ = made()
+    is_running, may_end = asyncio.Event(), asyncio.Event()
+
+    async def wait(asked: dict[str, object]) -> object:
+        is_running.set()
+        await may_end.wait()
+        return asked
+
+    server.add_route("GET", "/thing", wait)
+    await server.open("127.0.0.1", 0)
+    first = asyncio.ensure_future(ask(server.port, b"GET /thing HTTP/1.1\r\n\r\n"))
+    await is_running.wait()
+    busy = await ask(server.port, b"GET /thing HTTP/1.1\r\n\r\n")
+    assert busy.startswith(b"HTTP/1.1 503")
+    for path in (b"/livez", b"/metrics"):
+        answer = await ask(server.port, b"GET " + path + b" HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200")
+    may_end.set()
+    assert (await first).startswith(b"HTTP/1.1 200")
+    assert server.refused() == {"routes": 1}
+    await server.close()
+
+
+async def test_the_oldest_unread_answer_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-B1."""
+    monkeypatch.setattr(http, "ANSWERS_MAX", 2)
+    server, _ = made()
+
+    async def page(request: Request) -> http.Response:
+        return 200, http.TEXT, bytes(8 << 20)  # more than sockets hold
+
+    server.add_page("/large", page)
+    await server.open("127.0.0.1", 0)
+    deaf = []
+    for _ in range(3):
+        reader, writer = await begun(server.port, b"GET /large HTTP/1.1\r\n\r\n")
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        deaf.append((reader, writer))
+    await wait_until_async(lambda: server.refused() == {"answers": 1}, "the oldest to be closed")
+    assert (await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    for _, writer in deaf:
+        writer.transport.abort()
     await server.close()
 
 
