@@ -47,7 +47,13 @@ WARNING_FLAGS = [
 KIND_FLAGS = {
     "release": ["-O2", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
     "debug": ["-O0", "-DFBK_DEBUG"],
-    "asan": ["-O1", "-DFBK_DEBUG", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"],
+    "asan": [
+        "-O1",
+        "-DFBK_DEBUG",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+        "-fno-omit-frame-pointer",
+    ],
 }
 KIND_LINK_FLAGS = {"release": [], "debug": [], "asan": ["-fsanitize=address,undefined"]}
 # cffi writes the glue; its warnings are not ours.

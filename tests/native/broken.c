@@ -29,6 +29,11 @@ main(int argc, char **argv)
         free((void *)(uintptr_t)bytes);
         return result & 0;
     }
+    if (strcmp(argv[1], "undefined") == 0) {
+        volatile int32_t most = INT32_MAX;
+        volatile int32_t above = most + 1;
+        return above & 0;
+    }
     if (strcmp(argv[1], "tsan") == 0) {
         pthread_t threads[2];
         for (uint32_t i = 0; i < 2; i++)

@@ -29,7 +29,12 @@ KINDS = {
     ],
     "tsan": ["-O1", "-DFBK_DEBUG", "-fsanitize=thread"],
     # Coverage-guided: only clang has it.
-    "fuzz": ["-O1", "-DFBK_DEBUG", "-fsanitize=fuzzer-no-link,address,undefined"],
+    "fuzz": [
+        "-O1",
+        "-DFBK_DEBUG",
+        "-fsanitize=fuzzer-no-link,address,undefined",
+        "-fno-sanitize-recover=all",
+    ],
 }
 FUZZ_LINK = ["-fsanitize=fuzzer,address,undefined"]
 URING = ("-l:liburing.a",)

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from fastbk.native.build_modules import STORE_SOURCES
-from tests.native.compile import URING, build_program
+from fastbk.native.build_native import KIND_FLAGS
+from tests.native.compile import KINDS, URING, build_program
 
 SKIPPED = 77
 FUZZ_RUNS = {"fast": 20_000, "ci": 100_000, "all": 2_000_000}
@@ -297,9 +298,21 @@ def test_a_failing_program_fails(tmp_path: Path) -> None:
         run(Path("/bin/false"), [], tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["debug", "asan", "tsan"])
-def test_each_kind_of_build_catches_its_faults(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [KINDS, KIND_FLAGS], ids=["tests", "extensions"])
+def test_no_build_goes_on_after_undefined_behaviour(kinds: dict[str, list[str]]) -> None:
+    """Without this flag the sanitizer of undefined behaviour prints a line, and the program passes."""
+    checked = [flags for flags in kinds.values() if any("undefined" in flag for flag in flags)]
+    assert checked
+    for flags in checked:
+        assert "-fno-sanitize-recover=all" in flags
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [("debug", "debug"), ("asan", "asan"), ("asan", "undefined"), ("tsan", "tsan")],
+)
+def test_each_kind_of_build_catches_its_faults(kind: str, fault: str, tmp_path: Path) -> None:
     """A build without its sanitizer would pass everything: each is shown a fault that it has to report."""
     built = build_program(["broken.c"], (), kind, ("-lpthread",))
     with pytest.raises(AssertionError, match=r"exit [1-9-]"):
-        run(built, [kind], tmp_path)
+        run(built, [fault], tmp_path)
