@@ -262,7 +262,7 @@ class BlockingChannel:
             raise ProtocolError(reason)
         self.hello = hello
         if self._lane is None:
-            self._buffer.frame_size_bytes_max = max(hello.frame_size_bytes_max, 4096)
+            self._buffer.frame_size_bytes_max = hello.frame_size_bytes_max
         self.is_up = True
         self._tries = 0
         for listener in list(self.listeners):

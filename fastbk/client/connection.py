@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
                 f"the bookie refused the hello: {status_name(answer.status)} {text}".strip()
             )
         self.hello = decode_hello_reply(answer.frame)
-        self._answers.frame_size_bytes_max = max(self.hello.frame_size_bytes_max, 4096)
+        self._answers.frame_size_bytes_max = self.hello.frame_size_bytes_max
         return self.hello
 
 

@@ -34,6 +34,8 @@ LENGTH_BYTES = 4
 Untyped: TypeAlias = Any
 """An object of flatbuffers' own, which has no annotations."""
 NAME_BYTES_MAX = 128
+FRAME_SIZE_BYTES_LEAST, FRAME_SIZE_BYTES_MOST = 4096, 32 * 1024 * 1024
+"""What a bookie's hello can set the longest frame to. Bookies can be set to 31 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloReply:
-    """What a bookie answers: the version chosen, its limits (bytes, counts) and who it is."""
+    """What a bookie answers: the version chosen, its limits (bytes, counts) and who it is.
+
+    `frame_size_bytes_max` is bounded when it is received: a client allocates what a frame announces.
+    """
 
     version: int
     frame_size_bytes_max: int
@@ -169,7 +174,9 @@ def decode_reply(frame: bytes) -> tuple[int, int, Reply | None]:
         hello = _body(response, HelloReplyTable.HelloReply)
         reply = HelloReply(
             version=hello.Version(),
-            frame_size_bytes_max=hello.FrameSizeBytesMax(),
+            frame_size_bytes_max=min(
+                max(hello.FrameSizeBytesMax(), FRAME_SIZE_BYTES_LEAST), FRAME_SIZE_BYTES_MOST
+            ),
             batch_entry_count_max=hello.BatchEntryCountMax(),
             pending_requests_max=hello.PendingRequestsMax(),
             incarnation=hello.Incarnation(),

@@ -87,3 +87,21 @@ def test_an_unverified_frame_is_told_apart() -> None:
     assert not is_request(frame[:-1])
     assert not is_request(b"")
     assert not is_response(b"\0" * 12)
+
+
+@pytest.mark.parametrize(
+    ("declared", "taken"), [(0, 4096), (31 << 20, 31 << 20), (2**32 - 1, 32 << 20)]
+)
+def test_the_frame_size_of_a_hello_is_bounded(declared: int, taken: int) -> None:
+    """A client allocates what a frame announces, up to this."""
+    reply = HelloReply(
+        version=1,
+        frame_size_bytes_max=declared,
+        batch_entry_count_max=4096,
+        pending_requests_max=16384,
+        incarnation=1,
+        bookie_id="host:3181",
+        software="fastbk 0.1.0",
+    )
+    _, _, found = decode_reply(encode_reply(7, 0, reply))
+    assert isinstance(found, HelloReply) and found.frame_size_bytes_max == taken
