@@ -83,7 +83,7 @@ class AdminClient:
         where = f"http://{self.host}:{self.port}{target}"
         try:
             answer = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if status == 200:
                 raise BookieRefused(f"{where} answered something else than JSON", status) from error
             answer = {"error": data.decode("utf-8", "replace").strip()}

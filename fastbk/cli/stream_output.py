@@ -106,7 +106,7 @@ def line_of_json(raw: bytes, number: int) -> Line:
             raise ValueError("txid must be a whole number")
         headers = tuple(_header(one) for one in found.get("headers", ()))
         return Line(payload, txid, _get(found, "key"), headers)
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
         raise ConfigError(
             f"line {number}: {error}; what `fastbk stream read --json` prints can be appended"
         ) from error

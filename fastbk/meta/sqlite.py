@@ -19,6 +19,7 @@ from pathlib import Path
 from fastbk.errors import (
     MetadataConflict,
     NoSuchLedger,
+    StorageError,
 )
 from fastbk.meta.api import (
     LIST_PAGE_COUNT,
@@ -247,7 +248,7 @@ class SqliteStore:
                 "SELECT service, writable, boot_id, expires_s FROM bookies ORDER BY bookie_id"
             ).fetchall()
         return [
-            BookieRegistration(_service(json.loads(service)), bool(writable))
+            BookieRegistration(_service(service), bool(writable))
             for service, writable, boot_id, expires_s in rows
             if self._alive(boot_id, expires_s)
         ]
@@ -260,7 +261,7 @@ class SqliteStore:
             row = db.execute(
                 "SELECT identity, version FROM identities WHERE bookie_id = ?", (bookie_id,)
             ).fetchone()
-        return None if row is None else VersionedIdentity(_identity(json.loads(row[0])), row[1])
+        return None if row is None else VersionedIdentity(_identity(row[0]), row[1])
 
     def foreign_cookie(self, bookie_id: BookieId) -> bytes | None:
         """Return None: no other system's bookies are here."""
@@ -306,7 +307,7 @@ class SqliteStore:
         """Return all identities."""
         with self._file.reading() as db:
             rows = db.execute("SELECT identity FROM identities ORDER BY bookie_id").fetchall()
-        return [_identity(json.loads(row[0])) for row in rows]
+        return [_identity(row[0]) for row in rows]
 
     # --- watches -----------------------------------------------------------------------------------------------
 
@@ -352,13 +353,24 @@ def _identity_conflict(bookie_id: BookieId) -> MetadataConflict:
     )
 
 
-def _service(record: dict[str, object]) -> BookieService:
-    fields = dict(record)
-    endpoints = tuple(Endpoint(**one) for one in fields.pop("endpoints"))  # type: ignore[attr-defined]
-    return BookieService(**fields, endpoints=endpoints)  # type: ignore[arg-type]
+def _service(text: str) -> BookieService:
+    """Raises StorageError."""
+    try:
+        fields = json.loads(text)
+        endpoints = tuple(Endpoint(**one) for one in fields.pop("endpoints"))
+        return BookieService(**fields, endpoints=endpoints)
+    except _DAMAGED as error:
+        raise StorageError(f"a bookie's registration in sqlite is damaged: {error!r}") from error
 
 
-def _identity(record: dict[str, object]) -> BookieIdentity:
-    fields = dict(record)
-    directories = tuple(DirectoryIdentity(**one) for one in fields.pop("directories"))  # type: ignore[attr-defined]
-    return BookieIdentity(**fields, directories=directories)  # type: ignore[arg-type]
+def _identity(text: str) -> BookieIdentity:
+    """Raises StorageError."""
+    try:
+        fields = json.loads(text)
+        directories = tuple(DirectoryIdentity(**one) for one in fields.pop("directories"))
+        return BookieIdentity(**fields, directories=directories)
+    except _DAMAGED as error:
+        raise StorageError(f"a bookie's identity in sqlite is damaged: {error!r}") from error
+
+
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)

@@ -115,7 +115,7 @@ def parse_identity(raw: bytes) -> BookieIdentity:
             tuple(DirectoryIdentity(**one) for one in record["directories"]),
             int(record.get("starts", 0)),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"a bookie's identity in ZooKeeper is damaged: {error}") from error
 
 

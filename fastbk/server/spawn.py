@@ -19,6 +19,7 @@ import msgspec
 
 import fastbk
 from fastbk.native.segment import create_segment, reopen_read_only, ring_bell
+from fastbk.observe import logs
 from fastbk.server import pairs, topology
 from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
 
@@ -82,7 +83,10 @@ class ChildProcess:
         return True
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message, None when there is none. Raises EOFError at the socket's end."""
+        """Return the next message, None when there is none. Raises EOFError at the socket's end.
+
+        A child that sends anything but a JSON object is killed: it is damaged, or no longer ours.
+        """
         try:
             data = self.control.recv(MESSAGE_BYTES_MAX)
         except BlockingIOError:
@@ -91,7 +95,12 @@ class ChildProcess:
             raise EOFError from error
         if not data:
             raise EOFError
-        message: dict[str, Any] = msgspec.json.decode(data, type=dict)
+        try:
+            message: dict[str, Any] = msgspec.json.decode(data, type=dict)
+        except (msgspec.DecodeError, RecursionError) as error:
+            logs.error("supervisor.bad_message", process=str(self.process), reason=str(error))
+            self.kill()
+            raise EOFError from error
         return message
 
     def kill(self) -> None:

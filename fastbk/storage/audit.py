@@ -67,6 +67,6 @@ class AuditLog:
         for line in raw.split(b"\n"):
             try:
                 events.append(msgspec.json.decode(line, type=dict[str, object]))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 continue
         return events

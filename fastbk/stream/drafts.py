@@ -214,5 +214,5 @@ def _encode(state: _State) -> bytes:
 def _decode(path: str, raw: bytes) -> _State:
     try:
         return msgspec.json.decode(raw, type=_State)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StorageError(f"record {path} is no draft: {error}") from error

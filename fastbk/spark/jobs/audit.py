@@ -105,7 +105,7 @@ class AuditProgress:
             bookies = {name: BookieAudited(**one) for name, one in found.pop("bookies").items()}
             audited = Audited(**found, bookies=bookies)
             done = cls(audited, said["ledger_id"], said["last"], said["slices"], said["wanted"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{path} is no progress file of an audit: {error!r}") from error
         if done.wanted != wanted:
             raise ConfigError(

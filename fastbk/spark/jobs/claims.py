@@ -194,7 +194,7 @@ class Owner:
         """Return who wrote this; somebody unknown where it was not written whole."""
         try:
             return cls(**json.loads(text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return cls("somebody", "", 0, "", "a time that is not known")
 
     def text(self) -> str:

@@ -106,7 +106,7 @@ class Group:
             said = json.loads(text)
             files = tuple(Found(**one) for one in said.pop("files"))
             return cls(**said, files=files)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{name} is no manifest of an ingest: {error!r}") from error
 
 

@@ -1,0 +1,81 @@
+"""JSON that is nested very deeply: whoever stores or sends it gets a clear error, and ends nobody."""
+
+from __future__ import annotations
+
+import select
+import signal
+import sqlite3
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastbk.cli.stream_output import line_of_json
+from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.meta.sqlite import SqliteStore
+from fastbk.meta.zookeeper_bytes import parse_identity
+from fastbk.model.ids import BookieId
+from fastbk.native.disk import Disk
+from fastbk.server import topology
+from fastbk.server.spawn import ChildProcess
+from fastbk.storage.audit import AUDIT_NAME, AuditLog
+from fastbk.stream.chain_codec import VERSION, get_chain
+from fastbk.stream.tree_records import UsageRecord, get
+
+DEEP = b"[" * 50_000 + b"]" * 50_000
+INSIDE = b'{"bookie_id": "b", "incarnation": 1, "directories": %s}' % DEEP
+UNKNOWN_FIELD = b'{"unknown": %s}' % DEEP
+DEEP_CHAIN = b"FBKC" + bytes([VERSION]) + zlib.compress(b"\x91" * 50_000 + b"\x90")
+
+
+@pytest.mark.parametrize(
+    ("parse", "raw", "error"),
+    [
+        (parse_identity, INSIDE, StorageError),
+        (lambda raw: get(UsageRecord, raw, "p"), UNKNOWN_FIELD, StorageError),
+        (lambda raw: line_of_json(raw, 1), UNKNOWN_FIELD, ConfigError),
+        (get_chain, DEEP_CHAIN, StorageError),
+    ],
+)
+def test_it_is_a_clear_error(
+    parse: Callable[[bytes], object], raw: bytes, error: type[Error]
+) -> None:
+    with pytest.raises(error):
+        parse(raw)
+
+
+def test_an_identity_in_sqlite_that_makes_no_sense_is_named_so(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    store = SqliteStore(str(path))
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO identities VALUES ('b', 0, ?)", (INSIDE.decode(),))
+    with pytest.raises(StorageError, match="identity in sqlite is damaged"):
+        store.read_identity(BookieId("b"))
+    with pytest.raises(StorageError, match="identity in sqlite is damaged"):
+        store.list_identities()
+    store.close()
+
+
+def test_the_audit_log_passes_over_such_a_line(tmp_path: Path) -> None:
+    (tmp_path / AUDIT_NAME).write_bytes(UNKNOWN_FIELD + b'\n{"event": "x"}\n')
+    disk = Disk(str(tmp_path), "plain")
+    assert AuditLog(disk, str(tmp_path)).read() == [{"event": "x"}]
+
+
+@pytest.mark.parametrize("text", ["'[' * 30_000", "'no JSON'"])
+def test_a_child_that_sends_it_is_killed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = f"import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.send(({text}).encode()); s.recv(9)"
+    monkeypatch.setattr(
+        "fastbk.server.spawn.command", lambda _, end: [sys.executable, "-c", program, end]
+    )
+    child = ChildProcess(topology.Process("gc"), {})
+    try:
+        select.select([child.control], [], [], 30)
+        with pytest.raises(EOFError):
+            child.receive()
+        assert child.wait() == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.close()
