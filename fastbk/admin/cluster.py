@@ -27,7 +27,8 @@ class BookieState:
     """One bookie as the cluster sees it.
 
     Attributes:
-        state: "up", "read-only", "silent" (registered, does not answer) or "down" (known, not registered).
+        state: "up", "read-only", "frozen" (one of its processes stands still), "silent" (registered, does not answer)
+            or "down" (known, not registered).
         address: host and port, "" when it is not registered.
         reason: why it takes no adds or does not answer.
         info: its own figures, if it answered.
@@ -77,6 +78,8 @@ async def _asked(client: Client, found: BookieRegistration, timeout_s: float) ->
         info = await bookie_info(client.pool, service.bookie_id, timeout_s)
     except Error as error:
         return BookieState(service.bookie_id, "silent", reason=str(error), **common)  # type: ignore[arg-type]
+    if info.frozen:
+        return BookieState(service.bookie_id, "frozen", reason=info.frozen, info=info, **common)  # type: ignore[arg-type]
     is_up = found.writable and info.writable
     return BookieState(
         service.bookie_id,

@@ -69,7 +69,7 @@ async def _states(options: argparse.Namespace) -> list[BookieState]:
 
 async def _status(options: argparse.Namespace) -> int:
     states = await _states(options)
-    counts = {name: 0 for name in ("up", "read-only", "silent", "down")}
+    counts = {name: 0 for name in ("up", "read-only", "frozen", "silent", "down")}
     for one in states:
         counts[one.state] += 1
     total = sum(one.info.disk_total_bytes for one in states if one.info)

@@ -16,6 +16,8 @@ from fastbk.server.gc_messages import KINDS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+BEAT_INTERVAL_S = 1.0
+"""Between two heartbeats while gc waits."""
 STATUS_INTERVAL_S = 0.5
 """Between two tellings of how things stand, at least."""
 
@@ -61,6 +63,7 @@ class Control:
         kind: what is under way, as one of KINDS; empty when nothing that a suspension cuts off is.
         doing: the same for people.
         status: how things stand; told in pauses, too.
+        beat: beats this process's heartbeat.
     """
 
     line: Line
@@ -70,12 +73,21 @@ class Control:
     kind: str = ""
     doing: str = ""
     status: Callable[[], dict[str, Any]] | None = None
+    beat: Callable[[], None] = lambda: None
     _told: dict[str, Any] = field(default_factory=dict)
     _told_s: float = 0.0
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a message, at most so long. Raises Draining."""
-        message = self.line.receive(max(0.0, timeout_s))
+        left_s = max(0.0, timeout_s)
+        message = None
+        while message is None:
+            self.beat()
+            part_s = min(left_s, BEAT_INTERVAL_S)
+            message = self.line.receive(part_s)
+            left_s -= part_s
+            if left_s <= 0:
+                break
         if message is not None:
             self._take(message)
 

@@ -96,8 +96,9 @@ def open_metadata(control: Control, uri: str) -> MetadataStore:
 def main(child: Child) -> None:
     """Gc's life after `configure`."""
     config = msgspec.convert(child.config, GcConfig)
-    report = Report(Stats(Segment(child.fds["segment"], "gc", is_writable=True)))
-    control = Control(child, report.suspended)
+    stats = Stats(Segment(child.fds["segment"], "gc", is_writable=True))
+    report = Report(stats)
+    control = Control(child, report.suspended, beat=stats.beat)
     child.send({"type": "ready"})
     session_log.enable()
     try:

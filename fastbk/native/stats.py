@@ -13,11 +13,17 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check
 
 if TYPE_CHECKING:
+    from fastbk.native.index import Index
     from fastbk.native.segment import Segment
 
 COUNTERS_MAX = lib.FBK_COUNTERS_MAX
 HISTOGRAMS_MAX = lib.FBK_HISTOGRAMS_MAX
 BUCKET_COUNT = lib.FBK_HISTOGRAM_BUCKETS
+
+HEARTBEATS_MAX = lib.FBK_HEARTBEATS_MAX
+BEAT_LOOP = lib.FBK_BEAT_LOOP
+BEAT_FLUSH = lib.FBK_BEAT_FLUSH
+BEAT_BACKGROUND = lib.FBK_BEAT_BACKGROUND
 
 SLOTS: dict[str, int] = {
     name: int(getattr(lib, name)) for name in dir(lib) if name.startswith(("FBK_C_", "FBK_H_"))
@@ -28,6 +34,11 @@ SLOTS: dict[str, int] = {
 def bucket_from(bucket: int) -> int:
     """Return the lowest value that falls into `bucket`; one bucket is at most 12.5 % wide."""
     return lib.fbk_python_bucket_from(bucket)
+
+
+def beat_index(index: Index, word: int) -> None:
+    """Beat a heartbeat word of the index's process; each word has one thread."""
+    lib.fbk_index_beat(index.handle, word)
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Stats:
         self.segment = segment
         self._counters = ffi.new("uint64_t[]", COUNTERS_MAX)
         self._histogram = ffi.new("struct fbk_histogram_copy *")
+        self._beats = ffi.new("uint64_t[]", HEARTBEATS_MAX)
 
     def counters(self) -> list[int]:
         """Return all counters and gauges, by slot."""
@@ -87,6 +99,20 @@ class Stats:
         )
         check(result, f"read histogram {slot}")
         return Histogram(copy.count, copy.sum, copy.max, ffi.unpack(copy.buckets, BUCKET_COUNT))
+
+    def heartbeats(self) -> list[int]:
+        """Return the heartbeat words, by BEAT_LOOP and so on."""
+        result = lib.fbk_python_heartbeats(
+            self.segment.pointer, self.segment.role_number, self._beats
+        )
+        check(result, "read heartbeats")
+        beats: list[int] = ffi.unpack(self._beats, HEARTBEATS_MAX)
+        return beats
+
+    def beat(self, word: int = BEAT_LOOP) -> None:
+        """Beat a heartbeat word. For the segment's owner only, and one thread a word."""
+        segment = self._owned()
+        check(lib.fbk_python_beat(segment.pointer, segment.role_number, word), "beat")
 
     def count(self, slot: int, amount: int = 1) -> None:
         """Add to a counter. For the segment's owner only."""

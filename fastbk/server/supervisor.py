@@ -41,6 +41,7 @@ from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
 from fastbk.server.spawn import Boot, PortGuard
 from fastbk.server.unclean import end_life
 from fastbk.server.watch import Watch
+from fastbk.server.watchdog_desk import WatchdogDesk
 
 if TYPE_CHECKING:
     import socket
@@ -84,7 +85,9 @@ class Supervisor:
         self._disks = DiskBoard(self._life)
         self._gc = GcDesk()
         self._read_only = ReadOnlyDesk(config)
+        self._watchdog = WatchdogDesk(self._life)
         self._metrics.add_source(self._disks.metric_lines)
+        self._metrics.add_source(self._watchdog.watchdog.metric_lines)
         self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
@@ -247,7 +250,7 @@ class Supervisor:
             state = State.READ_ONLY if refuses else State.WRITABLE
             self._life.go(state, refuses or "serving", time.monotonic())
             self._say_ready(sequence, replayed, time.monotonic() - began_s)
-            await self._serve(sequence)
+            await self._serve(sequence, boot)
         finally:
             self._digests.detach()
             self._gc.detach()
@@ -283,14 +286,16 @@ class Supervisor:
             }
         )
 
-    async def _serve(self, sequence: Sequence) -> None:
+    async def _serve(self, sequence: Sequence, boot: Boot) -> None:
         """Serve until asked to stop, then drain. Raises ChildDied."""
-        follower = asyncio.create_task(self._follow_disks())
+        beside = [self._follow_disks(), self._watchdog.run(boot)]
+        tasks = [asyncio.create_task(one) for one in beside]
         try:
             stop = await sequence.serve()
         finally:
-            follower.cancel()
-            await asyncio.gather(follower, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if stop.reason == DISK_IS_BACK and self._stop_reason is None:
             self._life.go(State.STARTING, stop.reason, time.monotonic())
             self._membership.mark_not_writable()

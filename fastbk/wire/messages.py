@@ -66,7 +66,9 @@ class HelloReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfoReply:
-    """A bookie's own figures. `reason`: why it takes no normal adds, empty when it does."""
+    """A bookie's own figures. `reason`: why it takes no normal adds, empty when it does. `frozen`: which of its
+    processes stand still.
+    """
 
     software: str
     bookie_id: str
@@ -76,6 +78,7 @@ class InfoReply:
     disk_total_bytes: int = 0
     disk_free_bytes: int = 0
     uptime_ms: int = 0
+    frozen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +197,7 @@ def decode_reply(frame: bytes) -> tuple[int, int, Reply | None]:
             disk_total_bytes=info.DiskTotalBytes(),
             disk_free_bytes=info.DiskFreeBytes(),
             uptime_ms=info.UptimeMs(),
+            frozen=_text(info.Frozen()),
         )
     elif kind == ResponseBody.ErrorReply:
         error = _body(response, ErrorTable.ErrorReply)
@@ -248,6 +252,7 @@ def _info_reply(builder: Untyped, reply: InfoReply) -> int:
     software = builder.CreateString(reply.software)
     bookie_id = builder.CreateString(reply.bookie_id)
     reason = builder.CreateString(reply.reason)
+    frozen = builder.CreateString(reply.frozen) if reply.frozen else 0
     InfoReplyTable.Start(builder)
     InfoReplyTable.AddSoftware(builder, software)
     InfoReplyTable.AddBookieId(builder, bookie_id)
@@ -257,6 +262,8 @@ def _info_reply(builder: Untyped, reply: InfoReply) -> int:
     InfoReplyTable.AddDiskTotalBytes(builder, reply.disk_total_bytes)
     InfoReplyTable.AddDiskFreeBytes(builder, reply.disk_free_bytes)
     InfoReplyTable.AddUptimeMs(builder, reply.uptime_ms)
+    if frozen:
+        InfoReplyTable.AddFrozen(builder, frozen)
     return int(InfoReplyTable.End(builder))
 
 

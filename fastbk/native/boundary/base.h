@@ -15,6 +15,12 @@ uint32_t fbk_python_shard_of(int64_t ledger_id);
 #define FBK_HISTOGRAMS_MAX 10
 #define FBK_HISTOGRAM_BUCKETS 512
 
+/* Heartbeats in a segment's stats, one word each. */
+#define FBK_HEARTBEATS_MAX 4
+#define FBK_BEAT_LOOP 0       /* of every process */
+#define FBK_BEAT_FLUSH 1      /* of the index: odd while its flush thread has a job */
+#define FBK_BEAT_BACKGROUND 2 /* of the index: odd while its background thread has a slice */
+
 /* Returns a descriptor (sealed, close-on-exec) or -errno. Sizes: powers of two, at least 4096. */
 int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
                            uint32_t ring_count, uint32_t ring_repeat);
@@ -46,6 +52,10 @@ int32_t fbk_python_histogram(const void *segment, uint32_t role, uint32_t histog
 int32_t fbk_python_count(void *segment, uint32_t role, uint32_t counter, uint64_t amount);
 int32_t fbk_python_gauge(void *segment, uint32_t role, uint32_t counter, uint64_t value);
 int32_t fbk_python_observe(void *segment, uint32_t role, uint32_t histogram, uint64_t value);
+/* For the thread that owns the word. */
+int32_t fbk_python_beat(void *segment, uint32_t role, uint32_t word);
+/* Copies of all FBK_HEARTBEATS_MAX words. */
+int32_t fbk_python_heartbeats(const void *segment, uint32_t role, uint64_t *beats);
 /* The lowest value of a histogram's bucket. */
 uint64_t fbk_python_bucket_from(uint32_t bucket);
 

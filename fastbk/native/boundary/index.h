@@ -60,6 +60,8 @@ struct fbk_index_status {
     uint32_t flushing;
     uint32_t limbo;
 };
+/* For the thread that owns the heartbeat `word`. */
+void fbk_index_beat(struct fbk_index *index, uint32_t word);
 void fbk_index_get_status(const struct fbk_index *index, struct fbk_index_status *status);
 
 /* ---- flushing.  Seal swaps the caches; -EBUSY while the last sealed one is not flushed. */

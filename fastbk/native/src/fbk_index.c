@@ -373,6 +373,12 @@ fbk_index_set_mark(struct fbk_index *index, uint64_t mark_sequence, uint32_t lim
 /* ------------------------------------------------------------------ what Python sees and sets */
 
 void
+fbk_index_beat(struct fbk_index *index, uint32_t word)
+{
+    fbk_beat(&index->segment->stats, word);
+}
+
+void
 fbk_index_get_status(const struct fbk_index *index, struct fbk_index_status *status)
 {
     *status = (struct fbk_index_status){

@@ -181,6 +181,7 @@ fbk_index_step(struct fbk_index *index, int32_t timeout_ms)
     uint64_t end_ns = fbk_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
     uint64_t through = 0;
     int32_t reasons = 0;
+    fbk_beat(&index->segment->stats, FBK_BEAT_LOOP);
     for (;;) {
         uint64_t order = index->order;
         int32_t more = work(index, &through);

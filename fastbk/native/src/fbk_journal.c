@@ -326,6 +326,7 @@ fbk_journal_step(struct fbk_journal *journal, int32_t timeout_ms)
 {
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : fbk_now_ns() + (uint64_t)timeout_ms * 1000000u;
     int32_t so_far = 0;
+    fbk_beat(&journal->segment->stats, FBK_BEAT_LOOP);
     for (;;) {
         if (journal->poison)
             return FBK_E_POISONED;

@@ -14,7 +14,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 5u
+#define FBK_LAYOUT_VERSION 6u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -122,9 +122,15 @@ struct fbk_histogram { /* log-linear: 8 buckets an octave; fbk_stats.h */
     uint64_t reserved;
     _Atomic uint64_t buckets[FBK_HISTOGRAM_BUCKETS];
 };
+/* Each word is written by one thread, and read by the supervisor's watchdog (fastbk/server/watchdog.py).  A loop adds 1 in
+ * each of its turns.  A thread that works off jobs adds 1 when it begins one and 1 when it ends it: odd while it works. */
+struct fbk_heartbeat {
+    _Alignas(64) _Atomic uint64_t beats;
+};
 struct fbk_stats { /* names: fastbk/observe/names.py */
     _Atomic uint64_t counters[FBK_COUNTERS_MAX];
     struct fbk_histogram histograms[FBK_HISTOGRAMS_MAX];
+    struct fbk_heartbeat heartbeats[FBK_HEARTBEATS_MAX]; /* by FBK_BEAT_... */
 };
 
 struct fbk_segment_header {

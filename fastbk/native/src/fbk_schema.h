@@ -118,6 +118,7 @@
 #define FBK_INFO_REPLY_DISK_TOTAL_BYTES 14
 #define FBK_INFO_REPLY_DISK_FREE_BYTES 16
 #define FBK_INFO_REPLY_UPTIME_MS 18
+#define FBK_INFO_REPLY_FROZEN 20
 #define FBK_ERROR_REPLY_MESSAGE 4
 #define FBK_ERROR_REPLY_VERSION_MIN 6
 #define FBK_ERROR_REPLY_VERSION_MAX 8
@@ -250,6 +251,7 @@ static const struct fbk_schema_field fbk_fields_of_InfoReply[] = {
     {14, FBK_FIELD_INLINE, 0, 8, 8},
     {16, FBK_FIELD_INLINE, 0, 8, 8},
     {18, FBK_FIELD_INLINE, 0, 8, 8},
+    {20, FBK_FIELD_STRING, 0, 1, 0},
 };
 static const struct fbk_schema_field fbk_fields_of_ErrorReply[] = {
     {4, FBK_FIELD_STRING, 0, 1, 0},
@@ -280,7 +282,7 @@ static const struct fbk_schema_table fbk_schema_tables[] = {
     {fbk_fields_of_ReadBatchReply, 4}, /* ReadBatchReply */
     {fbk_fields_of_ReadLacReply, 5}, /* ReadLacReply */
     {fbk_fields_of_ListEntriesReply, 2}, /* ListEntriesReply */
-    {fbk_fields_of_InfoReply, 8}, /* InfoReply */
+    {fbk_fields_of_InfoReply, 9}, /* InfoReply */
     {fbk_fields_of_ErrorReply, 3}, /* ErrorReply */
     {fbk_fields_of_Response, 4}, /* Response */
 };

@@ -76,6 +76,27 @@ fbk_python_observe(void *segment, uint32_t role, uint32_t histogram, uint64_t va
     return 0;
 }
 
+int32_t
+fbk_python_beat(void *segment, uint32_t role, uint32_t word)
+{
+    struct fbk_stats *stats = fbk_segment_stats(segment, role);
+    if (stats == NULL || word >= FBK_HEARTBEATS_MAX)
+        return -EINVAL;
+    fbk_beat(stats, word);
+    return 0;
+}
+
+int32_t
+fbk_python_heartbeats(const void *segment, uint32_t role, uint64_t *beats)
+{
+    const struct fbk_stats *stats = stats_to_read(segment, role);
+    if (stats == NULL)
+        return -EINVAL;
+    for (uint32_t word = 0; word < FBK_HEARTBEATS_MAX; word++)
+        beats[word] = atomic_load_explicit(&stats->heartbeats[word].beats, memory_order_relaxed);
+    return 0;
+}
+
 uint64_t
 fbk_python_bucket_from(uint32_t bucket)
 {

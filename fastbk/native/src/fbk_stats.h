@@ -14,6 +14,14 @@ fbk_count(struct fbk_stats *stats, uint32_t counter, uint64_t amount)
 }
 
 static inline void
+fbk_beat(struct fbk_stats *stats, uint32_t word)
+{
+    FBK_DEBUG_ASSERT(word < FBK_HEARTBEATS_MAX);
+    _Atomic uint64_t *beats = &stats->heartbeats[word].beats;
+    atomic_store_explicit(beats, atomic_load_explicit(beats, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+static inline void
 fbk_gauge(struct fbk_stats *stats, uint32_t counter, uint64_t value)
 {
     atomic_store_explicit(&stats->counters[counter], value, memory_order_relaxed);

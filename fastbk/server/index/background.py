@@ -120,6 +120,8 @@ class Background:
         self._change = threading.Condition()
         self._is_stopping = False
         self._turns = 0
+        self.beat: Callable[[], None] = lambda: None
+        """Called before and after each slice, in the thread."""
         self._thread = threading.Thread(target=self._run, name="background", daemon=True)
         self._thread.start()
 
@@ -158,12 +160,16 @@ class Background:
         lower_thread()
         while (task := self._next()) is not None:
             result: object = task
+            beat = self.beat
+            beat()
             try:
                 if not task.slice(self._store):
                     continue
             except Exception as error:  # noqa: BLE001 - handed to the main loop, which decides
                 task.plan.abandon()
                 result = TaskFailed(task, error)
+            finally:
+                beat()
             with self._change:
                 self._tasks.remove(task)
             self._post(task.name, result)

@@ -43,6 +43,8 @@ class FlushThread:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when a result waits."""
+        self.beat: Callable[[], None] = lambda: None
+        """Called before and after each job, in the thread."""
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], object]] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
@@ -78,10 +80,13 @@ class FlushThread:
         while (item := self._jobs.get()) is not None:
             name, job = item
             result: object
+            beat = self.beat
+            beat()
             try:
                 result = job()
             except BaseException as error:  # noqa: BLE001 - handed to the main loop, which decides
                 result = error
+            beat()
             self.post(name, result)
 
 

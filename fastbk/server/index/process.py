@@ -12,12 +12,14 @@ import os
 import secrets
 import threading
 import time
+from functools import partial
 
 import msgspec
 
 from fastbk.native.disk import Disk
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
 from fastbk.native.kill_points import kill_point
+from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, beat_index
 from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
@@ -154,6 +156,8 @@ class Parts:
         )
         self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
         self.background = Background(self.store, self.jobs.post)
+        self.jobs.beat = partial(beat_index, self.index, BEAT_FLUSH)
+        self.background.beat = partial(beat_index, self.index, BEAT_BACKGROUND)
         self.flusher = Flusher(
             self.index,
             self.store,

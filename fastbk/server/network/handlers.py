@@ -50,6 +50,8 @@ class Handlers:
         self._config = config
         self._worker = worker
         self._started_ns = time.monotonic_ns()
+        self.frozen = ""
+        """Which processes of this bookie stand still, by the supervisor's watchdog."""
 
     def answer(self, frame: bytes) -> Answer:
         """Return the answer to a verified cold request."""
@@ -106,6 +108,7 @@ class Handlers:
             disk_total_bytes=total_bytes,
             disk_free_bytes=free_bytes,
             uptime_ms=(time.monotonic_ns() - self._started_ns) // 1_000_000,
+            frozen=self.frozen,
         )
 
     def _why_read_only(self) -> str:

@@ -77,6 +77,8 @@ async def until_drain(child: Child, network: Network) -> None:
                     told.set_result(None)
                 elif kind == "digests_known":
                     network.digests.known(message)
+                elif kind == "frozen":
+                    network.handlers.frozen = str(message.get("reason", ""))
                 message = child.receive()
         except SupervisorGone as error:
             network.fail(error)

@@ -80,7 +80,14 @@ class InfoReply(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-def InfoReplyStart(builder): builder.StartObject(8)
+    # InfoReply
+    def Frozen(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(20))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
+def InfoReplyStart(builder): builder.StartObject(9)
 def Start(builder):
     return InfoReplyStart(builder)
 def InfoReplyAddSoftware(builder, software): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(software), 0)
@@ -107,6 +114,9 @@ def AddDiskFreeBytes(builder, diskFreeBytes):
 def InfoReplyAddUptimeMs(builder, uptimeMs): builder.PrependUint64Slot(7, uptimeMs, 0)
 def AddUptimeMs(builder, uptimeMs):
     return InfoReplyAddUptimeMs(builder, uptimeMs)
+def InfoReplyAddFrozen(builder, frozen): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(frozen), 0)
+def AddFrozen(builder, frozen):
+    return InfoReplyAddFrozen(builder, frozen)
 def InfoReplyEnd(builder): return builder.EndObject()
 def End(builder):
     return InfoReplyEnd(builder)

@@ -62,6 +62,7 @@ def test_info_there_and_back() -> None:
         InfoReply(
             software="s", bookie_id="b", incarnation=1, writable=True, disk_total_bytes=2**60
         ),
+        InfoReply(software="s", bookie_id="b", incarnation=1, writable=True, frozen="journal"),
         ErrorReply(message="why", version_min=1, version_max=2),
     ],
 )
