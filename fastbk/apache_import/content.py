@@ -136,7 +136,7 @@ class Content:
                     # A log is only closed when it is full: the newest one of each directory, at least, is not.
                     self.counts.note(damage, is_expected=damage.is_tail)
 
-                records = read_entry_log(source, self._known.is_whole, on_log)
+                records = read_entry_log(source, self._known, on_log)
                 for record in self._of(source, records):
                     if indexes.counts_in_log(index, record[0], record[1], number | record[3]):
                         yield record
@@ -150,7 +150,7 @@ class Content:
                 def on_journal(damage: Damage, is_newest: bool = is_newest) -> None:
                     self.counts.note(damage, is_expected=damage.is_tail and is_newest)
 
-                records = read_journal(source, part.from_bytes, self._known.is_whole, on_journal)
+                records = read_journal(source, part.from_bytes, self._known, on_journal)
                 for record in self._of(source, records):
                     self.counts.journal_entries += 1
                     indexes.saw(record[0], record[1])

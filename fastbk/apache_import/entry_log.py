@@ -18,8 +18,8 @@ from fastbk.apache_import.records import (
     LENGTH,
     RECORD_BYTES_MAX,
     Damage,
+    Resync,
     is_empty_from,
-    pass_over,
 )
 from fastbk.errors import StorageError
 
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 4096
 _FILLER = b"\xf0"
 
 
-def read_entry_log(source: Source, is_whole: Check, report: Report) -> Iterator[Record]:
+def read_entry_log(source: Source, check: Check, report: Report) -> Iterator[Record]:
     """Yield the entries of an entry log in the order in which they were written.
 
     Entries are not checked, but for those that come first behind damage: reading goes on there with one that is
@@ -46,7 +46,7 @@ def read_entry_log(source: Source, is_whole: Check, report: Report) -> Iterator[
 
     Args:
         source: the file.
-        is_whole: whether bytes are an entry of a ledger.
+        check: whether bytes are an entry of a ledger.
         report: told of damage; at the end of a log that was not closed it is what a crash leaves.
 
     Raises StorageError: a format that is not known.
@@ -64,6 +64,7 @@ def read_entry_log(source: Source, is_whole: Check, report: Report) -> Iterator[
                 source.path, 0, min(HEADER_BYTES, source.size_bytes), "no header of an entry log"
             )
         )
+    resync = Resync(source, check, report)
     at, before = HEADER_BYTES, -1
     while (head := source.read(at, LENGTH.size)) and len(head) == LENGTH.size:
         (size_bytes,) = LENGTH.unpack(head)
@@ -88,7 +89,7 @@ def read_entry_log(source: Source, is_whole: Check, report: Report) -> Iterator[
                 before, at = at, body_at + size_bytes
                 continue
             reason = f"a record of ledger {ledger_id}"
-        at, before = pass_over(source, at, before, reason, is_whole, report), -1
+        at, before = resync.pass_over(at, before, reason), -1
 
 
 def _is_filled(source: Source, at: int) -> bool:

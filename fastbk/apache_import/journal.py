@@ -17,8 +17,8 @@ from fastbk.apache_import.records import (
     LENGTH,
     RECORD_BYTES_MAX,
     Damage,
+    Resync,
     is_empty_from,
-    pass_over,
 )
 from fastbk.errors import StorageError
 
@@ -37,7 +37,7 @@ MASTER_KEY, FENCE, FORCE, EXPLICIT_LAC = -0x1000, -0x2000, -0x4000, -0x8000
 
 
 def read_journal(
-    source: Source, from_bytes: int, is_whole: Check, report: Report
+    source: Source, from_bytes: int, check: Check, report: Report
 ) -> Iterator[Record]:
     """Yield the records of a journal file in order, those that are no entries included.
 
@@ -47,7 +47,7 @@ def read_journal(
     Args:
         source: the file.
         from_bytes: where the bookie's mark says that replay begins; 0 for the beginning.
-        is_whole: whether bytes are an entry of a ledger.
+        check: whether bytes are an entry of a ledger.
         report: told of damage.
 
     A damaged header is reported, and the records behind it are read. Raises StorageError: a format that is not known.
@@ -65,6 +65,7 @@ def read_journal(
     elif version not in VERSIONS:
         known = " and ".join(map(str, VERSIONS))
         raise StorageError(f"{source.path} is a journal of format {version}, {known} are known")
+    resync = Resync(source, check, report)
     at, before = max(from_bytes, HEADER_BYTES), -1
     while (head := source.read(at, LENGTH.size)) and len(head) == LENGTH.size:
         (size_bytes,) = LENGTH.unpack(head)
@@ -89,4 +90,4 @@ def read_journal(
             yield (*IDS.unpack_from(raw), raw, body_at)
             before, at = at, body_at + size_bytes
             continue
-        at, before = pass_over(source, at, before, reason, is_whole, report), -1
+        at, before = resync.pass_over(at, before, reason), -1

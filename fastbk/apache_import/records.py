@@ -2,6 +2,9 @@
 
 Apache's journals and entry logs have no checksums of their own. What can be checked is an entry's digest, by whoever
 knows its ledger's metadata; that is how a reader finds its way again behind a length that makes no sense.
+
+What lies in such a file may be forged: clients choose the bytes of entries. So the work of finding the way again is
+linear in the size of the file, whatever is in it (`Resync`).
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastbk.model.entry import HEADER_BYTES
 from fastbk.units import MIB
@@ -22,7 +25,9 @@ RECORD_BYTES_MAX = 64 * MIB
 """A length above it is taken for damage: Apache's bookies take frames of 5 MiB unless told otherwise."""
 LENGTH = struct.Struct(">i")
 IDS = struct.Struct(">qq")
-_WINDOW_BYTES = 1 * MIB
+_WINDOW_BYTES_MIN, _WINDOW_BYTES_MAX = 256, 1 * MIB
+_ALLOWANCE_BYTES = 128 * MIB
+_ALLOWANCE_A_BYTE = 8
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 Record = tuple[int, int, bytes, int]
@@ -50,54 +55,97 @@ class Damage:
         return f"{self.path} at {self.offset_bytes}: {self.reason}; {self.size_bytes} bytes are passed over"
 
 
-Check = Callable[[int, bytes], bool]
-"""Given a ledger's id and an entry's bytes: is this certainly a whole entry of that ledger?"""
+class Check(Protocol):
+    """What is known of ledgers."""
+
+    def is_provable(self, ledger_id: int) -> bool:
+        """Return whether it can be certain that something is an entry of that ledger."""
+        ...
+
+    def is_whole(self, ledger_id: int, raw: bytes) -> bool:
+        """Return whether these bytes are certainly a whole entry of that ledger."""
+        ...
+
+
 Report = Callable[[Damage], None]
 
 
-def pass_over(
-    source: Source, at: int, before: int, reason: str, is_whole: Check, report: Report
-) -> int:
-    """Report damage and return where reading goes on: at the next whole entry, or the end of the file.
+class Resync:
+    """Finds the next whole record of one file behind damage.
 
-    Args:
-        source: the file.
-        at: where a record should begin and none does.
-        before: where the record before it begins, -1 for none: if that is no whole entry, its length may be what is
-            damaged, and the next one lies within it.
-        reason: for people.
-        is_whole, report: as the readers have them.
+    Candidates are checked, and lengths are taken back, only within an allowance that grows with the bytes that were
+    passed: 8 bytes a byte, and 128 MiB. Beyond it a candidate counts as none.
     """
-    start = at
-    if before >= 0:
-        raw = source.read(before + LENGTH.size, at - before - LENGTH.size)
-        ledger_id, entry_id = IDS.unpack_from(raw)
-        if min(ledger_id, entry_id) < 0 or not is_whole(ledger_id, raw):
-            start = before
-    found = find_record(source, start + 1, is_whole)
-    end = source.size_bytes if found < 0 else found
-    report(Damage(source.path, start, end - start, reason, found < 0))
-    return end
 
+    def __init__(self, source: Source, check: Check, report: Report) -> None:
+        """`report`: told of damage."""
+        self._source = source
+        self._check = check
+        self._report = report
+        self._reached = 0
+        self._spent = 0
 
-def find_record(source: Source, from_bytes: int, is_whole: Check) -> int:
-    """Return where the next record with a whole entry begins, at its length; -1: there is none up to the end.
+    def pass_over(self, at: int, before: int, reason: str) -> int:
+        """Report damage and return where reading goes on: at the next whole entry, or the end of the file.
 
-    Looks at every offset from `from_bytes` on. Records of 16 MiB and more are not found: their lengths do not begin
-    with a zero, which is what is looked for.
-    """
-    reach = LENGTH.size + IDS.size
-    window_at = from_bytes
-    while window_at + reach <= source.size_bytes:
-        window = source.read(window_at, _WINDOW_BYTES + reach)
-        end = min(len(window) - reach + 1, _WINDOW_BYTES)
-        at = window.find(b"\0", 0, end)
-        while at >= 0:
-            if _begins_record(source, window_at + at, window, at, is_whole):
-                return window_at + at
-            at = window.find(b"\0", _past_zeros(window, at), end)
-        window_at += _WINDOW_BYTES
-    return -1
+        Args:
+            at: where a record should begin and none does.
+            before: where the record before it begins, -1 for none: if that is no whole entry, its length may be what
+                is damaged, and the next one lies within it.
+            reason: for people.
+        """
+        start = at
+        if before >= 0 and self._may_read(at, at - before):
+            raw = self._source.read(before + LENGTH.size, at - before - LENGTH.size)
+            ledger_id, entry_id = IDS.unpack_from(raw)
+            if min(ledger_id, entry_id) < 0 or not self._check.is_whole(ledger_id, raw):
+                start = before
+        found = self._find_record(start + 1)
+        end = self._source.size_bytes if found < 0 else found
+        self._report(Damage(self._source.path, start, end - start, reason, found < 0))
+        return end
+
+    def _may_read(self, at: int, size_bytes: int) -> bool:
+        """Take so many bytes from the allowance, as it is at this place of the file; False: there are not as many."""
+        self._reached = max(self._reached, at)
+        spent = self._spent + size_bytes
+        if spent > _ALLOWANCE_BYTES + _ALLOWANCE_A_BYTE * self._reached:
+            return False
+        self._spent = spent
+        return True
+
+    def _find_record(self, from_bytes: int) -> int:
+        """Return where the next record with a whole entry begins, at its length; -1: there is none up to the end.
+
+        Every offset from `from_bytes` on is a candidate. Records of 16 MiB and more are not found: their lengths do
+        not begin with a zero, which is what is searched for.
+        """
+        reach = LENGTH.size + IDS.size
+        source, window_at, window_bytes = self._source, from_bytes, _WINDOW_BYTES_MIN
+        while window_at + reach <= source.size_bytes:
+            window = source.read(window_at, window_bytes + reach)
+            end = min(len(window) - reach + 1, window_bytes)
+            at = window.find(b"\0", 0, end)
+            while at >= 0:
+                if self._begins_record(window_at + at, window, at):
+                    return window_at + at
+                at = window.find(b"\0", _past_zeros(window, at), end)
+            window_at += window_bytes
+            # The next record is near where damage is small: large windows would be read again and again.
+            window_bytes = min(4 * window_bytes, _WINDOW_BYTES_MAX)
+        return -1
+
+    def _begins_record(self, offset_bytes: int, window: bytes, at: int) -> bool:
+        (size_bytes,) = LENGTH.unpack_from(window, at)
+        source = self._source
+        if not HEADER_BYTES <= size_bytes <= source.size_bytes - offset_bytes - LENGTH.size:
+            return False
+        ledger_id, entry_id = IDS.unpack_from(window, at + LENGTH.size)
+        if ledger_id < 0 or entry_id < 0 or not self._check.is_provable(ledger_id):
+            return False
+        if not self._may_read(offset_bytes, size_bytes):
+            return False
+        return self._check.is_whole(ledger_id, source.read(offset_bytes + LENGTH.size, size_bytes))
 
 
 def _past_zeros(window: bytes, at: int) -> int:
@@ -110,20 +158,10 @@ def _past_zeros(window: bytes, at: int) -> int:
 
 def is_empty_from(source: Source, at: int) -> bool:
     """Return whether there are only zeros up to the end of the file."""
-    while piece := source.read(at, MIB):
+    size_bytes = _WINDOW_BYTES_MIN
+    while piece := source.read(at, size_bytes):
         if piece.count(0) != len(piece):
             return False
         at += len(piece)
+        size_bytes = min(4 * size_bytes, _WINDOW_BYTES_MAX)
     return True
-
-
-def _begins_record(
-    source: Source, offset_bytes: int, window: bytes, at: int, is_whole: Check
-) -> bool:
-    (size_bytes,) = LENGTH.unpack_from(window, at)
-    if not HEADER_BYTES <= size_bytes <= source.size_bytes - offset_bytes - LENGTH.size:
-        return False
-    ledger_id, entry_id = IDS.unpack_from(window, at + LENGTH.size)
-    if ledger_id < 0 or entry_id < 0:
-        return False
-    return is_whole(ledger_id, source.read(offset_bytes + LENGTH.size, size_bytes))
