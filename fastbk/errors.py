@@ -58,8 +58,16 @@ class Error(Exception):
         return (_rebuild, (type(self), self.message, self.__dict__))
 
     def copy(self) -> Error:
-        """Return a fresh instance that says the same: one exception object must not be raised to many callers."""
-        return _rebuild(type(self), self.message, self.__dict__)
+        """Return a fresh instance that says the same: one exception object must not be raised to many callers.
+
+        Its cause and context are this one's. The traceback is not copied: it is of the caller that it is raised to.
+        """
+        error = _rebuild(type(self), self.message, self.__dict__)
+        error.__cause__, error.__context__ = self.__cause__, self.__context__
+        error.__suppress_context__ = self.__suppress_context__
+        return error
+
+    __copy__ = copy
 
 
 def _rebuild(kind: type[Error], message: str, state: dict[str, object]) -> Error:
@@ -67,6 +75,8 @@ def _rebuild(kind: type[Error], message: str, state: dict[str, object]) -> Error
     Exception.__init__(error, message)
     error.__dict__.update(state)
     error.replicas = dict(error.replicas)
+    if hasattr(error, "__notes__"):
+        error.__notes__ = list(error.__notes__)
     return error
 
 

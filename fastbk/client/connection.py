@@ -375,7 +375,7 @@ async def open_connection(
     except TimeoutError:
         raise QuorumTimeout(f"{host}:{port} did not answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from None
+        raise NotEnoughBookies(f"{host}:{port}: {error.strerror or error}") from error
     try:
         hello = await connection.say_hello(
             client_name, max(0.001, timeout_s - (loop.time() - started))

@@ -187,7 +187,7 @@ class MetadataCalls:
         try:
             return await asyncio.shield(listing.task)
         except Error as error:
-            raise error.copy() from None
+            raise error.copy() from error.__cause__
 
     async def read_ledger(self, ledger_id: LedgerId) -> VersionedLedger:
         """Return a ledger's metadata; NoSuchLedger."""

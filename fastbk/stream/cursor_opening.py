@@ -99,10 +99,10 @@ async def _record(
         former = get_record(found.value)
         try:
             state = await _state_of(context, former)
-        except Error:
+        except Error as error:
             now = await context.client.records.read(path)
             if now is None or now.version != found.version:
-                raise MetadataConflict(f"cursor {path} was changed by somebody else") from None
+                raise MetadataConflict(f"cursor {path} was changed by somebody else") from error
             raise
         record = replace(
             former,

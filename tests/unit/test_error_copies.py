@@ -1,0 +1,59 @@
+"""A copy of an error says all that the error says, its cause and context included."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from fastbk.errors import ConfigError, Error, NotEnoughBookies, PositionTruncated, WriterFailed
+
+
+def raised(cause: BaseException | None, *, hides: bool = False) -> Error:
+    """Return an error as a caller gets it: raised while another one was handled."""
+    try:
+        try:
+            raise KeyError("context")
+        except KeyError:
+            error = NotEnoughBookies("few", ledger_id=7, replicas={"a": "away"})
+            if cause is not None:
+                raise error from cause
+            if hides:
+                raise error from None
+            raise error  # noqa: B904 -- its context is what is tested
+    except Error as caught:
+        return caught
+
+
+def test_a_copy_has_the_cause_and_the_context() -> None:
+    cause = OSError(5, "i/o")
+    for again in (raised(cause).copy(), copy.copy(raised(cause)), raised(cause).copy().copy()):
+        assert again.__cause__ is cause and again.__suppress_context__
+        assert isinstance(again.__context__, KeyError)
+    assert not raised(None).copy().__suppress_context__, "its context is shown"
+    assert raised(None, hides=True).copy().__suppress_context__, "its context stays hidden"
+    with pytest.raises(NotEnoughBookies) as caught:
+        raise raised(cause).copy()
+    assert caught.value.__cause__ is cause
+
+
+def test_a_copy_shares_nothing_that_can_change() -> None:
+    error = raised(None)
+    error.add_note("first")
+    again = error.copy()
+    again.add_note("second")
+    again.replicas["b"] = "away, too"
+    assert error.__notes__ == ["first"] and again.__notes__ == ["first", "second"]
+    assert error.replicas == {"a": "away"} and again.ledger_id == 7
+    assert again.__traceback__ is None
+
+
+def test_subclasses_keep_what_they_add() -> None:
+    error = PositionTruncated("gone")
+    error.first_available = "2.0.0"
+    for again in (error.copy(), copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert isinstance(again, PositionTruncated) and again.first_available == "2.0.0"
+    assert isinstance(ConfigError("x").copy(), ValueError)
+    failed = WriterFailed("x", outcome="unknown").copy()
+    assert (failed.outcome, failed.retryable) == ("unknown", False)
