@@ -217,20 +217,30 @@ class StreamSealed(Error):
 
 
 class WriterFenced(Error):
-    """Another writer has opened the stream; this one is finished. What it was told succeeded is in the stream."""
+    """Another writer has opened the stream; this one is finished. All acknowledged appends are in the stream.
+
+    `outcome` "unknown": an append that was sent, and may be kept. "not_written": one that was never sent. Opening the
+    stream again would fence the other writer: read the stream to find out what it has.
+    """
 
     code = -1013
     default_outcome: Outcome = "unknown"
 
 
 class WriterFailed(Error):
-    """An earlier append failed and ended this writer: this one was never sent. Open the stream again."""
+    """An earlier append failed and ended this writer. Open the stream again.
+
+    Raised by an append it means that this one was never sent (`outcome` "not_written").
+    """
 
     code = -1014
 
 
 class AppendUnknown(Error):
-    """The append was sent, and nobody knows whether it is kept: open the stream again and look at `last_txid`."""
+    """The append was sent, and may be kept: open the stream again and look at `last_txid`.
+
+    Appends of a writer that another one has fenced fail with WriterFenced instead, also with `outcome` "unknown".
+    """
 
     code = -1015
     default_outcome: Outcome = "unknown"

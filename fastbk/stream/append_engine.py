@@ -17,8 +17,10 @@ from fastbk.errors import (
     BufferFull,
     ClientClosed,
     Error,
+    LedgerClosed,
     LedgerFenced,
     MetadataConflict,
+    NoSuchLedger,
     QuotaExceeded,
     WriterFailed,
     WriterFenced,
@@ -38,6 +40,7 @@ from fastbk.stream.writer_queue import Group, WriterQueue
 
 ENTRIES_BEFORE_PACKING = 2
 """With as many in flight, the last group stays open for more until an acknowledgement comes."""
+_ONLY_THE_WRITER = "Open it again only if this process is to be the writer: that fences the other one."
 
 
 class AppendEngine:
@@ -133,9 +136,9 @@ class AppendEngine:
             except BaseException as error:
                 # It was not sent: it fails in its turn, behind all that was (INV-S5).
                 queue.groups.appendleft(group)
-                self.fail(
-                    error if isinstance(error, Error) else Error(f"cannot be sent: {error!r}")
-                )
+                failed = error if isinstance(error, Error) else Error(f"cannot be sent: {error!r}")
+                failed.__cause__ = error.__cause__ if failed is error else error
+                self.fail(failed)
                 if not isinstance(error, Exception):
                     raise
 
@@ -236,12 +239,12 @@ class AppendEngine:
                 if trouble is None:
                     self._wait_for_first()  # its turn has not come yet; once it has, each call has a deadline
                 else:
-                    self.fail(
-                        WriterFailed(
-                            f"{self._name}: no first segment could be made within {limit_s:g} s, and nothing was"
-                            f" appended: {trouble}"
-                        )
+                    failed = WriterFailed(
+                        f"{self._name}: no first segment could be made within {limit_s:g} s, and nothing was"
+                        f" appended: {trouble}"
                     )
+                    failed.__cause__ = trouble
+                    self.fail(failed)
 
             self._timers["first"] = self._loop.call_later(limit_s, too_late)
 
@@ -272,18 +275,31 @@ class AppendEngine:
         self._progressed()
 
     def _entry_failed(self, group: Group, error: Error) -> None:
+        self._give_up(group, self._unknown(self.failure or self._failure_of(error)))
         if self.failure is None:
-            self._give_up(group, self._unknown(error))
             self.fail(error)
-        else:
-            self._give_up(group, self._unknown(self.failure))
         self._settle()
 
-    def _unknown(self, cause: Error) -> AppendUnknown:
-        error = AppendUnknown(
-            f"{self._name}: {cause}; it may be kept: open the stream again and look at last_txid"
-        )
+    def _unknown(self, failure: Error) -> Error:
+        """Return the error of an append that was sent, of a writer that ended so."""
+        cause = failure.__cause__ or failure
+        if isinstance(failure, WriterFenced):
+            error: Error = WriterFenced(
+                f"{self._name}: another writer has opened the stream while this append was under way ({cause})."
+                f" It may be kept: read the stream to find out. {_ONLY_THE_WRITER}"
+            )
+        else:
+            error = AppendUnknown(
+                f"{self._name}: {cause}; it may be kept: open the stream again and look at last_txid"
+            )
         error.__cause__ = cause
+        return error
+
+    def unsent(self) -> Error:
+        """Return the error of an append that was never sent, of a writer that has ended."""
+        assert self.failure is not None
+        error = self.failure.copy()
+        error.outcome = "not_written"
         return error
 
     async def until_settled(self) -> None:
@@ -313,22 +329,30 @@ class AppendEngine:
         if self.failure is not None:
             self.stop()
             return
-        if isinstance(error, LedgerFenced | MetadataConflict):
-            self.failure = WriterFenced(f"{self._name}: another writer has opened it: {error}")
-        elif isinstance(error, WriterFailed | QuotaExceeded):
-            self.failure = error.copy()
-        else:
-            self.failure = WriterFailed(f"{self._name}: an append failed: {error}")
-        self.failure.__cause__ = error
+        self.failure = self._failure_of(error)
         self.stop()
         if self.segment is not None:
             self.segment.ledger.abandon(ClientClosed(str(self.failure), outcome="unknown"))
         self._settle()
 
+    def _failure_of(self, error: Error) -> Error:
+        """Return what a writer says that this error has ended. The outcome is that of appends that were sent."""
+        if isinstance(error, WriterFailed | QuotaExceeded):
+            return error.copy()
+        if isinstance(error, LedgerFenced | LedgerClosed | NoSuchLedger | MetadataConflict):
+            # An empty ledger is deleted by whoever takes the stream over.
+            failure: Error = WriterFenced(
+                f"{self._name}: another writer has opened the stream, and this one has ended ({error})."
+                f" {_ONLY_THE_WRITER}"
+            )
+        else:
+            failure = WriterFailed(f"{self._name}: an append failed: {error}", outcome="unknown")
+        failure.__cause__ = error
+        return failure
+
     def _refuse(self, error: QuotaExceeded) -> None:
         """End the writer for want of room: all that was sent is acknowledged, and the segment is ended behind it."""
         self.failure = error.copy()
-        self.failure.__cause__ = error
         self.roll_no_more()
         if self.segment is not None:
             self.keeper.end(self.segment)
@@ -338,8 +362,7 @@ class AppendEngine:
         """What was never sent fails behind all that was."""
         if self.failure is None or (self.segment is not None and self.segment.in_flight):
             return
-        unsent = self.failure.copy()
-        unsent.outcome = "not_written"
+        unsent = self.unsent()
         while self.queue.groups:
             self._give_up(self.queue.groups.popleft(), unsent)
         self._progressed()

@@ -205,7 +205,9 @@ class BlockingStreamWriter:
         while True:
             self._loop.check()
             if self._failure is not None:
-                raise self._failure.copy()
+                failure = self._failure.copy()
+                failure.outcome = "not_written"
+                raise failure
             if self._is_closed:
                 raise ClientClosed("this writer is closed")
             if queue.has_room:

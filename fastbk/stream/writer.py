@@ -83,9 +83,10 @@ class StreamWriter:
         return self._engine
 
     def _check(self) -> AppendEngine:
+        """Return the engine if appends can be taken. Raises what ended the writer, of an append that was not sent."""
         engine = self._opened()
         if engine.failure is not None:
-            raise engine.failure.copy()
+            raise engine.unsent()
         if self._is_closed:
             raise ClientClosed(f"the writer of {self._context.name} is closed")
         return engine
@@ -256,16 +257,18 @@ class StreamWriter:
                 await engine.roll()
                 await engine.keeper.until_idle()
         except TimeoutError:
-            raise self._too_late(engine) from None
+            raise self._too_late(engine)  # noqa: B904 -- it has its cause
         self._check()
 
     def _too_late(self, engine: AppendEngine) -> QuorumTimeout:
         trouble = engine.keeper.trouble or segment_works(self._context.client).trouble
-        return QuorumTimeout(
+        error = QuorumTimeout(
             f"{self._context.name}: its segment could not be ended in time ({trouble}); all appends are kept, and it is"
             " ended when that is possible, by whoever writes the stream then",
             outcome="written",
         )
+        error.__cause__ = trouble
+        return error
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -308,7 +311,7 @@ class StreamWriter:
             async with engine.keeper.in_time(self._context.client.config.close_timeout):
                 await self._end_segments(engine)
         except TimeoutError:
-            raise self._too_late(engine) from None
+            raise self._too_late(engine)  # noqa: B904 -- it has its cause
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -342,7 +345,9 @@ class StreamWriter:
                     keeper.known = await self._context.store.change(decide, keeper.known)
             except MetadataConflict as error:
                 engine.fail(error)
-                raise WriterFenced(str(error), outcome="written") from error
+                raise WriterFenced(
+                    f"{self._context.name}: another writer has opened it: {error}", outcome="written"
+                ) from error
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""

@@ -6,7 +6,7 @@ import pytest
 
 import fastbk
 from fastbk.client.client import Client
-from fastbk.errors import AppendUnknown, StreamSealed, WriterFenced
+from fastbk.errors import LedgerFenced, StreamSealed, WriterFenced
 from fastbk.meta.records import Change
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
@@ -93,10 +93,13 @@ async def test_a_writer_that_is_overtaken_acknowledges_nothing_more(
             assert (later.last_txid, later.last_dlsn) == (7, DLSN(1, 0, 0))
             under_way = [former.append(b"late"), former.append(b"later")]
             for future in under_way:
-                with pytest.raises((AppendUnknown, WriterFenced)):
+                with pytest.raises(WriterFenced) as fenced:
                     await future
-            with pytest.raises(WriterFenced):
+                assert fenced.value.outcome == "unknown"
+                assert isinstance(fenced.value.__cause__, LedgerFenced)
+            with pytest.raises(WriterFenced) as refused:
                 former.append(b"too late")
+            assert refused.value.outcome == "not_written"
             await later.append(b"next")
             await later.seal()
         assert [bytes(one.payload) for one in await all_records(context)] == [b"kept", b"next"]

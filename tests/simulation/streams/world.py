@@ -9,8 +9,6 @@ from fastbk.errors import (
     Error,
     MetadataUnavailable,
     NotEnoughBookies,
-    WriterFailed,
-    WriterFenced,
 )
 from fastbk.meta.records import Change
 from fastbk.stream.chain import Chain
@@ -197,7 +195,7 @@ class World:
             for slot, txid in enumerate(ids):
                 place = done.result()._replace(slot=done.result().slot + slot)
                 self.told.acknowledged(txid, place, writer.epoch, chain)
-        elif isinstance(error, WriterFailed | WriterFenced):
+        elif isinstance(error, Error) and error.outcome == "not_written":
             self.told.never_sent.update(ids)
 
 
