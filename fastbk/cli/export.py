@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.passwords import password_of
 from fastbk.cli.stream_options import START_HELP, start_of
 from fastbk.cli.stream_verbs import add_verb_of_one
 from fastbk.errors import ConfigError
@@ -84,7 +85,7 @@ def run_ledger(options: argparse.Namespace) -> int:
         skip_gaps=options.on_gap == "tell",
         on_gap=passed,
         digest=options.digest,
-        password=str(options.password).encode(),
+        password=password_of(options),
     )
     return _write(reader, f"ledger {options.ledger_id}", "entries", gaps, options)
 

@@ -12,6 +12,7 @@ from fastbk.cli import export, ledger_audit
 from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.passwords import add_password, password_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_entries, format_size
 
@@ -170,7 +171,7 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
         options.ledger_id,
         recovery=options.recover,
         digest=options.digest,
-        password=_password(options),
+        password=password_of(options),
     )
     async with reader:
         last = await reader.last_add_confirmed()
@@ -188,7 +189,7 @@ async def _read(client: Client, options: argparse.Namespace) -> int:
 
 async def _tail(client: Client, options: argparse.Namespace) -> int:
     reader = await client.open_ledger(
-        options.ledger_id, recovery=False, digest=options.digest, password=_password(options)
+        options.ledger_id, recovery=False, digest=options.digest, password=password_of(options)
     )
     async with reader:
         async for entry in reader.tail(options.first):
@@ -223,7 +224,7 @@ async def _recover(client: Client, options: argparse.Namespace) -> int:
     done = []
     for ledger_id in options.ledger_id:
         reader = await client.open_ledger(
-            ledger_id, digest=options.digest, password=_password(options)
+            ledger_id, digest=options.digest, password=password_of(options)
         )
         metadata = reader.metadata
         await reader.close()
@@ -309,7 +310,7 @@ def _add_secret(parser: argparse.ArgumentParser) -> None:
         "--digest", choices=["crc32c", "crc32", "hmac", "none", "dummy"],
         help="of new entries (crc32c); for reading: as the ledger says",
     )  # fmt: skip
-    parser.add_argument("--password", default="", help="the ledger's, if it has one")
+    add_password(parser)
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
@@ -342,15 +343,11 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
             write_quorum=options.write_quorum or ensemble,
             ack_quorum=options.ack_quorum,
             digest=options.digest or "crc32c",
-            password=_password(options),
+            password=password_of(options),
         )
     for one in told:
         note(str(one.message))
     return writer
-
-
-def _password(options: argparse.Namespace) -> bytes:
-    return str(options.password).encode()
 
 
 def _opened(name: str) -> BinaryIO:

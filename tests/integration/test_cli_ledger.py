@@ -119,11 +119,24 @@ def test_a_weak_quorum_is_said_in_one_line(cli: Cli) -> None:
     assert not any("Warning" in line for line in rest)
 
 
-def test_a_password_is_needed_for_its_ledger(cli: Cli) -> None:
-    answer = cli.json("ledger", "write", "--password", "secret", stdin=b"x\n")
+def test_a_password_is_needed_for_its_ledger(cli: Cli, tmp_path: Path) -> None:
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    secret.write_text("secret\n")
+    wrong.write_text("wrong")
+    answer = cli.json("ledger", "write", "--password-file", str(secret), stdin=b"x\n")
     ledger_id = str(answer["ledger_id"])
-    assert cli("ledger", "read", ledger_id, "--password", "secret", "--raw") == b"x\n"
-    cli("ledger", "read", ledger_id, "--password", "wrong", code=1)
+    assert cli("ledger", "read", ledger_id, "--password-file", str(secret), "--raw") == b"x\n"
+    cli("ledger", "read", ledger_id, "--password-file", str(wrong), code=1)
+    assert "deprecated" not in cli.err
+
+
+def test_a_password_as_an_argument_is_deprecated(cli: Cli) -> None:
+    answer = cli.json("ledger", "write", "--password", "secret", stdin=b"x\n")
+    assert "--password is deprecated" in cli.err
+    assert "secret" not in cli.err
+    words = ("ledger", "read", str(answer["ledger_id"]), "--raw")
+    assert cli(*words, "--password", "secret") == b"x\n"
+    cli(*words, "--password", "secret", "--password-file", "x", code=2)
 
 
 WRITE_AND_WAIT = """
