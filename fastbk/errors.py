@@ -252,8 +252,11 @@ class TxidOutOfOrder(Error):
     code = -1016
 
 
-class RecordTooLarge(Error):
-    """The record, or the batch, does not fit into one entry. Nothing was sent."""
+class RecordTooLarge(ConfigError):
+    """The entry of a ledger, or the record or batch of a stream, is larger than an entry may be. Nothing was sent.
+
+    Until version 0.2 ledgers raised `ConfigError` for this, so it is one.
+    """
 
     code = -1017
 

@@ -186,6 +186,7 @@ class Client:
             requests = LedgerRequests(found_id, digest_type, password, flags)
             machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
             io = self._io(requests, value, wish)
+            machine.adds.describe_trouble = self.reactor.known.describe_trouble
             writer = LedgerWriter(self, machine, io, explicit_ids=explicit_ids)
             self._writers.add(writer)
             return writer

@@ -23,7 +23,7 @@ from fastbk.cli.bench_service import (
     load_options,
     service_under_load,
 )
-from fastbk.cli.options import add_json, note, print_json
+from fastbk.cli.options import add_json, digest_name, note, print_json
 from fastbk.errors import ConfigError, Error
 from fastbk.units import format_count, format_entries, parse_size
 
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the load speaks: ours, or a version of Apache's (fastbk)",
     )
     parser.add_argument(
-        "--digest", choices=("crc32c", "crc32", "dummy"), default="crc32c", help="(crc32c)"
+        "--digest", type=digest_name, choices=("crc32c", "crc32", "dummy"), default="crc32c", help="(crc32c)"
     )
     parser.add_argument(
         "--entries-a-read", type=int, default=1, help="read: 1 = singly, more = batch reads (1)"

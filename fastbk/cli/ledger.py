@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 from fastbk.cli import export, ledger_audit
 from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.ledger_output import facts, lines_of, plain, print_entry
-from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.options import (
+    DIGESTS,
+    Progress,
+    add_json,
+    add_metadata,
+    digest_name,
+    metadata_uri,
+    note,
+    print_json,
+)
 from fastbk.cli.passwords import add_password, password_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_entries, format_size
@@ -307,7 +316,7 @@ def _add_id(parser: argparse.ArgumentParser) -> None:
 
 def _add_secret(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--digest", choices=["crc32c", "crc32", "hmac", "none", "dummy"],
+        "--digest", type=digest_name, choices=DIGESTS,
         help="of new entries (crc32c); for reading: as the ledger says",
     )  # fmt: skip
     add_password(parser)

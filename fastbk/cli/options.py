@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     import argparse
 
 
+DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
+
+
+def digest_name(text: str) -> str:
+    """Return the name of a digest as all of fastbk writes it; `none` is accepted for Apache's `dummy`."""
+    return "dummy" if text.lower() == "none" else text.lower()
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
     parser.add_argument(

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from fastbk.cli.options import digest_name
 from fastbk.errors import ConfigError, PolicyInvalid
 from fastbk.stream.names import split_stream_path
 from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
@@ -55,7 +56,7 @@ def policy_of(pairs: Iterable[str]) -> PolicyPatch:
             name = f"{name}_s"
         if name not in fields:
             raise PolicyInvalid(f"{name}: a policy has {', '.join(fields)}")
-        found[name] = _value(name, text)
+        found[name] = digest_name(text) if name == "digest" else _value(name, text)
     try:
         return msgspec.convert(found, PolicyPatch)
     except msgspec.ValidationError as error:

@@ -28,6 +28,7 @@ from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import TellLac
 from fastbk.replication.batch import split
+from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
 from fastbk.wire.statuses import Status, status_name
 
@@ -167,9 +168,7 @@ class LedgerWriter:
     def _check_sizes(self, owned: list[bytes]) -> None:
         for data in owned:
             if len(data) > self._pipe.data_bytes_max:
-                raise ConfigError(
-                    f"an entry of {len(data)} bytes; at most {self._pipe.data_bytes_max} are possible"
-                )
+                raise too_large(self.ledger_id, len(data), self._pipe.data_bytes_max)
 
     def _check(self) -> None:
         if self._adds.failure is not None:

@@ -1,7 +1,7 @@
 """From a bookie's registration to what placement knows of it: its place, labels, free space, and whether it is near.
 
-A bookie may publish `location`, `labels` (with commas) and `free_bytes` in its registration's properties. They come
-from the network: what is wrong counts as not said, and never keeps a bookie from being used.
+A bookie may publish `location`, `labels` (with commas), `free_bytes` and `reads_only` (a reason) in its registration's
+properties. They come from the network: what is wrong counts as not said, and never keeps a bookie from being used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from functools import lru_cache
 
-from fastbk.meta.api import BookieRegistration
+from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieRegistration
 from fastbk.model.ids import BookieId
 from fastbk.placement.topology import known_labels, known_location
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView
@@ -53,7 +53,17 @@ def view_of(
         location=location or DEFAULT_LOCATION,
         labels=known_labels(service.properties.get(LABELS_PROPERTY, "")),
         is_local=bool(host) and (is_local or is_local_host)(host),
+        reads_only_reason=reads_only_reason(registration),
     )
+
+
+def reads_only_reason(registration: BookieRegistration) -> str:
+    """Return why the bookie takes no adds, as it published that; empty if it does, or does not say."""
+    if registration.writable:
+        return ""
+    return " ".join(registration.service.properties.get(READS_ONLY_PROPERTY, "").split())[
+        :REASON_CHARACTERS_MAX
+    ]
 
 
 @lru_cache(maxsize=HOSTS_REMEMBERED_MAX)

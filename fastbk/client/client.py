@@ -211,6 +211,7 @@ class Client:
         requests = LedgerRequests(ledger_id, digest_type, password, flags)
         machine = WriterMachine(ledger_id, known, writer_options(self.config, deferred_sync))
         io = self._io(requests, value, wish)
+        machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         self._writers.add(writer)
         return writer

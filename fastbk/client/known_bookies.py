@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from fastbk.client.bookie_views import view_of
+from fastbk.client.bookie_views import reads_only_reason, view_of
 from fastbk.client.config import ClientConfig
 from fastbk.client.topology import BookieLocations
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.placement.values import BookieView
+from fastbk.wire.statuses import Status, status_name
 
 SUSPECT_S = 5.0
 
@@ -125,6 +126,14 @@ class KnownBookies:
             del self._quarantined_until_s[bookie_id]
             self._failures_s.pop(bookie_id, None)
         return sorted(self._quarantined_until_s)
+
+    def describe_trouble(self, bookie_id: BookieId, reason: str) -> str:
+        """Return `reason`; for READ_ONLY with the cause that the bookie has published."""
+        listed = self._listed.get(bookie_id)
+        if listed is None or reason != status_name(Status.READ_ONLY):
+            return reason
+        cause = reads_only_reason(listed)
+        return f"{reason}: {cause}" if cause else reason
 
     # --- for placement -----------------------------------------------------------------------------------------
 

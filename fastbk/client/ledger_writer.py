@@ -27,6 +27,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -158,9 +159,7 @@ class LedgerWriter:
 
     def _check_size(self, size: int) -> None:
         if size > self._pipe.data_bytes_max:
-            raise ConfigError(
-                f"an entry of {size} bytes; at most {self._pipe.data_bytes_max} are possible"
-            )
+            raise too_large(self.ledger_id, size, self._pipe.data_bytes_max)
 
     def _hold(self, data: bytes, entry_id: EntryId | None) -> asyncio.Future[EntryId]:
         held = self._held

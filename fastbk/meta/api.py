@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 FASTBK_PROTOCOL = "fastbk"
 APACHE_PROTOCOL = "bookie-rpc"
 # That of a bookie's page for machines and tools, under the name that Apache's bookies give theirs.
+READS_ONLY_PROPERTY = "reads_only"
+"""The property of a registration that says why the bookie takes no adds."""
+REASON_CHARACTERS_MAX = 500
+"""Longest such reason."""
 HTTP_PROTOCOL = "http"
 HTTP_NAME = "httpserver"
 LIST_PAGE_COUNT = 1000

@@ -37,14 +37,12 @@ class DigestType(enum.IntEnum):
 
     @classmethod
     def of(cls, name: str | DigestType) -> DigestType:
-        """Return the type called `name` (crc32, hmac, crc32c, dummy or none; case does not matter)."""
+        """Return the type called `name`: crc32, hmac, crc32c or dummy, or `none` for dummy. Case does not matter."""
         if isinstance(name, DigestType):
             return name
-        if name.lower() == "none":
-            return cls.DUMMY
         try:
-            return cls[name.upper()]
-        except KeyError:
+            return cls.DUMMY if name.lower() == "none" else cls[name.upper()]
+        except (KeyError, AttributeError):
             known = ", ".join(kind.name.lower() for kind in cls)
             raise ConfigError(f"digest={name!r}: must be one of {known}") from None
 

@@ -66,7 +66,8 @@ def gather(
         if view.bookie_id in left_out:
             reasons[view.bookie_id] = left_out[view.bookie_id]
         elif not view.writable:
-            reasons[view.bookie_id] = "read-only"
+            why = f": {view.reads_only_reason}" if view.reads_only_reason else ""
+            reasons[view.bookie_id] = f"read-only{why}"
         elif tier is None:
             reasons[view.bookie_id] = f"not in the group {config.group!r}"
         else:

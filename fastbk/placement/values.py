@@ -44,6 +44,8 @@ class BookieView:
     """The groups it belongs to."""
     is_local: bool = False
     """Whether it runs on this client's host."""
+    reads_only_reason: str = ""
+    """Why it is not writable, if it says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

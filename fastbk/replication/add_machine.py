@@ -16,7 +16,7 @@ held up to `held_bytes_max`, then dropped, oldest first, and counted as under-re
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fastbk.errors import Error, Outcome
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
@@ -93,10 +93,10 @@ class AddMachine:
         self._dropped: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Entries below may have been sent to that index more than once, or to a bookie that was replaced.
         self._resent_below = [first_entry_id] * self._size
-        self._nothing_below = [
-            first_entry_id
-        ] * self._size  # a frontier there means that nothing was stored
+        # A frontier there means that nothing was stored.
+        self._nothing_below = [first_entry_id] * self._size
         self._trouble: list[str | None] = ["not connected yet"] * self._size
+        self.describe_trouble: Callable[[BookieId, str], str] = lambda _, reason: reason
         self._unable: set[int] = set()
         self._refusals: dict[EntryId, set[int]] = {}
 
@@ -133,7 +133,7 @@ class AddMachine:
     def trouble(self) -> dict[BookieId, str]:
         """Return why each bookie that does not answer well does not."""
         both = zip(self.ensemble, self._trouble, strict=True)
-        return {bookie: reason for bookie, reason in both if reason is not None}
+        return {bookie: self.describe_trouble(bookie, why) for bookie, why in both if why is not None}
 
     def lagging(self, index: int) -> int:
         """Return how many added entries bookie `index` has neither acknowledged nor given up."""

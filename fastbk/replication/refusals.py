@@ -9,6 +9,7 @@ from fastbk.errors import (
     NotEnoughBookies,
     ProtocolError,
     QuorumTimeout,
+    RecordTooLarge,
     ReplicationConflict,
     Unauthorized,
 )
@@ -84,6 +85,15 @@ def too_few_able(ledger_id: LedgerId, entry_id: EntryId, trouble: dict[BookieId,
         f"ledger {ledger_id}: too few bookies can store entry {entry_id};"
         " go on in a new ledger on other bookies",
         replicas=trouble,
+    )
+
+
+def too_large(ledger_id: LedgerId, size_bytes: int, limit_bytes: int) -> RecordTooLarge:
+    """Return the error of an entry that no bookie of the ensemble would take. It was not sent."""
+    return RecordTooLarge(
+        f"ledger {ledger_id}: an entry of {size_bytes} bytes; bookies accept at most {limit_bytes} bytes: append"
+        " smaller entries, or raise [limits] frame_size_max of every bookie",
+        ledger_id=ledger_id,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable
 from fastbk.meta import open_store
-from fastbk.meta.api import BookieService, Endpoint
+from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.server.identity import read_shards, settle
@@ -83,19 +83,31 @@ class Membership:
             await self._call(lambda: self._begin(service, is_first_boot=False))
         return self._service
 
-    async def announce(self, *, writable: bool, properties: dict[str, str] | None = None) -> None:
+    async def announce(
+        self,
+        *,
+        writable: bool,
+        properties: dict[str, str] | None = None,
+        reads_only_reason: str = "",
+    ) -> None:
         """Register, or change what is registered; returns once metadata said yes.
 
         Raises Error the first time. Later an outage of metadata does not keep the bookie from
         serving: it is a problem that is told of, and tried again until it is over.
 
         `properties` are told to whoever lists bookies, with what `Published` adds; other ones than
-        before mean a new lease.
+        before mean a new lease. `reads_only_reason` is published while the bookie is not writable,
+        so that writers' errors can name it.
         """
         assert self._service is not None
         async with self._turn:
+            wanted = dict(self._service.properties)
             if properties is not None:
-                self._tell(properties | self._published.properties())
+                wanted = properties | self._published.properties()
+            wanted.pop(READS_ONLY_PROPERTY, None)
+            if reads_only_reason:
+                wanted[READS_ONLY_PROPERTY] = reads_only_reason[:REASON_CHARACTERS_MAX]
+            self._tell(wanted)
             self._writable = writable
             self._has_changed = True
             try:
@@ -145,9 +157,7 @@ class Membership:
 
     def _join(self, bookie_id: str) -> BookieService:
         metadata = self._config.metadata
-        self._store = open_store(
-            metadata.uri, session_timeout_s=metadata.session_timeout_ms / 1e3
-        )
+        self._store = open_store(metadata.uri, session_timeout_s=metadata.session_timeout_ms / 1e3)
         end_move(self._config)
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
-PROPERTY_CHARACTERS_MAX = 500
 READS_ONLY_NEXT = (
     "only reads are served from now on, without a journal: find out from the lines above why children died, repair"
     " that, and restart the bookie; it takes writes again then"
@@ -242,10 +241,10 @@ class Supervisor:
             self._metrics.attach(boot.statistics_segments())
             kill_point("supervisor.before_ready")
             properties = sequence.properties
-            if reads_only:
-                properties = {"reads_only": reads_only[:PROPERTY_CHARACTERS_MAX]}
             refuses = reads_only or self._read_only.reason
-            await self._membership.announce(writable=not refuses, properties=properties)
+            await self._membership.announce(
+                writable=not refuses, properties=properties, reads_only_reason=refuses
+            )
             kill_point("supervisor.after_announce")
             state = State.READ_ONLY if refuses else State.WRITABLE
             self._life.go(state, refuses or "serving", time.monotonic())
@@ -338,7 +337,9 @@ class Supervisor:
         logs.warning("bookie.became_" + state.value, reason=reason)
         self._life.go(state, reason, time.monotonic())
         try:
-            await self._membership.announce(writable=not refused)
+            await self._membership.announce(
+                writable=not refused, reads_only_reason=reason if refused else ""
+            )
         except Error as error:
             self._life.note("metadata", str(error), "metadata")
 

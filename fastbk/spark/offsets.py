@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 from fastbk.errors import ConfigError
 from fastbk.stream.positions import DLSN
 
-EXAMPLE = '{"streams": {"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}} or {"ledgers": {"7": 1000}}'
+EXAMPLE = '{"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}, for ledgers {"7": 1000}'
+"""The form that docs/spark.md shows."""
 _NUMBER_MAX = 1 << 62
 _DIGITS_MAX = 19
 _PLACE = {"segment", "entry", "slot", "seq", "id", "began"}
@@ -125,8 +126,13 @@ def _place(found: object) -> DLSN | int | Edge:
         return DLSN.parse(found)
     fields = _object(found)
     unknown = sorted(set(fields) - _PLACE)
+    if unknown and all(name.isdigit() for name in fields):
+        raise ConfigError(
+            f"offsets by partition, as Kafka's connector takes them ({unknown[0]!r}): a stream has one partition; write"
+            ' its sequence number as {"shop/orders": {"seq": 23}}'
+        )
     if unknown:
-        raise ConfigError(f"no field of a place: {unknown[0]!r}; write {EXAMPLE}")
+        raise ConfigError(f"the offset of a stream has no field {unknown[0]!r}; write {EXAMPLE}")
     return _number(fields["seq"]) if set(fields) - {"id"} == {"seq"} else _dlsn(fields)
 
 
@@ -143,7 +149,7 @@ def _dlsn(fields: Mapping[str, object]) -> DLSN:
 
 def _object(found: object) -> Mapping[str, object]:
     if not isinstance(found, dict):
-        raise ConfigError(f"no offsets: {found!r}; write {EXAMPLE}")
+        raise ConfigError(f"{found!r} is not an offset; write {EXAMPLE}")
     return found
 
 
@@ -151,7 +157,7 @@ def _number(found: object) -> int:
     if isinstance(found, str) and len(found) <= _DIGITS_MAX and found.isascii() and found.isdigit():
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _NUMBER_MAX:
-        raise ConfigError(f"no number in offsets: {found!r}; write {EXAMPLE}")
+        raise ConfigError(f"{found!r} is not a number of an offset; write {EXAMPLE}")
     return found
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE
+from fastbk.spark.offsets import EXAMPLE
 from fastbk.stream.names import split_path, split_stream_path
 from fastbk.units import parse_duration_us, parse_size
 
@@ -371,7 +372,7 @@ def _edge(values: Values, side: str, default: str) -> str | Mapping[str, object]
     if not isinstance(found, dict):
         raise values.error(
             offsets,
-            'no JSON object such as {"shop/orders": {"segment": 3, "entry": 120, "slot": 0}}',
+            f"not a JSON object such as {EXAMPLE}",
         )
     return found
 

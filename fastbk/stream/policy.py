@@ -17,6 +17,7 @@ from fastbk.model.quorum import check_quorums
 
 Compression = Literal["none", "lz4", "zstd"]
 Digest = Literal["crc32c", "crc32", "hmac", "dummy"]
+"""`none` is accepted for `dummy` where a policy is set."""
 HOUR_S = 3600.0
 MIB = 1024 * 1024
 
@@ -78,6 +79,10 @@ class PolicyPatch(
     streams_max: int | None = None
     bytes_max: int | None = None
 
+    def __post_init__(self) -> None:
+        if str(self.digest) == "none":
+            msgspec.structs.force_setattr(self, "digest", "dummy")
+
     def changed(self, patch: PolicyPatch) -> PolicyPatch:
         """Return this patch with what `patch` names put over it."""
         return msgspec.structs.replace(self, **named(patch))
@@ -112,7 +117,11 @@ def effective(patches: Iterable[PolicyPatch], base: StreamPolicy = DEFAULT_POLIC
 
 
 def check(policy: StreamPolicy) -> None:
-    """Raise PolicyInvalid for what is out of its range."""
+    """Raise PolicyInvalid for a value of the wrong type or out of its range."""
+    try:
+        msgspec.convert(msgspec.structs.asdict(policy), StreamPolicy)
+    except msgspec.ValidationError as error:
+        raise PolicyInvalid(f"policy: {error}") from error
     try:
         check_quorums(policy.ensemble, policy.write_quorum, policy.ack_quorum)
     except ConfigError as error:

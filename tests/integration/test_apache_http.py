@@ -181,7 +181,7 @@ async def test_read_only_by_put_refuses_adds_until_it_is_taken_back_and_survives
         assert [one.writable for one in await client.list_bookies()] == [False], (
             "the registration says so by now"
         )
-        with pytest.raises(fastbk.errors.Error):
+        with pytest.raises(fastbk.errors.Error, match="READ_ONLY: an operator asked for no adds"):
             await writer.append(b"refused")
         reader = await client.open_ledger(writer.ledger_id)
         assert [bytes(one.data) async for one in reader.read(0, 0)] == [b"before"], (

@@ -130,7 +130,7 @@ async def test_no_change_is_made_where_none_is_allowed() -> None:
             by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
         with pytest.raises(NotEnoughBookies) as caught:
             await writer.append(b"x")
-        assert caught.value.replicas[ensemble[0]] == "READ_ONLY"
+        assert caught.value.replicas[ensemble[0]] == "READ_ONLY"  # the toy publishes no reason
         with pytest.raises(NotEnoughBookies):
             await writer.close()
         assert metadata_of(store, writer.ledger_id).last_entry_id == -1

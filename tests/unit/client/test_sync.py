@@ -21,6 +21,7 @@ from fastbk.errors import (
     NoSuchEntry,
     NotEnoughBookies,
     QuorumTimeout,
+    RecordTooLarge,
 )
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.sync_toys import sync_cluster
@@ -52,6 +53,9 @@ def test_appends_reads_and_tails() -> None:
             list(again.read(0, 2010))
         with pytest.raises(LedgerClosed):
             writer.append(b"x")
+        with client.create_ledger() as other, pytest.raises(RecordTooLarge, match="append smaller"):
+            other.append(bytes(6 * 1024 * 1024))
+        client.delete_ledger(other.ledger_id)
         assert [info.ledger_id for info in client.list_ledgers()] == [writer.ledger_id]
         client.delete_ledger(writer.ledger_id)
         assert list(client.list_ledgers()) == []
@@ -124,7 +128,7 @@ def test_failures_say_the_same_as_the_async_client() -> None:
             fenced.append(b"z")
         with pytest.raises(LedgerFenced):
             fenced.close()
-        with pytest.raises(NotEnoughBookies, match="5 of 3 bookies"):
+        with pytest.raises(NotEnoughBookies, match="5 bookies are needed, but only 3"):
             client.create_ledger(5)
 
 

@@ -13,6 +13,7 @@ from fastbk.errors import (
     LedgerClosed,
     LedgerFenced,
     NoSuchLedger,
+    RecordTooLarge,
 )
 from fastbk.model.entry import DigestType, parse_entry
 from fastbk.model.ledger import LedgerState
@@ -209,9 +210,9 @@ async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
 async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
     async with toy_cluster() as (client, _, _):
         writer = await client.create_ledger()
-        with pytest.raises(ConfigError, match="at most"):
+        with pytest.raises(RecordTooLarge, match="at most"):
             await writer.append(bytes(6 * 1024 * 1024))
-        with pytest.raises(ConfigError, match="at most"):
+        with pytest.raises(RecordTooLarge, match="at most"):
             await writer.append_many([b"x", bytes(6 * 1024 * 1024)])
         with pytest.raises(ConfigError, match="at least one"):
             await writer.append_many([])

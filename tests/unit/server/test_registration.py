@@ -94,8 +94,13 @@ async def test_a_bookie_is_listed_from_announcement_to_withdrawal(world: World) 
     assert found.writable
     assert found.service.properties["journal_backend"] == "plain"
     assert found.service.endpoint() == Endpoint("127.0.0.1", 3181)
-    await member.announce(writable=False)
-    assert [one.writable for one in world.listed()] == [False]
+    await member.announce(writable=False, reads_only_reason="the disk is full")
+    (found,) = world.listed()
+    assert not found.writable and found.service.properties["reads_only"] == "the disk is full"
+    assert found.service.properties["journal_backend"] == "plain"
+    await member.announce(writable=True)
+    (found,) = world.listed()
+    assert found.writable and "reads_only" not in found.service.properties
     await member.withdraw()
     assert world.listed() == []
     await member.close()

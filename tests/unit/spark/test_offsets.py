@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
-from fastbk.spark.offsets import At, Offsets, advanced, parse, parse_wanted, renamed, shares
+from fastbk.spark.offsets import (
+    EXAMPLE,
+    At,
+    Offsets,
+    advanced,
+    parse,
+    parse_wanted,
+    renamed,
+    shares,
+)
 from fastbk.stream.positions import DLSN
 
+ROOT = Path(__file__).resolve().parents[3]
 numbers = st.integers(0, 2**61)
 positions = st.builds(DLSN, numbers, numbers, st.integers(0, 2**31 - 1))
 ats = st.builds(At, positions, numbers, st.text(min_size=1, max_size=16), st.none() | positions)
@@ -85,6 +96,23 @@ def test_places_are_said_in_many_ways() -> None:
 def test_what_is_no_place_is_refused(said: object) -> None:
     with pytest.raises(ConfigError):
         parse_wanted({"a/b": said}, ledgers=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"0": 23}, 'a stream has one partition; .*{"shop/orders": {"seq": 23}}'),
+        ({"offset": 1}, 'no field \'offset\'; write {"shop/orders": {"segment"'),
+        (5, '5 is not an offset; write {"shop/orders"'),
+    ],
+)
+def test_an_error_shows_the_form_that_the_documents_show(said: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_wanted({"a/b": said}, ledgers=False)
+    written = EXAMPLE.partition(", for ledgers ")
+    assert parse_wanted(json.loads(written[0]), ledgers=False).streams
+    assert parse_wanted(json.loads(written[2]), ledgers=True).ledgers
+    assert written[0].removesuffix("}") in (ROOT / "docs/spark.md").read_text()
 
 
 def test_nothing_goes_back() -> None:

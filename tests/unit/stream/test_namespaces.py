@@ -177,6 +177,16 @@ async def test_a_policy_that_cannot_be_is_refused_wherever_it_would_hold(open_dr
         assert await top.policy() == PolicyPatch() and await space.stream_count() == 1
 
 
+async def test_a_value_of_a_wrong_type_is_refused_by_its_name(open_driver: Open) -> None:
+    async with fastbk.connect(open_driver()) as client:
+        space = client.namespace("a")
+        await space.create(PolicyPatch(digest="none"))  # type: ignore[arg-type]
+        assert (await space.policy()).digest == "dummy"
+        for wrong in ({"digest": "md5"}, {"ensemble": "3"}, {"roll_age_s": "2h"}):
+            with pytest.raises(PolicyInvalid, match=next(iter(wrong))):
+                await space.set_policy(PolicyPatch(**wrong))  # type: ignore[arg-type]
+
+
 async def test_a_quota_counts_all_streams_below(open_driver: Open) -> None:
     async with fastbk.connect(open_driver()) as client:
         top, below = client.namespace("a"), client.namespace("a/b/c")
