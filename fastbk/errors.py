@@ -168,6 +168,12 @@ class MetadataUnavailable(Error):
     default_retryable = True
 
 
+class MetadataOnHold(Error):
+    """Metadata was rolled back, or an operator holds it: nothing is deleted by its word until an operator confirms."""
+
+    code = -1026
+
+
 class MetadataConflict(Error):
     """Somebody else changed that record first: read it again and decide anew."""
 

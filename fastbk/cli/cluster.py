@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.admin.cluster import BookieState
+    from fastbk.meta.hold import Hold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,35 +53,39 @@ def print_bookies(options: argparse.Namespace) -> int:
     return asyncio.run(_bookies(options))
 
 
-async def _states(options: argparse.Namespace) -> list[BookieState]:
+async def _states(options: argparse.Namespace) -> tuple[list[BookieState], Hold | None]:
+    """Return the state of every bookie, and the hold that metadata is on."""
     import fastbk
     from fastbk.admin.cluster import bookie_states
     from fastbk.meta import open_store
+    from fastbk.meta.hold import read_hold
 
     uri = metadata_uri(options)
     store = open_store(uri, 10.0, may_make=False)
     try:
         identities = await asyncio.to_thread(store.list_identities)
+        hold = await asyncio.to_thread(read_hold, store)
     finally:
         store.close()
     async with fastbk.connect(uri) as client:
-        return await bookie_states(client, identities)
+        return await bookie_states(client, identities), hold
 
 
 async def _status(options: argparse.Namespace) -> int:
-    states = await _states(options)
+    states, hold = await _states(options)
     counts = {name: 0 for name in ("up", "read-only", "frozen", "silent", "down")}
     for one in states:
         counts[one.state] += 1
     total = sum(one.info.disk_total_bytes for one in states if one.info)
     free = sum(one.info.disk_free_bytes for one in states if one.info)
-    is_well = bool(states) and counts["up"] == len(states)
+    is_well = bool(states) and counts["up"] == len(states) and hold is None
     if options.json:
         print_json(
             {
                 "bookies": counts,
                 "disk_total_bytes": total,
                 "disk_free_bytes": free,
+                "metadata_hold": None if hold is None else str(hold),
                 "is_well": is_well,
             }
         )
@@ -93,11 +98,13 @@ async def _status(options: argparse.Namespace) -> int:
     for one in states:
         if one.state != "up":
             print(f"{one.bookie_id} is {one.state}: {one.reason or 'not registered'}")
+    if hold is not None:
+        print(f"metadata is on hold, nothing is deleted: {hold}; see `fastbk metadata status`")
     return 0 if is_well else 1
 
 
 async def _bookies(options: argparse.Namespace) -> int:
-    states = await _states(options)
+    states, _ = await _states(options)
     if options.json:
         print_json([asdict(one) for one in states])
         return 0

@@ -1,10 +1,11 @@
-"""`fastbk metadata init|format|show`: the place where a cluster's metadata is."""
+"""`fastbk metadata init|format|show|hold|status|confirm`: the place where a cluster's metadata is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.cli import metadata_hold
 from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
 from fastbk.errors import ConfigError, MetadataConflict
@@ -27,14 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force", dest="yes", action="store_true", help="the same as --yes (deprecated)"
     )
     show = verbs.add_parser("show", help="print which cluster it is and which bookies are up")
-    for verb in (init, formatting, show):
+    for verb in (init, formatting, show, *metadata_hold.add_verbs(verbs)):
         add_metadata(verb)
         add_json(verb)
 
 
 def run(options: argparse.Namespace) -> int:
     """Do it. Raises Error."""
-    return {"init": _init, "format": _format, "show": _show}[options.verb](options)
+    own = {"init": _init, "format": _format, "show": _show}
+    return (own | metadata_hold.VERBS)[options.verb](options)
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
+from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 
+HOLD_READ_INTERVAL_S = 1.0
 _NEVER_WRITTEN = LedgerMetadata(
     ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=(Fragment(0, ("none:0",)),)
 ).closed(-1, 0)
@@ -24,6 +27,7 @@ class RecordCalls:
 
     def __init__(self, store: MetadataCalls) -> None:
         self._store = store
+        self._hold_read_s = float("-inf")
 
     async def read(self, path: str) -> VersionedRecord | None:
         """Return a record, None if there is none."""
@@ -45,6 +49,17 @@ class RecordCalls:
     async def children_of(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names directly below several paths; asked for together."""
         return await self._store.call(lambda store: store.records.children_of(paths))
+
+    async def check_not_held(self) -> None:
+        """Raise MetadataOnHold while metadata is on hold (INV-M4), as known since a second at most.
+
+        For changes other than deletions of ledgers, which the store itself refuses.
+        """
+        if time.monotonic() - self._hold_read_s < HOLD_READ_INTERVAL_S:
+            return
+        found = await self.read(HOLD_PATH)
+        raise_if_held(None if found is None else found.value)
+        self._hold_read_s = time.monotonic()
 
     async def draw_ledger_id(self) -> LedgerId:
         """Return a ledger id that nobody had or will get, to be named somewhere before its ledger is created."""

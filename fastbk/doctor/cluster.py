@@ -13,19 +13,22 @@ from fastbk.doctor.data import holder_of
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
+from fastbk.meta.hold import NEXT_STEP, read_hold, when
+from fastbk.meta.mark import Mark, evidence, read_mark
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server.config import is_loopback, split_address
 from fastbk.server.identity import Directory, known_of, look, places
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
+from fastbk.storage.metadata_mark import read_newest
 from fastbk.storage.start_rules import Found, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.meta.api import VersionedIdentity
+    from fastbk.meta.api import MetadataStore, VersionedIdentity
     from fastbk.server.config import BookieConfig
 
 METADATA_TIMEOUT_S = 5.0
@@ -121,6 +124,7 @@ class Cluster:
             host, port = split_address(self._config.bookie.listen, "[bookie] listen")
             bookie_id = self._config.bookie.id or f"{host}:{port}"
             read = store.read_identity(BookieId(bookie_id))
+            yield self._age(store)
             yield self._identity(bookie_id, read, instance_id)
             if read is not None:
                 yield self._skew(read)
@@ -128,6 +132,25 @@ class Cluster:
             yield fail("metadata", str(error), f"fastbk metadata show --metadata {uri}")
         finally:
             store.close()
+
+    def _age(self, store: MetadataStore) -> Finding:
+        """Compare what the ledger directories store of metadata with what it is now (INV-M2)."""
+        name = "metadata's age"
+        hold = read_hold(store)
+        if hold is not None:
+            return fail(name, f"metadata is on hold since {when(hold)}: {hold}", NEXT_STEP)
+        with ExitStack() as stack:
+            found = read_newest(
+                (stack.enter_context(Disk(Path(path), "plain")), path)
+                for path in self._config.ledgers.all_directories
+                if os.path.isdir(path)
+            )
+        if found is None:
+            return ok(name, "this bookie has stored nothing to compare it with yet")
+        stored = Mark(age=found.age, highest_id=found.highest_id)
+        if why := evidence(stored, read_mark(store)):
+            return fail(name, f"{why}: it was restored from an older copy", NEXT_STEP)
+        return ok(name, f"it knows of all that this bookie has stored, ledger {found.highest_id}")
 
     def _skew(self, read: VersionedIdentity) -> Finding:
         """Compare this machine's clock with the metadata servers': at the last start both wrote the count of starts."""

@@ -6,6 +6,7 @@ Deleting a live ledger loses data, keeping a dead one costs space; so every doub
   is the watermark: a number would have to be trusted to rise, and people may choose ledger ids themselves;
 - the listing is complete, or the cycle stops; any error stops it;
 - an id has to be missing in two complete cycles, and reading it once more has to say so too;
+- metadata that was rolled back, or that an operator holds, deletes nothing (INV-M4);
 - a cycle that would delete most of what is here deletes nothing: more likely than that is a wrong metadata URI.
 """
 
@@ -15,11 +16,16 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from fastbk.errors import Error
+from fastbk.errors import Error, MetadataOnHold
 from fastbk.gc.listing import listed_ledgers
 from fastbk.gc.sorted_ids import in_both, missing_from
+from fastbk.meta.hold import HOLD_PATH, raise_if_held
+from fastbk.meta.mark import MARK_PATH, Mark, evidence
+from fastbk.meta.mark import decode as decode_mark
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore
 
@@ -76,13 +82,29 @@ class Cluster:
 
     store: MetadataStore
     instance_id: str = ""
+    mark: Mark = field(default_factory=Mark)
+    """The newest that was read: a bookie that is not restarted notices a rollback by it, too (INV-M2)."""
+    highest_id: int = -1
+    """Of the ledgers that listings contained."""
 
     def check(self) -> None:
-        """Raise Error unless the store is the same as ever, and what the store raises."""
+        """Raise Error unless the store is the same as ever and may be believed (INV-M4), and what the store raises."""
         instance_id = self.store.instance_id()
         if self.instance_id and instance_id != self.instance_id:
             raise Error(f"the metadata store was {self.instance_id} and is {instance_id} now")
         self.instance_id = instance_id
+        mark, hold = self.store.records.read([MARK_PATH, HOLD_PATH])
+        raise_if_held(None if hold is None else hold.value)
+        published = decode_mark(None if mark is None else mark.value)
+        if why := evidence(self.mark, published):
+            raise Error(f"{why}: metadata was rolled back, and will be put on hold")
+        self.mark = published
+
+    def listed(self, pages: Iterable[list[int]]) -> Iterator[list[int]]:
+        """Pass on pages of a listing, and keep the highest id."""
+        for page in pages:
+            self.highest_id = max(self.highest_id, page[-1])
+            yield page
 
 
 @dataclass
@@ -104,10 +126,14 @@ class Collector:
         """
         local = array("q")
         try:
-            self.cluster.check()
+            held = self._hold()
             local = self.local.ids()
-            pages = listed_ledgers(self.store, self.pace)
+            pages = self.cluster.listed(listed_ledgers(self.store, self.pace))
             candidates = array("q", missing_from(local, pages))
+            if held:
+                # An operator who decides about the hold learns what would be deleted.
+                self.suspects = array("q")
+                return Cycle(len(local), len(candidates), stopped=held)
             twice = array("q", in_both(candidates, self.suspects))
             if self.rules.is_too_much(len(twice), len(local)) and not force:
                 self.suspects = candidates
@@ -122,6 +148,14 @@ class Collector:
         deleted, stopped = self._delete(confirmed)
         kept = len(twice) - len(confirmed)
         return Cycle(len(local), len(candidates), kept, deleted, stopped=stopped)
+
+    def _hold(self) -> str:
+        """Return why metadata is on hold, empty while it is not. Raises Error."""
+        try:
+            self.cluster.check()
+        except MetadataOnHold as error:
+            return str(error)
+        return ""
 
     def _gone(self, ledger_ids: array[int]) -> list[int]:
         """Return those that are not there when asked for by name, whatever the listing left out (P21)."""

@@ -185,6 +185,7 @@ class Work:
         return {
             "doing": self.control.doing,
             "suspended": sorted(self.control.suspended),
+            "listed_id": self.collector.cluster.highest_id,
             "run_done": self.run_done,
             "ended": {kind: dict(each) for kind, each in self.report.ended.items()},
             "cycle": None if self.cycle is None else msgspec.to_builtins(self.cycle),

@@ -174,6 +174,12 @@ class MetadataStore(Protocol):
     def next_ledger_id(self) -> LedgerId:
         """Return an id that no caller got before and no deleted ledger had."""
 
+    def highest_drawn_id(self) -> LedgerId:
+        """Return the highest id that `next_ledger_id` may have returned, to anybody, also to Apache's clients; -1."""
+
+    def move_ids_above(self, ledger_id: LedgerId) -> None:
+        """Have ids be drawn above this one only. Raises StorageError where the layout has no way to (INV-M3)."""
+
     def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
         """Store a new ledger and return its version; MetadataConflict if that id is taken or was, by a ledger deleted.
 
@@ -194,7 +200,10 @@ class MetadataStore(Protocol):
         """Replace the metadata if it still has `version`; return the new version. MetadataConflict, NoSuchLedger."""
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
-        """Remove the ledger (if it still has `version`); bookies free its data later. NoSuchLedger."""
+        """Remove the ledger (if it still has `version`); bookies free its data later. NoSuchLedger.
+
+        Raises MetadataOnHold while metadata is on hold (INV-M4).
+        """
 
     def list_ledgers(
         self, after: LedgerId = -1, count_max: int = LIST_PAGE_COUNT

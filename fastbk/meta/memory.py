@@ -22,6 +22,7 @@ from fastbk.meta.api import (
     VersionedLedger,
     deleted_before,
 )
+from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.leases import StoreLease
 from fastbk.meta.memory_records import KeptRecords, MemoryRecords
 from fastbk.meta.records import look
@@ -102,6 +103,16 @@ class MemoryStore:
             records.next_ledger_id += 1
             return records.next_ledger_id - 1
 
+    def highest_drawn_id(self) -> LedgerId:
+        """Return the last id drawn, or a higher one that was chosen."""
+        return self._open().next_ledger_id - 1
+
+    def move_ids_above(self, ledger_id: LedgerId) -> None:
+        """Move the counter (INV-M3)."""
+        records = self._open()
+        with records.lock:
+            records.next_ledger_id = max(records.next_ledger_id, ledger_id + 1)
+
     def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
         """Store a new ledger; its version is 0."""
         check_ledger_id(ledger_id)
@@ -157,6 +168,8 @@ class MemoryStore:
         """Remove a ledger."""
         records = self._open()
         with records.lock:
+            hold = records.records.values.get(HOLD_PATH)
+            raise_if_held(None if hold is None else hold.value)
             self._find(records, ledger_id, version)
             del records.ledgers[ledger_id]
             records.deleted.add(ledger_id)

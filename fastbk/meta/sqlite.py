@@ -32,6 +32,7 @@ from fastbk.meta.api import (
     VersionedLedger,
     deleted_before,
 )
+from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.leases import StoreLease
 from fastbk.meta.records import look
 from fastbk.meta.replica_marks import ReplicaMarks
@@ -84,6 +85,18 @@ class SqliteStore:
             (ledger_id,) = db.execute("SELECT next_ledger_id FROM cluster").fetchone()
             db.execute("UPDATE cluster SET next_ledger_id = ?", (ledger_id + 1,))
             return int(ledger_id)
+
+    def highest_drawn_id(self) -> LedgerId:
+        """Return the last id drawn, or a higher one that was chosen."""
+        with self._file.reading() as db:
+            return int(db.execute("SELECT next_ledger_id FROM cluster").fetchone()[0]) - 1
+
+    def move_ids_above(self, ledger_id: LedgerId) -> None:
+        """Move the counter (INV-M3)."""
+        with self._file.transaction() as db:
+            db.execute(
+                "UPDATE cluster SET next_ledger_id = max(next_ledger_id, ?)", (ledger_id + 1,)
+            )
 
     def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
         """Store a new ledger; its version is 0."""
@@ -143,8 +156,10 @@ class SqliteStore:
             return version + 1
 
     def delete_ledger(self, ledger_id: LedgerId, version: int | None = None) -> None:
-        """Remove a ledger."""
+        """Remove a ledger, unless metadata is on hold (INV-M4)."""
         with self._file.transaction() as db:
+            hold = db.execute("SELECT value FROM records WHERE path = ?", (HOLD_PATH,)).fetchone()
+            raise_if_held(None if hold is None else hold[0])
             deleted = db.execute(
                 "DELETE FROM ledgers WHERE ledger_id = ? AND (? IS NULL OR version = ?)",
                 (ledger_id, version, version),

@@ -65,6 +65,16 @@ class ZooKeeperStore:
         """Draw the next ledger id."""
         return self._ledgers.next_id(self._session.call("draw a ledger id"))
 
+    def highest_drawn_id(self) -> LedgerId:
+        """Return the last id drawn, as the counter's node says."""
+        return self._ledgers.highest_drawn_id(self._session.call("read the counter of ledger ids"))
+
+    def move_ids_above(self, ledger_id: LedgerId) -> None:
+        """Move the counter (INV-M3)."""
+        self._ledgers.move_ids_above(
+            self._session.call("move the counter of ledger ids"), ledger_id
+        )
+
     def create_ledger(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> int:
         """Store a new ledger; its version is 0. One with the same creation token is taken for ours."""
         return self._ledgers.create(

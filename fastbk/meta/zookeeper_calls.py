@@ -61,6 +61,8 @@ class Node:
     """When it was written last, by the server's clock."""
     children: int
     """How many nodes are directly below it."""
+    children_created: int
+    """How many nodes were ever made directly below it, modulo 2^31: the number of the next sequential one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,14 @@ class Op:
     data: bytes = b""
     version: int = -1
     ephemeral: bool = False
+    sequence: bool = False
 
     @classmethod
-    def create(cls, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Op:
-        """Make a node that must not be there."""
-        return cls("create", path, data, ephemeral=ephemeral)
+    def create(
+        cls, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> Op:
+        """Make a node that must not be there; `sequence`: the server appends the next number to its name."""
+        return cls("create", path, data, ephemeral=ephemeral, sequence=sequence)
 
     @classmethod
     def set(cls, path: str, data: bytes, version: int) -> Op:
@@ -183,14 +188,16 @@ class Call:
         """Remove a node if it has `version`. Raises NoNode, BadVersion, NotEmpty, ResultUnknown."""
         self._write(lambda zk: zk.delete_async(path, version))
 
-    def multi(self, ops: Iterable[Op]) -> None:
-        """Do all or nothing. Raises what kept the first part from happening, or ResultUnknown."""
+    def multi(self, ops: Iterable[Op]) -> list[Any]:
+        """Do all or nothing; return a result each. Raises what kept the first part from happening, or ResultUnknown."""
         listed = list(ops)
-        for result in self._write(lambda zk: _transaction(zk, listed).commit_async()):
+        results = list(self._write(lambda zk: _transaction(zk, listed).commit_async()))
+        for result in results:
             if isinstance(result, _LOST):
                 raise ResultUnknown from result
             if isinstance(result, Exception) and not isinstance(result, _ROLLED_BACK):
                 raise result
+        return results
 
     def ensure(self, path: str) -> None:
         """Make a node without data, and its parents, where they are missing."""
@@ -269,7 +276,7 @@ def _transaction(zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no
     transaction = zk.transaction()
     for op in ops:
         if op.kind == "create":
-            transaction.create(op.path, op.data, ephemeral=op.ephemeral)
+            transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequence)
         elif op.kind == "set":
             transaction.set_data(op.path, op.data, op.version)
         elif op.kind == "delete":
@@ -281,4 +288,14 @@ def _transaction(zk: Any, ops: list[Op]) -> Any:  # noqa: ANN401 -- kazoo has no
 
 def _node(data: bytes, stat: Any) -> Node:  # noqa: ANN401 -- kazoo's
     """Return a node from what kazoo tells of it."""
-    return Node(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime, stat.numChildren)
+    # The server counts what was created below, and shows creations and deletions together.
+    created = ((stat.cversion + stat.numChildren) % 2**32) // 2
+    return Node(
+        data,
+        stat.version,
+        stat.czxid,
+        stat.ephemeralOwner,
+        stat.mtime,
+        stat.numChildren,
+        created,
+    )

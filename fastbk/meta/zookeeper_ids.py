@@ -10,7 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fastbk.errors import StorageError
-from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, ResultUnknown
+from fastbk.meta.mark import COUNTED_ID_END
+from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, Op, ResultUnknown
 from fastbk.meta.zookeeper_paths import SHORT_ID_END, Layout, Paths
 from fastbk.model.ids import LedgerId
 
@@ -18,14 +19,16 @@ _PREFIX = "ID-"
 _HIGH_PREFIX = "HOB-"
 _HIGH_KEPT = 3
 _HIGH_MAX = 2**31 - 1
+NEAR_MOVE_IDS = 10_000
+"""Ids that a move draws one by one; a far one costs two requests."""
+SKIPPED_AT_ONCE = 250
 
 
 def draw(call: Call, paths: Paths, layout: Layout) -> LedgerId:
     """Return an id that no caller got before."""
     if layout.draws_long_ids and call.exists(paths.idgen_long) is not None:
         return _draw_long(call, paths)
-    parent = paths.root if layout is Layout.FLAT else paths.idgen
-    number = _sequence(call, parent)
+    number = _sequence(call, _short_parent(paths, layout))
     if 0 <= number < SHORT_ID_END:
         return number
     if not layout.draws_long_ids:
@@ -35,6 +38,84 @@ def draw(call: Call, paths: Paths, layout: Layout) -> LedgerId:
         )
     call.ensure(paths.idgen_long)
     return _draw_long(call, paths)
+
+
+def highest_drawn(call: Call, paths: Paths, layout: Layout) -> LedgerId:
+    """Return the highest id that anybody has drawn, -1 if nobody has; in the flat layout it may be an id too high."""
+    if layout.draws_long_ids and call.exists(paths.idgen_long) is not None:
+        highs = _highs(call, paths)
+        if highs:
+            return (highs[-1] << 32 | _next_number(call, _high_path(paths, highs[-1]))) - 1
+    return _next_number(call, _short_parent(paths, layout)) - 1
+
+
+def move_above(call: Call, paths: Paths, layout: Layout, floor: LedgerId) -> None:
+    """Have ids be drawn above `floor` only.
+
+    A near move draws the ids up to there. A far one begins to draw from `idgen-long`, or from its next high half, which
+    Apache's clients do as well. Raises StorageError where the layout has 31 bits and the move is far.
+    """
+    if floor >= COUNTED_ID_END:
+        raise StorageError(f"ledger ids cannot be moved above {floor}: choose ids yourself")
+    if layout.draws_long_ids and (
+        floor >= SHORT_ID_END or call.exists(paths.idgen_long) is not None
+    ):
+        _move_long(call, paths, floor)
+        return
+    parent = _short_parent(paths, layout)
+    missing = floor + 1 - _next_number(call, parent)
+    if missing <= NEAR_MOVE_IDS:
+        _skip(call, parent, missing)
+    elif layout.draws_long_ids:
+        _move_long(call, paths, floor)
+    else:
+        raise StorageError(
+            f"the layout {layout.value} draws ledger ids one by one, and the next {missing} may be of ledgers that"
+            " metadata has lost. Restore the newer metadata, or choose ids yourself above"
+            f" {floor}"
+        )
+
+
+def _move_long(call: Call, paths: Paths, floor: LedgerId) -> None:
+    call.ensure(paths.idgen_long)
+    high, number = floor >> 32, floor & 0xFFFFFFFF
+    highs = _highs(call, paths)
+    if highs and highs[-1] > high:
+        return
+    if high == 0:
+        _ensure_high(call, paths, 1)
+        return
+    if high in highs:
+        missing = number + 1 - _next_number(call, _high_path(paths, high))
+        if missing <= NEAR_MOVE_IDS and number < SHORT_ID_END:
+            _skip(call, _high_path(paths, high), missing)
+            return
+    _ensure_high(call, paths, high + 1)
+
+
+def _skip(call: Call, parent: str, count: int) -> None:
+    """Draw so many numbers for nobody."""
+    call.ensure(parent)
+    while count > 0:
+        some = min(count, SKIPPED_AT_ONCE)
+        create = Op.create(f"{parent}/{_PREFIX}", ephemeral=True, sequence=True)
+        try:
+            made = call.multi([create] * some)
+        except ResultUnknown:
+            continue  # perhaps some more are skipped
+        count -= some
+        for path in made:
+            call.delete_later(str(path))
+
+
+def _next_number(call: Call, parent: str) -> int:
+    """Return the number that the next sequential node gets, without drawing it."""
+    node = call.exists(parent)
+    return 0 if node is None else node.children_created
+
+
+def _short_parent(paths: Paths, layout: Layout) -> str:
+    return paths.root if layout is Layout.FLAT else paths.idgen
 
 
 def _draw_long(call: Call, paths: Paths) -> LedgerId:

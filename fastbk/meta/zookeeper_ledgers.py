@@ -16,6 +16,9 @@ from contextlib import suppress
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import zookeeper_ids as ids
 from fastbk.meta.api import VersionedLedger, deleted_before
+from fastbk.meta.hold import raise_if_held
+from fastbk.meta.mark import RESERVE_IDS
+from fastbk.meta.mark import decode as decode_mark
 from fastbk.meta.zookeeper_bytes import has_offset, with_offset
 from fastbk.meta.zookeeper_calls import (
     BadVersion,
@@ -52,6 +55,7 @@ class Ledgers:
     def __init__(self, paths: Paths, layout: Layout) -> None:
         self._paths = paths
         self._layout = layout
+        self._highest_drawn: LedgerId = -1
 
     def path(self, ledger_id: LedgerId) -> str:
         """Return the path of a ledger's node. Raises ConfigError for an id that has none."""
@@ -64,11 +68,29 @@ class Ledgers:
         """Draw an id that no caller got before and no ledger, deleted ones included, ever had."""
         while True:
             call.again()
+            before = self._highest_drawn
             drawn = ids.draw(call, self._paths, self._layout)
-            taken, bucket = call.get_all([self.path(drawn), self._paths.deleted_bucket(drawn)])
+            paths = [self.path(drawn), self._paths.deleted_bucket(drawn), self._paths.mark]
+            taken, bucket, mark = call.get_all(paths)
+            floor = decode_mark(None if mark is None else mark.data or None).floor
+            if drawn <= before:
+                # The counter went back under our feet: what we drew since may be ledgers that bookies hold (INV-M3).
+                floor = max(floor, before + RESERVE_IDS)
+            if drawn <= floor:
+                ids.move_above(call, self._paths, self._layout, floor)
+                continue
+            self._highest_drawn = max(self._highest_drawn, drawn)
             # Somebody may have chosen this number himself before.
             if taken is None and not _is_deleted(bucket, drawn):
                 return drawn
+
+    def highest_drawn_id(self, call: Call) -> LedgerId:
+        """Return the highest id that was drawn."""
+        return ids.highest_drawn(call, self._paths, self._layout)
+
+    def move_ids_above(self, call: Call, ledger_id: LedgerId) -> None:
+        """Have ids be drawn above this one only."""
+        ids.move_above(call, self._paths, self._layout, ledger_id)
 
     # --- one ledger --------------------------------------------------------------------------------------------
 
@@ -168,15 +190,19 @@ class Ledgers:
                 )
 
     def delete(self, call: Call, ledger_id: LedgerId, version: int | None) -> None:
-        """Remove a ledger (if it still has `version`), remember its id, and take away parents that are empty."""
+        """Remove a ledger (if it still has `version`), remember its id, and take away parents that are empty.
+
+        Raises MetadataOnHold while metadata is on hold (INV-M4).
+        """
         path, bucket_path = self.path(ledger_id), self._paths.deleted_bucket(ledger_id)
         offset = ledger_id % DELETED_BUCKET_IDS
         is_unknown = False
         while True:
             call.again()
-            found, bucket = call.get_all([path, bucket_path])
+            found, bucket, hold = call.get_all([path, bucket_path, self._paths.hold])
             if is_unknown and found is None and _is_deleted(bucket, ledger_id):
                 break
+            raise_if_held(None if hold is None else hold.data or None)
             if found is None:
                 self._find(call, ledger_id)  # raises unless the server was behind
                 continue
@@ -188,13 +214,14 @@ class Ledgers:
             if bucket is None:
                 call.ensure(bucket_path)
                 continue
+            ops = [
+                Op.delete(path, found.version),
+                Op.set(bucket_path, with_offset(bucket.data, offset), bucket.version),
+            ]
+            if hold is not None:
+                ops.append(Op.check(self._paths.hold, hold.version))
             try:
-                call.multi(
-                    [
-                        Op.delete(path, found.version),
-                        Op.set(bucket_path, with_offset(bucket.data, offset), bucket.version),
-                    ]
-                )
+                call.multi(ops)
                 break
             except (NoNode, BadVersion):
                 continue  # a neighbour was deleted, or this one changed: look again

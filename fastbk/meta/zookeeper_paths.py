@@ -19,6 +19,8 @@ from __future__ import annotations
 import enum
 import re
 
+from fastbk.meta.hold import HOLD_PATH
+from fastbk.meta.mark import MARK_PATH
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 
 ROOT_DEFAULT = "/ledgers"
@@ -155,6 +157,8 @@ class Paths:
         self.identities = f"{self.own}/identities"
         self.deleted = f"{self.own}/deleted"
         self.records = f"{self.own}/records"
+        self.hold = f"{self.records}/{HOLD_PATH}"
+        self.mark = f"{self.records}/{MARK_PATH}"
 
     def registration(self, bookie_id: BookieId, *, writable: bool) -> str:
         """Return where a bookie is registered."""

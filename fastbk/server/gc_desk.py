@@ -69,6 +69,11 @@ class GcDesk:
         if isinstance(status, dict):
             self._status = status
 
+    @property
+    def listed_id(self) -> int:
+        """The highest ledger id that gc saw in metadata's listings, -1 where it saw none."""
+        return int(self._status.get("listed_id", -1))
+
     def compactions_ended(self, kind: str) -> int:
         """Return how many looks of that kind of compaction the gc process has ended."""
         return int(self._status.get("ended", {}).get(kind, {}).get("count", 0))

@@ -27,6 +27,7 @@ from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
+from fastbk.server.metadata_age import MetadataAge
 from fastbk.storage.cookie import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
@@ -103,7 +104,11 @@ def settle(
         if verdict is Verdict.KNOWN:
             assert read is not None
             _check_manifests(directories)
-            _count_start(directories, found, store, read.identity, read.version)
+            age = MetadataAge(config.ledgers.all_directories, store, bookie_id)
+            # The count of starts is evidence: it is compared before this start is counted.
+            age.check_start(_starts(found), read.identity)
+            starts = _count_start(directories, found, store, read.identity, read.version)
+            age.start_counted(read.identity.incarnation, starts)
             _complete_cookies(directories, found, read.identity.cookie(instance_id))
             return read.identity.incarnation
         if verdict is Verdict.LOST:
@@ -253,14 +258,14 @@ def _count_start(
     store: MetadataStore,
     known: BookieIdentity,
     version: int,
-) -> None:
+) -> int:
     """Count this start, in every directory before metadata hears of it: cut short anywhere, no directory looks old.
 
-    A full or read-only disk keeps nobody from starting: what cannot be written there is served all the same, and
-    the start goes uncounted.
+    Return how many starts metadata has counted now. A full or read-only disk keeps nobody from starting: what cannot be
+    written there is served all the same, and the start goes uncounted.
     """
     identities = [each.identity for each in found if each.identity is not None]
-    starts = max(one.starts for one in identities) + 1
+    starts = _starts(found) + 1
     for each, identity in zip(directories, identities, strict=True):
         try:
             write_identity(each.disk, each.path, msgspec.structs.replace(identity, starts=starts))
@@ -268,7 +273,7 @@ def _count_start(
             if error.errno not in _NO_ROOM:
                 raise
             logs.warning("bookie.start_not_counted", directory=each.path, reason=str(error))
-            return
+            return known.starts
         kill_point("supervisor.start_counted")
     try:
         store.write_identity(replace(known, starts=starts), version)
@@ -278,6 +283,12 @@ def _count_start(
             " incarnation. Likely this machine or its disks were cloned. Find the copy and keep only the directories"
             " that were used last"
         ) from error
+    return starts
+
+
+def _starts(found: Sequence[Found]) -> int:
+    """Return how many starts the directories have counted."""
+    return max(each.identity.starts for each in found if each.identity is not None)
 
 
 def _complete_cookies(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fastbk.server.readiness import Condition, Conditions, reasons_of
 
 if TYPE_CHECKING:
+    from fastbk.meta.hold import Hold
     from fastbk.server.readiness import Concern
 
 
@@ -48,6 +49,8 @@ class Lifecycle:
         self.since_s = now_s
         self.reason = "starting"
         self._conditions = Conditions()
+        self.metadata_hold = ""
+        """Why metadata is on hold; empty: it is not. Data is served all the same."""
         self.crash_loop = ""
         """Why only reads are served until somebody restarts the bookie by hand; empty: they are not (A13)."""
 
@@ -62,6 +65,12 @@ class Lifecycle:
     def note(self, name: str, reason: str | None, concerns: Concern = "data") -> None:
         """Set a condition of readiness, or remove it (None)."""
         self._conditions.put(name, reason, concerns)
+
+    def metadata_held(self, hold: Hold | None) -> None:
+        """Note that metadata is on hold, or (None) that it is not."""
+        self.metadata_hold = "" if hold is None else str(hold)
+        reason = None if hold is None else f"metadata is on hold, nothing is deleted: {hold}"
+        self.note("metadata_hold", reason, "metadata")
 
     @property
     def is_live(self) -> bool:

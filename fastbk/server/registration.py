@@ -18,6 +18,7 @@ from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieSe
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
 from fastbk.server.identity import read_shards, settle
+from fastbk.server.metadata_age import MetadataAge
 from fastbk.server.published import Published
 from fastbk.server.shard_moves import end_move
 from fastbk.server.unclean import begin_life
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fastbk.meta.api import Lease, MetadataStore, VersionedLedger
+    from fastbk.meta.hold import Hold
     from fastbk.model.ids import LedgerId
     from fastbk.server.config import BookieConfig
     from fastbk.storage.shards import Shards
@@ -44,11 +46,14 @@ class Membership:
         endpoints: tuple[Endpoint, ...],
         on_problem: Callable[[str | None], None],
         *,
+        on_hold: Callable[[Hold | None], None] = lambda hold: None,
+        listed_id: Callable[[], int] = lambda: -1,
         accept_data_loss: bool = False,
     ) -> None:
         """`endpoints`: where clients and tools reach us.
 
-        `on_problem` gets a reason while metadata does not know of us, None when it does again.
+        `on_problem` gets a reason while metadata does not know of us, None when it does again. `on_hold` gets the hold
+        that metadata is on, None while it is on none. `listed_id`: the highest ledger id that gc saw listed.
 
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
@@ -56,6 +61,9 @@ class Membership:
         self._accept_data_loss = accept_data_loss
         self._endpoints = endpoints
         self._on_problem = on_problem
+        self._on_hold = on_hold
+        self._age: MetadataAge | None = None
+        self._listed_id = listed_id
         self.shards: Shards = ()
         """The pair of each shard, once `join` has returned."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
@@ -133,6 +141,8 @@ class Membership:
             self._task = None
         lease, self._lease = self._lease, None
         if lease is not None:
+            if not self._has_problem:
+                await self._call(lambda: self._look_at_age(is_last=True))
             await self._call(lambda: _quietly(lease.close))
 
     async def close(self) -> None:
@@ -162,6 +172,9 @@ class Membership:
         incarnation = settle(
             self._config, self._store, bookie_id, accept_data_loss=self._accept_data_loss
         )
+        self._age = MetadataAge(self._config.ledgers.all_directories, self._store, bookie_id)
+        self._age.poll(is_last=True)
+        self._on_hold(self._age.hold)
         self.shards = read_shards(self._config)
         service = BookieService(BookieId(bookie_id), incarnation, self._endpoints)
         self._begin(service, is_first_boot=True)
@@ -186,6 +199,9 @@ class Membership:
                 # Half of what is allowed: a late wake-up must not cost the lease.
                 pause_s = self._lease.renew_interval_s / 2
             await asyncio.sleep(pause_s)
+            await self._call(self._look_at_age)
+            if self._age is not None:
+                self._on_hold(self._age.hold)
             async with self._turn:
                 try:
                     if self._service is not None and self._published.is_stale():
@@ -203,6 +219,16 @@ class Membership:
                 logs.info("registration.recovered")
                 self._has_problem = False
             self._on_problem(None)
+
+    def _look_at_age(self, *, is_last: bool = False) -> None:
+        """See whether metadata was rolled back; troubles with metadata are the lease's to report."""
+        assert self._age is not None
+        try:
+            self._age.poll(self._listed_id(), is_last=is_last)
+        except MetadataUnavailable:
+            pass
+        except (Error, OSError) as error:
+            logs.warning("metadata.age_not_known", reason=str(error))
 
     async def _apply(self) -> None:
         service, writable, lease, store = self._service, self._writable, self._lease, self._store

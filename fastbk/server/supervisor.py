@@ -147,6 +147,8 @@ class Supervisor:
                 self._config,
                 endpoints(self._config, host, self._guard.port, self._admin),
                 lambda reason: self._life.note("metadata", reason, "metadata"),
+                on_hold=self._life.metadata_held,
+                listed_id=lambda: self._gc.listed_id,
                 accept_data_loss=self._accept_data_loss,
             )
             stack.push_async_callback(self._membership.close)

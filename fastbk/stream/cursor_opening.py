@@ -59,12 +59,13 @@ async def take_over(context: StreamContext, name: str, wish: CursorWish) -> Curs
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
-    PositionTruncated, what the ledger's recovery raises, and the last trouble with metadata.
+    PositionTruncated, MetadataOnHold, what the ledger's recovery raises, and the last trouble with metadata.
     """
     path, holder, pause_s = path_of(context.stream_id, name), new_owner(), AGAIN_S
     loop = asyncio.get_running_loop()
     end_s = loop.time() + OPEN_TIMEOUT_S
     records = context.client.records
+    await records.check_not_held()
     while True:
         try:
             found = await records.read(path)

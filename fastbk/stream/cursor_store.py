@@ -130,6 +130,7 @@ async def delete_cursor(
     that is used again after all is not taken for an expired one.
     """
     path = path_of(stream_id, name)
+    await client.records.check_not_held()
     for _ in range(TRIES_MAX):
         found = await client.records.read(path)
         if found is None:
@@ -169,7 +170,11 @@ class CursorStore:
         self._version = version
 
     async def write(self, record: CursorRecord) -> None:
-        """Replace the record (INV-S10: of this holder only). Raises CursorFenced; MetadataUnavailable: it may be."""
+        """Replace the record (INV-S10: of this holder only).
+
+        Raises CursorFenced, MetadataOnHold: nothing was replaced; MetadataUnavailable: it may be.
+        """
+        await self._records.check_not_held()
         for _ in range(TRIES_MAX):
             try:
                 change = Change(self._path, put_record(record), self._version)

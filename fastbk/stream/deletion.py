@@ -27,9 +27,10 @@ TRIES_MAX = 20
 async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None = None) -> None:
     """Delete a stream that has no name any more. Nothing happens where there is none.
 
-    Raises MetadataConflict for a stream that has a name, MetadataUnavailable and what deleting raises; the same call,
-    or a janitor, goes on then.
+    Raises MetadataConflict for a stream that has a name, MetadataOnHold, MetadataUnavailable and what deleting raises;
+    the same call, or a janitor, goes on then.
     """
+    await client.records.check_not_held()
     deleter = deleter or Deleter(client, Audit())
     where = stream_path(stream_id)
     raw = await client.records.read(where)

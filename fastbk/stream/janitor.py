@@ -13,7 +13,13 @@ import zlib
 from dataclasses import dataclass, fields
 
 from fastbk.client.client import Client
-from fastbk.errors import ConfigError, Error, MetadataUnavailable, StreamNotFound
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataOnHold,
+    MetadataUnavailable,
+    StreamNotFound,
+)
 from fastbk.observe import logs
 from fastbk.stream import retention
 from fastbk.stream.audit import Audit, Sink, log_lines
@@ -144,12 +150,13 @@ class Janitor:
     async def pass_once(self, *, thorough: bool = False) -> Counts:
         """Look at every stream once; return what was done. `thorough`: at everything of each, as seldom as it changes.
 
-        Raises MetadataUnavailable.
+        Raises MetadataUnavailable, and MetadataOnHold: nothing was done then, or no more.
         """
         counts, began_s, deleter = Counts(passes=1), time.monotonic(), self._deleter
         before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
         every = 1 if thorough else self.options.thorough_every
         try:
+            await self._client.records.check_not_held()
             self.gauges.begin()
             sizes = ByteCounts(self._client.records)
             async for some in all_streams(self._client.records):
@@ -172,9 +179,9 @@ class Janitor:
     async def _look_at_all(
         self, some: list[Found], counts: Counts, every: int, sizes: ByteCounts
     ) -> None:
-        """Look at these streams, some at once; raise MetadataUnavailable if that is what they all would meet."""
+        """Look at these streams, some at once; raise what they all would meet, as MetadataUnavailable."""
         turns = asyncio.Semaphore(self.options.streams_at_once)
-        away: list[MetadataUnavailable] = []
+        away: list[MetadataUnavailable | MetadataOnHold] = []
 
         async def look(found: Found) -> None:
             async with turns:
@@ -190,7 +197,7 @@ class Janitor:
                         chain = None  # somebody else has deleted it meanwhile
                     finally:
                         await sizes.add(found, chain)
-                except MetadataUnavailable as error:
+                except (MetadataUnavailable, MetadataOnHold) as error:
                     away.append(error)
                 except Exception as error:  # noqa: BLE001 - of one stream; the others go on
                     counts.errors += 1
@@ -212,6 +219,7 @@ class Janitor:
 
         `turn` rises with each pass; what is seldom done is done when it can be divided by `every`.
         """
+        await self._client.records.check_not_held()
         is_thorough = turn % every == 0
         record, known = found.record, found.known
         is_deleted = record is not None and record.deleting

@@ -29,8 +29,9 @@ async def unname(
 ) -> dict[str, str]:
     """Take away the names of these streams, all or none; return their ids. Their data is to be deleted from now on.
 
-    Raises StreamNotFound for a name that no stream has; with `missing_ok` it is passed over.
+    Raises StreamNotFound for a name that no stream has; with `missing_ok` it is passed over. MetadataOnHold.
     """
+    await catalog.client.records.check_not_held()
     seen: dict[str, str] = {}
 
     async def attempt() -> dict[str, str]:
@@ -106,7 +107,11 @@ async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
 
 
 async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive: bool) -> None:
-    """Delete a namespace; with `recursive` all that is in it first. Raises StreamNotFound, NamespaceNotEmpty."""
+    """Delete a namespace; with `recursive` all that is in it first.
+
+    Raises StreamNotFound, NamespaceNotEmpty, MetadataOnHold.
+    """
+    await catalog.client.records.check_not_held()
     for _ in range(PASSES_MAX):
         if recursive:
             await _empty(catalog, path)

@@ -152,6 +152,11 @@ class Metrics:
             int(bool(self._life.crash_loop)),
         )  # fmt: skip
         lines += _lines(
+            "fastbk_supervisor_metadata_on_hold", "gauge",
+            "1 while metadata is on hold: nothing is deleted until `fastbk metadata confirm`.",
+            int(bool(self._life.metadata_hold)),
+        )  # fmt: skip
+        lines += _lines(
             "fastbk_supervisor_start_time_seconds", "gauge",
             "When the supervisor started, seconds since 1970.", round(self._began_s, 3),
         )  # fmt: skip

@@ -12,6 +12,11 @@ from fastbk.errors import Error, MetadataUnavailable
 from fastbk.gc.listing import PAGE_IDS
 from fastbk.gc.live_set import DELETE_IDS, READ_COST_IDS, Cluster, Collector, Rules
 from fastbk.gc.pacing import Pace
+from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.mark import MARK_PATH, Mark, raise_mark
+from fastbk.meta.memory_records import MemoryRecords
+from fastbk.meta.records import Change
+from tests.fixtures.metadata import records_in_memory
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Metadata:
     fail_after: int = 1 << 30
     calls: int = 0
     hidden: set[int] = field(default_factory=set)
+    records: MemoryRecords = field(default_factory=records_in_memory)
 
     def _called(self) -> None:
         self.calls += 1
@@ -84,6 +90,47 @@ def test_a_ledger_goes_in_the_second_cycle_in_which_it_is_missing() -> None:
     assert ids == [2]
     assert "cluster-1" in reason
     assert gc.run().candidates == 0
+
+
+def test_metadata_on_hold_deletes_nothing_and_says_what_it_would() -> None:
+    """INV-M4; after the operator's word it takes two whole cycles, as ever."""
+    local, metadata = Local({1, 2, 3}), Metadata({1, 3})
+    gc = collector(local, metadata)
+    assert gc.run().candidates == 1
+    hold = place_hold(metadata, new_hold("rolled back"))
+    for force in (False, True):
+        held = gc.run(force=force)
+        assert (held.candidates, held.deleted) == (1, 0)
+        assert "rolled back" in held.stopped
+    assert confirm_hold(metadata, hold.hold_id)
+    assert gc.run().deleted == 0
+    assert gc.run().deleted == 1
+    assert gc.cluster.highest_id == 3
+
+
+def test_a_hold_in_the_midst_of_a_cycle_deletes_nothing() -> None:
+    local, metadata = Local({1, 2, 3}), Metadata({1, 3})
+    gc = collector(local, metadata)
+    gc.run()
+    local.on_ids = lambda: place_hold(metadata, new_hold("just now")) and None
+    cycle = gc.run()
+    assert (cycle.deleted, local.deleted) == (0, [])
+    assert "just now" in cycle.stopped
+
+
+def test_metadata_that_is_rolled_back_under_a_running_bookie_deletes_nothing() -> None:
+    """INV-M2: gc may see it before the supervisor has placed the hold."""
+    local, metadata = Local({1, 2, 3}), Metadata({1, 2, 3})
+    raise_mark(metadata, Mark(age=5, highest_id=3))  # type: ignore[arg-type]
+    gc = collector(local, metadata)
+    assert gc.run().stopped == ""
+    metadata.ledgers.discard(2)
+    (found,) = metadata.records.read([MARK_PATH])
+    assert found is not None
+    metadata.records.change([Change(MARK_PATH, b'{"age": 5, "highest_id": 2}', found.version)])
+    for _ in range(3):
+        assert "rolled back" in gc.run().stopped
+    assert local.deleted == []
 
 
 def test_what_is_created_after_the_local_set_was_taken_stays() -> None:

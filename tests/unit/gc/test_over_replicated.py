@@ -13,8 +13,11 @@ from fastbk.gc.live_set import Cluster, Rules
 from fastbk.gc.over_replicated import CopiesWatch, is_over_replicated
 from fastbk.gc.pacing import Pace
 from fastbk.meta.api import VersionedLedger
+from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.memory_records import MemoryRecords
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
+from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_limbo import A, ledger
 
 ME = BookieId("me")
@@ -54,6 +57,7 @@ class World:
     reads: list[int] = field(default_factory=list)
     fails: bool = False
     page: int = 3
+    records: MemoryRecords = field(default_factory=records_in_memory)
 
     def settled(self, cursor: int) -> tuple[list[tuple[int, int]], int]:
         every = sorted(self.held.items())
@@ -225,3 +229,17 @@ def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world.now_s = AGE_S
     assert watching.look(force=True).dropped == 4
     assert watching.look().candidates == 4, "the next ones have their turn"
+
+
+def test_metadata_on_hold_drops_no_copy() -> None:
+    """INV-M4: restored metadata may name the bookies that it named before a repair."""
+    world = World({1: 7}, {1: OTHERS})
+    hold = place_hold(world, new_hold("rolled back"))
+    copies = watch(world)
+    for _ in range(3):
+        assert "rolled back" in copies.look(force=True).stopped
+        world.now_s += 2 * AGE_S
+    assert confirm_hold(world, hold.hold_id)
+    copies.look()
+    world.now_s += 2 * AGE_S
+    assert copies.look().dropped == 1

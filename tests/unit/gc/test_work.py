@@ -17,7 +17,9 @@ from fastbk.gc.over_replicated import CopiesLook, CopiesWatch
 from fastbk.gc.pacing import Pace
 from fastbk.gc.work import BUSY_SHARE, Work
 from fastbk.meta.api import VersionedLedger
+from fastbk.meta.memory_records import MemoryRecords
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR, LogUsage
+from tests.fixtures.metadata import records_in_memory
 from tests.unit.gc.test_compaction import Disk
 from tests.unit.gc.test_over_replicated import ME, MINE, OTHERS
 
@@ -71,6 +73,7 @@ class Bookie:
     held: set[int] = field(default_factory=lambda: set(range(10)))
     listed: list[int] = field(default_factory=lambda: list(range(0, 10, 2)))
     deleted: list[int] = field(default_factory=list)
+    records: MemoryRecords = field(default_factory=records_in_memory)
     dropped: list[int] = field(default_factory=list)
     on_list: Any = lambda: None
 

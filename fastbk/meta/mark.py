@@ -1,0 +1,123 @@
+"""The mark of metadata: what it has published of its own age, so that bookies notice when it was rolled back.
+
+Metadata is rolled back when its data (ZooKeeper's, or the sqlite file) is restored from an older copy. Every bookie
+publishes a mark in one record of the metadata store first, and stores the same in its directories afterwards.
+
+INV-M2: a bookie stores of metadata (an age, a ledger id, its own starts) only what metadata has published before. So
+metadata that knows less than a bookie stores was rolled back, and nothing else explains the difference.
+INV-M3: no ledger id at or below the mark's `floor` is drawn. A bookie that finds a rollback sets it above every id that
+it has stored, and by `RESERVE_IDS` more for ids that were drawn between its last look and the rollback.
+
+Ids that somebody chose without metadata do not count: the highest id is what the store's counter has given out, and
+what its listings contained.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from fastbk.errors import MetadataConflict, StorageError
+from fastbk.meta.records import Change
+
+if TYPE_CHECKING:
+    from fastbk.meta.records import RecordStore, VersionedRecord
+    from fastbk.model.ids import LedgerId
+
+MARK_PATH = "cluster/mark"
+RESERVE_IDS = 1000
+"""More than metadata gives out between two looks of a bookie, of which there is one every few seconds."""
+COUNTED_ID_END = 2**62
+"""Ids from here on are nobody's counter: above them there is no room for others."""
+TRIES_MAX = 20
+
+
+class RolledBack(Exception):
+    """Metadata knows less than it once did; the text says how that is known."""
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """`age` rises once in a while. `highest_id`: of the ledgers that were ever listed or drawn. `floor`: see INV-M3."""
+
+    age: int = 0
+    highest_id: int = -1
+    floor: int = -1
+
+    def joined(self, other: Mark) -> Mark:
+        """Return the greater of each."""
+        return Mark(
+            age=max(self.age, other.age),
+            highest_id=max(self.highest_id, other.highest_id),
+            floor=max(self.floor, other.floor),
+        )
+
+
+class MarkedStore(Protocol):
+    """A metadata store, as far as marks need it."""
+
+    @property
+    def records(self) -> RecordStore:
+        """Its records."""
+
+    def highest_drawn_id(self) -> LedgerId:
+        """Return the highest id that the counter has given out."""
+
+
+def decode(value: bytes | None) -> Mark:
+    """Return what the record says; nothing is known where there is none. Raises StorageError."""
+    if value is None:
+        return Mark()
+    try:
+        return msgspec.json.decode(value, type=Mark)
+    except msgspec.DecodeError as error:
+        raise StorageError(f"the record {MARK_PATH} in metadata is damaged: {error}") from error
+
+
+def read_mark(store: MarkedStore) -> Mark:
+    """Return the mark. Raises MetadataUnavailable, StorageError."""
+    (found,) = store.records.read([MARK_PATH])
+    return _value(found)
+
+
+def raise_mark(
+    store: MarkedStore, least: Mark, *, known: Mark | None = None, older: Mark | None = None
+) -> Mark:
+    """Have each number of the mark be at least this; return the mark that metadata has then.
+
+    Args:
+        known: what metadata has published before; if it knows less now, nothing is changed, and RolledBack raised.
+        older: the age rises by one if the mark still has this age.
+
+    Raises RolledBack, MetadataUnavailable, MetadataConflict, StorageError.
+    """
+    for _ in range(TRIES_MAX):
+        (found,) = store.records.read([MARK_PATH])
+        there = _value(found)
+        if known is not None and (why := evidence(known, there)):
+            raise RolledBack(why)
+        wanted = there.joined(least)
+        if older is not None and there.age == older.age:
+            wanted = msgspec.structs.replace(wanted, age=wanted.age + 1)
+        if wanted == there and found is not None:
+            return there
+        version = None if found is None else found.version
+        try:
+            store.records.change([Change(MARK_PATH, msgspec.json.encode(wanted), version)])
+        except MetadataConflict:
+            continue
+        return wanted
+    raise MetadataConflict(f"record {MARK_PATH}: others change it again and again: try again")
+
+
+def evidence(stored: Mark, published: Mark) -> str:
+    """Return how a stored mark proves that metadata was rolled back (INV-M2); empty if it does not."""
+    if stored.highest_id > published.highest_id:
+        return f"metadata once had ledger {stored.highest_id} and knows of {published.highest_id} at most now"
+    if stored.age > published.age:
+        return f"metadata once had the age {stored.age} and has {published.age} now"
+    return ""
+
+
+def _value(found: VersionedRecord | None) -> Mark:
+    return decode(None if found is None else found.value)
