@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, need_linux, note, print_json
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.private_files import opener
 from fastbk.server.lifecycle import RestartBudget
 from fastbk.units import format_count
 
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
     began_s = time.monotonic()
     metadata = DevMetadata(options.data, options.zookeeper)
     alone = _alone(options.data)
+    os.umask(0o077)  # also for what ZooKeeper makes
     stopping = _catch_signals()
     try:
         cluster = DevCluster(
@@ -101,7 +103,7 @@ def _alone(data: Path) -> int:
     """
     path = data / "dev.lock"
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = opener(os.fspath(path), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise StorageError(f"{path}: cannot be used: {error.strerror}") from error
     try:
@@ -297,5 +299,7 @@ def _program() -> str:
 
 def _write_ready_file(path: Path, uri: str) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(uri, "utf-8")
+    fresh.unlink(missing_ok=True)
+    with open(fresh, "x", encoding="utf-8", opener=opener) as file:
+        file.write(uri)
     fresh.rename(path)

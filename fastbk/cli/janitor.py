@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
 from fastbk.errors import ConfigError, StorageError
+from fastbk.private_files import make_directory
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _sink(path: Path | None) -> Sink:
     if path is None:
         return log_lines
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent.absolute())
     except OSError as error:
         raise StorageError(f"{path.parent}: cannot be used: {error.strerror}") from error
     return AuditFile(path)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.devcluster.processes import is_alive, is_free, wait_for
+from fastbk.private_files import opener, write_text
 from fastbk.server.spawn import command, environment
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Bookie:
         config = self._write_config()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        with theirs, open(self.log_path, "ab") as log:
+        with theirs, open(self.log_path, "ab", opener=opener) as log:
             self._process = subprocess.Popen(
                 command(
                     "fastbk.server",
@@ -185,14 +186,14 @@ class Bookie:
         if str(sections["bookie"]["listen"]).endswith(":0") and is_free(self.port):
             sections["bookie"]["listen"] = f"127.0.0.1:{self.port}"
         path = self.directory / CONFIG_NAME
-        path.write_text(toml_text(sections), "utf-8")
+        write_text(path, toml_text(sections))
         return path
 
     def _take(self, message: dict[str, Any]) -> None:
         match message.get("type"):
             case "ready":
                 if message["port"] != self.port:
-                    (self.directory / PORT_NAME).write_text(f"{message['port']}\n")
+                    write_text(self.directory / PORT_NAME, f"{message['port']}\n")
                 self.port, self.http_port = message["port"], message["http_port"]
                 self.pids = message["pids"]
                 self.start_s = message["seconds"]

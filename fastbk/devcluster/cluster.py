@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie
 from fastbk.devcluster.metadata import SQLITE_NAME
 from fastbk.errors import ConfigError, StorageError
+from fastbk.private_files import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +55,7 @@ class DevCluster:
         self.metadata_uri = metadata_uri or f"sqlite:{self.data / SQLITE_NAME}"
         self._settings = settings or {}
         try:
-            self.data.mkdir(parents=True, exist_ok=True)
+            make_directory(self.data)
         except OSError as error:
             raise StorageError(f"{data}: cannot be used: {error.strerror}") from error
         known = len(list(self.data.glob("bookie-*")))
@@ -137,7 +138,7 @@ class DevCluster:
     def _bookie(self, number: int, port_base: int, http_port_base: int) -> Bookie:
         name = f"bookie-{number + 1}"
         directory = self.data / name
-        directory.mkdir(exist_ok=True)
+        make_directory(directory)
         port = port_base + number if port_base else 0
         http_port = http_port_base + number if http_port_base else 0
         sections: dict[str, dict[str, object]] = {

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from fastbk.private_files import make_directory, opener
 from fastbk.server.spawn import command, environment
 
 LOG_NAME = "janitor.log"
@@ -40,10 +41,10 @@ class DevJanitor:
         if self.is_running:
             return
         self._forget()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         self.http_port = _free_port()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs, open(self.directory / LOG_NAME, "ab") as log:
+        with theirs, open(self.directory / LOG_NAME, "ab", opener=opener) as log:
             self._process = subprocess.Popen(
                 command(
                     "fastbk.cli",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.private_files import make_directory, write_text
 
 SQLITE_NAME = "metadata.sqlite"
 _CHOICE_NAME = "metadata.uri"
@@ -32,7 +33,7 @@ class DevMetadata:
         """
         self._data = data.absolute()
         try:
-            self._data.mkdir(parents=True, exist_ok=True)
+            make_directory(self._data)
         except OSError as error:
             raise StorageError(f"{data}: cannot be used: {error.strerror}") from error
         self._choice = self._settle(zookeeper)
@@ -59,7 +60,7 @@ class DevMetadata:
         if not zookeeper_admin.exists(location):
             with contextlib.suppress(MetadataConflict):  # another one was faster
                 zookeeper_admin.init(location)
-        (self._data / _CHOICE_NAME).write_text(self._choice, "utf-8")
+        write_text(self._data / _CHOICE_NAME, self._choice)
         return uri
 
     def stop(self) -> None:

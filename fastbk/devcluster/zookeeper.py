@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fastbk.devcluster.processes import is_free
 from fastbk.errors import ConfigError, StorageError
+from fastbk.private_files import make_directory, opener, write_text
 
 JARS_VARIABLE = "FASTBK_ZOOKEEPER_JARS"
 _DEBIAN_JARS = Path("/usr/share/java")
@@ -91,11 +92,11 @@ class ZooKeeperServer:
         if self.is_running:
             return
         command = [*_bound_to_us(), _java(), *self._java_options(), _MAIN_CLASS]
-        self.data.mkdir(parents=True, exist_ok=True)
+        make_directory(self.data)
         self.port = self._choose_port()
         configuration = self.data / "zoo.cfg"
-        configuration.write_text(self._configuration(), "utf-8")
-        with open(self.data / LOG_NAME, "ab") as log:
+        write_text(configuration, self._configuration())
+        with open(self.data / LOG_NAME, "ab", opener=opener) as log:
             self._process = subprocess.Popen(
                 [*command, str(configuration)],
                 stdin=subprocess.DEVNULL,
@@ -138,7 +139,7 @@ class ZooKeeperServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
-        remembered.write_text(f"{port}\n")
+        write_text(remembered, f"{port}\n")
         return port
 
     def _configuration(self) -> str:

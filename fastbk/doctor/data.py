@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from fastbk.doctor.limbo import limbo
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.disk import Disk
+from fastbk.private_files import is_open_to_others
 from fastbk.server.directories import LOCK_NAME
 from fastbk.server.identity import places
 from fastbk.storage import sealed_json
@@ -54,6 +56,7 @@ class Data:
 
     def __init__(self, config: BookieConfig) -> None:
         self._bookie_id = config.bookie.id or config.bookie.listen
+        self._metadata_uri = config.metadata.uri
         found = list(places(config))
         self._directories = [directory for directory, _ in found]
         journals = [directory for directory, place in found if place.role == "journal"]
@@ -70,6 +73,7 @@ class Data:
             yield "limbo", partial(limbo, ledgers, self._bookie_id)
             yield "journal to replay", partial(self.replay, journal, ledgers)
         yield "times of files", self.times
+        yield "rights", self.rights
 
     def running(self) -> Finding:
         """Whether a bookie has the directories now."""
@@ -190,6 +194,20 @@ class Data:
                     "timedatectl; set the clock before the bookie is started",
                 )
         return ok("times of files", "none is in the future")
+
+
+    def rights(self) -> Finding:
+        """Whether others may read data, or metadata with ledgers' passwords."""
+        paths = [*self._directories, self._metadata_uri.removeprefix("sqlite:")]
+        for path in paths:
+            with contextlib.suppress(OSError):
+                if is_open_to_others(path):
+                    return warn(
+                        "rights",
+                        f"every user of this machine may read or list {path}",
+                        f"chmod o-rwx {path}; a bookie does so when it starts, if it owns it",
+                    )
+        return ok("rights", "directories and metadata are closed to other users")
 
 
 def _manifest(directory: str) -> tuple[Manifest | None, Finding]:

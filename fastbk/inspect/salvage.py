@@ -11,9 +11,11 @@ import base64
 import json
 import os
 from collections import OrderedDict
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from fastbk.errors import StorageError
+from fastbk.private_files import make_directory, opener
 
 if TYPE_CHECKING:
     from fastbk.inspect.items import Item
@@ -39,7 +41,7 @@ class Salvage:
         self.entries = 0
         self.ledgers: set[int] = set()
         try:
-            os.makedirs(directory, exist_ok=True)
+            make_directory(Path(directory).absolute())
             names = [name for name in os.listdir(directory) if name.endswith(ENDING)]
         except OSError as error:
             raise StorageError(f"{directory}: {error.strerror}") from error
@@ -65,7 +67,7 @@ class Salvage:
                 _, oldest = self._open.popitem(last=False)
                 oldest.close()
             path = f"{self._directory}/{ledger_id}{ENDING}"
-            file = open(path, "a", encoding="ascii")  # noqa: SIM115 -- closed when it is the oldest, or at the end
+            file = open(path, "a", encoding="ascii", opener=opener)  # noqa: SIM115 -- closed when it is the oldest, or at the end
             self._open[ledger_id] = file
             self.ledgers.add(ledger_id)
         self._open.move_to_end(ledger_id)

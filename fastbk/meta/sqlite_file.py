@@ -11,9 +11,10 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from fastbk.errors import ClientClosed, ConfigError, MetadataUnavailable, StorageError
+from fastbk.private_files import FILE_MODE, tighten
 
 FORMAT = 3
 """2 remembers deleted ledgers, 3 has records. Older files are made so when they are opened."""
@@ -80,6 +81,8 @@ class SqliteFile:
     def _connect(self) -> sqlite3.Connection:
         if not self._may_make and not os.path.lexists(self._path):
             raise self._no_cluster("no such file")
+        if self._may_make:
+            self._keep_private()
         try:
             connection = sqlite3.connect(
                 self._path,
@@ -93,6 +96,18 @@ class SqliteFile:
                 outcome="not_written",
             ) from error
         return connection
+
+    def _keep_private(self) -> None:
+        """Make the file, if it is not there, for its owner alone: it holds ledgers' passwords.
+
+        The files that sqlite makes beside it get the same rights.
+        """
+        # What goes wrong here goes wrong again when sqlite opens it, which says so.
+        with suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(self._path, flags, FILE_MODE))
+        for ending in ("", "-wal", "-shm"):
+            tighten(f"{self._path}{ending}")
 
     def _prepare(self) -> None:
         with self._errors():

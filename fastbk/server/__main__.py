@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def serve(
 
     `accept_data_loss`: see `fastbk.server.identity.settle`.
     """
+    os.umask(0o077)
     arm_from_environment()
     logs.configure()
     logs.bind(role="supervisor")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
+from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, tighten
 from fastbk.server.topology import Lock
 
 if TYPE_CHECKING:
@@ -122,8 +123,9 @@ def _open(directory: Path) -> DirectoryLock:
         for folder in reversed((directory, *directory.parents)):
             if not folder.is_dir():
                 with contextlib.suppress(FileExistsError):
-                    folder.mkdir(mode=0o755)
+                    folder.mkdir(DIRECTORY_MODE)
                     made.append(folder)
+        tighten(directory)
         descriptor, is_new = _open_file(directory / LOCK_NAME)
     except OSError as error:
         DirectoryLock(directory, -1, made).take_back()
@@ -137,11 +139,11 @@ def _open_file(path: Path) -> tuple[int, bool]:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         try:
-            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE), True
         except FileExistsError:
             # It may have been taken back by now.
             with contextlib.suppress(FileNotFoundError):
-                return os.open(path, flags, 0o644), False
+                return os.open(path, flags), False
 
 
 def _wait(lock: DirectoryLock, deadline_s: float) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.observe import logs
+from fastbk.private_files import opener
 from fastbk.units import MIB
 
 SIZE_BYTES_MAX = 64 * MIB
@@ -37,7 +38,7 @@ class AuditFile:
         """Append a line an event. Raises OSError: then what they announce must not be done."""
         lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
         is_new = self._set_aside()
-        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        file = opener(os.fspath(self._path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":

@@ -25,7 +25,11 @@ class Dev:
     """A running `fastbk dev`."""
 
     def __init__(
-        self, data: Path, *words: str, program: Sequence[str] = (sys.executable, "-m", "fastbk.cli")
+        self,
+        data: Path,
+        *words: str,
+        program: Sequence[str] = (sys.executable, "-m", "fastbk.cli"),
+        umask: int = -1,
     ) -> None:
         self.ready_file = data.parent / f"{data.name}.ready"
         # Under nohup the tests would hand "ignore" on, and `fastbk dev` respects that.
@@ -33,7 +37,7 @@ class Dev:
         self.process = subprocess.Popen(
             [*program, "dev", "--data", str(data),
              "--ready-file", str(self.ready_file), *words],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, umask=umask,
         )  # fmt: skip
 
     def wait_ready(self) -> str:
@@ -76,6 +80,21 @@ async def write(uri: str, count: int) -> int:
         async with writer:
             await writer.append_many([b"entry %d" % n for n in range(count)])
         return writer.ledger_id
+
+
+def test_everything_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    """Metadata has passwords, entry logs and journals have everything else."""
+    dev = Dev(tmp_path / "data", "--bookies", "1", umask=0)
+    try:
+        dev.wait_ready()
+        open_to_others = [
+            f"{one}: {one.stat().st_mode:o}"
+            for one in (tmp_path / "data", *(tmp_path / "data").rglob("*"), dev.ready_file)
+            if one.stat().st_mode & 0o077
+        ]
+    finally:
+        dev.stop()
+    assert not open_to_others
 
 
 async def read(uri: str, ledger_id: int) -> list[bytes]:

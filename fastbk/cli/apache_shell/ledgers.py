@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.apache_shell.context import fail
 from fastbk.cli.apache_shell.words import Option, Verb, Words, flag
 from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
+from fastbk.private_files import opener
 
 if TYPE_CHECKING:
     from fastbk.cli.apache_shell.context import Context
@@ -89,7 +90,9 @@ def _metadata(context: Context, words: Words) -> int:
         metadata = store.read_ledger(ledger_id).metadata
     if words.has("dumptofile"):
         try:
-            Path(words.text("dumptofile")).write_bytes(metadata.to_bytes())
+            # It holds the ledger's password.
+            with open(words.text("dumptofile"), "wb", opener=opener) as file:
+                file.write(metadata.to_bytes())
         except OSError as error:
             raise ConfigError(f"{words.text('dumptofile')}: {error.strerror}") from error
         return 0

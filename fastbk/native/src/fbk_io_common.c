@@ -37,11 +37,11 @@ fbk_io_common_open(struct fbk_io *io, const char *path, uint32_t flags)
 {
     int how = O_CLOEXEC | (flags & FBK_IO_READ_ONLY ? O_RDONLY : O_RDWR) | (flags & FBK_IO_CREATE ? O_CREAT | O_EXCL : 0);
     bool direct = (flags & FBK_IO_DIRECT) && ((struct fbk_io_real *)io)->mode.direct;
-    int fd = open(path, how | (direct ? O_DIRECT : 0), 0644);
+    int fd = open(path, how | (direct ? O_DIRECT : 0), 0600);
     if (fd < 0 && errno == EINVAL && direct) {
         /* A file system without O_DIRECT may have created the file before it refused. */
         direct = false;
-        fd = open(path, how & ~O_EXCL, 0644);
+        fd = open(path, how & ~O_EXCL, 0600);
     }
     if (fd < 0)
         return -errno;
@@ -223,7 +223,7 @@ int32_t
 fbk_io_common_make_directory(struct fbk_io *io, const char *path)
 {
     (void)io;
-    return mkdir(path, 0755) < 0 && errno != EEXIST ? -errno : 0;
+    return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
 /* ------------------------------------------------------------------ the probe */

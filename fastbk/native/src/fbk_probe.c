@@ -13,9 +13,9 @@ fbk_probe_open(const char *path, uint32_t block_bytes, uint32_t file_bytes)
 {
     if (block_bytes == 0 || block_bytes % 512 != 0 || file_bytes % FBK_MIB != 0 || file_bytes == 0)
         return -EINVAL;
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600);
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_DIRECT, 0600);
     if (file < 0 && errno == EINVAL) /* tmpfs and the like: no O_DIRECT */
-        file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0)
         return -errno;
     void *zeros = mmap(NULL, FBK_MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastbk.private_files import FILE_MODE
 from fastbk.server.disks.place import Place
 from fastbk.server.disks.watch import DiskReport
 from fastbk.storage.space import DiskState, Takes
@@ -90,7 +91,11 @@ def why_not_writable(directory: str) -> str:
     """Return why a small file can't be written and synced; empty: it can, or there is just no room for it."""
     path = os.path.join(directory, PROBE_NAME)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a check that was killed
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE
+        )
         try:
             os.write(descriptor, b"\0" * PROBE_BYTES)
             os.fsync(descriptor)

@@ -270,6 +270,12 @@ def test_files_from_the_future(patient: Patient) -> None:
     assert "identity.json" in found.why
 
 
+def test_directories_that_others_may_list(patient: Patient) -> None:
+    patient.start()
+    patient.ledgers.chmod(0o755)
+    assert worst(patient.examine(), "rights").status is Status.WARN
+
+
 def test_a_port_that_a_stranger_has(patient: Patient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         patient.listen = f"127.0.0.1:{stranger.getsockname()[1]}"
