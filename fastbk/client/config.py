@@ -59,7 +59,7 @@ class ClientConfig:
     """How long a tailing reader waits at one bookie before it asks another and looks at the metadata."""
     probe_timeout: float = 2.0
     """Reaching a bookie that is to take another's place in an ensemble."""
-    replace_after: float = 1.0
+    replace_after: float = 10.0
     """A bookie that a writer can do without is replaced when it has been away for so long: restarts take less."""
     bookie_timeout: float = 5.0
     """A bookie that is connected and leaves an add unanswered for so long counts as away."""

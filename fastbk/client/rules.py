@@ -13,10 +13,9 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.placement.values import PlacementConfig
-from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.change_policy import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
 from fastbk.replication.replicas import Pacing
-from fastbk.replication.writer_machine import WriterOptions
 
 GROUP_KEY = "fastbk.group"
 """Custom metadata of a ledger that is pinned to bookies with a label: `soft:LABEL` or `hard:LABEL`."""

@@ -28,6 +28,8 @@ from fastbk.wire.statuses import status_name
 _ENTRY_IDS_END = ID_MAX + 1
 # Of so many given up entries of one bookie a late ack is noticed; more stay counted as under-replicated.
 DROPPED_MAX = 65_536
+# Ranges of given up entries that are kept for one bookie; more are joined with what lies between them.
+GIVEN_UP_RANGES_MAX = 100
 
 
 class AddMachine:
@@ -39,6 +41,7 @@ class AddMachine:
         failure: set once, for good; from then on nothing more is acknowledged (INV-C2).
         is_frozen: acks are recorded and the head stays.
         under_replicated: for each index, how many acknowledged entries its bookie was to hold but were dropped.
+        given_up: for each index, the half-open ranges of ids that those entries lie in.
         forced_entry_id, forced_length: with deferred sync, the LAC and the bytes of data up to it.
 
     Args:
@@ -74,6 +77,7 @@ class AddMachine:
         self.forced_entry_id = first_entry_id - 1
         self.forced_length = length
         self.under_replicated = [0] * len(self.ensemble)
+        self.given_up: list[list[tuple[EntryId, EntryId]]] = [[] for _ in self.ensemble]
         self.held_bytes_max = held_bytes_max
         self.entries_resent = 0
         self._ends_when_unable = ends_when_unable
@@ -90,6 +94,7 @@ class AddMachine:
         self._late: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Given up, but sent: the ack may still come.
         self._up = [False] * self._size
+        self._caught_up_at = [first_entry_id] * self._size
         self._dropped: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Entries below may have been sent to that index more than once, or to a bookie that was replaced.
         self._resent_below = [first_entry_id] * self._size
@@ -139,6 +144,30 @@ class AddMachine:
         """Return how many added entries bookie `index` has neither acknowledged nor given up."""
         missing = self._shares.count(index, self._frontier[index], self.next_entry_id)
         return missing - len(self._late[index])
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether the held entries take three quarters of the room for them."""
+        return 4 * self._batches.held_bytes >= 3 * self.held_bytes_max
+
+    def lacking(self, index: int) -> list[tuple[EntryId, EntryId]]:
+        """Return the half-open ranges of acknowledged ids of which bookie `index` lacks its share or a part of it."""
+        frontier = self._frontier[index]
+        if not self.owns_any(index, frontier, self.head):
+            return self.given_up[index]
+        return [*self.given_up[index], (frontier, self.head)]
+
+    def stored_below(self, index: int) -> EntryId:
+        """Return the id below which bookie `index` has its share, but for what was given up."""
+        return self._frontier[index]
+
+    def owns_any(self, index: int, start: EntryId, end: EntryId) -> bool:
+        """Return whether bookie `index` is to hold any entry of [start, end)."""
+        return start < end and self._shares.owns_any(index, start, end)
+
+    def is_catching_up(self, index: int) -> bool:
+        """Return whether bookie `index` is still given what was there when it was connected."""
+        return self._frontier[index] < self._caught_up_at[index]
 
     def has_stored(self, index: int) -> bool:
         """Return whether bookie `index` has acknowledged anything since it is in the ensemble."""
@@ -222,6 +251,7 @@ class AddMachine:
     def connected(self, index: int) -> None:
         """Bookie `index` can be written to (again): everything it lacks and that is held will be sent."""
         self._up[index] = True
+        self._caught_up_at[index] = self.next_entry_id
         self._trouble[index] = None
         self._unable.discard(index)
         self.rewind(index)
@@ -354,17 +384,19 @@ class AddMachine:
         """Record acks but leave the head where it is: a fragment is about to start there (INV-E1)."""
         self.is_frozen = True
 
-    def replace(self, index: int, bookie_id: BookieId) -> None:
+    def replace(self, index: int, bookie_id: BookieId, *, is_lost: bool = False) -> EntryId:
         """Another bookie holds the entries from the head on at `index`; call it frozen (INV-E2).
 
-        All acks there of entries in flight are unset, and they will be sent to it. What its predecessor lacks of the
-        entries below the head belongs to the former fragment: it stays counted under the predecessor's id.
+        All acks there of entries in flight are unset, and they will be sent to it. Before them it is sent what its
+        predecessor lacks of the entries below the head (`is_lost`: all of them) and is still held; return where that
+        begins. Those belong to the former fragment, where its acks count for nothing (INV-E1). The rest stays counted
+        under the predecessor's id.
         """
         head, late = self.head, self._late[index]
-        missing = self.under_replicated[index] + self._shares.count(
-            index, self._frontier[index], head
-        )
-        missing -= sum(1 for one in late if one < head)
+        held = self._batches
+        held_from = held[held.first].first_entry_id if held.first < held.end else head
+        start = min(head, max(held_from, 0 if is_lost else self._frontier[index]))
+        missing = self.under_replicated[index]
         if missing:
             left, before = self._left_under_replicated, self.ensemble[index]
             left[before] = left.get(before, 0) + missing
@@ -372,12 +404,14 @@ class AddMachine:
         late.clear()
         self._dropped[index].clear()
         self._unable.discard(index)
-        self._frontier[index] = self._nothing_below[index] = head
-        self._sent[index] = self._reached[index] = self._released
+        self._frontier[index] = self._nothing_below[index] = start
+        self._sent[index] = self._reached[index] = held.first
         self.under_replicated[index] = 0
+        self.given_up[index] = []
         self._up[index] = False
         self._trouble[index] = "not connected yet"
         self.ensemble = (*self.ensemble[:index], bookie_id, *self.ensemble[index + 1 :])
+        return start
 
     def thaw(self) -> bool:
         """Let the head move again; return whether it did."""
@@ -515,9 +549,19 @@ class AddMachine:
                         self._dropped[index].add(entry_id)
                 late.discard(entry_id)
             if frontier < batch.end_entry_id:
+                self._note_given_up(index, max(frontier, batch.first_entry_id), batch.end_entry_id)
                 if not has_stored:
                     self._nothing_below[index] = batch.end_entry_id
                 self._move_frontier(index, batch.end_entry_id)
+
+    def _note_given_up(self, index: int, start: EntryId, end: EntryId) -> None:
+        if self.owns_any(index, start, end):
+            ranges = self.given_up[index]
+            if ranges and ranges[-1][1] >= start:
+                start = ranges.pop()[0]
+            if len(ranges) >= GIVEN_UP_RANGES_MAX:
+                start = ranges.pop()[0]
+            ranges.append((start, end))
 
     def _late_ack_of_dropped(self, index: int, first: EntryId, end: EntryId) -> None:
         dropped = self._dropped[index]
@@ -526,6 +570,8 @@ class AddMachine:
                 dropped.discard(entry_id)
                 self._nothing_below[index] = -1
                 self.under_replicated[index] -= 1
+        if not self.under_replicated[index]:
+            self.given_up[index] = []
 
     def _check_able(self) -> None:
         for entry_id in range(self.head, min(self.next_entry_id, self.head + self._size)):

@@ -1,8 +1,8 @@
-"""When a writer asks for another bookie in place of one of its ensemble."""
+"""How one ledger is written, and when its writer takes another bookie in place of one of its ensemble."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastbk.errors import ConfigError
 
@@ -13,12 +13,13 @@ class ChangePolicy:
 
     Without `delayed` a bookie is replaced at once when it says that it cannot store (READ_ONLY, IO_ERROR, NO_LEDGER,
     CANNOT_TELL), when it is gone for good, when it leaves an add unanswered for `bookie_timeout_s`, and when it is away
-    and an entry in flight cannot be completed without it; otherwise when it was away for `replace_after_s`. With
+    and an entry in flight cannot be completed without it. While the ack quorum goes on without it, the writer waits
+    until it was away for `replace_after_s`, or until the entries held for it take three quarters of the room. With
     `delayed` only if besides more than Qw - Qa members of some write set have failed, or it is read-only or gone.
     """
 
-    replace_after_s: float = 1.0
-    """A bookie that was killed is back in 0.3 s; waiting for it is cheaper than a new fragment."""
+    replace_after_s: float = 10.0
+    """Longer than a restart takes: the bookie gets the entries that were held for it, and no copy is missing."""
     delayed: bool = False
     changes_max: int | None = None
     """Successful changes of one writer; after them it goes on as if there were no other bookies. None: any number."""
@@ -32,3 +33,17 @@ class ChangePolicy:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: must be above 0 and finite")
         if self.changes_max is not None and self.changes_max < 0:
             raise ConfigError(f"changes_max={self.changes_max}: must be 0 or more, or None")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How one ledger is written."""
+
+    held_bytes_max: int = 32 * 1024 * 1024
+    """Acknowledged entries that a missing bookie still lacks are held for it up to this."""
+    append_timeout_s: float = 10.0
+    """An add that waits longer for its quorum ends the writer."""
+    change: ChangePolicy = field(default_factory=ChangePolicy)
+    is_deferred: bool = False
+    """Acknowledged entries are only readable, and kept by a close, once a force has covered them. Such a ledger keeps
+    its bookies: one that would have to be replaced ends the writer."""

@@ -1,15 +1,25 @@
-"""Closing a ledger by its writer: one compare-and-set that says where it ends (INV-M1)."""
+"""Closing a ledger by its writer: one compare-and-set that says where it ends (INV-M1).
+
+Before it, the writer marks what bookies lack of the ledger. The same compare-and-set names the replacements whose
+shares of former fragments are whole; what was marked of these is unmarked after it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from fastbk.errors import LedgerClosed
+from fastbk.errors import Error, LedgerClosed, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.model.missing_replica import MissingReplica, merged
+from fastbk.replication.actions import Outcome
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.owed_copies import OwedCopies, OwedShare, split
 from fastbk.replication.procedure import Procedure
+
+# Before a mark that the store did not answer is written again.
+MARK_PAUSE_S = 0.1
 
 
 class CloseLedger(Procedure[VersionedLedger]):
@@ -23,6 +33,10 @@ class CloseLedger(Procedure[VersionedLedger]):
         known: what was last read; None reads first.
         last_entry_id: the writer's LAC, -1 for an empty ledger.
         length: bytes of data of all entries up to it.
+        owed: what bookies lack of the ledger; None: nothing.
+
+    Attributes:
+        is_ours: when finished: this procedure closed it; False: it was closed just so before.
     """
 
     def __init__(
@@ -32,8 +46,14 @@ class CloseLedger(Procedure[VersionedLedger]):
         last_entry_id: EntryId,
         length: int,
         timeout_s: float,
+        owed: OwedCopies | None = None,
     ) -> None:
         super().__init__()
+        self.is_ours = False
+        self._owed = owed
+        self._shares: tuple[OwedShare, ...] = ()
+        self._freed: tuple[MissingReplica, ...] = ()
+        self._end_s = 0.0
         self._ledger_id = ledger_id
         self._known = known
         self._last_entry_id = last_entry_id
@@ -41,11 +61,40 @@ class CloseLedger(Procedure[VersionedLedger]):
         self._timeout_s = timeout_s
 
     def begin(self, now_s: float) -> None:
-        """Close by what is known, or read first."""
-        self._run(MetadataUpdate(self._decide, self._known, self._timeout_s), self._ended, now_s)
+        """Mark what is missing, then close by what is known, or read first."""
+        self._end_s = now_s + self._timeout_s
+        if self._owed is not None:
+            self._owed.collect()
+            self._shares = tuple(self._owed.ready)
+        self._mark(now_s)
+
+    def _mark(self, now_s: float) -> None:
+        owed = self._owed
+        add = () if owed is None else owed.unmarked(owed.to_mark_at_end())
+        if owed is None or not add:
+            self._close(now_s)
+            return
+
+        def marked(outcome: Outcome, at_s: float) -> None:
+            if not isinstance(outcome, Error):
+                owed.marked = merged((*owed.marked, *add))
+                self._close(at_s)
+            elif isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
+                self._sleep(MARK_PAUSE_S, lambda _, s: self._mark(s))
+            else:
+                self._fail(outcome, at_s)
+
+        self._mark_replicas(add, (), marked)
+
+    def _close(self, now_s: float) -> None:
+        left_s = max(0.0, self._end_s - now_s)
+        self._run(MetadataUpdate(self._decide, self._known, left_s), self._ended, now_s)
 
     def _decide(self, metadata: LedgerMetadata) -> LedgerMetadata | None:
+        self._freed = ()
         if not metadata.is_closed:
+            if metadata.state is LedgerState.OPEN:
+                metadata, self._freed = split(metadata, self._shares)
             return replace(
                 metadata,
                 state=LedgerState.CLOSED,
@@ -66,5 +115,17 @@ class CloseLedger(Procedure[VersionedLedger]):
     def _ended(self, update: Procedure[VersionedLedger], now_s: float) -> None:
         if update.error is not None:
             self._fail(update.error, now_s)
-        else:
-            self._finish(update.value(), now_s)
+            return
+        assert isinstance(update, MetadataUpdate)
+        self.is_ours = update.is_ours
+        found, owed = update.value(), self._owed
+        if owed is None:
+            self._finish(found, now_s)
+            return
+        owed.named(self._shares, self._freed)
+        outdated = owed.outdated(owed.to_mark_at_end())
+        if not outdated:
+            self._finish(found, now_s)
+            return
+        # A mark that stays, since the store did not answer, is one for a repair to verify.
+        self._mark_replicas((), outdated, lambda _, at_s: self._finish(found, at_s))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
+from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.change_policy import ChangePolicy
 from fastbk.replication.refusals import UNABLE
 from fastbk.wire.statuses import Status
@@ -96,32 +96,26 @@ class MemberHealth:
         if failed is not None and failed.trouble in _HEALED_BY_ACK:
             del self.failed[index]
 
-    def due(
-        self,
-        now_s: float,
-        needed_of: Callable[[set[int]], set[int]],
-        short_without: Callable[[set[int]], set[int]],
-    ) -> tuple[set[int], float | None]:
-        """Return the members that the policy does not bear any longer, and when to look again for others.
-
-        Args:
-            needed_of: which of these an entry in flight cannot be completed without.
-            short_without: which of these are in a write set that has no ack quorum without them.
-        """
+    def due(self, now_s: float, adds: AddMachine) -> tuple[set[int], float | None]:
+        """Return the members that the policy does not bear any longer, and when to look again for others."""
         old: set[int] = set()
         down: set[int] = set()
         look_s: float | None = None
         for index, failed in self.failed.items():
             end_s = failed.since_s + self._patience_s(failed.trouble)
-            if now_s >= end_s:
+            is_over = now_s >= end_s
+            if failed.trouble is Trouble.LOST and adds.is_filling:
+                # Before entries that it lacks have to be given up.
+                is_over = is_over or adds.lagging(index) > 0
+            if is_over:
                 old.add(index)
             else:
                 look_s = end_s if look_s is None else min(look_s, end_s)
-            if now_s >= end_s or failed.trouble is Trouble.LOST:
+            if is_over or failed.trouble is Trouble.LOST:
                 down.add(index)
-        due = needed_of(down) if down else set()
+        due = adds.needed_of(down) if down else set()
         if self._policy.delayed:
-            old &= short_without(down) | {
+            old &= adds.short_without(down) | {
                 index
                 for index in old
                 if self.failed[index].trouble in (Trouble.READ_ONLY, Trouble.GONE)

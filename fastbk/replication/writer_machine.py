@@ -44,16 +44,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.replication.actions import Outcome
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.change_policy import WriterOptions
 from fastbk.replication.change_round import ChangeRound, NothingDone
 from fastbk.replication.closing import CloseLedger
+from fastbk.replication.copy_keeper import CopyKeeper
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.procedure import Procedure
@@ -62,20 +62,6 @@ from fastbk.replication.refusals import cannot_change_deferred
 # After a change that found no bookies or no metadata; doubled each time.
 AGAIN_MIN_S = 0.5
 AGAIN_MAX_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """How one ledger is written."""
-
-    held_bytes_max: int = 32 * 1024 * 1024
-    """Acknowledged entries that a missing bookie still lacks are held for it up to this."""
-    append_timeout_s: float = 10.0
-    """An add that waits longer for its quorum ends the writer."""
-    change: ChangePolicy = field(default_factory=ChangePolicy)
-    is_deferred: bool = False
-    """Acknowledged entries are only readable, and kept by a close, once a force has covered them. Such a ledger keeps
-    its bookies: one that would have to be replaced ends the writer."""
 
 
 class WriterMachine(Procedure[None]):
@@ -112,6 +98,7 @@ class WriterMachine(Procedure[None]):
         self._failed = self._health.failed
         self._index = {one: index for index, one in enumerate(self.ensemble)}
         self._answers_s = [-math.inf] * len(self.ensemble)  # when each could begin to answer
+        self._stored = [-1] * len(self.ensemble)  # how far each had come at the last look
         self._round: ChangeRound | None = None
         self._again_s = -math.inf
         self._pause_s = AGAIN_MIN_S
@@ -119,6 +106,7 @@ class WriterMachine(Procedure[None]):
         self._tried: tuple[frozenset[int], bool] = (frozenset(), False)
         self._left_out: Mapping[BookieId, str] | None = None
         self._avoided = Avoided()
+        self._keeper = CopyKeeper(ledger_id, self.adds)
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -166,7 +154,10 @@ class WriterMachine(Procedure[None]):
 
     def added(self, now_s: float) -> None:
         """Entries were given to `adds.add`."""
-        if self.wake_s is None or (self._failed and self.adds.needed_of(self._failed)):
+        adds = self.adds
+        if self.wake_s is None or (
+            self._failed and (adds.is_filling or adds.needed_of(self._failed))
+        ):
             self._look(now_s)
 
     def connected(self, bookie_id: BookieId, now_s: float) -> None:
@@ -258,9 +249,8 @@ class WriterMachine(Procedure[None]):
 
         A change that was given up may still reach the store, before or after: it moves no entry below the LAC.
         """
-        return CloseLedger(
-            self.ledger_id, self.known, self.last_add_confirmed, self.length_confirmed, timeout_s
-        )
+        end = self.last_add_confirmed, self.length_confirmed
+        return CloseLedger(self.ledger_id, self.known, *end, timeout_s, self._keeper.owed)
 
     def forcing(self, timeout_s: float) -> ForceProcedure:
         """Return the procedure that makes everything acknowledged so far durable on the ensemble."""
@@ -291,7 +281,7 @@ class WriterMachine(Procedure[None]):
             self._left_out = None
         expire_s = adds.expire(now_s, self.options.append_timeout_s, self._left_out)
         silent_s = self._find_silent(now_s)
-        due, due_s = self._health.due(now_s, adds.needed_of, adds.short_without)
+        due, due_s = self._health.due(now_s, adds)
         again_s = None
         if self._round is None and adds.failure is None:
             if due and not self._is_put_off(due, now_s):
@@ -306,7 +296,8 @@ class WriterMachine(Procedure[None]):
             self.wake_s = None
             self._fail(adds.failure, now_s)
             return
-        looks = (expire_s, silent_s, due_s, again_s)
+        copies_s = self._keep_copies(now_s)
+        looks = (expire_s, silent_s, due_s, again_s, copies_s)
         self.wake_s = min((one for one in looks if one is not None), default=None)
 
     def _find_silent(self, now_s: float) -> float | None:
@@ -317,6 +308,10 @@ class WriterMachine(Procedure[None]):
             owed_s = None if index in self._failed else self.adds.owed_since(index)
             if owed_s is None:
                 continue
+            stored = self.adds.stored_below(index)
+            if self.adds.is_catching_up(index) and stored != self._stored[index]:
+                # It takes what was held for it: old entries, which say nothing about how long it is silent.
+                self._stored[index], self._answers_s[index] = stored, now_s
             end_s = max(owed_s, self._answers_s[index]) + timeout_s
             if now_s >= end_s:
                 self.adds.blame(index, f"left an add unanswered for {timeout_s:g} s")
@@ -385,7 +380,10 @@ class WriterMachine(Procedure[None]):
         self.known = found
         self._index = {bookie_id: index for index, bookie_id in enumerate(ensemble)}
         for index in replaced:
-            self.adds.replace(index, ensemble[index])
+            failed = self._failed.get(index)
+            trouble = self.adds.trouble().get(before[index])
+            reason = trouble or (failed.trouble.value if failed else "somebody else replaced it")
+            self._keeper.replace(index, ensemble[index], reason, is_lost=self._is_gone(index))
             self._health.connecting(index, now_s)
             self._avoided.add(before[index], now_s)
             if ensemble[index] in are_up:
@@ -398,3 +396,21 @@ class WriterMachine(Procedure[None]):
             self.changes += 1
             self._left_out = None
             self._pause_s = AGAIN_MIN_S
+
+    # --- inside: copies that members lack ------------------------------------------------------------------------
+
+    def _keep_copies(self, now_s: float) -> float | None:
+        """Have marked what members lack, and replacements named for what they were given; return when to look."""
+        if self._round is not None:
+            return None
+        part, look_s = self._keeper.next_step(self.known, now_s)
+        if part is not None:
+            self._run(part, lambda _, at_s: self._kept(at_s), now_s)
+        return look_s
+
+    def _kept(self, now_s: float) -> None:
+        found = self._keeper.ended(now_s)
+        if found is None or found.version <= self.known.version:
+            return
+        if found.metadata.fragments[-1].ensemble == self.ensemble:
+            self.known = found

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ids import LedgerId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
+from fastbk.model.missing_replica import MissingReplica
 from tests.simulation.checks_base import ChecksBase
 from tests.simulation.facts import Facts
 from tests.simulation.kernel import Violation
@@ -35,6 +39,8 @@ class MetadataChecks(ChecksBase):
         self._check_legal(client, old, new)
         if client.startswith("repair"):
             self._check_repair(facts, old, new)
+        else:
+            self._check_finished(client, facts, old, new)
         facts.take(new)
         self._check_acked_are_held(facts, old, new)
         if new.is_closed and not old.is_closed:
@@ -61,21 +67,43 @@ class MetadataChecks(ChecksBase):
     def _check_boundaries(self, client: str, old: LedgerMetadata, new: LedgerMetadata) -> None:
         firsts = [one.first_entry_id for one in old.fragments]
         new_firsts = [one.first_entry_id for one in new.fragments]
-        if new_firsts[: len(firsts)] != firsts:
+        is_split = old.state is LedgerState.OPEN and not set(firsts) - set(new_firsts)
+        if new_firsts[: len(firsts)] != firsts and not is_split:
             raise Violation("I8", f"{client} moved fragments: {firsts} became {new_firsts}")
         if old.is_closed and len(firsts) != len(new_firsts):
             raise Violation("I8", f"{client} gave a closed ledger a fragment")
         is_recovering = old.state is LedgerState.IN_RECOVERY and not new.is_closed
         if is_recovering and len(firsts) != len(new_firsts):
             raise Violation("I16", f"{client} added a fragment to a ledger in recovery")
-        changed = [
-            number
-            for number, (one, other) in enumerate(zip(old.fragments, new.fragments, strict=False))
-            if one.ensemble != other.ensemble
-        ]
-        is_repair = client.startswith("repair")
-        if not is_repair and any(number < len(firsts) - 1 for number in changed):
-            raise Violation("I8", f"{client} changed a fragment that is finished")
+
+    def _check_finished(
+        self, client: str, facts: Facts, old: LedgerMetadata, new: LedgerMetadata
+    ) -> None:
+        """In a finished fragment only the writer names another bookie, which has all that it is named for (I19)."""
+        end = old.fragments[-1].first_entry_id
+        bounds = {one.first_entry_id for one in (*old.fragments, *new.fragments)}
+        for first, stop in itertools.pairwise(sorted(one for one in bounds if one <= end)):
+            before, now = old.fragment_of(first).ensemble, new.fragment_of(first).ensemble
+            for index, (left, come) in enumerate(zip(before, now, strict=True)):
+                if left == come:
+                    continue
+                if old.state is not LedgerState.OPEN:
+                    raise Violation("I8", f"{client} changed a fragment that is finished")
+                self._check_has_share(facts, new, index, range(first, stop), (left, come))
+
+    def _check_has_share(
+        self,
+        facts: Facts,
+        metadata: LedgerMetadata,
+        index: int,
+        entries: range,
+        change: tuple[BookieId, BookieId],
+    ) -> None:
+        left, come = change
+        for entry_id in entries:
+            is_its = (index - entry_id) % metadata.ensemble_size < metadata.write_quorum
+            if is_its and not facts.holders.get(entry_id, 0) >> self.indexes[come] & 1:
+                raise Violation("I19", f"{come} is named for {left} and lacks entry {entry_id}")
 
     def _check_acked_are_held(self, facts: Facts, old: LedgerMetadata, new: LedgerMetadata) -> None:
         """Every acknowledged entry is on Qa bookies of its fragment, by the new metadata too (P11)."""
@@ -101,12 +129,8 @@ class MetadataChecks(ChecksBase):
             for index, (left, come) in enumerate(zip(before.ensemble, now.ensemble, strict=True)):
                 if left == come:
                     continue
-                for entry_id in range(now.first_entry_id, end):
-                    is_its = (index - entry_id) % new.ensemble_size < new.write_quorum
-                    if is_its and not facts.holders.get(entry_id, 0) >> self.indexes[come] & 1:
-                        raise Violation(
-                            "I19", f"{come} is named for {left} and lacks entry {entry_id}"
-                        )
+                entries = range(now.first_entry_id, end)
+                self._check_has_share(facts, new, index, entries, (left, come))
 
     def _check_close(self, facts: Facts, client: str, new: LedgerMetadata) -> None:
         last = new.last_entry_id
@@ -149,3 +173,21 @@ class MetadataChecks(ChecksBase):
                 f"{client} believes that the ledger ends at {metadata.last_entry_id},"
                 f" it ends at {truth.last_entry_id}",
             )
+
+    def closed_by_writer(self, ledger_id: LedgerId, marked: Iterable[MissingReplica]) -> None:
+        """A writer has closed its ledger: whoever lacks an entry of it is marked (I22)."""
+        facts = self.facts[ledger_id]
+        metadata = facts.metadata
+        replicas = list(marked)
+        for entry_id in range(metadata.last_entry_id + 1):
+            lacking = facts.write_mask(entry_id) & ~facts.holders.get(entry_id, 0)
+            for bookie_id in metadata.fragment_of(entry_id).ensemble:
+                if not lacking >> self.indexes[bookie_id] & 1:
+                    continue
+                if not any(
+                    one.bookie_id == bookie_id and one.first_entry_id <= entry_id < one.end
+                    for one in replicas
+                ):
+                    raise Violation(
+                        "I22", f"{bookie_id} lacks entry {entry_id}, and no mark says so"
+                    )

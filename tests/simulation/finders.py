@@ -3,7 +3,7 @@
 FINDERS: dict[str, int] = {
     "recovery-reads-do-not-fence": 7000977,  # I2
     "one-fence-is-enough": 7000030,  # I2
-    "recovery-reads-the-last-ensemble-only": 7000247,  # I20
+    "recovery-reads-the-last-ensemble-only": 234103493751,  # I2
     "one-no-proves-missing": 7000031,  # I2
     "cannot-tell-is-no": 7000072,  # I2
     "io-error-is-no": 7000903,  # I2
@@ -19,11 +19,11 @@ FINDERS: dict[str, int] = {
     "recoverer-moves-the-end": 7000005,  # I8
     "conflict-is-success": 7000005,  # I10
     "unknown-is-success": 7000009,  # I10
-    "writer-closes-a-closed-ledger": 7000081,  # I8
-    "writer-closes-at-what-it-sent": 7000002,  # I18
+    "writer-closes-a-closed-ledger": 985908868233,  # I8
+    "writer-closes-at-what-it-sent": 449698832574,  # I18
     "one-ack-short": 7000000,  # I1
     "acks-overtake": 7000039,  # I1
-    "no-freeze": 7000023,  # I18
+    "no-freeze": 61663647416,  # I18
     "ack-of-replaced-kept": 7000017,  # I1
     "ack-of-replaced-counted": 7000172,  # I1
     "fragment-starts-too-late": 7000002,  # I1
@@ -43,6 +43,10 @@ FINDERS: dict[str, int] = {
     "piggyback-without-proof": 7000152,  # I7
     "lac-begins-in-the-last-fragment": 7000001,  # I7
     "repair-names-first": 7000017,  # I19
+    "close-marks-nothing": 2100901226,  # I22
+    "replaced-bookie-lacks-nothing": 112762213017,  # I22
+    "replacement-named-too-early": 911919046110,  # I19
+    "replacement-named-for-what-was-given-up": 911919046201,  # I19
 }
 
 # Too rare for seeds: only their scripts notice them.

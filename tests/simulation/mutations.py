@@ -5,6 +5,7 @@ Each is a bug that somebody had (the numbers are those of Apache BookKeeper's is
 
 from __future__ import annotations
 
+from tests.simulation.mutations_copies import COPIES
 from tests.simulation.planting import Edit, Mutation
 
 _ADDS = "fastbk.replication.add_machine:AddMachine"
@@ -237,7 +238,7 @@ _ALL = [
     _fault(
         "ack-of-replaced-kept",
         "#3005: an entry stays complete although the change broke its quorum",
-        (f"{_ADDS}.replace", "self._frontier[index] = self._nothing_below[index] = head", "pass"),
+        (f"{_ADDS}.replace", "self._frontier[index] = self._nothing_below[index] = start", "pass"),
     ),
     _fault(
         "ack-of-replaced-counted",
@@ -393,4 +394,4 @@ _ALL = [
     ),
 ]
 
-MUTATIONS = {one.name: one for one in _ALL}
+MUTATIONS = {one.name: one for one in (*_ALL, *COPIES)}

@@ -9,8 +9,10 @@ from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import TellLac
+from fastbk.replication.change_policy import WriterOptions
+from fastbk.replication.closing import CloseLedger
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.writer_machine import WriterMachine, WriterOptions
+from fastbk.replication.writer_machine import WriterMachine
 from tests.simulation.answering import Stored
 from tests.simulation.client import ADDS, Client
 from tests.simulation.kernel import STALE
@@ -156,6 +158,9 @@ class Writing(Running[None]):
         if procedure.error is None:
             value = procedure.value()
             self.checks.believes_closed(self.client.name, self.ledger.ledger_id, value.metadata)
+            if isinstance(procedure, CloseLedger) and procedure.is_ours:
+                mark = self.client.store.records.marks.read(self.ledger.ledger_id)
+                self.checks.closed_by_writer(self.ledger.ledger_id, mark.missing)
 
     def _end(self) -> None:
         if self.is_over:

@@ -16,7 +16,7 @@ from tests.unit.replication.writing_rig import Rig, run
 def rig_with(entries: int) -> Rig:
     rig = Rig()
     rig.add(entries)
-    rig.ack("b0", "b1")
+    rig.ack("b0", "b1", "b2")
     rig.writer.stop(rig.now_s)
     rig.take()
     return rig

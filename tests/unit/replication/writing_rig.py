@@ -18,9 +18,9 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.change_policy import ChangePolicy, WriterOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.writer_machine import WriterMachine, WriterOptions
+from fastbk.replication.writer_machine import WriterMachine
 
 FRAME = 20
 DATA = 100
@@ -92,7 +92,7 @@ class Rig:
         self.now_s = 0.0
         options = WriterOptions(
             held_bytes_max=held_bytes_max,
-            change=policy or ChangePolicy(),
+            change=policy or ChangePolicy(replace_after_s=1.0),
             is_deferred=is_deferred,
         )
         self.writer = WriterMachine(7, self.store.now, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fastbk.model.ledger import Fragment, LedgerState
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import AskLac, Found, ReadEntries, ReadEntry, Reply
 from fastbk.wire.statuses import Status
 from tests.unit.simulation.histories import bad
@@ -41,8 +42,29 @@ def a_finished_fragment_changes(judge: Judge) -> None:
     judge.store(2)
     judge.acked(2)
     judge.ensemble(2, "b3", "b4", "b5")
+    judge.change(replace(judge.metadata, state=LedgerState.IN_RECOVERY), "c1")
     first = Fragment(0, ("b0", "b1", "b5"))
     judge.change(replace(judge.metadata, fragments=(first, judge.metadata.fragments[1])), "c0")
+
+
+@bad("I19")
+def a_writer_names_a_replacement_that_lacks_entries(judge: Judge) -> None:
+    judge.store(2)
+    judge.acked(2)
+    judge.ensemble(2, "b3", "b4", "b5")
+    fragments = judge.metadata.fragments
+    parts = (fragments[0], Fragment(1, ("b0", "b1", "b5")), fragments[1])
+    judge.change(replace(judge.metadata, fragments=parts), "c0")
+
+
+@bad("I22")
+def a_writer_closes_with_a_copy_missing_and_marks_another(judge: Judge) -> None:
+    judge.write(1)
+    judge.add(0, 0)
+    judge.add(1, 0)
+    judge.acked(1)
+    judge.close(0)
+    judge.checks.closed_by_writer(0, [MissingReplica("b2", 1), MissingReplica("b1", 0)])
 
 
 @bad("I8")

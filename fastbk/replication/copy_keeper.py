@@ -1,0 +1,106 @@
+"""What an open ledger's writer does about copies that bookies lack: one step after the other. Pure."""
+
+from __future__ import annotations
+
+from fastbk.errors import Error, LedgerClosed, LedgerFenced, NoSuchLedger
+from fastbk.meta.api import VersionedLedger
+from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.missing_replica import MissingReplica, merged, without
+from fastbk.replication.actions import Outcome
+from fastbk.replication.add_machine import AddMachine
+from fastbk.replication.naming_copies import NameReplacements
+from fastbk.replication.owed_copies import OwedCopies
+from fastbk.replication.procedure import Procedure
+
+# How often replacements are looked at that are being given entries of former fragments.
+LOOK_S = 0.2
+# After a step that the metadata store did not answer; doubled each time.
+AGAIN_MIN_S = 0.5
+AGAIN_MAX_S = 30.0
+_TIMEOUT_S = 10.0
+
+
+class ChangeMark(Procedure[VersionedLedger | None]):
+    """Changes the ledger's mark once; fails with the store's error."""
+
+    def __init__(self, add: tuple[MissingReplica, ...], remove: tuple[MissingReplica, ...]) -> None:
+        super().__init__()
+        self.add = add
+        self.remove = remove
+
+    def begin(self, now_s: float) -> None:
+        """Ask for it."""
+        self._mark_replicas(self.add, self.remove, self._answered)
+
+    def _answered(self, outcome: Outcome, now_s: float) -> None:
+        if isinstance(outcome, Error):
+            self._fail(outcome, now_s)
+        else:
+            self._finish(None, now_s)
+
+
+class CopyKeeper:
+    """Chooses the next step, one at a time: mark what is missing, name replacements, unmark.
+
+    Attributes:
+        owed: what members lack.
+    """
+
+    def __init__(self, ledger_id: LedgerId, adds: AddMachine) -> None:
+        self.owed = OwedCopies(adds)
+        self._ledger_id = ledger_id
+        self._adds = adds
+        self._step: NameReplacements | ChangeMark | None = None
+        self._is_any = False
+        self._again_s = 0.0
+        self._pause_s = AGAIN_MIN_S
+
+    def replace(self, index: int, bookie_id: BookieId, reason: str, *, is_lost: bool) -> EntryId:
+        """Put another bookie into a member's place; return the entry that its fragment begins with."""
+        self._is_any = True
+        self.owed.replace(index, bookie_id, reason, is_lost=is_lost)
+        return self._adds.head
+
+    def next_step(
+        self, known: VersionedLedger, now_s: float
+    ) -> tuple[Procedure[VersionedLedger | None] | None, float | None]:
+        """Return what is to be run now, then `ended` to be called, and when to look again."""
+        if self._step is not None:
+            return None, None
+        if not self._is_any and not any(self._adds.given_up):
+            return None, None
+        if now_s < self._again_s:
+            return None, self._again_s
+        owed = self.owed
+        owed.collect()
+        wanted = owed.to_mark()
+        if add := owed.unmarked(wanted):
+            self._step = ChangeMark(add, ())
+        elif owed.ready:
+            self._step = NameReplacements(self._ledger_id, known, owed.ready, _TIMEOUT_S)
+        elif remove := owed.outdated(wanted):
+            self._step = ChangeMark((), remove)
+        return self._step, now_s + LOOK_S if owed.is_copying else None
+
+    def ended(self, now_s: float) -> VersionedLedger | None:
+        """Take the outcome of the step; return the metadata as it was left, None if it was not changed."""
+        step, self._step = self._step, None
+        assert step is not None
+        if step.error is None:
+            self._pause_s = AGAIN_MIN_S
+            return self._done(step)
+        if isinstance(step.error, LedgerClosed | LedgerFenced | NoSuchLedger):
+            # The writer learns of it by itself. What was marked stays marked.
+            self.owed.ready.clear()
+            return None
+        self._again_s = now_s + self._pause_s
+        self._pause_s = min(AGAIN_MAX_S, 2 * self._pause_s)
+        return None
+
+    def _done(self, step: NameReplacements | ChangeMark) -> VersionedLedger | None:
+        owed = self.owed
+        if isinstance(step, NameReplacements):
+            owed.named(step.shares, step.freed)
+            return step.value()
+        owed.marked = merged((*without(owed.marked, step.remove), *step.add))
+        return None

@@ -1,0 +1,187 @@
+"""Copies that bookies lack although their entries are acknowledged: given to replacements, or marked. Pure.
+
+A bookie that is replaced may lack entries below the head. These belong to the former fragment, and what a replacement
+stores of them counts for no ack quorum (INV-E1). The writer does three things:
+
+1. It marks them in the metadata, right after the ensemble change.
+2. It sends those that it still holds to the replacement, in front of the entries of the new fragment.
+3. Once the replacement has acknowledged its whole share of them, a compare-and-set splits the former fragment and names
+   the replacement for exactly these entries. Then the mark goes.
+
+A writer that dies anywhere in between leaves the mark, and copies that nobody counts on. A ledger that is no longer
+open is not split: its mark stays for a repair. Entries that the writer no longer holds are only marked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica, merged, without
+from fastbk.replication.add_machine import AddMachine
+
+
+@dataclass(frozen=True, slots=True)
+class OwedShare:
+    """Entries [start, end) of finished fragments, whose share at `index` the bookie `holder` has or is given.
+
+    `former`: the bookies that metadata may name for it.
+    """
+
+    index: int
+    holder: BookieId
+    start: EntryId
+    end: EntryId
+    former: frozenset[BookieId]
+
+
+def split(
+    metadata: LedgerMetadata, shares: Iterable[OwedShare]
+) -> tuple[LedgerMetadata, tuple[MissingReplica, ...]]:
+    """Return the metadata that names the holders of `shares`, and what it no longer names others for.
+
+    A fragment in which somebody else has replaced the former bookie stays as it is, and so do one that names the holder
+    at another index and the last one.
+    """
+    fragments, freed = list(metadata.fragments), []
+    for share in shares:
+        parts: list[Fragment] = []
+        for fragment, next_one in itertools.pairwise(fragments):
+            end = next_one.first_entry_id
+            first, last = max(fragment.first_entry_id, share.start), min(end, share.end) - 1
+            former = fragment.ensemble[share.index]
+            if last < first or former not in share.former or share.holder in fragment.ensemble:
+                parts.append(fragment)
+                continue
+            ensemble = list(fragment.ensemble)
+            ensemble[share.index] = share.holder
+            if fragment.first_entry_id < first:
+                parts.append(fragment)
+            parts.append(Fragment(first, tuple(ensemble)))
+            if last + 1 < end:
+                parts.append(Fragment(last + 1, fragment.ensemble))
+            freed.append(MissingReplica(former, first, last))
+        fragments = [*parts, fragments[-1]]
+    return replace(metadata, fragments=tuple(fragments)), tuple(freed)
+
+
+class OwedCopies:
+    """What the members of one writer's ensemble, present and former, lack of acknowledged entries.
+
+    Attributes:
+        ready: shares that their holders have acknowledged whole; the metadata does not name these yet.
+        marked: what this writer has marked and not unmarked.
+    """
+
+    def __init__(self, adds: AddMachine) -> None:
+        self.ready: list[OwedShare] = []
+        self.marked: tuple[MissingReplica, ...] = ()
+        self._adds = adds
+        self._missing: tuple[MissingReplica, ...] = ()  # of bookies that were replaced
+        self._open: dict[int, OwedShare] = {}
+        # From where on metadata names each member, as far as this writer has changed that.
+        self._named_from = [adds.head] * len(adds.ensemble)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether replacements are being given entries of former fragments."""
+        return bool(self._open)
+
+    def replace(self, index: int, bookie_id: BookieId, reason: str, *, is_lost: bool) -> None:
+        """Put another bookie into a member's place, with the head frozen, and note what both lack.
+
+        `is_lost`: the member has lost all that it had.
+        """
+        adds, head, before = self._adds, self._adds.head, self._adds.ensemble[index]
+        named_from = self._named_from[index]
+        if is_lost:
+            named_from = 0  # also earlier fragments may name it
+        lacking = [(0, head)] if is_lost else adds.lacking(index)
+        former = {before}
+        share = self._open.pop(index, None)
+        if share is not None:
+            former |= share.former
+            if not is_lost:
+                done = min(adds.stored_below(index), share.end)
+                self._acknowledged(replace(share, end=max(share.start, done)))
+        text = f"replaced from entry {head} on: {reason}"
+        self._missing = merged((*self._missing, *_missing(before, lacking, named_from, head, text)))
+        start = adds.replace(index, bookie_id, is_lost=is_lost)
+        if adds.owns_any(index, start, head):
+            self._open[index] = OwedShare(index, bookie_id, start, head, frozenset(former))
+        self._named_from[index] = head
+
+    def collect(self) -> None:
+        """Take the shares that their holders have acknowledged whole."""
+        for index, share in list(self._open.items()):
+            if not self._adds.owns_any(index, self._adds.stored_below(index), share.end):
+                del self._open[index]
+                self._acknowledged(share)
+
+    def _acknowledged(self, share: OwedShare) -> None:
+        """Take a share but for what was given up while it was copied."""
+        start = share.start
+        for first, end in [*self._adds.given_up[share.index], (share.end, share.end)]:
+            stop = min(first, share.end)
+            if self._adds.owns_any(share.index, start, stop):
+                self.ready.append(replace(share, start=start, end=stop))
+            start = max(start, end)
+
+    def named(self, shares: Iterable[OwedShare], freed: Sequence[MissingReplica]) -> None:
+        """The metadata names the holders of `shares`, and no longer others for `freed`."""
+        gone = set(shares)
+        self.ready = [one for one in self.ready if one not in gone]
+        self._missing = without(self._missing, freed)
+
+    # --- marks -------------------------------------------------------------------------------------------------
+
+    def to_mark(self) -> tuple[MissingReplica, ...]:
+        """Return what is to be marked while the ledger is written. What members lack has no end yet."""
+        adds = self._adds
+        found = list(self._missing)
+        for index, bookie_id in enumerate(adds.ensemble):
+            given_up = [
+                first for first, end in adds.given_up[index] if end > self._named_from[index]
+            ]
+            if given_up:
+                first = max(given_up[0], self._named_from[index])
+                found.append(MissingReplica(bookie_id, first, None, _NOT_HELD))
+        return merged(found)
+
+    def to_mark_at_end(self) -> tuple[MissingReplica, ...]:
+        """Return what is to be marked when the ledger ends at the head."""
+        adds = self._adds
+        found = list(self._missing)
+        for index, bookie_id in enumerate(adds.ensemble):
+            named_from = self._named_from[index]
+            reason = "not acknowledged when the ledger was closed"
+            lacking = adds.lacking(index)
+            found += _missing(bookie_id, lacking, named_from, adds.head, reason)
+        return merged(found)
+
+    def unmarked(self, wanted: tuple[MissingReplica, ...]) -> tuple[MissingReplica, ...]:
+        """Return what of `wanted` is not marked yet."""
+        return without(wanted, self.marked)
+
+    def outdated(self, wanted: tuple[MissingReplica, ...]) -> tuple[MissingReplica, ...]:
+        """Return what is marked and not `wanted` any more: its copies were acknowledged."""
+        return without(self.marked, wanted)
+
+
+_NOT_HELD = "it was away for longer than its writer could hold entries for it"
+
+
+def _missing(
+    bookie_id: BookieId,
+    ranges: Iterable[tuple[EntryId, EntryId]],
+    start: EntryId,
+    end: EntryId,
+    reason: str,
+) -> Iterable[MissingReplica]:
+    for range_start, range_end in ranges:
+        first, last = max(range_start, start), min(range_end, end) - 1
+        if first <= last:
+            yield MissingReplica(bookie_id, first, last, reason)

@@ -1,0 +1,36 @@
+"""Planted faults of copies that a replaced bookie lacks: given to its replacement, named for it, or marked."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Edit, Mutation
+
+_CLOSE = "fastbk.replication.closing:CloseLedger"
+_OWED = "fastbk.replication.owed_copies:OwedCopies"
+
+
+def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
+    return Mutation(name, why, tuple(Edit(*one) for one in edits))
+
+
+COPIES = [
+    _fault(
+        "close-marks-nothing",
+        "a ledger is closed with missing copies that nothing reports",
+        (f"{_CLOSE}._mark", "owed.unmarked(owed.to_mark_at_end())", "()"),
+    ),
+    _fault(
+        "replaced-bookie-lacks-nothing",
+        "what a replaced bookie lacks is forgotten",
+        (f"{_OWED}.replace", "if is_lost else adds.lacking(index)", "if is_lost else []"),
+    ),
+    _fault(
+        "replacement-named-too-early",
+        "metadata names a replacement whose share is not whole",
+        (f"{_OWED}.collect", "if not self._adds.owns_any(", "if True or self._adds.owns_any("),
+    ),
+    _fault(
+        "replacement-named-for-what-was-given-up",
+        "a share counts as whole though a part of it was dropped while it was copied",
+        (f"{_OWED}._acknowledged", "*self._adds.given_up[share.index], ", ""),
+    ),
+]
