@@ -78,7 +78,11 @@ def _top(words: list[str]) -> int:
 def _guarded(run: object, options: argparse.Namespace) -> int:
     """Run a command; turn what it raises into one line and an exit code."""
     from fastbk.errors import Error
+    from fastbk.observe import library_log, logs
 
+    # Warnings of the client library; services configure their own level afterwards.
+    logs.configure(level=os.environ.get("FASTBK_LOG_LEVEL") or "warning")
+    library_log.forward()
     assert callable(run)
     try:
         code = int(run(options))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,9 +97,7 @@ def run_stream(options: argparse.Namespace) -> int:
         raise _needed(error) from error
     from fastbk.arrow.files import check_suffix
     from fastbk.cli.stream_output import WORDS
-    from fastbk.observe import logs
 
-    logs.configure(level=os.environ.get("FASTBK_LOG_LEVEL") or "warning")
     check_suffix(options.file)
     gaps: list[str] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastbk.cli.options import metadata_uri
@@ -52,9 +51,6 @@ def run_verb(options: argparse.Namespace, verbs: Mapping[str, Verb]) -> int:
 
 async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.observe import logs
 
-    # A person's command, no service: what goes as it should is no line of a log between the answer's.
-    logs.configure(level=os.environ.get("FASTBK_LOG_LEVEL") or "warning")
     async with fastbk.connect(uri) as client:
         return await verb(client, options)

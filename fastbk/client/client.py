@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import random
 import secrets
@@ -46,6 +45,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
+from fastbk.observe.library_log import LibraryLog
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -54,7 +54,7 @@ from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.writer_machine import WriterMachine
 
 T = TypeVar("T")
-_log = logging.getLogger("fastbk.client")
+_log = LibraryLog("fastbk.client")
 # Clients that are open in this process: a fork makes them useless in the child.
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -339,7 +339,7 @@ class Client:
         }
 
     def _report(self, error: BaseException) -> None:
-        _log.error("unexpected error in a connection", exc_info=error)
+        _log.error("client.connection_failed", reason=repr(error), failed=error)
 
     def mark_forked(self) -> None:
         """Make this client refuse everything: it lives in a forked child, its sockets are the parent's."""

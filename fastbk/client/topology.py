@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -22,9 +21,10 @@ from pathlib import Path
 
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId
+from fastbk.observe.library_log import LibraryLog
 from fastbk.placement.topology import Topology, locations_printed
 
-_log = logging.getLogger("fastbk.client")
+_log = LibraryLog("fastbk.client")
 
 BATCH_HOSTS_MAX = 100
 OUTPUT_BYTES_MAX = 1 << 20
@@ -104,11 +104,13 @@ class TopologyScript:
         except (OSError, ValueError) as error:
             self.failures += 1
             if not self._has_told:
-                _log.warning("topology script %s failed: %s", self.path, error)
+                _log.warning(
+                    "client.topology_script_failed", script=str(self.path), reason=str(error)
+                )
                 self._has_told = True
             return {}
         if self._has_told:
-            _log.info("topology script %s works again", self.path)
+            _log.info("client.topology_script_recovered", script=str(self.path))
             self._has_told = False
         return found
 

@@ -19,7 +19,6 @@ from fastbk.gc.pacing import Pace
 from fastbk.gc.pairs import AllPairs
 from fastbk.gc.report import Report
 from fastbk.gc.work import Work
-from fastbk.meta import session_log
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
 from fastbk.native.segment import Segment
@@ -85,6 +84,10 @@ def work_of(
 
 def open_metadata(control: Control, uri: str) -> MetadataStore:
     """Open the store, however long that takes. Raises Draining, SupervisorGone."""
+    # Metadata logs by the standard module, which no other child imports (A21).
+    from fastbk.observe import library_log
+
+    library_log.forward()
     while True:
         try:
             return open_store(uri)
@@ -100,7 +103,6 @@ def main(child: Child) -> None:
     report = Report(stats)
     control = Control(child, report.suspended, beat=stats.beat)
     child.send({"type": "ready"})
-    session_log.enable()
     try:
         store = open_metadata(control, config.metadata_uri)
         pairs = range(len(config.ledger_directories))

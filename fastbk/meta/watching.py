@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from fastbk.errors import Error
 from fastbk.model.ids import LedgerId
+from fastbk.observe.library_log import LibraryLog
 
 Subject = LedgerId | str | None  # text: of records (`fastbk.meta.records`); None: the set of bookies
-_log = logging.getLogger("fastbk.meta")
+_log = LibraryLog("fastbk.meta")
 
 
 class Watching(Protocol):
@@ -38,8 +38,8 @@ def tell(handle: WatchHandle) -> None:
     """Call back; one callback's fault must not end the watches of all others."""
     try:
         handle.callback()
-    except Exception:  # noqa: BLE001 -- it is the application's
-        _log.exception("a callback of a watch failed")
+    except Exception as error:  # noqa: BLE001 -- it is the application's
+        _log.error("metadata.watch_callback_failed", reason=repr(error), failed=error)
 
 
 class Watcher:
@@ -100,7 +100,7 @@ class Watcher:
                 now = self._look(subjects)
             except Error as error:
                 # The store is away or closed; what changed meanwhile is told when it is back.
-                _log.debug("watch: %s", error)
+                _log.debug("metadata.watch_waits", reason=str(error))
                 continue
             for handle in self._changed(now):
                 tell(handle)

@@ -7,7 +7,6 @@ since whoever holds an incarnation holds its directories' locks; a node of other
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import Any
 
@@ -37,9 +36,10 @@ from fastbk.meta.zookeeper_calls import (
 from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_session import Session
 from fastbk.model.ids import BookieId, check_bookie_id
+from fastbk.observe.library_log import LibraryLog
 
 _READONLY = "readonly"
-_log = logging.getLogger("fastbk.meta")
+_log = LibraryLog("fastbk.meta")
 
 
 # --- registrations -----------------------------------------------------------------------------------------------
@@ -63,7 +63,9 @@ def _service(bookie_id: BookieId, node: Node) -> BookieService:
     try:
         return parse_service(bookie_id, node.data)
     except StorageError as error:
-        _log.warning("%s", error)
+        _log.warning(
+            "metadata.registration_unreadable", bookie_id=str(bookie_id), reason=str(error)
+        )
         return BookieService(bookie_id, 0, ())
 
 

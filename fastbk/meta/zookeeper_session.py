@@ -31,7 +31,6 @@ _PATIENCE_S = 0.5
 _kazoo_log = logging.getLogger("fastbk.meta.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 _kazoo_log.propagate = False
-_log = logging.getLogger("fastbk.meta")
 
 
 class Session:
@@ -49,7 +48,7 @@ class Session:
         self.session_timeout_s = session_timeout_s
         self._pid = os.getpid()
         self._closed = False
-        self._server_log = SessionLog(self.servers, session_timeout_s)
+        self._log = SessionLog(self.servers, session_timeout_s)
         self._connected = threading.Event()
         self._on_connected: list[Callable[[], None]] = []
         self._client = KazooClient(
@@ -139,15 +138,12 @@ class Session:
             return
         if state == KazooState.CONNECTED:
             self._connected.set()
-            _log.info("connected to ZooKeeper %s", self.servers)
-            self._server_log.connected()
+            self._log.connected()
             for callback in self._on_connected:
                 callback()
         else:
             self._connected.clear()
-            said = "session expired" if state == KazooState.LOST else "connection lost"
-            _log.info("ZooKeeper %s: %s", self.servers, said)
             if state == KazooState.LOST:
-                self._server_log.expired()
+                self._log.expired()
             else:
-                self._server_log.suspended()
+                self._log.suspended()

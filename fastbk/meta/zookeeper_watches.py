@@ -7,7 +7,6 @@ too, and several changes may be told as one.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,10 @@ from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_session import Session
 from fastbk.model.ids import LedgerId
+from fastbk.observe.library_log import LibraryLog
 
 _RETRY_S = 1.0
-_log = logging.getLogger("fastbk.meta")
+_log = LibraryLog("fastbk.meta")
 
 Seen = tuple[int, int] | list[BookieRegistration] | list[str] | None
 
@@ -153,7 +153,7 @@ class ZooKeeperWatches:
                     tell(handle)
 
     def _look_later(self, subject: Subject, error: Error) -> None:
-        _log.debug("watch: %s", error)
+        _log.debug("metadata.watch_waits", reason=str(error))
         with self._wake:
             if not self._closed:
                 self._wake.wait(_RETRY_S)

@@ -7,14 +7,19 @@ everything else a typed key with its unit (`wait_us=180`). Role, number, bookie 
 once at the start of a process.
 
 Not the standard library's logging: its import costs more than all of this module's users need, in
-every child (A21). One line is one write, so lines of several processes on one pipe do not mix."""
+every child (A21). One line is one write, so lines of several processes on one pipe do not mix.
+The client library, whose applications own their stderr, logs by `fastbk.observe.library_log`."""
 
 from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """error: someone must act; warning: it healed itself; info: changes of state; debug: off unless
@@ -48,22 +53,22 @@ def bind(**values: object) -> None:
 
 def debug(event: str, **values: object) -> None:
     """Log what only a search for a fault needs."""
-    _write("debug", event, values)
+    write("debug", event, values)
 
 
 def info(event: str, **values: object) -> None:
     """Log a change of state: a handful a minute."""
-    _write("info", event, values)
+    write("info", event, values)
 
 
 def warning(event: str, **values: object) -> None:
     """Log what went wrong and healed by itself."""
-    _write("warning", event, values)
+    write("warning", event, values)
 
 
 def error(event: str, **values: object) -> None:
     """Log what someone has to act upon."""
-    _write("error", event, values)
+    write("error", event, values)
 
 
 def json_line(level: str, event: str, values: dict[str, object], now_s: float) -> bytes:
@@ -77,12 +82,19 @@ def text_line(level: str, event: str, values: dict[str, object], now_s: float) -
     who = str(_bound.get("role", ""))
     if "index" in _bound:
         who += f"[{_bound['index']}]"
-    keys = " ".join(f"{name}={_text(value)}" for name, value in values.items())
     clock = _utc(now_s)[11:23]
-    return f"{clock} {level:<7} {who:<12} {event:<24} {keys}".rstrip().encode() + b"\n"
+    return (
+        f"{clock} {level:<7} {who:<12} {message(f'{event:<24}', values)}".rstrip().encode() + b"\n"
+    )
 
 
-def _write(level: str, event: str, values: dict[str, object]) -> None:
+def message(event: str, values: Mapping[str, object]) -> str:
+    """Return an event and its keys as one line of text."""
+    return " ".join((event, *(f"{name}={_text(value)}" for name, value in values.items())))
+
+
+def write(level: str, event: str, values: dict[str, object]) -> None:
+    """Log an event at a level that is given by its name."""
     if LEVELS[level] < _level:
         return
     make = text_line if _style == "text" else json_line

@@ -16,9 +16,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastbk.errors import Error, StorageError
-from fastbk.meta import session_log
 from fastbk.native.kill_points import kill_point
-from fastbk.observe import logs
+from fastbk.observe import library_log, logs
 from fastbk.server import config as config_module
 from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.info import life_info
@@ -73,7 +72,7 @@ class Supervisor:
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
         config_module.check(config)
-        session_log.enable()
+        library_log.forward()
         self._config = config
         self._accept_data_loss = accept_data_loss
         self._lifeline = Lifeline(lifeline)

@@ -18,13 +18,15 @@ from fastbk.errors import (
     StreamBusy,
     StreamNotFound,
 )
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.spark.attempts import Written, stream_of
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.stream.attaching import LEDGERS_MAX
 from fastbk.stream.drafts import Draft
 from fastbk.stream.names import split_stream_path
 from fastbk.sync import Client
+
+_log = LibraryLog("fastbk.spark")
 
 COMMIT_S = 60.0
 """How long a commit that others overtake is tried again."""
@@ -97,7 +99,7 @@ class Committer:
         # and the next look tells what became of it.
         _patiently(lambda: self._attach_once(winners, key, batch), COMMIT_S)
         records = sum(one.records for one in winners)
-        logs.info("spark.committed", stream=self._options.stream, batch=batch, records=records)
+        _log.info("spark.committed", stream=self._options.stream, batch=batch, records=records)
 
     def _attach_once(self, winners: Sequence[Written], key: str, batch: int) -> None:
         drafts = self._drafts_of(winners)
@@ -151,7 +153,7 @@ class Committer:
             some = [one for one in self._stream.drafts() if one.key == key and one.number <= batch]
             self._stream.give_up_drafts(some)
         except Error as error:
-            logs.warning("spark.sweep_waits", stream=self._options.stream, reason=str(error))
+            _log.warning("spark.sweep_waits", stream=self._options.stream, reason=str(error))
 
 
 def prepare_patiently(made: Callable[[], Committer]) -> None:

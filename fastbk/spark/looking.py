@@ -5,7 +5,6 @@ Nothing here fences anybody or looks beyond what is published.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
@@ -28,6 +27,7 @@ from fastbk.errors import (
     QuorumTimeout,
     StreamNotFound,
 )
+from fastbk.observe.library_log import LibraryLog
 from fastbk.spark.amounts import Known
 from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
@@ -41,7 +41,7 @@ from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.spans import Span
 
 T = TypeVar("T")
-_log = logging.getLogger("fastbk.spark")
+_log = LibraryLog("fastbk.spark")
 CHOICE = (
     'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
 )
@@ -101,7 +101,7 @@ class Cluster:
             except (MetadataUnavailable, NotEnoughBookies, QuorumTimeout) as error:
                 if not left:
                     raise
-                _log.warning("planning is tried again, %d times at most: %s", left, error)
+                _log.warning("spark.planning_waits", tries_left=left, reason=str(error))
                 time.sleep(AGAIN_S)
         raise AssertionError("unreachable")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
+from fastbk.observe.library_log import LibraryLog
 from fastbk.spark.looking import Cluster
 from fastbk.spark.offsets import Offsets
 
 BY = {"by": "spark"}
 """The cursors' map: tools tell by it who moves them."""
-_log = logging.getLogger("fastbk.spark")
+_log = LibraryLog("fastbk.spark")
 
 
 class Progress:
@@ -24,4 +23,4 @@ class Progress:
         """Have the cursors' marks at these offsets; those that stay are noted as used every five minutes."""
         failed = self._marks.move({path: (at.dlsn, at.seq) for path, at in done.streams.items()})
         for path, error in failed.items():
-            _log.warning("progress of %s in %s is not published: %s", self._name, path, error)
+            _log.warning("spark.progress_waits", reader=self._name, stream=path, reason=str(error))

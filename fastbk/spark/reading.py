@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,12 +17,14 @@ from fastbk.errors import (
     PositionTruncated,
     StreamNotFound,
 )
+from fastbk.observe.library_log import LibraryLog
 from fastbk.spark.looking import CHOICE, Cluster
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.schemas import arrow_schema
 from fastbk.stream.positions import DLSN
 
-_log = logging.getLogger("fastbk.spark")
+_log = LibraryLog("fastbk.spark")
+_ALLOWED = "failOnDataLoss is false"
 _GONE = (PositionTruncated, DataLost, NoSuchEntry, NoSuchLedger, DigestMismatch, StreamNotFound)
 
 
@@ -79,13 +80,13 @@ def _stream(options: ReadOptions, part: StreamPart) -> Iterator[pa.RecordBatch]:
             rows_max=options.rows_max,
             skip_gaps=not options.fail_on_data_loss,
             on_gap=lambda gap: _log.warning(
-                "%s: passed by, since failOnDataLoss is false: %s", part.path, gap
+                "spark.gap_skipped", stream=part.path, gap=str(gap), reason=_ALLOWED
             ),
         )
     except StreamNotFound:
         if options.fail_on_data_loss:
             raise
-        _log.warning("%s was deleted, passed by, since failOnDataLoss is false", part.path)
+        _log.warning("spark.deleted_stream_skipped", stream=part.path, reason=_ALLOWED)
 
 
 def _ledger(options: ReadOptions, part: LedgerPart) -> Iterator[pa.RecordBatch]:
@@ -104,4 +105,4 @@ def _ledger(options: ReadOptions, part: LedgerPart) -> Iterator[pa.RecordBatch]:
     except NoSuchLedger:
         if options.fail_on_data_loss:
             raise
-        _log.warning("ledger %d is gone, passed by, since failOnDataLoss is false", part.ledger_id)
+        _log.warning("spark.deleted_ledger_skipped", ledger_id=part.ledger_id, reason=_ALLOWED)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 import fastbk.sync
+from fastbk.observe import library_log
 
 _lock = threading.Lock()
 _clients: dict[tuple[object, ...], fastbk.sync.Client] = {}
@@ -17,12 +19,20 @@ def client_of(uri: str | None, **settings: float) -> fastbk.sync.Client:
     `settings`: of `ClientConfig`; each set of them has a client. Spark forks its workers: a child finds none of its
     parent's clients here. Raises ConfigError.
     """
+    if _is_worker():
+        library_log.forward()  # nobody else configures logging there: Spark keeps what is written to stderr
     key = (os.getpid(), uri, *sorted(settings.items()))
     with _lock:
         found = _clients.get(key)
         if found is None:
             found = _clients[key] = fastbk.sync.connect(uri, **settings)
         return found
+
+
+def _is_worker() -> bool:
+    """Whether Spark started this process, for planning or for tasks."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and str(spec.name).startswith("pyspark.")
 
 
 def _after_fork_in_child() -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import msgspec
 
 from fastbk.errors import StorageError
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.private_files import opener
 from fastbk.units import MIB
+
+_log = LibraryLog("fastbk.stream.janitor")
 
 SIZE_BYTES_MAX = 64 * MIB
 """A longer file becomes `<name>.1`, in place of the one before it."""
@@ -25,7 +27,7 @@ Sink = Callable[[Sequence[Event]], None]
 def log_lines(events: Sequence[Event]) -> None:
     """Write events to the process's log: where no file is named."""
     for event in events:
-        logs.info("janitor.deletes", **event)
+        _log.info("janitor.deletes", **event)
 
 
 class AuditFile:

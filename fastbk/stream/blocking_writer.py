@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.bugs import as_error
 from fastbk.stream.headers import get_headers, put_headers
@@ -23,6 +23,8 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.writer import Data, HeadersLike, StreamWriter, with_txids
 from fastbk.stream.writer_options import WriterOptions
 from fastbk.stream.writer_queue import Group, WriterQueue
+
+_log = LibraryLog("fastbk.stream")
 
 T = TypeVar("T")
 _RESULT_TIMEOUT_S = 30.0
@@ -270,7 +272,7 @@ class BlockingStreamWriter:
         except BaseException as error:  # noqa: BLE001 -- told to those who wait
             if not isinstance(error, Error):
                 # A bug, which the loop would only log: nothing may be sent behind what was not (INV-S5).
-                logs.error("stream.bug", where="writer", reason=repr(error))
+                _log.error("stream.bug", where="writer", reason=repr(error), failed=error)
                 writer.abort()
             self._refused(group, as_error(error, "this writer"))
         if last is None:

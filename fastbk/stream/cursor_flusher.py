@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Generator
 
 from fastbk.errors import ClientClosed, CursorFenced, Error
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.bugs import as_error
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_keeper import CursorKeeper
+
+_log = LibraryLog("fastbk.stream.cursor")
 
 AGAIN_S = 0.1
 """First pause after a state could not be kept; doubled up to five seconds. Whoever waits for it cuts it short."""
@@ -131,7 +133,7 @@ class CursorFlusher:
             raise
         except Error as error:
             self.trouble = error
-            logs.warning("cursor.flush_waits", cursor=self._name, reason=str(error))
+            _log.warning("cursor.flush_waits", cursor=self._name, reason=str(error))
             self._tell(self._taken, error)
             self._stop_timer()
             self._timer = self._loop.call_later(pause_s, self._due)

@@ -14,12 +14,14 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from fastbk.errors import CursorFenced, Error
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_ledger import ENTRIES_MAX, CursorLedger, create
 from fastbk.stream.cursor_state import DOOMED_MAX, NONE, CursorRecord, CursorState
 from fastbk.stream.cursor_store import CursorStore
+
+_log = LibraryLog("fastbk.stream.cursor")
 
 RECORD_RATE_PER_S = 2.0
 """States that may go to the record for good; beyond it, and a burst, a ledger is made."""
@@ -78,7 +80,7 @@ class CursorKeeper:
                 await self._ledger.append(state)
                 return changes
             except Error as error:
-                logs.warning("cursor.ledger_failed", cursor=self._label, reason=str(error))
+                _log.warning("cursor.ledger_failed", cursor=self._label, reason=str(error))
                 self._leave_ledger()
         await self._spend_token()
         await self._write(state)
@@ -149,7 +151,7 @@ class CursorKeeper:
         except Error as error:
             self._no_ledger_until_s = self._loop.time() + LEDGER_AGAIN_S
             self._renewed_at_s = self._loop.time()
-            logs.warning("cursor.upkeep_waits", cursor=self._label, reason=str(error))
+            _log.warning("cursor.upkeep_waits", cursor=self._label, reason=str(error))
 
     async def _renew(self) -> None:
         ledger = self._ledger
@@ -214,7 +216,7 @@ class CursorKeeper:
         except Error as error:
             if is_dirty or isinstance(error, CursorFenced):
                 raise
-            logs.info("cursor.upkeep_waits", cursor=self._label, reason=str(error))
+            _log.info("cursor.upkeep_waits", cursor=self._label, reason=str(error))
 
     async def _leave_all(self, is_dirty: bool) -> None:
         if self._ledger is not None:

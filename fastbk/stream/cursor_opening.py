@@ -21,7 +21,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.records import Change, VersionedRecord
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor_ledger import last_state
 from fastbk.stream.cursor_state import NONE, CursorRecord, CursorState, get_record, put_record
@@ -37,6 +37,8 @@ from fastbk.stream.search import (
     resolve,
     tail_position,
 )
+
+_log = LibraryLog("fastbk.stream.cursor")
 
 OPEN_TIMEOUT_S = 30.0
 AGAIN_S = 0.01
@@ -125,7 +127,7 @@ async def _state_of(context: StreamContext, former: CursorRecord) -> CursorState
     except NoSuchLedger:
         # It was there before the record named it: somebody deleted it. Was it one who opened the cursor just now, our
         # change of the record will be refused; else what the record has is all that is left.
-        logs.warning("cursor.ledger_missing", stream=context.name, ledger_id=former.ledger)
+        _log.warning("cursor.ledger_missing", stream=context.name, ledger_id=former.ledger)
         return state
     return state if other is None or other.serial <= state.serial else other
 

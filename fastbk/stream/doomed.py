@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fastbk.errors import Error
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain_changes import forget_doomed
 from fastbk.stream.chain_store import Known
 from fastbk.stream.context import StreamContext
+
+_log = LibraryLog("fastbk.stream")
 
 
 async def delete_doomed(context: StreamContext, known: Known) -> Known:
@@ -23,5 +25,5 @@ async def delete_doomed(context: StreamContext, known: Known) -> Known:
                 lambda chain: forget_doomed(chain, tuple(gone)), known
             )
     except Error as error:
-        logs.info("stream.doomed_ledgers_wait", stream=context.name, reason=str(error))
+        _log.info("stream.doomed_ledgers_wait", stream=context.name, reason=str(error))
     return known

@@ -23,10 +23,12 @@ from fastbk.client.client import Client
 from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.model.ids import LedgerId
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.context import StreamContext
 from fastbk.stream.opening import PASSWORD
 from fastbk.stream.paths import drafts_path
+
+_log = LibraryLog("fastbk.stream")
 
 KEPT_S = 7 * 24 * 3600.0
 """The janitor gives up what is older: whoever began it did not come back."""
@@ -143,7 +145,7 @@ async def _give_up(client: Client, draft: Draft) -> None:
         await _fence(client, ledger_id)
         await client.records.retire_ledger_id(ledger_id)
     if marked.ledgers:
-        logs.info("stream.draft_given_up", stream=draft.stream_id, draft=draft.name)
+        _log.info("stream.draft_given_up", stream=draft.stream_id, draft=draft.name)
     with suppress(MetadataConflict):  # somebody else has deleted it
         await client.records.change(Change(marked.path, None, marked.version))
 

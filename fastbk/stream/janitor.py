@@ -20,7 +20,7 @@ from fastbk.errors import (
     MetadataUnavailable,
     StreamNotFound,
 )
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream import retention
 from fastbk.stream.audit import Audit, Sink, log_lines
 from fastbk.stream.bulk import Found, all_streams
@@ -42,6 +42,8 @@ from fastbk.stream.segment_deletion import (
     delete_unnamed_pages,
     finish_deleting,
 )
+
+_log = LibraryLog("fastbk.stream.janitor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,7 @@ class Janitor:
                 await self.pass_once()
             except Error as error:
                 self.early_ends += 1
-                logs.warning("janitor.pass_ended_early", reason=str(error))
+                _log.warning("janitor.pass_ended_early", reason=str(error))
             # Several janitors should not go in step.
             wait_s = self.options.interval_s * random.uniform(0.9, 1.1)
             try:
@@ -173,7 +175,7 @@ class Janitor:
         self.last_pass_ended_s = time.monotonic()
         done = counts.as_dict()
         if any(done[name] for name in done if name not in ("passes", "streams")):
-            logs.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)
+            _log.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)
         return counts
 
     async def _look_at_all(
@@ -201,7 +203,7 @@ class Janitor:
                     away.append(error)
                 except Exception as error:  # noqa: BLE001 - of one stream; the others go on
                     counts.errors += 1
-                    logs.warning(
+                    _log.warning(
                         "janitor.stream_failed",
                         stream=found.stream_id,
                         name=found.record.name if found.record else "",
@@ -270,7 +272,7 @@ class Janitor:
         known = await self._rolls.roll_if_idle(store, known, policy, _now_us())
         if known.chain.epoch != epoch:
             counts.rolled += 1
-            logs.info("janitor.rolled", stream=store.stream_id)
+            _log.info("janitor.rolled", stream=store.stream_id)
             known = await delete_doomed(self._deleter, store, known)
         return known
 

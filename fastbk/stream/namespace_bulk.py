@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.catalog import Catalog, Place, Versioned, label
 from fastbk.stream.listing import entries_of
 from fastbk.stream.paths import entry_path, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
 from fastbk.stream.tree_changes import namespace_deleted, patches, streams_unnamed
 from fastbk.stream.tree_records import NO_PATCH, EntryRecord, NamespaceRecord, StreamRecord, get
+
+_log = LibraryLog("fastbk.stream")
 
 STREAMS_AT_ONCE = 50
 """Of one change of names: a transaction of a few records each."""
@@ -99,7 +101,7 @@ async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
             try:
                 await delete_stream(catalog.client, stream_id)
             except Error as error:
-                logs.warning("stream.deletion_waits", stream=stream_id, reason=str(error))
+                _log.warning("stream.deletion_waits", stream=stream_id, reason=str(error))
 
     async with asyncio.TaskGroup() as group:
         for stream_id in ids:

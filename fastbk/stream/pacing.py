@@ -14,7 +14,9 @@ from weakref import WeakKeyDictionary
 
 from fastbk.client.client import Client
 from fastbk.errors import Error, MetadataUnavailable
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
+
+_log = LibraryLog("fastbk.stream")
 
 WORKS_MAX = 64
 """Segments that are made or ended at once by one client, and streams that are opened."""
@@ -48,7 +50,7 @@ class SegmentWorks:
             self._untold += 1
             return
         others, self._untold, self._told_s = self._untold, 0, now_s
-        logs.warning("stream.segment_waits", stream=stream, reason=str(error), others=others)
+        _log.warning("stream.segment_waits", stream=stream, reason=str(error), others=others)
 
     async def __aenter__(self) -> None:
         await self._turns.acquire()

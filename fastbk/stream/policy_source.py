@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, QuotaExceeded, StreamNotFound
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.paths import namespace_path, stored_path, stream_path
 from fastbk.stream.policy import StreamPolicy, effective
 from fastbk.stream.tree_records import NamespaceRecord, StoredRecord, StreamRecord, get
+
+_log = LibraryLog("fastbk.stream")
 
 
 class PolicySource:
@@ -47,7 +49,7 @@ class PolicySource:
                 type(error) is not self._kept_for
             ):  # once: each try comes here, of thousands of streams
                 self._kept_for = type(error)
-                logs.warning("stream.policy_kept", stream=self._name, reason=str(error))
+                _log.warning("stream.policy_kept", stream=self._name, reason=str(error))
             return self._last
         self._kept_for = None
         return policy

@@ -23,7 +23,7 @@ from fastbk.errors import (
     StorageError,
 )
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import Found
 from fastbk.replication.found_run import size_bytes_of
 from fastbk.stream.base_of import base_of
@@ -35,6 +35,8 @@ from fastbk.stream.opening import PASSWORD
 from fastbk.stream.positions import DLSN
 from fastbk.stream.read_plan import Next, ReadPlan
 from fastbk.stream.segment_contents import head_of
+
+_log = LibraryLog("fastbk.stream")
 
 _KIND_AT = 1
 ENTRY_OVERHEAD_BYTES = 200
@@ -376,7 +378,7 @@ class ReadAhead:
         return head_of(Entry(row.ledger_id, entry_id, memoryview(data)))
 
     def _note_lost(self, error: Error) -> None:
-        logs.warning("stream.entries_lost", stream=self._context.name, reason=str(error))
+        _log.warning("stream.entries_lost", stream=self._context.name, reason=str(error))
         if self._lost_first is None:
             self._lost_first = self.plan.place
 

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error, LedgerFenced
 from fastbk.native.stream_codec import encode
-from fastbk.observe import logs
+from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain import NONE, Segment
 from fastbk.stream.chain_changes import Contents
 from fastbk.stream.compression import compressed
 from fastbk.stream.index_entry import IndexBuilder
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer_queue import Group
+
+_log = LibraryLog("fastbk.stream")
 
 
 class SegmentWriter:
@@ -131,7 +133,7 @@ class SegmentWriter:
                 raise
             except Error as error:
                 # The ledger's writer ends with it; closing leaves out what was not acknowledged.
-                logs.info("stream.no_index", ledger_id=self.ledger.ledger_id, reason=str(error))
+                _log.info("stream.no_index", ledger_id=self.ledger.ledger_id, reason=str(error))
             else:
                 self.size_bytes += len(entry)
                 self.ledger.tell_soon()

@@ -64,6 +64,14 @@ HOMES = {
         "fastbk/demo/spark_stage.py",
         "pyspark_fastbk/",
     ],
+    # The library logs by `library_log`; an application's stderr is its own.
+    "fastbk.observe.logs": ["fastbk/observe/", "fastbk/server/", "fastbk/gc/", "fastbk/cli/"],
+    "logging": [
+        "fastbk/observe/library_log.py",
+        "fastbk/meta/zookeeper_session.py",
+        "fastbk/demo/pipeline/",
+        "loadtest/",
+    ],
     "gevent": ["loadtest/"],
     "locust": ["loadtest/"],
 }
@@ -226,6 +234,8 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/novel/x.py", "import os\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
         (home_faults, "fastbk/client/reader.py", "import uvloop\n"),
+        (home_faults, "fastbk/client/reader.py", "from fastbk.observe import logs\n"),
+        (home_faults, "fastbk/client/reader.py", "import logging\n"),
         (purity_faults, "fastbk/replication/add_machine.py", "from time import monotonic\n"),
     ],
 )

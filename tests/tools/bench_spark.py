@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import fastbk.sync
 from fastbk.arrow import read_stream
-from fastbk.observe import logs
+from fastbk.observe import library_log, logs
 from fastbk.spark.batch_reader import BatchReader
 from fastbk.spark.options import read_options
 from fastbk.spark.reading import StreamPart
@@ -286,6 +286,7 @@ def run(mib: int, batches: int, rounds: int, only: list[str]) -> dict[str, Figur
 def main() -> None:
     """Run all of it, print a table, and write the JSON."""
     logs.configure(level="warning")
+    library_log.forward()
     only = os.environ.get("ONLY", ",".join(GROUPS)).split(",")
     mib, batches, rounds = (
         int(os.environ.get(name, given))

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fastbk.sync
-from fastbk.observe import logs
+from fastbk.observe import library_log, logs
 from fastbk.stream.blocking import BlockingNamespace
 from fastbk.testing import LocalCluster
 from tests.tools.spark_bench_session import ROOT, bench_spark
@@ -194,6 +194,7 @@ def run(seconds: float, rate: int) -> dict[str, Any]:
 def main() -> int:
     """Run it, print a table, write the JSON."""
     logs.configure(level="warning")
+    library_log.forward()
     seconds, rate = float(os.environ.get("SECONDS", "600")), int(os.environ.get("RATE", "2000"))
     answer = run(seconds, rate)
     for name, each in answer["memory"].items():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AsyncExitStack
 
 import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
-from fastbk.observe import logs
 from fastbk.stream import pacing
 from fastbk.stream.pacing import WORKS_MAX, SegmentWorks, segment_works
 from fastbk.stream.positions import DLSN
@@ -54,15 +52,14 @@ async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> No
 
 
 async def test_thousands_that_try_in_vain_are_a_line_a_second(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = SegmentWorks()
-    monkeypatch.setattr(logs, "_style", "json")
     monkeypatch.setattr(pacing, "LINE_EVERY_S", 1e9)
     for at in range(1000):
         works.tell_waits(f"many/s{at}", MetadataUnavailable("away"))
     monkeypatch.setattr(pacing, "LINE_EVERY_S", 0.0)
     works.tell_waits("many/last", MetadataUnavailable("away"))
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert [(one["stream"], one["others"]) for one in lines] == [("many/s0", 0), ("many/last", 999)]
     assert lines[0]["reason"] == "away"

@@ -8,7 +8,6 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable, PolicyInvalid, StreamNotFound
 from fastbk.meta.records import Change
-from fastbk.observe import logs
 from fastbk.stream.catalog import Catalog
 from fastbk.stream.namespace import Namespace
 from fastbk.stream.paths import stream_path
@@ -51,9 +50,8 @@ async def test_the_last_policy_holds_until_another_one_can() -> None:
 
 
 async def test_an_outage_is_told_once_however_often_the_policy_is_asked_for(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(logs, "_style", "json")
     cluster = Cluster()
     space = Namespace(Catalog(cluster.client()), "a")  # type: ignore[arg-type]
     await space.create()
@@ -65,5 +63,5 @@ async def test_an_outage_is_told_once_however_often_the_policy_is_asked_for(
             await policy()
         cluster.plan = Plan()
         await policy()
-    told = [line for line in capfd.readouterr().err.splitlines() if "policy_kept" in line]
+    told = [line for line in caplog.messages if "policy_kept" in line]
     assert len(told) == 2
