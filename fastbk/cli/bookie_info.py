@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 WRITABLE = "writable"
 WELL = ("ok", "warn")
+CAUSES = {"wake_up": "a late wake-up", "ring": "a full ring or no credit"}
+"""How a cause of slow commits is called, where its name does not say it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,21 @@ def _print_info(found: dict[str, Any]) -> None:
     for one in found.get("conditions", ()):
         if one["concerns"] != "data":
             print(f"{one['concerns'] + ':':<11} {one['reason']}")
+    _print_slow(found.get("slow") or {})
     _print_disks(found["disks"])
+
+
+def _print_slow(slow: dict[str, Any]) -> None:
+    """Print what slowed commits and answers since the bookie started; nothing if all were quick."""
+    if not slow.get("counts"):
+        return
+    causes = ", ".join(
+        f"{CAUSES.get(cause, cause)} {count:,} (longest {slow['longest_ms'][cause]:,.0f} ms)"
+        for cause, count in slow["counts"].items()
+    )
+    last = slow["last"]
+    print(f"{'slow:':<11} over 10 ms because of: {causes}; GET /slow has the stages")
+    print(f"{'':<11} last: {last['event']}, {last['took_ms']:,.0f} ms: {last['reason']}")
 
 
 def _print_disks(disks: list[dict[str, Any]]) -> None:

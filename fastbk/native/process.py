@@ -18,6 +18,13 @@ def die_with_parent() -> None:
         raise OSError(-result, os.strerror(-result))
 
 
+def watch_signals() -> None:
+    """Have this process note when it is continued after a SIGSTOP, for the flight recorder. Raises OSError."""
+    result = lib.fbk_flight_watch_signals()
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+
+
 def lower_thread() -> None:
     """Have the calling thread's disk requests and computing come behind those of others, as far as allowed."""
     lib.fbk_process_lower_thread()

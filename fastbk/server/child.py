@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from fastbk.native.kill_points import arm_from_environment
-from fastbk.native.process import die_with_parent
+from fastbk.native.process import die_with_parent, watch_signals
 from fastbk.observe import logs
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def start(role: str) -> Child:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     die_with_parent()
+    watch_signals()
     arm_from_environment()
     logs.configure()
     logs.bind(role=role, pid=os.getpid())

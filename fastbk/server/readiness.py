@@ -12,7 +12,6 @@ from typing import Literal
 import msgspec
 
 Concern = Literal["data", "metadata", "notice"]
-CONCERNS: tuple[Concern, ...] = ("data", "metadata", "notice")
 
 
 class Condition(msgspec.Struct, frozen=True):

@@ -85,7 +85,7 @@ class Supervisor:
         self._read_only = ReadOnlyDesk(config)
         self._watchdog = WatchdogDesk(self._life)
         self._metrics.add_source(self._disks.metric_lines)
-        self._metrics.add_source(self._watchdog.watchdog.metric_lines)
+        self._metrics.add_source(self._watchdog.metric_lines)
         self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
@@ -141,7 +141,7 @@ class Supervisor:
                 read_only=self._read_only,
                 set_read_only=self._ask_read_only,
             )
-            self._admin = await open_admin(stack, facts, self._info)
+            self._admin = await open_admin(stack, facts, self._info, self._watchdog.slow.answer)
             self._membership = Membership(
                 self._config,
                 endpoints(self._config, host, self._guard.port, self._admin),
@@ -389,4 +389,5 @@ class Supervisor:
             "pids": self.pids(),
             **life_info(self._life, self._restarts.budget, self._disks),
             **self._metrics.damage(),
+            "slow": self._watchdog.slow.summary(),
         }

@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OTHERS = (
-    "replication", "apache", "slow", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
+    "replication", "apache", "slow", "stalls", "reads", "foreground", "restart", "ledgers", "gc", "streams", "tail",
     "segments", "manystreams", "arrow", "spark", "spark-memory",
 )  # fmt: skip
 """`./dev bench NAME` runs tests.tools.bench_NAME."""

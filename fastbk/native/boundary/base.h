@@ -21,6 +21,45 @@ uint32_t fbk_python_shard_of(int64_t ledger_id);
 #define FBK_BEAT_FLUSH 1      /* of the index: odd while its flush thread has a job */
 #define FBK_BEAT_BACKGROUND 2 /* of the index: odd while its background thread has a slice */
 
+/* The flight recorder: src/fbk_flight.h. Times are the monotonic clock's; 0: that stage was none. */
+#define FBK_FLIGHT_RECORDS 128
+#define FBK_FLIGHT_COMMIT 1 /* journal: a batch, from its first record's arrival at the worker to its publication */
+#define FBK_FLIGHT_ANSWER 2 /* worker: from a batch's publication to its answers */
+#define FBK_FLIGHT_WAIT 3   /* worker: a connection whose next add waited for credit or room in the add ring */
+#define FBK_FLIGHT_INTAKE 4 /* index: from a batch's publication until it is taken in */
+#define FBK_FLIGHT_PAUSE 5  /* worker: it was stopped by a signal, at most since received_ns */
+#define FBK_FLIGHT_NO_DELAY 1u /* the kernel does not say how long the thread waited for a processor */
+#define FBK_FLIGHT_STALLED 2u  /* journal: a worker or the index had not taken its descriptors: no room for one more */
+#define FBK_FLIGHT_ROLLED 4u   /* journal: it changed to the next file, or waited for one */
+#define FBK_FLIGHT_CREDIT 8u   /* worker: for credit; without it: for room in the ring */
+#define FBK_FLIGHT_TIMED_OUT 32u /* journal: no bell ended its last sleep before this batch */
+#define FBK_FLIGHT_FULL 16u    /* index: it waited for a flush to empty a cache */
+struct fbk_flight_record {
+    uint32_t kind;
+    uint32_t flags;
+    uint64_t received_ns;  /* COMMIT: of the batch's first record. WAIT: when the wait began. Others: published_ns */
+    uint64_t free_ns;      /* COMMIT: when the last commit before it completed */
+    uint64_t submitted_ns;
+    uint64_t completed_ns;
+    uint64_t published_ns;
+    uint64_t ended_ns;     /* the record's end; what follows counts from sampled_ns to here, of the recording thread */
+    uint64_t away_ns;      /* COMMIT: how long Python had the journal's thread, the longest turn since the last batch */
+    uint64_t sampled_ns;
+    uint64_t processor_ns; /* time on a processor */
+    uint64_t delayed_ns;   /* runnable, but without a processor */
+    uint64_t continued_ns; /* the last SIGCONT of the process */
+    uint32_t voluntary;    /* context switches */
+    uint32_t involuntary;
+    uint32_t record_count; /* COMMIT */
+    uint32_t size_bytes;
+};
+/* Copies records from number `from` on, as far as they are still there; returns their count, and in *next the number to go
+ * on with: what lies between the two and was not copied is lost. */
+int32_t fbk_python_flight(const void *segment, uint32_t role, uint64_t from, struct fbk_flight_record *records, uint32_t records_max,
+                          uint64_t *next);
+/* Has this process note when it is continued. Returns 0 or -errno. */
+int32_t fbk_flight_watch_signals(void);
+
 /* Returns a descriptor (sealed, close-on-exec) or -errno. Sizes: powers of two, at least 4096. */
 int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
                            uint32_t ring_count, uint32_t ring_repeat);

@@ -314,7 +314,7 @@ expire(struct fbk_worker *worker, struct fbk_connection *connection)
 int32_t
 fbk_worker_sweep(struct fbk_worker *worker)
 {
-    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    fbk_worker_clock(worker);
     fbk_beat(worker->stats, FBK_BEAT_LOOP);
     fbk_digests_tick(worker);
     for (uint32_t slot = 0; slot < worker->slots_used; slot++) {

@@ -38,6 +38,7 @@ map_segments(struct fbk_index *index)
     index->segment = fbk_segment_map(index->options.segment_fd, FBK_ROLE_INDEX, true, &error);
     if (!index->segment)
         return error;
+    fbk_flight_open(&index->recorder, &index->segment->stats.flight);
     index->journal = fbk_segment_map(index->options.journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
     if (!index->journal)
         return error;
@@ -143,6 +144,7 @@ fbk_index_destroy(struct fbk_index *index)
     }
     if (index->journal)
         fbk_segment_unmap(index->journal, FBK_ROLE_JOURNAL);
+    fbk_flight_close(&index->recorder);
     if (index->segment)
         fbk_segment_unmap(index->segment, FBK_ROLE_INDEX);
     fbk_memory_give_back(index, sizeof *index);

@@ -27,6 +27,7 @@
 #include "fbk_pace.h"
 #include "fbk_record.h"
 #include "fbk_segment.h"
+#include "fbk_flight.h"
 #include "fbk_stats.h"
 #include "fbk_store.h"
 #include "fbk_write_cache.h"
@@ -167,6 +168,7 @@ struct fbk_index {
     struct fbk_write_cache *other;        /* sealed, or flushed and still readable */
     struct fbk_sealed sealed;
     uint64_t resets;                      /* times a readable cache was emptied */
+    struct fbk_flight_recorder recorder;
     uint64_t oldest_ns;                   /* of what is unflushed in active cache and states; 0 = nothing */
 
     /* ledgers whose state changed since the last seal: state->reserved == seal_number */

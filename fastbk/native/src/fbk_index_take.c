@@ -219,6 +219,22 @@ take_checks(struct fbk_index *index, const uint64_t *starts, const struct fbk_ba
     return 0;
 }
 
+/* What takes in late holds ring and credit: one record of a burst. */
+static void
+note_slow(struct fbk_index *index, uint64_t published_ns, uint64_t now_ns)
+{
+    if (published_ns == 0 || !fbk_flight_is_due(&index->recorder, now_ns))
+        return;
+    struct fbk_flight_record record = {
+        .kind = FBK_FLIGHT_INTAKE,
+        .flags = index->full_since_ns != 0 ? FBK_FLIGHT_FULL : 0,
+        .received_ns = published_ns,
+        .published_ns = published_ns,
+        .ended_ns = now_ns,
+    };
+    fbk_flight_record(&index->recorder, &record);
+}
+
 /* 1: taken in; 0: does not fit now. */
 static int32_t
 take_descriptor(struct fbk_index *index)
@@ -255,6 +271,8 @@ take_descriptor(struct fbk_index *index)
     uint64_t now_ns = fbk_now_ns();
     fbk_observe_many(&index->segment->stats, FBK_H_INDEX_INTAKE_NS,
                      now_ns > descriptor.published_ns ? now_ns - descriptor.published_ns : 0, 1);
+    if (FBK_UNLIKELY(now_ns > descriptor.published_ns + FBK_FLIGHT_SLOW_NS))
+        note_slow(index, descriptor.published_ns, now_ns);
     return 1;
 }
 

@@ -89,6 +89,8 @@ fbk_journal_create(struct fbk_io *io, const struct fbk_journal_options *options,
     *error = fbk_ledgers_init(&journal->ledgers, options->ledgers_max);
     if (*error >= 0)
         *error = map_segments(journal);
+    if (*error >= 0)
+        fbk_flight_open(&journal->recorder, &journal->segment->stats.flight);
     for (uint32_t i = 0; *error >= 0 && i < options->depth; i++) {
         journal->slots[i].buffer = fbk_memory_take(journal->buffer_bytes);
         if (!journal->slots[i].buffer)
@@ -114,6 +116,7 @@ fbk_journal_destroy(struct fbk_journal *journal)
     }
     if (journal->index)
         fbk_segment_unmap(journal->index, FBK_ROLE_INDEX);
+    fbk_flight_close(&journal->recorder);
     if (journal->segment)
         fbk_segment_unmap(journal->segment, FBK_ROLE_JOURNAL);
     /* A buffer that the kernel still reads keeps its pages until it is done: unmapping is safe. */
@@ -234,6 +237,7 @@ fill(struct fbk_journal *journal)
             return rc;
         if (rc == 0) {
             journal->stalled = true;
+            journal->flight_flags |= FBK_FLIGHT_STALLED;
             fbk_count(&journal->segment->stats, FBK_C_JOURNAL_STALLS, 1);
             return 0;
         }
@@ -283,6 +287,7 @@ sleep_and_complete(struct fbk_journal *journal, int32_t timeout_ms, int32_t *run
     fbk_sleeper_end(&journal->segment->sleeper);
     if (rc < 0)
         return rc;
+    fbk_journal_note_sleep(journal, count == 0 && !*rung && timeout_ms != 0);
     if (*rung) {
         /* A worker rings when enough waits; whoever rang otherwise has left a message elsewhere. */
         int64_t waiting = look(journal, false);
@@ -324,8 +329,10 @@ ms_until(uint64_t deadline_ns, uint64_t now_ns)
 int32_t
 fbk_journal_step(struct fbk_journal *journal, int32_t timeout_ms)
 {
-    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : fbk_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t began_ns = fbk_now_ns();
+    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : began_ns + (uint64_t)timeout_ms * 1000000u;
     int32_t so_far = 0;
+    fbk_journal_note_turn(journal, began_ns);
     fbk_beat(&journal->segment->stats, FBK_BEAT_LOOP);
     for (;;) {
         if (journal->poison)
@@ -347,14 +354,14 @@ fbk_journal_step(struct fbk_journal *journal, int32_t timeout_ms)
                 return rc;
         }
         int32_t reasons = reasons_now(journal, published, rung != 0);
-        if ((reasons & ~REASONS_THAT_WAIT) || timeout_ms == 0)
-            return so_far | reasons;
         uint64_t now_ns = fbk_now_ns();
+        if ((reasons & ~REASONS_THAT_WAIT) || timeout_ms == 0)
+            return fbk_journal_note_return(journal, now_ns, so_far | reasons);
         if (reasons && !so_far && deadline_ns - now_ns > SLICE_NS)
             deadline_ns = now_ns + SLICE_NS;
         so_far |= reasons;
         if (now_ns >= deadline_ns)
-            return so_far;
+            return fbk_journal_note_return(journal, now_ns, so_far);
         timeout_ms = ms_until(deadline_ns, now_ns);
     }
 }
@@ -365,36 +372,4 @@ fbk_journal_set_limit(struct fbk_journal *journal, uint32_t limit)
     journal->limit = limit;
     journal->need_roll = false; /* what did not fit may be refused now, or fit the file to come */
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LIMIT, limit);
-}
-
-void
-fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled, uint64_t made)
-{
-    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_BEHIND_BYTES, behind_bytes);
-    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_RECYCLED, recycled);
-    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_MADE, made);
-}
-
-void
-fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_status *status)
-{
-    memset(status, 0, sizeof *status);
-    status->file_id = journal->file.file_id;
-    status->offset_bytes = journal->offset_bytes;
-    status->file_size_bytes = journal->file.size_bytes;
-    status->sequence = journal->sequence;
-    status->published_sequence = journal->published_sequence;
-    status->next_record_sequence = journal->next_record_sequence;
-    status->journal_bytes = journal->journal_bytes;
-    status->mark_sequence = fbk_cursor_load(&journal->index->mark_sequence);
-    for (uint32_t w = 0; w < journal->options.worker_count; w++)
-        status->waiting_bytes += fbk_cursor_load(&journal->workers[w].segment->add_written) - journal->workers[w].taken;
-    status->ledgers = journal->ledgers.count;
-    status->position = journal->poison_position;
-    status->last_crc = journal->last_crc;
-    status->in_flight = journal->slot_count;
-    status->poison = journal->poison;
-    status->worker = journal->poison_worker;
-    status->error = journal->poison_error;
-    status->limit = journal->limit;
 }

@@ -6,11 +6,14 @@
  *   fbk_journal_commit.c   seal, submit, complete, roll, close (INV-J1, INV-J2)
  *   fbk_journal_publish.c  descriptors, exceptions, bells, room
  *   fbk_journal_prewrite.c files ahead of need
+ *   fbk_journal_flight.c   what took long
+ *   fbk_journal_status.c   how it stands
  *
  * One thread.  Other processes' segments are mapped read-only and believed nothing (A6). */
 #ifndef FBK_JOURNAL_H
 #define FBK_JOURNAL_H
 
+#include "fbk_flight.h"
 #include "fbk_io.h"
 #include "fbk_ledgers.h"
 #include "fbk_segment.h"
@@ -50,6 +53,10 @@ struct fbk_journal_slot {
     int64_t received_us_sum; /* of all records, after the first */
     uint64_t ticket;
     uint64_t submitted_ns;
+    uint64_t completed_ns;
+    uint64_t free_ns;      /* as of its begin: journal->completed_ns, away_ns, flight_flags */
+    uint64_t away_ns;
+    uint32_t flight_flags;
     uint64_t first_record_sequence;
     struct fbk_batch_descriptor descriptor;
 };
@@ -88,6 +95,12 @@ struct fbk_journal {
 
     uint32_t limit;
     bool need_roll;
+    struct fbk_flight_recorder recorder;
+    uint64_t completed_ns;       /* when the last write completed */
+    uint64_t returned_ns;        /* when the last step ended */
+    uint64_t away_ns;            /* the longest time between two steps, since the last batch began */
+    uint32_t flight_flags;       /* FBK_FLIGHT_..., since the last batch began */
+
     uint64_t reads_only;         /* the index's word, at the last take */
     bool stalled;                /* a consumer of descriptors is too far behind: no take */
     bool closed;
@@ -113,6 +126,13 @@ int32_t fbk_journal_room(struct fbk_journal *journal, uint64_t *exceptions_room)
 struct fbk_journal_slot *fbk_journal_begin_slot(struct fbk_journal *journal);
 /* Publishes what is durable in prefix order (INV-J1) and rings.  Returns how many. */
 int32_t fbk_journal_publish(struct fbk_journal *journal);
+/* fbk_journal_flight.c */
+void fbk_journal_note_turn(struct fbk_journal *journal, uint64_t now_ns);
+int32_t fbk_journal_note_return(struct fbk_journal *journal, uint64_t now_ns, int32_t reasons);
+void fbk_journal_note_sleep(struct fbk_journal *journal, bool timed_out);
+void fbk_journal_note_slow(struct fbk_journal *journal, const struct fbk_journal_slot *slot, uint64_t now_ns);
+
+/* fbk_journal_publish.c */
 void fbk_journal_add_exception(struct fbk_journal *journal, uint32_t worker, uint64_t position, uint32_t verdict);
 
 #endif

@@ -133,6 +133,7 @@ fbk_journal_completed(struct fbk_journal *journal, const struct fbk_io_completio
             return fbk_journal_poison(journal, FBK_POISON_WRITE, 0, slot->descriptor.offset_bytes,
                                       result < 0 ? result : -EIO);
         slot->state = FBK_SLOT_DURABLE;
+        slot->completed_ns = journal->completed_ns = now_ns;
         FBK_KILL_POINT("journal.after_completion");
         fbk_observe_many(&journal->segment->stats, FBK_H_JOURNAL_COMMIT_NS, now_ns - slot->submitted_ns, 1);
     }
@@ -256,6 +257,7 @@ fbk_journal_roll(struct fbk_journal *journal, const struct fbk_journal_file *nex
     journal->last_file_id = next->file_id;
     journal->offset_bytes = FBK_JOURNAL_HEADER_BLOCKS * block;
     journal->need_roll = false;
+    journal->flight_flags |= FBK_FLIGHT_ROLLED;
     fbk_count(&journal->segment->stats, FBK_C_JOURNAL_ROLLS, 1);
     return left_behind;
 }
@@ -280,11 +282,4 @@ fbk_journal_close(struct fbk_journal *journal)
     }
     journal->closed = true;
     return 0;
-}
-
-void
-fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us)
-{
-    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_READY, files);
-    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_FILES_READY_US, took_us);
 }

@@ -78,6 +78,12 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
     slot->first_received_us = 0;
     slot->received_us_sum = 0;
     slot->first_record_sequence = journal->next_record_sequence;
+    slot->completed_ns = 0;
+    slot->free_ns = journal->completed_ns;
+    slot->away_ns = journal->away_ns;
+    slot->flight_flags = journal->flight_flags;
+    journal->away_ns = 0;
+    journal->flight_flags = 0;
     memset(&slot->descriptor, 0, sizeof slot->descriptor);
     slot->descriptor.exceptions_end = journal->exceptions;
     for (uint32_t w = 0; w < journal->options.worker_count; w++)
@@ -127,10 +133,18 @@ ring_bells(struct fbk_journal *journal, uint32_t worker_mask, bool wake_index, u
     }
 }
 
+/* A batch without records was on no disk and has no arrival. */
+static bool
+is_slow(const struct fbk_journal_slot *slot, uint64_t now_ns)
+{
+    return (int32_t)((uint32_t)(now_ns / 1000u) - slot->first_received_us) >= (int32_t)FBK_FLIGHT_SLOW_US &&
+           slot->descriptor.record_count > 0;
+}
+
 int32_t
 fbk_journal_publish(struct fbk_journal *journal)
 {
-    uint32_t worker_mask = 0;
+    uint32_t worker_mask = 0, slow_mask = 0;
     bool wake_index = false;
     int32_t count = 0;
     uint64_t now_ns = 0;
@@ -152,6 +166,7 @@ fbk_journal_publish(struct fbk_journal *journal)
         journal->order++;
         worker_mask |= slot->worker_mask;
         wake_index = wake_index || slot->wake_index;
+        slow_mask |= (uint32_t)is_slow(slot, now_ns) << journal->first_slot;
         slot->state = FBK_SLOT_FREE;
         journal->first_slot = (journal->first_slot + 1) % journal->options.depth;
         journal->slot_count--;
@@ -166,5 +181,8 @@ fbk_journal_publish(struct fbk_journal *journal)
     fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LEDGERS, journal->ledgers.count);
     ring_bells(journal, worker_mask, wake_index, now_ns);
     FBK_KILL_POINT("journal.after_bells");
+    for (uint32_t i = 0; FBK_UNLIKELY(slow_mask != 0) && i < journal->options.depth; i++)
+        if (slow_mask >> i & 1u) /* free by now, but not begun anew */
+            fbk_journal_note_slow(journal, &journal->slots[i], now_ns);
     return count;
 }

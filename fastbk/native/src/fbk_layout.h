@@ -14,7 +14,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 6u
+#define FBK_LAYOUT_VERSION 7u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -127,10 +127,16 @@ struct fbk_histogram { /* log-linear: 8 buckets an octave; fbk_stats.h */
 struct fbk_heartbeat {
     _Alignas(64) _Atomic uint64_t beats;
 };
+/* Written by the thread that records, number n in slot n mod FBK_FLIGHT_RECORDS: fbk_flight.h. */
+struct fbk_flight {
+    _Alignas(64) _Atomic uint64_t written; /* records ever written */
+    struct fbk_flight_record records[FBK_FLIGHT_RECORDS];
+};
 struct fbk_stats { /* names: fastbk/observe/names.py */
     _Atomic uint64_t counters[FBK_COUNTERS_MAX];
     struct fbk_histogram histograms[FBK_HISTOGRAMS_MAX];
     struct fbk_heartbeat heartbeats[FBK_HEARTBEATS_MAX]; /* by FBK_BEAT_... */
+    struct fbk_flight flight;
 };
 
 struct fbk_segment_header {

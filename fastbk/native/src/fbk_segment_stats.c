@@ -97,6 +97,29 @@ fbk_python_heartbeats(const void *segment, uint32_t role, uint64_t *beats)
     return 0;
 }
 
+int32_t
+fbk_python_flight(const void *segment, uint32_t role, uint64_t from, struct fbk_flight_record *records, uint32_t records_max,
+                  uint64_t *next)
+{
+    const struct fbk_stats *stats = stats_to_read(segment, role);
+    if (stats == NULL)
+        return -EINVAL;
+    const struct fbk_flight *flight = &stats->flight;
+    uint64_t written = atomic_load_explicit(&flight->written, memory_order_acquire);
+    if (written < from || written - from > FBK_FLIGHT_RECORDS)
+        from = written < FBK_FLIGHT_RECORDS ? 0 : written - FBK_FLIGHT_RECORDS;
+    uint32_t count = 0;
+    for (; from < written && count < records_max; from++) {
+        records[count] = flight->records[from % FBK_FLIGHT_RECORDS];
+        atomic_thread_fence(memory_order_acquire);
+        /* The slot of the record that comes next may be half written already. */
+        if (atomic_load_explicit(&flight->written, memory_order_relaxed) - from < FBK_FLIGHT_RECORDS)
+            count++;
+    }
+    *next = from;
+    return (int32_t)count;
+}
+
 uint64_t
 fbk_python_bucket_from(uint32_t bucket)
 {

@@ -127,6 +127,8 @@ fbk_worker_create(const struct fbk_worker_options *options, int32_t *error)
         return NULL;
     }
     worker->stats = &worker->lanes[0].segment->stats;
+    fbk_flight_open(&worker->recorder, &worker->stats->flight);
+    fbk_worker_clock(worker);
     for (uint32_t p = 0; p < worker->lane_count; p++) {
         bool moved;
         fbk_lane_refresh(worker, &worker->lanes[p], &moved);
@@ -147,6 +149,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
         free(worker->output_blocks[i]);
     fbk_contexts_free(worker);
     fbk_digests_free(worker);
+    fbk_flight_close(&worker->recorder);
     uint64_t count = worker->options.connections_max;
     fbk_memory_give_back(worker->connections, count * sizeof *worker->connections);
     fbk_memory_give_back(worker->free_slots, count * sizeof *worker->free_slots);
@@ -167,6 +170,15 @@ fbk_worker_receive_buffer(struct fbk_worker *worker, uint32_t *size_bytes)
 
 /* ------------------------------------------------------------------ awake */
 
+static void
+note_add_wait(struct fbk_worker *worker, uint32_t blocked_us)
+{
+    uint32_t took_us = worker->now_us - blocked_us;
+    fbk_count_timed(worker->stats, FBK_C_WORKER_ADD_WAITS, took_us);
+    if (took_us >= FBK_FLIGHT_SLOW_US)
+        fbk_worker_note_wait(worker, blocked_us);
+}
+
 /* A turn in that line is over: was it the end of the wait for which it stood there? */
 static void
 note_turn(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, uint32_t blocked_us, bool got_some)
@@ -174,7 +186,7 @@ note_turn(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t
     if (!got_some)
         connection->blocked_us = blocked_us;
     else if (line == FBK_LINE_APACHE_ADDS || (line >= FBK_LINE_ADD && line < FBK_LINE_REQUEST))
-        fbk_count_timed(worker->stats, FBK_C_WORKER_ADD_WAITS, worker->now_us - blocked_us);
+        note_add_wait(worker, blocked_us);
     else if (line == FBK_LINE_APACHE_READS || line >= FBK_LINE_REQUEST)
         fbk_count_timed(worker->stats, FBK_C_WORKER_READ_WAITS, worker->now_us - blocked_us);
 }
@@ -304,7 +316,7 @@ fbk_worker_collect(struct fbk_worker *worker)
     int32_t more = FBK_WORKER_MORE;
     for (int pass = 0; pass < PASSES_MAX && more != 0; pass++) {
         wake(worker);
-        worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+        fbk_worker_clock(worker);
         if (!fbk_worker_answer(worker))
             return FBK_E_POISONED;
         serve(worker);
@@ -321,6 +333,7 @@ fbk_worker_collect(struct fbk_worker *worker)
     }
     if (more != 0)
         wake(worker);
+    fbk_flight_look(&worker->recorder, worker->clock_ns);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count + more;
 }

@@ -6,6 +6,7 @@
 #ifndef FBK_WORKER_H
 #define FBK_WORKER_H
 
+#include "fbk_flight.h"
 #include "fbk_ring.h"
 #include "fbk_shard.h"
 #include "fbk_stats.h"
@@ -161,7 +162,27 @@ struct fbk_worker {
     uint8_t *output_blocks[FBK_OUTPUT_BLOCKS_KEPT];
     uint32_t output_block_count;
     uint32_t now_us;
+    bool lacks_credit;       /* the last add that found no room did so for want of credit */
+    uint64_t clock_ns;       /* now_us, in full */
+    uint64_t continued_ns;   /* the SIGCONT that was noted last */
+    struct fbk_flight_recorder recorder;
 };
+
+/* fbk_worker_flight.c */
+void fbk_worker_note_pause(struct fbk_worker *worker, uint64_t now_ns, uint32_t before_us);
+void fbk_worker_note_answer(struct fbk_worker *worker, uint64_t published_ns);
+void fbk_worker_note_wait(struct fbk_worker *worker, uint32_t blocked_us);
+
+/* The time of this call, for all that it does. */
+static inline void
+fbk_worker_clock(struct fbk_worker *worker)
+{
+    uint64_t now_ns = fbk_now_ns();
+    if (FBK_UNLIKELY(atomic_load_explicit(&fbk_flight_continued_ns, memory_order_relaxed) != worker->continued_ns))
+        fbk_worker_note_pause(worker, now_ns, worker->now_us);
+    worker->now_us = (uint32_t)(now_ns / 1000);
+    worker->clock_ns = now_ns;
+}
 
 static inline uint64_t
 fbk_connection_id(uint32_t slot, uint32_t generation)

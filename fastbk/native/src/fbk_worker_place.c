@@ -54,6 +54,7 @@ fbk_get_add_room(struct fbk_worker *worker, struct fbk_lane *lane, bool is_norma
     if (fbk_lane_refresh(worker, lane, &moved) && moved && has_add_room(lane, is_normal, size_bytes, cost))
         return true;
     bool no_credit = is_normal && lane->cost_written + cost > lane->cost_granted;
+    worker->lacks_credit = no_credit;
     fbk_worker_note(worker, no_credit ? FBK_C_WORKER_WAITS_CREDIT : FBK_C_WORKER_WAITS_RING);
     return false;
 }

@@ -244,7 +244,7 @@ int32_t
 fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes)
 {
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
-    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    fbk_worker_clock(worker);
     fbk_count(worker->stats, FBK_C_WORKER_BYTES_RECEIVED, size_bytes);
     if (connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE)
         return 0;

@@ -147,6 +147,7 @@ take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
         return poison(worker);
     struct acknowledging run = {.slot = FBK_NO_CONNECTION};
     uint64_t exceptions_before = lane->exceptions_consumed;
+    uint64_t first_published_ns = 0; /* of the batches that had answers of ours */
     while (lane->descriptors_consumed != published) {
         /* Only what concerns us; each field is read once. */
         const volatile struct fbk_batch_descriptor *descriptor =
@@ -159,11 +160,16 @@ take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
             return poison(worker);
         if (!take_exceptions(worker, lane, &run, exceptions_end, ring_end) || !acknowledge_to(worker, lane, &run, ring_end))
             return poison(worker);
+        if (run.acks > 0 && first_published_ns == 0)
+            first_published_ns = descriptor->published_ns;
         lane->descriptors_consumed++;
     }
     latency_end(worker, &run.latency);
     fbk_count(worker->stats, FBK_C_WORKER_ACKS, run.acks);
     FBK_KILL_POINT("worker.after_answers");
+    if (FBK_UNLIKELY(first_published_ns != 0 &&
+                     (int32_t)(worker->now_us - (uint32_t)(first_published_ns / 1000)) >= (int32_t)FBK_FLIGHT_SLOW_US))
+        fbk_worker_note_answer(worker, first_published_ns);
     fbk_cursor_publish(&lane->segment->add_replied, lane->replied);
     fbk_cursor_publish(&lane->segment->exceptions_consumed, lane->exceptions_consumed);
     fbk_cursor_publish(&lane->segment->descriptors_consumed, lane->descriptors_consumed);

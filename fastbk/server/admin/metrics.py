@@ -17,7 +17,6 @@ from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
 from fastbk.observe.names import NAMES, Name
 from fastbk.server.lifecycle import State
-from fastbk.server.readiness import CONCERNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -171,7 +170,7 @@ class Metrics:
         metric = "fastbk_supervisor_conditions"
         text = "Conditions of readiness that stand now: /readyz answers 503 while one concerns data."
         lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
-        lines += [f'{metric}{{concerns="{one}"}} {standing.count(one)}' for one in CONCERNS]
+        lines += [f'{metric}{{concerns="{one}"}} {standing.count(one)}' for one in ("data", "metadata")]
 
 
 _ROLES_OF_PAIRS = ("journal", "index")

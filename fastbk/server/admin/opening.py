@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 async def open_admin(
-    stack: AsyncExitStack, facts: BookieFacts, info: Handler
+    stack: AsyncExitStack, facts: BookieFacts, info: Handler, slow: Handler
 ) -> AdminServer | None:
     """Listen as configured until `stack` closes; None where there is to be no HTTP. Raises StorageError.
 
-    `info`: answers `/info`.
+    `info`: answers `/info`. `slow`: answers `/slow`.
     """
     if not (listen := facts.config.http.listen):
         return None
@@ -34,6 +34,7 @@ async def open_admin(
     admin = AdminServer(facts.life, facts.metrics, facts.disks.shown, hosts)
     admin.add_route("GET", "/disks", facts.disks.answer)
     admin.add_route("GET", "/info", info)
+    admin.add_route("GET", "/slow", slow)
     admin.add_route("GET", "/scrub", ScrubPage(facts.config.ledgers.all_directories).answer)
     facts.gc.add_routes(admin)
     metadata = StoreThreads(facts.config.metadata.uri)

@@ -1,0 +1,115 @@
+"""Which part of a bookie made a commit or an answer slow. Pure.
+
+The longest stage is judged. Its thread was stopped by a signal, or waited for a processor, or worked,
+for at least half of it: that is the cause, whatever the stage waits for. Otherwise the stage says it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastbk.native import flight
+from fastbk.native.flight import SlowRecord
+
+Cause = Literal["disk", "ring", "wake_up", "processor", "stopped"]
+CAUSES: tuple[Cause, ...] = ("disk", "ring", "wake_up", "processor", "stopped")
+Event = Literal["journal.slow_commit", "worker.slow_answer", "worker.slow_room", "index.slow_intake",
+                "worker.paused"]  # fmt: skip
+EVENTS: dict[int, Event] = {
+    flight.COMMIT: "journal.slow_commit",
+    flight.ANSWER: "worker.slow_answer",
+    flight.WAIT: "worker.slow_room",
+    flight.INTAKE: "index.slow_intake",
+    flight.PAUSE: "worker.paused",
+}
+CONTINUE_LATE_NS = 2_000_000
+"""A signal handler may run a moment after the stage that it ended."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a record's time. `cause` and `reason`: what it waits for, if nothing kept the thread from running."""
+
+    name: str
+    began_ns: int
+    ended_ns: int
+    cause: Cause
+    reason: str
+
+    @property
+    def took_ns(self) -> int:
+        """How long it took."""
+        return max(0, self.ended_ns - self.began_ns)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The cause of a record, and the reason in a sentence."""
+
+    cause: Cause
+    reason: str
+    stage: Stage
+
+
+def stages(record: SlowRecord) -> list[Stage]:
+    """Return the stages of a record, in order; together they are its whole time."""
+    if record.kind == flight.COMMIT:
+        return _commit_stages(record)
+    began_ns, ended_ns = record.received_ns, record.ended_ns
+    if record.kind == flight.WAIT and record.flags & flight.CREDIT:
+        reason = "the write cache had no room: the index waits for a flush"
+        return [Stage("room", began_ns, ended_ns, "ring", reason)]
+    if record.kind == flight.WAIT:
+        reason = "the add ring was full: the journal or the index is behind"
+        return [Stage("room", began_ns, ended_ns, "ring", reason)]
+    if record.kind == flight.PAUSE:
+        reason = "the worker was stopped by a signal, at most for so long"
+        return [Stage("pause", began_ns, ended_ns, "stopped", reason)]
+    if record.flags & flight.FULL:
+        reason = "both write caches were full: a flush waits for the disk"
+        return [Stage("intake", began_ns, ended_ns, "disk", reason)]
+    who = "worker" if record.kind == flight.ANSWER else "index"
+    reason = f"the {who} woke up late"
+    return [Stage("intake" if who == "index" else "answer", began_ns, ended_ns, "wake_up", reason)]
+
+
+def _commit_stages(record: SlowRecord) -> list[Stage]:
+    received_ns, submitted_ns = record.received_ns, record.submitted_ns
+    completed_ns = record.completed_ns or submitted_ns
+    behind_ns = min(max(received_ns, record.free_ns), submitted_ns)
+    reason = "the journal woke up late, or was rung late"
+    cause: Cause = "wake_up"
+    if record.flags & flight.TIMED_OUT:
+        reason = "no bell woke the journal: it found the batch when its sleep ended"
+    if record.flags & flight.ROLLED:
+        cause, reason = "disk", "the journal changed to its next file"
+    elif record.flags & flight.STALLED:
+        cause, reason = "ring", "a worker or the index had not taken the batches before"
+    elif 2 * record.away_ns >= submitted_ns - behind_ns:
+        cause, reason = "disk", "the journal was busy with its files, or waited in a call about them"
+    return [
+        Stage("behind", received_ns, behind_ns, "disk", "the commit before it was under way"),
+        Stage("take", behind_ns, submitted_ns, cause, reason),
+        Stage("write", submitted_ns, completed_ns, "disk", "the disk took that long to write and sync"),
+        Stage("publish", completed_ns, record.ended_ns, "disk", "a commit before it was under way"),
+    ]
+
+
+def verdict(record: SlowRecord) -> Verdict:
+    """Return what made a record slow."""
+    stage = max(stages(record), key=lambda one: one.took_ns)
+    if stage.cause == "stopped":
+        return Verdict("stopped", stage.reason, stage)
+    if stage.began_ns < record.continued_ns <= stage.ended_ns + CONTINUE_LATE_NS:
+        return Verdict("stopped", "the process was stopped by a signal (SIGSTOP)", stage)
+    if record.kind == flight.WAIT:  # others have to make room: what this thread did meanwhile is no cause
+        return Verdict(stage.cause, stage.reason, stage)
+    if 2 * record.delayed_ns >= stage.took_ns:
+        delayed_ms = record.delayed_ns / 1e6
+        reason = f"the thread waited {delayed_ms:.0f} ms for a processor: others had it"
+        return Verdict("processor", reason, stage)
+    if stage.cause in ("wake_up", "ring") and 2 * record.processor_ns >= stage.took_ns:
+        reason = f"the thread itself worked for {record.processor_ns / 1e6:.0f} ms"
+        return Verdict("processor", reason, stage)
+    return Verdict(stage.cause, stage.reason, stage)

@@ -1,0 +1,169 @@
+"""The flight recorder: what is slow leaves its stages, what is quick leaves nothing, and the memory is bounded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fastbk.native import flight
+from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.flight import FlightReader, SlowRecord
+from fastbk.native.segment import Segment
+from fastbk.server.slow.verdict import stages, verdict
+from fastbk.storage.journal_pool import JournalPool
+from tests.fixtures.journal_rig import JournalRig
+from tests.fixtures.wait import wait_until
+
+KIB = 1024
+MS = 1_000_000
+SLOW_S = 0.03
+
+
+class World:
+    """A journal on a disk whose writes complete when they are released."""
+
+    def __init__(self, fake: FakeDisk) -> None:
+        self.fake = fake
+        disk = fake.disk()
+        disk.make_directory("/j")
+        self.rig = JournalRig(disk, ring_bytes=256 * KIB)
+        assert self.rig.journal is not None
+        self.journal = self.rig.journal
+        size_bytes = 4096 * KIB
+        self.pool = JournalPool(
+            disk,
+            "/j",
+            next_file_id=1,
+            file_size_bytes=size_bytes,
+            first_file_size_bytes=size_bytes,
+            limit_bytes=4 * size_bytes,
+            in_background=False,
+        )
+        file = self.pool.take(wait=True)
+        assert file is not None
+        self.journal.roll(file.file, file.file_id, file.salt, file.size_bytes)
+        self.segment = Segment(self.rig.journal_memory.fd, "journal")
+        self.reader = FlightReader(self.segment)
+        self.entry_id = 0
+
+    def add(self, received_us: int | None = None) -> None:
+        """An add, received now or when it is said."""
+        now_us = time.monotonic_ns() // 1000 if received_us is None else received_us
+        self.rig.add(1, self.entry_id, b"x" * 100, received_us=now_us & 0xFFFFFFFF)
+        self.entry_id += 1
+
+    def commit(self, *, write_s: float = 0.0) -> None:
+        """Commit what waits, on a disk that takes so long."""
+        self.fake.deliver("held")
+        self.journal.step(0)
+        assert self.fake.in_flight == 1
+        pass_time(write_s)
+        self.fake.release()
+        before = len(self.rig.published.descriptors)
+        while len(self.rig.published.descriptors) == before:
+            self.journal.step(0)
+            self.rig.look()
+
+    def fresh(self) -> list[SlowRecord]:
+        return self.reader.fresh()[0]
+
+
+def pass_time(seconds: float) -> None:
+    """Let so much time pass."""
+    end_s = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= end_s, "time to pass")
+
+
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with FakeDisk() as fake:
+        made = World(fake)
+        yield made
+        made.segment.close()
+        made.pool.close()
+        made.rig.close()
+
+
+def test_quick_commits_leave_nothing(world: World) -> None:
+    slow = 0
+    for _ in range(50):
+        world.add()
+        world.commit()
+        slow += len(world.fresh())
+    assert slow < 25, "only what a busy machine made slow"
+
+
+def test_a_slow_disk_is_named_with_the_stages(world: World) -> None:
+    world.add()
+    world.commit(write_s=SLOW_S)
+    (record,) = world.fresh()
+    assert record.kind == flight.COMMIT and record.record_count == 1
+    assert record.received_ns <= record.submitted_ns <= record.completed_ns <= record.ended_ns
+    by_name = {one.name: one.took_ns for one in stages(record)}
+    assert by_name["write"] >= SLOW_S * 1e9
+    found = verdict(record)
+    assert found.stage.name == "write"
+    # The test itself works while the disk is slow; a thread that waits for it does not.
+    assert found.cause in ("disk", "processor")
+    assert world.fresh() == [], "each record is read once"
+
+
+def test_an_add_that_waited_for_the_journal_is_no_slow_disk(world: World) -> None:
+    world.add()
+    world.commit()  # the first one may wait for the file
+    world.fresh()
+    received_us = time.monotonic_ns() // 1000
+    while time.monotonic_ns() // 1000 < received_us + SLOW_S * 1e6:
+        world.journal.step(1)  # it sleeps, and nobody rings
+    world.add(received_us=received_us)
+    world.commit()
+    (record,) = world.fresh()
+    found = verdict(record)
+    assert found.stage.name == "take" and found.cause != "disk"
+    assert SLOW_S * 1e9 <= record.took_ns < 100 * SLOW_S * 1e9
+
+
+def test_a_commit_behind_a_slow_one_blames_that(world: World) -> None:
+    world.add()
+    world.fake.deliver("held")
+    world.journal.step(0)
+    began_us = time.monotonic_ns() // 1000
+    world.add(received_us=began_us)
+    pass_time(SLOW_S)
+    world.fake.release()
+    while len(world.rig.published.descriptors) < 2:
+        world.journal.step(0)
+        if world.fake.in_flight:
+            world.fake.release()
+        world.rig.look()
+    first, second = world.fresh()
+    assert verdict(first).stage.name == "write"
+    assert verdict(second).stage.name == "behind"
+
+
+def test_the_newest_records_are_kept_and_the_lost_ones_counted(world: World) -> None:
+    count = flight.RECORDS_MAX + 20
+    for n in range(count):
+        world.add(received_us=time.monotonic_ns() // 1000 - 20_000 - n * 1000)
+        world.commit()
+    records, lost = world.reader.fresh()
+    assert len(records) + lost == count and lost >= 20
+    assert len(records) >= flight.RECORDS_MAX - 1
+    assert records[-1].took_ns >= (20 + count - 1) * MS
+    ended = [one.ended_ns for one in records]
+    assert ended == sorted(ended)
+
+
+def test_what_the_thread_used_is_counted(world: World) -> None:
+    world.journal.step(0)
+    began_s = time.thread_time()
+    wait_until(lambda: time.thread_time() - began_s > SLOW_S, "work")
+    world.add(received_us=time.monotonic_ns() // 1000 - 40_000)
+    world.commit()
+    (record,) = world.fresh()
+    assert record.processor_ns > 0
+    assert record.sampled_ns <= record.ended_ns
