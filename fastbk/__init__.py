@@ -7,6 +7,11 @@ the client, the errors and the values of streams come with their first use.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fastbk.client.config import ClientConfig
+    from fastbk.client.entries import Batch, Entry, LedgerInfo
+    from fastbk.client.ledger_reader import LedgerReader
+    from fastbk.client.ledger_writer import LedgerWriter
+    from fastbk.client.writer_stats import WriterStats
     from fastbk.errors import (
         AppendUnknown,
         BufferFull,
@@ -45,13 +50,23 @@ if TYPE_CHECKING:
         WriterFailed,
         WriterFenced,
     )
+    from fastbk.meta.api import BookieRegistration
+    from fastbk.model.ledger import LedgerMetadata
+    from fastbk.placement.values import PlacementConfig
     from fastbk.stream.client import Client, connect
     from fastbk.stream.cursor import Cursor
+    from fastbk.stream.cursor_backlog import Backlog
+    from fastbk.stream.cursor_store import CursorInfo
+    from fastbk.stream.lag import Lag
+    from fastbk.stream.listing import StreamInfo
     from fastbk.stream.namespace import Namespace
-    from fastbk.stream.policy import PolicyPatch
-    from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid
+    from fastbk.stream.namespace_events import NamespaceEvent
+    from fastbk.stream.policy import PolicyPatch, StreamPolicy
+    from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
     from fastbk.stream.reader import StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
+    from fastbk.stream.search import Position
+    from fastbk.stream.segments import SegmentInfo
     from fastbk.stream.stream import Stream
     from fastbk.stream.writer import StreamWriter
 
@@ -62,31 +77,45 @@ __all__ = [
     "AtSeq",
     "AtTime",
     "AtTxid",
+    "Backlog",
+    "Batch",
+    "BookieRegistration",
     "BufferFull",
     "Chunk",
     "Client",
     "ClientClosed",
+    "ClientConfig",
     "ConfigError",
     "Cursor",
     "CursorFenced",
+    "CursorInfo",
     "DataLost",
     "DigestMismatch",
     "DraftGone",
     "DuplicateEntryId",
+    "Entry",
     "Error",
     "Gap",
+    "Lag",
     "LedgerClosed",
     "LedgerFenced",
+    "LedgerInfo",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerWriter",
     "MetadataConflict",
     "MetadataOnHold",
     "MetadataUnavailable",
     "Namespace",
+    "NamespaceEvent",
     "NamespaceNotEmpty",
     "NoSuchEntry",
     "NoSuchLedger",
     "NotEnoughBookies",
+    "PlacementConfig",
     "PolicyInvalid",
     "PolicyPatch",
+    "Position",
     "PositionTruncated",
     "ProtocolError",
     "QuorumTimeout",
@@ -94,11 +123,15 @@ __all__ = [
     "Record",
     "RecordTooLarge",
     "ReplicationConflict",
+    "SegmentInfo",
+    "Start",
     "StorageError",
     "Stream",
     "StreamBusy",
     "StreamExists",
+    "StreamInfo",
     "StreamNotFound",
+    "StreamPolicy",
     "StreamReader",
     "StreamSealed",
     "StreamWriter",
@@ -107,25 +140,45 @@ __all__ = [
     "WeakQuorumWarning",
     "WriterFailed",
     "WriterFenced",
+    "WriterStats",
     "__version__",
     "connect",
 ]
 _HOMES = {
+    "ClientConfig": "fastbk.client.config",
+    "Batch": "fastbk.client.entries",
+    "Entry": "fastbk.client.entries",
+    "LedgerInfo": "fastbk.client.entries",
+    "LedgerReader": "fastbk.client.ledger_reader",
+    "LedgerWriter": "fastbk.client.ledger_writer",
+    "WriterStats": "fastbk.client.writer_stats",
+    "BookieRegistration": "fastbk.meta.api",
+    "LedgerMetadata": "fastbk.model.ledger",
+    "PlacementConfig": "fastbk.placement.values",
     "Client": "fastbk.stream.client",
     "connect": "fastbk.stream.client",
-    "Namespace": "fastbk.stream.namespace",
-    "Stream": "fastbk.stream.stream",
-    "StreamReader": "fastbk.stream.reader",
-    "StreamWriter": "fastbk.stream.writer",
     "Cursor": "fastbk.stream.cursor",
+    "Backlog": "fastbk.stream.cursor_backlog",
+    "CursorInfo": "fastbk.stream.cursor_store",
+    "Lag": "fastbk.stream.lag",
+    "StreamInfo": "fastbk.stream.listing",
+    "Namespace": "fastbk.stream.namespace",
+    "NamespaceEvent": "fastbk.stream.namespace_events",
     "PolicyPatch": "fastbk.stream.policy",
-    "DLSN": "fastbk.stream.positions",
+    "StreamPolicy": "fastbk.stream.policy",
     "AtSeq": "fastbk.stream.positions",
     "AtTime": "fastbk.stream.positions",
     "AtTxid": "fastbk.stream.positions",
+    "DLSN": "fastbk.stream.positions",
+    "Start": "fastbk.stream.positions",
+    "StreamReader": "fastbk.stream.reader",
     "Chunk": "fastbk.stream.records",
     "Gap": "fastbk.stream.records",
     "Record": "fastbk.stream.records",
+    "Position": "fastbk.stream.search",
+    "SegmentInfo": "fastbk.stream.segments",
+    "Stream": "fastbk.stream.stream",
+    "StreamWriter": "fastbk.stream.writer",
 }
 
 
@@ -136,3 +189,8 @@ def __getattr__(name: str) -> object:
 
         return getattr(import_module(_HOMES.get(name, "fastbk.errors")), name)
     raise AttributeError(f"module 'fastbk' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return all names, those too that were not used yet, for `dir` and completion."""
+    return sorted({*globals(), *__all__})

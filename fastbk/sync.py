@@ -54,10 +54,26 @@ from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.writer_machine import WriterMachine
 
 if TYPE_CHECKING:
-    from fastbk.stream.blocking import BlockingNamespace
+    from fastbk.stream.blocking import BlockingNamespace as Namespace
+    from fastbk.stream.blocking import BlockingStream as Stream
+    from fastbk.stream.blocking_cursor import BlockingCursor as Cursor
+    from fastbk.stream.blocking_cursor import PendingAck
     from fastbk.stream.blocking_loop import BlockingLoop
+    from fastbk.stream.blocking_reader import BlockingStreamReader as StreamReader
+    from fastbk.stream.blocking_writer import BlockingStreamWriter as StreamWriter
+    from fastbk.stream.blocking_writer import PendingRecord
 
-__all__ = ["Client", "LedgerReader", "LedgerWriter", "Pending", "connect"]
+__all__ = [
+    "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "Pending", "PendingAck",
+    "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
+]  # fmt: skip
+_HOMES = {
+    "Namespace": "blocking.BlockingNamespace", "Stream": "blocking.BlockingStream",
+    "Cursor": "blocking_cursor.BlockingCursor", "PendingAck": "blocking_cursor.PendingAck",
+    "StreamReader": "blocking_reader.BlockingStreamReader",
+    "StreamWriter": "blocking_writer.BlockingStreamWriter",
+    "PendingRecord": "blocking_writer.PendingRecord",
+}  # fmt: skip
 
 T = TypeVar("T")
 _WATCH_S = 1.0
@@ -128,17 +144,9 @@ class Client:
             except MetadataUnavailable:
                 if self.reactor.known.age_s(time.monotonic()) == float("inf"):
                     raise
-            return self._reached(
-                replacements(
-                    self._views,
-                    action,
-                    metadata.write_quorum,
-                    metadata.ack_quorum,
-                    config,
-                    self._rng,
-                ),
-                self.config.probe_timeout,
-            )
+            quorums = metadata.write_quorum, metadata.ack_quorum
+            choosing = replacements(self._views, action, *quorums, config, self._rng)
+            return self._reached(choosing, self.config.probe_timeout)
 
         return BlockingIo(requests.ledger_id, requests, self.reactor, self.store, choose)
 
@@ -171,12 +179,7 @@ class Client:
                 self._watch = store.watch_bookies(self._bookies_changed)
             reactor.bookies()
             choosing = new_ensemble(
-                self._views,
-                ensemble,
-                write_quorum,
-                checked.ack_quorum,
-                wish,
-                self._rng,
+                self._views, ensemble, write_quorum, checked.ack_quorum, wish, self._rng
             )
             chosen = self._reached(choosing, self.config.connect_timeout)
             value = new_metadata(chosen, *arguments, int(time.time() * 1000), secrets.randbits(62))
@@ -311,7 +314,7 @@ class Client:
 
     # --- streams -----------------------------------------------------------------------------------------------
 
-    def namespace(self, path: str = "") -> BlockingNamespace:
+    def namespace(self, path: str = "") -> Namespace:
         """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O.
 
         Streams live on an event loop in a thread of its own, with connections of its own; gevent can't patch those.
@@ -371,6 +374,20 @@ def connect(uri: str | MetadataStore | None = None, **options: object) -> Client
 def _after_fork_in_child() -> None:
     for client in list(_open_clients):
         client.mark_forked()
+
+
+def __getattr__(name: str) -> object:
+    """Return what streams are made of here, imported at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fastbk.sync' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, _, kind = _HOMES[name].partition(".")
+    return getattr(import_module(f"fastbk.stream.{module}"), kind)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -53,3 +53,8 @@ def __getattr__(name: str) -> object:
         if error.name != "pyarrow":
             raise
         raise ImportError("Arrow needs the package pyarrow: pip install 'fastbk[arrow]'") from error
+
+
+def __dir__() -> list[str]:
+    """Return all names, those too that were not used yet, for `dir` and completion."""
+    return sorted({*globals(), *__all__})

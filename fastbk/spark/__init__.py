@@ -25,3 +25,8 @@ def __getattr__(name: str) -> object:
         raise ImportError(
             f"Spark needs the package {error.name}: pip install 'fastbk[spark]'"
         ) from error
+
+
+def __dir__() -> list[str]:
+    """Return all names, those too that were not used yet, for `dir` and completion."""
+    return sorted({*globals(), *__all__})

@@ -56,6 +56,47 @@ def without_await(client: fastbk.sync.Client) -> None:
     stream.cursor("billing", flush_acks="often")  # wrong
 
 
+async def results_of_asyncio(client: fastbk.Client) -> None:
+    """Everything that a call returns has its name in `fastbk`, for annotations."""
+    ledger: fastbk.LedgerWriter = await client.create_ledger()
+    opened: fastbk.LedgerReader = await client.open_ledger(ledger.ledger_id)
+    entry: fastbk.Entry = await opened.read_last()
+    stats: fastbk.WriterStats = ledger.stats()
+    async for batch in opened.read_batches(0, entry.entry_id):
+        assert_type(batch, fastbk.Batch)
+    assert_type(await client.ledger_info(ledger.ledger_id), fastbk.LedgerInfo)
+    metadata: fastbk.LedgerMetadata = (await client.ledger_info(0)).metadata
+    bookies: list[fastbk.BookieRegistration] = await client.list_bookies()
+    settings: fastbk.ClientConfig = client.config
+    placement: fastbk.PlacementConfig = settings.placement
+    namespace: fastbk.Namespace = client.namespace("shop")
+    stream: fastbk.Stream = namespace.stream("orders")
+    start: fastbk.Start = fastbk.AtSeq(7)
+    async with stream.reader(start) as reader:
+        assert_type(reader.lag, fastbk.Lag)
+    assert_type(await stream.tail(), fastbk.Position | None)
+    assert_type(await stream.info(), fastbk.StreamInfo)
+    assert_type(await stream.cursors(), list[fastbk.CursorInfo])
+    assert_type(await stream.segments(), list[fastbk.SegmentInfo])
+    assert_type(await stream.effective_policy(), fastbk.StreamPolicy)
+    async with stream.cursor("billing") as cursor:
+        assert_type(await cursor.backlog(), fastbk.Backlog)
+    async for event in namespace.watch():
+        assert_type(event, fastbk.NamespaceEvent)
+
+
+def results_without_await(client: fastbk.sync.Client) -> None:
+    ledger: fastbk.sync.LedgerWriter = client.create_ledger()
+    pending: fastbk.sync.Pending = ledger.append_nowait(b"x")
+    namespace: fastbk.sync.Namespace = client.namespace("shop")
+    stream: fastbk.sync.Stream = namespace.stream("orders")
+    writer: fastbk.sync.StreamWriter = stream.writer()
+    appended: fastbk.sync.PendingRecord = writer.append(b"x")
+    reader: fastbk.sync.StreamReader = stream.reader()
+    cursor: fastbk.sync.Cursor = stream.cursor("billing")
+    acknowledged: fastbk.sync.PendingAck = cursor.ack(fastbk.DLSN(1, 0, 0))
+
+
 def total(reader: fastbk.StreamReader, cursor: fastbk.Cursor, stream: fastbk.Stream) -> int:
     """Names stand for what most use, without parameters."""
     return reader.position.segment + cursor.mark_seq + len(stream.name)

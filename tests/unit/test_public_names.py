@@ -6,7 +6,10 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 import fastbk
+import fastbk.sync
 from fastbk import errors
 
 
@@ -38,3 +41,24 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     code = "import sys, fastbk; assert not [n for n in sys.modules if n.startswith('fastbk.')]"
     done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("module", ["fastbk", "fastbk.sync", "fastbk.arrow", "fastbk.spark"])
+def test_completion_finds_every_public_name_before_its_first_use(module: str) -> None:
+    code = f"""
+import {module} as module
+names = dir(module)
+assert not set(module.__all__) - set(names), set(module.__all__) - set(names)
+assert names == sorted(set(names))
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_names_without_await_are_the_same_where_both_have_them() -> None:
+    both = {"Client", "Cursor", "Namespace", "Stream", "StreamReader", "StreamWriter"}
+    both |= {"LedgerReader", "LedgerWriter", "connect"}
+    assert both <= set(fastbk.__all__) & set(fastbk.sync.__all__)
+    assert all(getattr(fastbk.sync, name) is not getattr(fastbk, name) for name in both)
+    with pytest.raises(AttributeError):
+        _ = fastbk.sync.Streams  # type: ignore[attr-defined]
