@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, config_of
+from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
@@ -78,6 +79,7 @@ class Client:
         self._warnings = QuorumWarnings()
         self._is_watching = False
         self._refreshing = Repeating(self._tell_writers)
+        self.repairs = CopyRepairs(self)
         _open_clients.add(self)
 
     # --- bookies -----------------------------------------------------------------------------------------------
@@ -100,6 +102,7 @@ class Client:
             await self.pool.bookies()
         for writer in list(self._writers):
             writer.bookies_changed()
+        self.repairs.bookies_changed()
 
     def _views(self) -> Sequence[BookieView]:
         return self.pool.known.views(asyncio.get_running_loop().time())
@@ -124,17 +127,9 @@ class Client:
 
         async def choose(action: Choose) -> Replaced:
             await self._fresh_bookies()
-            return await self._reached(
-                replacements(
-                    self._views,
-                    action,
-                    metadata.write_quorum,
-                    metadata.ack_quorum,
-                    config,
-                    self._rng,
-                ),
-                self.config.probe_timeout,
-            )
+            quorums = metadata.write_quorum, metadata.ack_quorum
+            choosing = replacements(self._views, action, *quorums, config, self._rng)
+            return await self._reached(choosing, self.config.probe_timeout)
 
         return LedgerIo(
             requests.ledger_id,
@@ -144,6 +139,7 @@ class Client:
             self._store.update_ledger,
             self.marks.perform,
             choose,
+            self.repairs.add,
         )
 
     # --- ledgers -----------------------------------------------------------------------------------------------
@@ -364,6 +360,7 @@ class Client:
                 )
             )
         self._refreshing.cancel()
+        self.repairs.cancel()
         await self.pool.close(limit_s)
         await self._store.close(limit_s)
 

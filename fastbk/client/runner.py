@@ -18,6 +18,7 @@ from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
     Ask,
@@ -53,6 +54,8 @@ class LedgerIo:
     update_metadata: Callable[[LedgerId, LedgerMetadata, int], Awaitable[int]]
     mark_replicas: Callable[[LedgerId, MarkReplicas], Awaitable[None]]
     choose: Callable[[Choose], Awaitable[Replaced]]
+    closed_with_missing: Callable[[LedgerId, tuple[MissingReplica, ...]], None]
+    """Called when a writer has closed its ledger, with what bookies lack of it."""
 
 
 class Runner(Generic[T]):

@@ -48,6 +48,7 @@ from collections.abc import Mapping
 from fastbk.errors import Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.change_policy import WriterOptions
@@ -139,6 +140,11 @@ class WriterMachine(Procedure[None]):
     def length_confirmed(self) -> int:
         """Bytes of data of all entries up to the LAC."""
         return self.adds.length_confirmed
+
+    @property
+    def missing(self) -> tuple[MissingReplica, ...]:
+        """What bookies lack of the acknowledged entries."""
+        return self._keeper.owed.to_mark_at_end()
 
     def index_of(self, bookie_id: BookieId) -> int | None:
         """Return the bookie's index in the ensemble, None if it is no member."""

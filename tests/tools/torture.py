@@ -32,6 +32,7 @@ from tests.rigs import (
     outage,
     points,
     power_cut,
+    rolling,
     shutdown,
     takeovers,
 )
@@ -82,6 +83,7 @@ RIGS = {
     "flips": Rig(flips.run, "one bit of one file of a stopped bookie turned over", 2.0, splits=True),
     "churn": Rig(churn.run, "writes and deletes many times what lives: space stays bounded", 5.0),
     "takeovers": Rig(takeovers.run, "writers of one stream are killed, and the next goes on", 6.0, cases=4),
+    "rolling": Rig(rolling.run, "bookies are restarted in turns under load: no copy is missing", 60.0, cases=2),
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
     "spark": Rig(
         _spark, "processes of a query of Spark are killed, and what it stands on", 0.0, cases=77, only_named=True

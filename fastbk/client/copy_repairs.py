@@ -1,0 +1,113 @@
+"""Repairs, in the background, the copies that were missing when this client closed a ledger.
+
+A ledger that is closed while a bookie restarts misses copies there, and its writer has marked them. This client tries
+again while it lives: once the bookie is registered, it checks the marked entries there, copies those that the bookie
+lacks from the others, and removes the mark. What it has not repaired when it is closed stays marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fastbk.errors import Error, NoSuchLedger
+from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.missing_replica import MissingReplica
+from fastbk.replication.copying import RepairOptions
+from fastbk.replication.healing import HealLedger
+
+if TYPE_CHECKING:
+    from fastbk.client.client import Client
+
+LEDGERS_MAX = 1000
+"""Ledgers that wait for a repair at most; others stay marked."""
+PAUSE_MIN_S = 0.5
+PAUSE_MAX_S = 10.0
+_OPTIONS = RepairOptions(request_timeout_s=5.0, patience_s=5.0)
+
+
+class CopyRepairs:
+    """The repairs of one client, one at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: dict[LedgerId, tuple[MissingReplica, ...]] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many ledgers wait for a repair."""
+        return len(self._waiting)
+
+    def add(self, ledger_id: LedgerId, missing: tuple[MissingReplica, ...]) -> None:
+        """Repair these when their bookies are there."""
+        if not missing or len(self._waiting) >= LEDGERS_MAX:
+            return
+        self._waiting[ledger_id] = missing
+        self._changed.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._go_on())
+
+    def bookies_changed(self) -> None:
+        """Bookies came or went: try again at once."""
+        self._changed.set()
+
+    def cancel(self) -> None:
+        """Give up what waits; it stays marked."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _go_on(self) -> None:
+        pause_s = PAUSE_MIN_S
+        try:
+            while self._waiting:
+                self._changed.clear()
+                before = dict(self._waiting)
+                await self._try_all()
+                pause_s = PAUSE_MIN_S if before != self._waiting else min(PAUSE_MAX_S, 2 * pause_s)
+                if self._waiting:
+                    await self._pause(pause_s)
+        finally:
+            self._task = None
+
+    async def _pause(self, pause_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._changed.wait(), pause_s)
+        except TimeoutError:
+            return
+
+    async def _try_all(self) -> None:
+        try:
+            registered = {one.service.bookie_id for one in await self._client.list_bookies()}
+        except Error:
+            return
+        for ledger_id, missing in list(self._waiting.items()):
+            left = [
+                one for one in missing if not await self._is_repaired(ledger_id, one, registered)
+            ]
+            if left:
+                self._waiting[ledger_id] = tuple(left)
+            else:
+                self._waiting.pop(ledger_id, None)
+
+    async def _is_repaired(
+        self, ledger_id: LedgerId, missing: MissingReplica, registered: set[BookieId]
+    ) -> bool:
+        if missing.bookie_id not in registered or missing.last_entry_id is None:
+            return False
+        client = self._client
+        ranges = [(missing.first_entry_id, missing.last_entry_id)]
+        healing = HealLedger(ledger_id, missing.bookie_id, _OPTIONS, ranges)
+        try:
+            metadata = (await client.ledger_info(ledger_id)).metadata
+            healed = await client.run_procedure(ledger_id, metadata, healing)
+            if not healed.is_whole:
+                return False
+            await client.marks.update(ledger_id, remove=[missing])
+        except NoSuchLedger:
+            return True
+        except Error:
+            return False
+        return True

@@ -1,0 +1,54 @@
+"""A client repairs what was missing when it closed a ledger, once the bookie is back; before, it is marked."""
+
+from __future__ import annotations
+
+from fastbk.meta.memory import MemoryStore
+from fastbk.wire.statuses import Status
+from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import toy_cluster
+
+
+def lacking(toy: ToyBookie, ledger_id: int, entries: int) -> int:
+    return entries - len(toy.ids(ledger_id))
+
+
+def marks(store: MemoryStore) -> list[tuple[int, str]]:
+    return [(mark.ledger_id, one.bookie_id) for mark in store.marks.list() for one in mark.missing]
+
+
+async def test_what_a_bookie_lacks_at_the_close_is_marked_and_then_repaired() -> None:
+    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+        writer = await client.create_ledger()
+        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        await writer.append_many([b"%d" % one for one in range(10)])
+        await writer.close()
+        assert marks(store) == [(writer.ledger_id, toys[1].bookie_id)]
+        assert lacking(toys[1], writer.ledger_id, 10) > 0
+        toys[1].faults.refuse_adds = None
+        client.repairs.bookies_changed()
+        await wait_until_async(lambda: not marks(store), "the repair")
+        assert lacking(toys[1], writer.ledger_id, 10) == 0
+        assert client.repairs.waiting == 0
+
+
+async def test_a_client_that_is_closed_first_leaves_the_mark() -> None:
+    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+        writer = await client.create_ledger()
+        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        await writer.append(b"x")
+        await writer.close()
+        await client.close()
+        assert marks(store) == [(writer.ledger_id, toys[1].bookie_id)]
+
+
+async def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
+    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+        writer = await client.create_ledger()
+        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        await writer.append(b"x")
+        await writer.close()
+        await client.delete_ledger(writer.ledger_id)
+        client.repairs.bookies_changed()
+        await wait_until_async(lambda: client.repairs.waiting == 0, "nothing to wait for")
+        assert marks(store) == []
