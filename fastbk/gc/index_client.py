@@ -16,6 +16,7 @@ from fastbk.gc.sorted_ids import sorted_ids
 from fastbk.native.kill_points import kill_point
 from fastbk.server.gc_messages import (
     IDS_A_MESSAGE,
+    LISTED_A_MESSAGE,
     MARKED_IDS_A_MESSAGE,
     MESSAGE_BYTES_MAX,
     REASON_CHARACTERS_MAX,
@@ -33,6 +34,8 @@ from fastbk.server.gc_messages import (
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
+
+    from fastbk.native.ledger_state import Listed
 
 INDEX_TIMEOUT_S = 60.0
 """Longest wait for the index's answer: it answers between two steps of its loop."""
@@ -58,6 +61,7 @@ class IndexClient:
         self._number = 0
         self._ids_a_message = IDS_A_MESSAGE
         self._marked_ids_a_message = MARKED_IDS_A_MESSAGE
+        self._listed_a_message = LISTED_A_MESSAGE
 
     # ---- ledgers
 
@@ -89,6 +93,47 @@ class IndexClient:
                 return reply.count == 1
             time.sleep(HOLDS_PAUSE_S)
         return False
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        """Return the ids of unconfirmed ledgers, ascending: all of them, and those whose expiry has begun."""
+        every: list[list[int]] = []
+        expiring: list[list[int]] = []
+        cursor = 0
+        while (reply := self._ask({"type": "list_unconfirmed", "cursor": cursor}, "unconfirmed")).ids:
+            if len(reply.ids) != len(reply.changed):
+                raise IndexSilent("the index gave ids without saying which expire")
+            every.append(reply.ids)
+            marked = zip(reply.ids, reply.changed, strict=True)
+            expiring.append([one for one, is_expiring in marked if is_expiring])
+            cursor = reply.cursor
+        return sorted_ids(every), sorted_ids(expiring)
+
+    def confirm(self, listed: Sequence[Listed]) -> list[int]:
+        """Have ledgers confirmed that metadata lists; return those that have another key or creation here."""
+        foreign: list[int] = []
+        at = 0
+        while at < len(listed):
+            page = listed[at : at + self._listed_a_message]
+            try:
+                foreign += self._ask({"type": "confirm_ledgers", "listed": page}, "confirmed").ids
+            except TooLong:
+                self._listed_a_message = self._half(len(page))
+                continue
+            at += len(page)
+        return foreign
+
+    def admit(self, ledger_ids: list[int]) -> int:
+        """Have room made for ledgers that metadata lists and that are not here yet; return for how many."""
+        return self._in_pages(ledger_ids, {"type": "admit_ledgers"}, "admitted")
+
+    def begin_expiry(self, ledger_ids: list[int]) -> int:
+        """Have nothing taken to these unconfirmed ledgers any more; return to how many more."""
+        return self._in_pages(ledger_ids, {"type": "begin_expiry"}, "expiring")
+
+    def expire(self, ledger_ids: list[int], reason: str) -> int:
+        """Have ledgers forgotten whose expiry has begun; return how many were."""
+        request = {"type": "expire_ledgers", "reason": reason[:REASON_CHARACTERS_MAX]}
+        return self._in_pages(ledger_ids, request, "expired")
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there. After IndexSilent some may be."""

@@ -100,6 +100,14 @@ class Cluster:
             raise Error(f"{why}: metadata was rolled back, and will be put on hold")
         self.mark = published
 
+    def hold(self) -> str:
+        """Return why metadata is on hold, empty while it is not. Raises what `check` does otherwise."""
+        try:
+            self.check()
+        except MetadataOnHold as error:
+            return str(error)
+        return ""
+
     def listed(self, pages: Iterable[list[int]]) -> Iterator[list[int]]:
         """Pass on pages of a listing, and keep the highest id."""
         for page in pages:
@@ -126,7 +134,7 @@ class Collector:
         """
         local = array("q")
         try:
-            held = self._hold()
+            held = self.cluster.hold()
             local = self.local.ids()
             pages = self.cluster.listed(listed_ledgers(self.store, self.pace))
             candidates = array("q", missing_from(local, pages))
@@ -148,14 +156,6 @@ class Collector:
         deleted, stopped = self._delete(confirmed)
         kept = len(twice) - len(confirmed)
         return Cycle(len(local), len(candidates), kept, deleted, stopped=stopped)
-
-    def _hold(self) -> str:
-        """Return why metadata is on hold, empty while it is not. Raises Error."""
-        try:
-            self.cluster.check()
-        except MetadataOnHold as error:
-            return str(error)
-        return ""
 
     def _gone(self, ledger_ids: array[int]) -> list[int]:
         """Return those that are not there when asked for by name, whatever the listing left out (P21)."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from fastbk.native.ledger_state import Listed
+
 Copy = tuple[int, int]
 """A ledger and its change mark."""
 T = TypeVar("T")
@@ -35,6 +37,21 @@ class LedgersOfPair(Protocol):
 
     def holds(self, ledger_id: int, shares: list[Share]) -> bool:
         """Return whether all entries of these shares are on its disk."""
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        """Return the ids of its unconfirmed ledgers, and of those whose expiry has begun."""
+
+    def confirm(self, listed: Sequence[Listed]) -> list[int]:
+        """Have ledgers confirmed; return those that have another key or creation here."""
+
+    def admit(self, ledger_ids: list[int]) -> int:
+        """Have room made for ledgers; return for how many."""
+
+    def begin_expiry(self, ledger_ids: list[int]) -> int:
+        """Have nothing taken to ledgers; return to how many more."""
+
+    def expire(self, ledger_ids: list[int], reason: str) -> int:
+        """Have ledgers forgotten; return how many were."""
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         """Have ledgers deleted; return how many were there."""
@@ -87,6 +104,28 @@ class AllPairs:
         if of_index == 0:
             return found, (pair + 1) % count
         return found, of_index * count + pair
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        """Return the ids of all unconfirmed ledgers, and of those whose expiry has begun, ascending. Raises Error."""
+        parts = [index.unconfirmed() for index in self._indexes]
+        return sorted_ids([every for every, _ in parts]), sorted_ids([some for _, some in parts])
+
+    def confirm(self, listed: Sequence[Listed]) -> list[int]:
+        """Have ledgers confirmed; return those that have another key or creation here. Raises Error: some may be."""
+        parts = self._by_index(listed, lambda one: one.ledger_id)
+        return [one for index, some in parts for one in index.confirm(some)]
+
+    def admit(self, ledger_ids: list[int]) -> int:
+        """Have room made for ledgers that are not here yet; return for how many. Raises Error: then for some."""
+        return sum(index.admit(ids) for index, ids in self._by_index(ledger_ids, int))
+
+    def begin_expiry(self, ledger_ids: list[int]) -> int:
+        """Have nothing taken to ledgers any more; return to how many more. Raises Error: then to some."""
+        return sum(index.begin_expiry(ids) for index, ids in self._by_index(ledger_ids, int))
+
+    def expire(self, ledger_ids: list[int], reason: str) -> int:
+        """Have ledgers forgotten whose expiry has begun; return how many were. Raises Error: then some may be."""
+        return sum(index.expire(ids, reason) for index, ids in self._by_index(ledger_ids, int))
 
     def drop(self, copies: Sequence[Copy], reason: str) -> int:
         """Have copies dropped; return how many were taken on. Raises Error: then some may be."""

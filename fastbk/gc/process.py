@@ -18,6 +18,7 @@ from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.pacing import Pace
 from fastbk.gc.pairs import AllPairs
 from fastbk.gc.report import Report
+from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.gc.work import Work
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from fastbk.server.settings import GcSettings
 
 REOPEN_DELAY_S = 5.0
+LOOKUPS_OF_NEW = 5
+"""Unconfirmed ledgers are read so many times as fast as `lookup_rate`: real ones are read once in their life."""
 
 
 def compaction_settings(settings: GcSettings) -> CompactionSettings:
@@ -63,6 +66,16 @@ def work_of(
     bookie_id = BookieId(config.bookie_id)
     age_s = settings.over_replicated_age_ms / 1e3
     lookups = Pace(settings.lookup_rate, control.pause)
+    unconfirmed = UnconfirmedWatch(
+        index,
+        store,
+        cluster,
+        bookie_id,
+        Pace(settings.lookup_rate * LOOKUPS_OF_NEW, control.pause),
+        Pace(settings.listing_rate, control.pause),
+        settings.unconfirmed_age_ms / 1e3,
+        config.unconfirmed_ledgers_max,
+    )
     work = Work(
         control=control,
         report=report,
@@ -70,6 +83,7 @@ def work_of(
             index, store, cluster, Pace(settings.listing_rate, control.pause), rules
         ),
         limbo=LimboWatch(index, store, bookie_id),
+        unconfirmed=unconfirmed,
         copies=CopiesWatch(index, store, cluster, bookie_id, lookups, rules, age_s),
         compactors=[],
         interval_s=settings.interval_ms / 1e3,

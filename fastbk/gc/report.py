@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fastbk.gc.limbo import Look
     from fastbk.gc.live_set import Cycle
     from fastbk.gc.over_replicated import CopiesLook
+    from fastbk.gc.unconfirmed import UnconfirmedLook
     from fastbk.server.gc_messages import LogUsage
 
 
@@ -23,6 +24,7 @@ class Report:
         self._stats = stats
         self._counted: dict[int, tuple[int, int, int]] = {}
         """What was counted of each run that is under way: moved, freed, bad runs."""
+        self._unconfirmed_stopped = ""
         self.ended: dict[str, dict[str, int]] = {}
         """Of each kind of compaction: how many runs have ended (`count`), and when the last one did (`last_ms`)."""
 
@@ -44,6 +46,28 @@ class Report:
             logs.warning("gc.listing_left_out", ledgers=cycle.kept)
         if cycle.deleted:
             logs.info("gc.deleted", ledgers=cycle.deleted, local=cycle.local, kept=cycle.kept)
+
+    def unconfirmed(self, look: UnconfirmedLook) -> None:
+        """Note a look at the ledgers that metadata was never seen to list."""
+        if look.stopped:
+            if look.stopped != self._unconfirmed_stopped:
+                logs.warning("gc.unconfirmed_stopped", reason=look.stopped)
+            self._unconfirmed_stopped = look.stopped
+            return
+        self._unconfirmed_stopped = ""
+        self._gauge("UNCONFIRMED", look.unconfirmed - look.listed + look.foreign)
+        self._gauge("FOREIGN", look.foreign)
+        self._count("EXPIRED", look.expired)
+        self._count("ADMITTED", look.admitted)
+        if look.expiring or look.expired or look.admitted:
+            logs.warning(
+                "gc.never_listed",
+                unconfirmed=look.unconfirmed,
+                foreign=look.foreign,
+                expiring=look.expiring,
+                expired=look.expired,
+                admitted=look.admitted,
+            )
 
     def limbo(self, look: Look) -> None:
         """Note a look at the ledgers in limbo; its doubts leave them there."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastbk.gc.live_set import Collector
     from fastbk.gc.over_replicated import CopiesWatch
     from fastbk.gc.report import Report
+    from fastbk.gc.unconfirmed import UnconfirmedWatch
 
 BUSY_SHARE = 20
 """Looking takes at most one such part of the time, however many ledgers there are."""
@@ -32,6 +33,10 @@ LOOK_S = 1.0
 IDLE_LOOK_S = 5.0
 """The same while none is."""
 USAGE_INTERVAL_S = 30.0
+UNCONFIRMED_INTERVAL_S = 5.0
+"""Between two looks at ledgers that metadata was not seen to list yet; less where `interval_s` is."""
+UNCONFIRMED_BUSY_SHARE = 4
+"""Those looks take at most one such part of the time."""
 COMPLAINT_INTERVAL_S = 60.0
 """Between two log lines about an index that does not answer."""
 
@@ -49,6 +54,7 @@ class Work:
     report: Report
     collector: Collector
     limbo: LimboWatch
+    unconfirmed: UnconfirmedWatch
     copies: CopiesWatch
     compactors: list[Compactor]
     interval_s: float
@@ -61,6 +67,7 @@ class Work:
     _cycle_ended_s: float = 0.0
     _next_cycle_s: float = 0.0
     _next_copies_s: float = 0.0
+    _next_unconfirmed_s: float = 0.0
     _next_round_s: float = 0.0
     _next_usage_s: float = 0.0
     _next_complaint_s: float = 0.0
@@ -78,7 +85,9 @@ class Work:
         self._take_asked()
         suspended = LEDGERS in self.control.suspended
         try:
-            if not suspended and self.clock_s() >= self._next_cycle_s:
+            if self.clock_s() >= self._next_unconfirmed_s:
+                self._look_for_unconfirmed(may_expire=not suspended)
+            elif not suspended and self.clock_s() >= self._next_cycle_s:
                 self._look_for_dead(LEDGERS)
             elif not suspended and self.clock_s() >= self._next_copies_s:
                 self._look_for_copies(LEDGERS)
@@ -97,6 +106,7 @@ class Work:
         now_s = self.clock_s()
         is_busy = any(one.is_running for one in self.compactors)
         rest_s = LOOK_S if is_busy else IDLE_LOOK_S
+        rest_s = min(rest_s, self._next_unconfirmed_s - now_s)
         if LEDGERS not in self.control.suspended:
             rest_s = min(rest_s, self._next_cycle_s - now_s, self._next_copies_s - now_s)
         return max(0.0, rest_s)
@@ -116,6 +126,15 @@ class Work:
         self.report.cycle(cycle, ended_s - began_s)
         if not cycle.stopped or cycle.refused:
             self.report.limbo(self.limbo.look())
+
+    def _look_for_unconfirmed(self, *, may_expire: bool) -> None:
+        self.control.doing = "reading the metadata of new ledgers"
+        began_s = self.clock_s()
+        interval_s = min(UNCONFIRMED_INTERVAL_S, self.interval_s)
+        self._next_unconfirmed_s = began_s + interval_s
+        self.report.unconfirmed(self.unconfirmed.look(may_expire=may_expire))
+        took_s = self.clock_s() - began_s
+        self._next_unconfirmed_s += max(0.0, UNCONFIRMED_BUSY_SHARE * took_s - interval_s)
 
     def _look_for_copies(self, kind: str, *, force: bool = False) -> None:
         """Go on with the round that is under way; between rounds only look at candidates that are due."""
@@ -163,6 +182,7 @@ class Work:
         while self.control.asked:
             run = self.control.asked.pop(0)
             if LEDGERS in run.what:
+                self._look_for_unconfirmed(may_expire=True)
                 self._look_for_dead("", force=run.force)
                 self._next_round_s = min(self._next_round_s, self.clock_s())
                 self._look_for_copies("", force=run.force)

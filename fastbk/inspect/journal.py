@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"FBKJRNL\0"
 BATCH_MAGIC = b"BTCH"
-VERSION = 1
+VERSION = 2
 BLOCK_BYTES_MAX = 65_536
 BATCH_BYTES_MAX = 64 * MIB
 CLOSING = 1
@@ -138,9 +138,9 @@ def _header_at(source: Source, offset_bytes: int) -> _Header | Item | None:
      _, first_sequence, first_record, created_s, bookie_id, _, crc) = _HEADER.unpack(raw)  # fmt: skip
     if crc32c(raw[:-4]) != crc:
         return damage(offset_bytes, "a header's checksum is wrong", PAGE_BYTES)
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         return damage(
-            offset_bytes, f"a header of version {version}, {VERSION} is known", PAGE_BYTES
+            offset_bytes, f"a header of version {version}, 1 to {VERSION} are known", PAGE_BYTES
         )
     is_power = block_bytes & (block_bytes - 1) == 0
     if not is_power or not PAGE_BYTES <= block_bytes <= BLOCK_BYTES_MAX:

@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from fastbk.inspect.items import Fact
 
 MAGIC = b"FBKLOC\0\0"
-VERSION = 1
-FENCED, LIMBO, DELETED, HAS_KEY = 1, 2, 4, 8
-STATE_FLAGS = {FENCED: "fenced", LIMBO: "limbo", DELETED: "deleted", HAS_KEY: "key"}
+VERSION = 2
+FENCED, LIMBO, DELETED, HAS_KEY, UNCONFIRMED = 1, 2, 4, 8, 64
+STATE_FLAGS = {
+    FENCED: "fenced",
+    LIMBO: "limbo",
+    DELETED: "deleted",
+    HAS_KEY: "key",
+    UNCONFIRMED: "unconfirmed",
+}
 LOCATION_DAMAGED = 1
 """Of a location's flags: its entries were found damaged, and lie in no log."""
 
 _HEADER = struct.Struct("<8sIIQQQQQQQQQII")
 _LOCATION = struct.Struct("<qqqqQQIIQ")
-_STATE = struct.Struct("<qqqQI20sQII")
+_STATE = struct.Struct("<qqqQI20sIIII")
 _TRAILER = struct.Struct("<II")
 
 
@@ -91,8 +97,8 @@ def _header(source: Source) -> Item:
      first_generation, last_generation, _, crc) = _HEADER.unpack(raw)  # fmt: skip
     if crc32c(raw[:-4]) != crc:
         return damage(0, "the header's checksum is wrong", PAGE_BYTES)
-    if version != VERSION:
-        return damage(0, f"a header of version {version}, {VERSION} is known", PAGE_BYTES)
+    if not 1 <= version <= VERSION:
+        return damage(0, f"a header of version {version}, 1 to {VERSION} are known", PAGE_BYTES)
     facts: dict[str, Fact] = {
         "file_id": file_id,
         "incarnation": f"{incarnation:016x}",
@@ -148,7 +154,7 @@ def _states(raw: bytes, offset_bytes: int) -> Iterator[Item]:
         one = raw[at : at + _STATE.size]
         if not any(one):
             return
-        ledger_id, highest, lac, sequence, flags, _, deleted_s, _, crc = _STATE.unpack(one)
+        ledger_id, highest, lac, sequence, flags, _, deleted_s, mark, _, crc = _STATE.unpack(one)
         if crc32c(one[:-4]) != crc:
             yield damage(offset_bytes + at, "a ledger's state is damaged", _STATE.size)
             continue
@@ -161,4 +167,6 @@ def _states(raw: bytes, offset_bytes: int) -> Iterator[Item]:
         }
         if deleted_s:
             facts["deleted_s"] = deleted_s
+        if mark:
+            facts["creation_mark"] = mark
         yield Item("state", offset_bytes + at, facts)

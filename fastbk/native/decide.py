@@ -69,11 +69,17 @@ class Take(IntEnum):
 
 
 class Notice(IntEnum):
-    """What metadata says of a ledger; the last two when it does not count on this bookie for it any more."""
+    """What metadata says of a ledger.
+
+    LIMBO_OVER: it does not count on this bookie for it any more. CONFIRMED: it lists it. EXPIRING: it did not for too
+    long.
+    """
 
     DELETED = 1
     LIMBO_OVER = 2
     LIMBO_OVER_FENCED = 3
+    CONFIRMED = 5
+    EXPIRING = 6
 
 
 class Verdict(NamedTuple):

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import CorruptDataError, check, error_of
+from fastbk.native.ledger_notices import PAGE_IDS, LedgerNotices
 from fastbk.native.stats import SLOTS
 from fastbk.native.store import FlushItems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from fastbk.native.cdata import CData
     from fastbk.native.journal_scan import JournalScan
@@ -27,8 +28,6 @@ FULL = lib.FBK_INDEX_FULL
 IDLE = lib.FBK_INDEX_IDLE
 
 WATCHED_FDS_MAX = 4
-PAGE_IDS = 4096
-"""Ledger ids fetched by one call."""
 SETTLED_END = 2**64 - 1
 """The cursor behind the last settled ledger."""
 
@@ -123,7 +122,7 @@ def ids_without(ledger_ids: array[int], gone: array[int]) -> array[int]:
     return left
 
 
-class Index:
+class Index(LedgerNotices):
     """Takes batches in and answers everything about stored entries."""
 
     def __init__(self, options: IndexOptions, store: Store | None) -> None:
@@ -226,7 +225,10 @@ class Index:
         Raises CorruptDataError, NativeFullError (more ledgers than may be), MemoryError, and what `full` does.
         """
         at = ffi.new("struct fbk_index_replay *")
-        while check(lib.fbk_index_replay(self.handle, scan.handle, at), "replay a journal file") == lib.FBK_REPLAY_FULL:
+        while (
+            check(lib.fbk_index_replay(self.handle, scan.handle, at), "replay a journal file")
+            == lib.FBK_REPLAY_FULL
+        ):
             full()
 
     def replay_done(self, sequence: int) -> None:
@@ -240,40 +242,6 @@ class Index:
     def write_states(self, states_fd: int) -> int:
         """Write all ledger states into a memory file; return their count."""
         return check(int(lib.fbk_index_write_states(self.handle, states_fd)), "write ledger states")
-
-    def list_ledgers(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
-        """Return ids of some ledgers that are not deleted, and the cursor to go on with; no ids: the end.
-
-        Args:
-            cursor: 0 at first. A ledger that comes in between two calls may hide others: a listing is
-                complete for nobody, which is all that gc needs (INV-G1).
-            count_max: most ids returned.
-        """
-        return self._page(lib.fbk_index_list_ledgers, cursor, count_max)
-
-    def list_limbo(self, cursor: int, count_max: int = PAGE_IDS) -> tuple[list[int], int]:
-        """Return ids of some ledgers that are in limbo and not deleted, like `list_ledgers`."""
-        return self._page(lib.fbk_index_list_limbo, cursor, count_max)
-
-    def _page(
-        self, list_some: Callable[..., int], cursor: int, count_max: int
-    ) -> tuple[list[int], int]:
-        at = ffi.new("uint64_t *", cursor)
-        ids = ffi.new("int64_t[]", count_max)
-        count = list_some(self.handle, at, ids, count_max)
-        found: list[int] = ffi.unpack(ids, count) if count else []
-        return found, int(at[0])
-
-    def delete_ledgers(self, ledger_ids: Iterable[int], now_s: int) -> tuple[int, int]:
-        """Mark ledgers deleted, here and in the journal, which takes no adds to them from then on.
-
-        Returns how many were known and not deleted before, and how many of the ids were handled: not all while the
-        journal has yet to take note of earlier ones.
-        """
-        ids = ffi.new("int64_t[]", list(ledger_ids))
-        taken = ffi.new("int32_t *")
-        count = int(lib.fbk_index_delete_ledgers(self.handle, ids, len(ids), now_s, taken))
-        return count, int(taken[0])
 
     def list_settled(
         self, cursor: int, count_max: int = PAGE_IDS
@@ -323,16 +291,6 @@ class Index:
             ) from None
         raw = ffi.from_buffer("int64_t[]", ids)
         check(lib.fbk_index_put_in_limbo(self.handle, raw, len(ids)), "put ledgers in limbo")
-
-    def limbo_over(self, ledger_ids: Sequence[int], *, fenced: bool) -> tuple[int, int]:
-        """Take ledgers out of limbo: whatever this bookie held of them lies elsewhere, and metadata says so.
-
-        `fenced`: somebody may have fenced them, so normal adds stay refused. Returns like `delete_ledgers`.
-        """
-        ids = ffi.new("int64_t[]", ledger_ids)
-        taken = ffi.new("int32_t *")
-        count = lib.fbk_index_limbo_over(self.handle, ids, len(ids), int(fenced), taken)
-        return int(count), int(taken[0])
 
     def deleted_ledgers(self) -> array[int]:
         """Return the ids of all deleted ledgers that are still known, ascending: eight bytes each."""

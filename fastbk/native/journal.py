@@ -67,6 +67,7 @@ class JournalOptions:
     second_batch_bytes: int = 64 * 1024
     block_size_bytes: int = 4096
     ledgers_max: int = 1_000_000
+    unconfirmed_ledgers_max: int = 1_000_000
     pair: int = 0
     unsynced: bool = False
 
@@ -104,6 +105,7 @@ class Journal:
         for name in (
             "epoch", "segment_fd", "index_segment_fd", "bell_fd", "index_bell_fd", "depth", "quantum_bytes",
             "batch_bytes", "record_bytes_max", "second_batch_bytes", "block_size_bytes", "ledgers_max",
+            "unconfirmed_ledgers_max",
             "incarnation", "predecessor_file_id", "predecessor_sequence", "next_record_sequence",
             "predecessor_crc", "pair", "unsynced",
         ):  # fmt: skip

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastbk.native.checksum import crc32c
 
-STATE = struct.Struct("<qqqQI20sQII")
+STATE = struct.Struct("<qqqQI20sIIII")
 FENCED, LIMBO, DELETED, HAS_KEY = 1, 2, 4, 8
+UNCONFIRMED = 64
+
+
+class Listed(NamedTuple):
+    """A ledger as metadata lists it. `master_key`: None where metadata has no password."""
+
+    ledger_id: int
+    creation_mark: int = 0
+    master_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """What is known of a ledger beside its entries; -1 = none yet. `deleted_s`: wall clock, 0 = not deleted."""
+    """What is known of a ledger beside its entries; -1 = none yet.
+
+    Attributes:
+        deleted_s: wall clock, 0 = not deleted.
+        creation_mark: of the ledger's creation token (`fastbk.model.creation`), 0 = none.
+    """
 
     ledger_id: int
     highest_entry_id: int = -1
@@ -22,6 +37,7 @@ class LedgerState:
     flags: int = 0
     master_key: bytes = bytes(20)
     deleted_s: int = 0
+    creation_mark: int = 0
 
 
 def pack_state(state: LedgerState) -> bytes:
@@ -34,6 +50,7 @@ def pack_state(state: LedgerState) -> bytes:
         state.flags,
         state.master_key,
         state.deleted_s,
+        state.creation_mark,
         0,
         0,
     )[:-4]
@@ -42,5 +59,5 @@ def pack_state(state: LedgerState) -> bytes:
 
 def unpack_state(raw: bytes) -> LedgerState:
     """Return the state in 72 bytes whose checksum was verified."""
-    ledger, highest, lac, sequence, flags, key, deleted_s, _, _ = STATE.unpack(raw)
-    return LedgerState(ledger, highest, lac, sequence, flags, key, deleted_s)
+    ledger, highest, lac, sequence, flags, key, deleted_s, mark, _, _ = STATE.unpack(raw)
+    return LedgerState(ledger, highest, lac, sequence, flags, key, deleted_s, mark)

@@ -158,6 +158,7 @@ class GcConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata_uri: str
     ledger_directories: tuple[str, ...]
     shards: tuple[int, ...]
+    unconfirmed_ledgers_max: int
     settings: GcSettings
 
 

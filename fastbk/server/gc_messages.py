@@ -11,6 +11,11 @@ One JSON object a message over a SOCK_SEQPACKET pair; gc asks, the index answers
   even when there are no ids): ledgers that hold something and are flushed;
 - `drop_ledgers` (ids, changed, reason) -> `dropping` (count): copies that metadata counts on no more, if they are
   still as the change marks say (INV-G2). They go a while later;
+- `list_unconfirmed` (cursor) -> `unconfirmed` (ids, changed: 1 where nothing is taken any more, else 0; cursor; no ids:
+  the end): ledgers that metadata was never seen to list;
+- `confirm_ledgers` (listed) -> `confirmed` (ids: those that have another key or creation here): metadata lists these;
+- `admit_ledgers` (ids) -> `admitted` (count): metadata lists these and names this bookie, which does not have them;
+- `begin_expiry` (ids) -> `expiring` (count), `expire_ledgers` (ids, reason) -> `expired` (count): INV-G5;
 - `usage` (cursor) -> `usage` (logs, cursor; no logs: the end);
 - `space` -> `space` (free_bytes, total_bytes, floor_bytes: what must stay free, is_full: normal adds are refused);
 - `recount` -> `recount` (accepted): have live bytes counted anew, and logs deleted in which nothing lives;
@@ -32,6 +37,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.invariant import check
+from fastbk.native.ledger_state import Listed
 
 if TYPE_CHECKING:
     import socket
@@ -57,6 +63,9 @@ LOGS_A_MESSAGE = 300
 LEDGERS, MINOR, MAJOR = "ledgers", "minor", "major"
 KINDS = (LEDGERS, MINOR, MAJOR)
 """What an operator may run or suspend: deletions of every kind, and the two kinds of compaction."""
+
+LISTED_A_MESSAGE = 500
+"""An id, a mark and a key in base64 are fewer than 80 bytes."""
 
 SHARES_A_MESSAGE = 500
 """Five numbers, two of them with up to 19 digits, are fewer than 64 bytes. A ledger of more is not asked about."""
@@ -88,6 +97,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: int = 0
     time_max_s: float = 0.0
     shares: list[Share] = msgspec.field(default_factory=list)
+    listed: list[Listed] = msgspec.field(default_factory=list)
 
 
 class LogUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from fastbk.server.config import (
     WorkerConfig,
 )
 from fastbk.server.disks import floors
+from fastbk.server.settings import unconfirmed_ledgers_max
 from fastbk.server.watch import Exited, Message, Stop
 
 if TYPE_CHECKING:
@@ -312,5 +313,6 @@ class Sequence:
             metadata_uri=self._config.metadata.uri,
             ledger_directories=self._config.ledgers.all_directories,
             shards=self._facts.shards,
+            unconfirmed_ledgers_max=unconfirmed_ledgers_max(self._config.limits),
             settings=self._config.gc,
         )

@@ -125,12 +125,22 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     `memory_total` counts the first 10,000 of them: what more of them take comes on top.
     """
 
+    unconfirmed_ledgers_max: Count = 100_000
+    """Of these, ledgers that metadata was never seen to list; at most half of `ledgers_max`. With so
+    many of them a bookie takes only new ledgers that metadata lists, some seconds later.
+    """
+
     add_ring_size_bytes: Size = 32 * MIB
     """Each worker's ring to journal and index: at least three of the largest frames (A9)."""
 
     request_ring_size_bytes: Size = 4 * MIB
     reply_ring_size_bytes: Size = 16 * MIB
     """Each worker's ring of encoded replies: at least two of the largest (A16)."""
+
+
+def unconfirmed_ledgers_max(limits: LimitSettings) -> int:
+    """Return how many ledgers a journal takes that metadata was never seen to list (INV-G6)."""
+    return max(1, min(limits.unconfirmed_ledgers_max, limits.ledgers_max // 2))
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -330,6 +340,11 @@ class GcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lookup_rate: Annotated[int, msgspec.Meta(ge=1)] = 200
     """Ledgers a second whose metadata is read to find copies here that it counts on no more, at most; each local ledger
     once every `over_replicated_age`.
+    """
+
+    unconfirmed_age_ms: Annotated[int, msgspec.Meta(ge=100, le=86_400_000)] = 600_000
+    """A ledger that metadata was never seen to list is forgotten when metadata has not listed it for so long. Metadata
+    that is away, or on hold after a rollback, stops that clock.
     """
 
     over_replicated_age_ms: Annotated[int, msgspec.Meta(ge=1, le=31 * 86_400_000)] = 86_400_000

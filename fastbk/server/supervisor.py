@@ -32,6 +32,7 @@ from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.floors import reserve_bytes
 from fastbk.server.disks.gate import DiskGate
 from fastbk.server.gc_desk import GcDesk
+from fastbk.server.ledger_room import LedgerRoom
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.lifeline import Lifeline
 from fastbk.server.read_only_desk import ReadOnlyDesk
@@ -84,6 +85,7 @@ class Supervisor:
         self._gc = GcDesk()
         self._read_only = ReadOnlyDesk(config)
         self._watchdog = WatchdogDesk(self._life)
+        self._ledger_room = LedgerRoom(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
         self._metrics.add_source(self._watchdog.metric_lines)
         self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
@@ -288,7 +290,7 @@ class Supervisor:
 
     async def _serve(self, sequence: Sequence, boot: Boot) -> None:
         """Serve until asked to stop, then drain. Raises ChildDied."""
-        beside = [self._follow_disks(), self._watchdog.run(boot)]
+        beside = [self._follow_disks(), self._watchdog.run(boot), self._ledger_room.run(boot)]
         tasks = [asyncio.create_task(one) for one in beside]
         try:
             stop = await sequence.serve()

@@ -22,6 +22,7 @@ from fastbk.storage import manifest
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures import frames
+from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.raw_bookie import KEY, raw_bookie
 from tests.fixtures.wait import wait_until_async
 
@@ -170,6 +171,7 @@ async def test_after_fence_and_deletion_nothing_is_taken() -> None:
                 ids.append(writer.ledger_id)
             raw = await raw_bookie(bookie)
             assert await raw.fence(ids[0]) == Status.OK
+            await wait_until_confirmed(cluster.bookies)
             for ledger_id in ids:
                 await client.delete_ledger(ledger_id)
 

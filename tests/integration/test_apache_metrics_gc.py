@@ -9,6 +9,7 @@ from typing import Any
 
 import fastbk
 from fastbk.testing import LocalCluster
+from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.exposition import Exposition, scraped
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_gc_space import events, gc, log_bytes, started, write
@@ -35,6 +36,7 @@ async def test_what_is_deleted_is_counted_in_bytes_and_times() -> None:
         await write(client, 50)
         shown = await scraped(cluster)
         assert shown.value("bookie_RECLAIMED_DELETION_SPACE_BYTES") == 0
+        await wait_until_confirmed(cluster.bookies)
         await client.delete_ledger(doomed)
         await wait_until_async(lambda: len(buried(cluster)) > 0, "logs are dead", 30)
 
@@ -66,6 +68,7 @@ async def test_compactions_are_counted_and_their_share_of_all_logs() -> None:
         for each in writers:
             await each.close()
         await wait_until_async(lambda: log_bytes(bookie) >= 8 * 240 * 4096, "all is flushed", 30)
+        await wait_until_confirmed(cluster.bookies)
         for each in writers[1:]:
             await client.delete_ledger(each.ledger_id)
 
@@ -117,7 +120,9 @@ async def test_looks_that_are_refused_failed() -> None:
         LocalCluster(1, settings=settings) as cluster,
         fastbk.connect(cluster.metadata_uri) as client,
     ):
-        for ledger_id in [await write(client, 3) for _ in range(4)]:
+        ledger_ids = [await write(client, 3) for _ in range(4)]
+        await wait_until_confirmed(cluster.bookies)
+        for ledger_id in ledger_ids:
             await client.delete_ledger(ledger_id)
 
         async def is_refused() -> bool:

@@ -11,6 +11,7 @@ import pytest
 import fastbk
 from fastbk.errors import Error
 from fastbk.testing import LocalCluster
+from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.wait import wait_until
 
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
@@ -53,6 +54,7 @@ async def test_deleted_ledgers_free_their_files() -> None:
                 wait_until, lambda: mark_is_past(folder, 1500 * 4096), "the doomed ledger is flushed", 30
             )
             kept = await write(client, 300, 4096)
+            await wait_until_confirmed(cluster.bookies)
             await client.delete_ledger(doomed)
             await asyncio.to_thread(
                 wait_until, lambda: log_bytes(folder) < 1500 * 4096, "dead logs are gone", 30

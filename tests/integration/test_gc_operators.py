@@ -13,6 +13,7 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster import Bookie
 from fastbk.testing import LocalCluster
+from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.wait import wait_until_async
 
 WAIT_S = 30.0
@@ -58,10 +59,11 @@ async def test_suspended_run_and_resumed(capsys: pytest.CaptureFixture[str]) -> 
         bookie = cluster.bookies[0]
         assert await gc(bookie, "suspend") == 0
         assert "ledgers, major, minor" in capsys.readouterr().out
-        await client.delete_ledger(ids[0])
         await cluster.kill_async(0, "gc")
         await wait_until_async(lambda: cluster.bookies[0].boots == 2, "the bookie is back", WAIT_S)
         bookie = cluster.bookies[0]
+        await wait_until_confirmed(cluster.bookies)  # no deletion, so not suspended
+        await client.delete_ledger(ids[0])
         assert await gc(bookie, "status", "--json") == 0
         status = json.loads(capsys.readouterr().out)
         assert status["suspended"] == ["ledgers", "major", "minor"], (
@@ -82,6 +84,7 @@ async def test_suspended_run_and_resumed(capsys: pytest.CaptureFixture[str]) -> 
 async def test_most_of_all_ledgers_go_by_force_only(capsys: pytest.CaptureFixture[str]) -> None:
     async with bookie_with(8) as (cluster, client, ids):
         bookie = cluster.bookies[0]
+        await wait_until_confirmed(cluster.bookies)
         for ledger_id in ids[:6]:
             await client.delete_ledger(ledger_id)
         assert await gc(bookie, "run") == 0, "the first look only takes note"

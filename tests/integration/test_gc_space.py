@@ -15,6 +15,7 @@ from fastbk.devcluster import Bookie
 from fastbk.testing import LocalCluster
 from fastbk.units import MIB
 from fastbk.wire.statuses import Status
+from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_disks import World, until, world
@@ -98,6 +99,7 @@ async def test_compaction_under_load_wins_space_back_and_loses_nothing() -> None
         all_bytes = 8 * 240 * len(body(ids[0], 0))
         await wait_until_async(lambda: log_bytes(bookie) >= all_bytes, "all is flushed", WAIT_S)
         before_bytes = log_bytes(bookie)
+        await wait_until_confirmed([bookie])
         for ledger_id in ids[2:]:
             await client.delete_ledger(ledger_id)
 
@@ -176,6 +178,7 @@ async def test_a_full_disk_is_compacted_and_takes_writes_again(tmp_path: Path) -
             for each in writers:
                 await each.close()
             ids = [each.ledger_id for each in writers]
+            await wait_until_confirmed([bookie])
             for ledger_id in ids[2:]:
                 await client.delete_ledger(ledger_id)
             for _ in range(2):

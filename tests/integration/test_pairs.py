@@ -15,6 +15,7 @@ from fastbk.devcluster.bookie import CONFIG_NAME, toml_text
 from fastbk.errors import Error
 from fastbk.storage.shards import even_shards, pair_of
 from fastbk.testing import LocalCluster
+from tests.fixtures.confirmed import wait_until_confirmed
 from tests.fixtures.pairs import by_pair, pair_settings
 from tests.fixtures.wait import wait_until
 
@@ -76,6 +77,7 @@ async def test_two_pairs_serve_and_survive_as_one(tmp_path: Path) -> None:
             for ledger_id in ids:
                 await check_whole(client, ledger_id, 2 * ENTRIES)
             doomed = [places[pair][-1] for pair in (0, 1)]
+            await wait_until_confirmed(cluster.bookies)
             for ledger_id in doomed:
                 await client.delete_ledger(ledger_id)
             for pair in (0, 1):

@@ -61,6 +61,7 @@ STORE_NEEDS = (
 )
 JOURNAL_SOURCES = (
     "fbk_journal.c",
+    "fbk_journal_ledgers.c",
     "fbk_journal_take.c",
     "fbk_journal_commit.c",
     "fbk_journal_publish.c",

@@ -48,6 +48,7 @@ SETTINGS = {
     },
     "gc": {
         "interval": "100ms",
+        "unconfirmed_age": "300ms",
         "delete_ratio_max": 1.0,
         "minor_interval": "300ms",
         "minor_ratio_max": 0.99,

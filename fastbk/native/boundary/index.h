@@ -110,6 +110,28 @@ int32_t fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, 
  * deleted before.  *taken: the ids handled; fewer than count while the journal has not taken note of earlier ones. */
 int32_t fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s,
                                  int32_t *taken);
+/* Ids of unconfirmed ledgers that are neither deleted nor in limbo, as fbk_index_list_ledgers lists; *expiring: for each 1
+ * once the journal takes nothing to it any more (INV-G5), else 0. */
+int32_t fbk_index_list_unconfirmed(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, uint32_t *expiring,
+                                   int32_t ids_max);
+/* What metadata says of a ledger. */
+struct fbk_listed {
+    int64_t ledger_id;
+    uint32_t creation_mark; /* 0 = none */
+    uint32_t has_key;       /* 0: metadata names no password */
+    uint8_t master_key[20];
+    uint32_t reserved;
+};
+/* Metadata lists these: those with the same key and creation are confirmed here and in the journal; the ids of the others are
+ * put into `foreign`, which has room for all.  Returns how many those are. */
+int32_t fbk_index_confirm(struct fbk_index *index, const struct fbk_listed *listed, int32_t count, int64_t *foreign);
+/* Metadata lists these and names this bookie, which has not heard of them: their first record is taken though there is no room
+ * for further unconfirmed ledgers. */
+int32_t fbk_index_admit(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken);
+/* Metadata did not list these for too long: the journal takes nothing to them until they are confirmed or expired. */
+int32_t fbk_index_begin_expiry(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken);
+/* Metadata did not list them since then either: deleted, and forgotten by the next merge of everything. */
+int32_t fbk_index_expire(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, int32_t *taken);
 /* Ids of deleted ledgers, ascending, up to ids_max; returns how many there are. */
 int64_t fbk_index_list_deleted(const struct fbk_index *index, int64_t *ledger_ids, int64_t ids_max);
 

@@ -33,6 +33,7 @@ struct fbk_journal_options {
     uint32_t second_batch_bytes;     /* waiting bytes that start one more batch while one is in flight */
     uint32_t block_size_bytes;       /* of the files; a power of two, 4096..65536 */
     uint64_t ledgers_max;
+    uint64_t unconfirmed_ledgers_max; /* of these, those that metadata was never seen to list (INV-G6); 0 = no bound of their own */
     uint64_t incarnation;
     uint64_t predecessor_file_id;    /* where replay ended; all 0 in a new bookie */
     uint64_t predecessor_sequence;

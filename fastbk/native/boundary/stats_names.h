@@ -175,6 +175,8 @@
 #define FBK_C_JOURNAL_QUEUED_US 29       /* from received to submitted */
 #define FBK_C_JOURNAL_FILES_READY 30     /* made or taken again */
 #define FBK_C_JOURNAL_FILES_READY_US 31
+#define FBK_C_JOURNAL_LEDGERS_UNCONFIRMED 32   /* gauge: ledgers that metadata was never seen to list */
+#define FBK_C_JOURNAL_TAKES_NO_NEW_LEDGERS 33   /* gauge: 1 = takes no new ledgers */
 #define FBK_H_JOURNAL_COMMIT_NS 0
 #define FBK_H_JOURNAL_BATCH_BYTES 1
 #define FBK_H_JOURNAL_BATCH_RECORDS 2
@@ -236,6 +238,7 @@
 #define FBK_C_INDEX_SCRUB_DIGESTS_KEYED 53 /* entries whose digest takes a key that metadata does not have */
 #define FBK_C_INDEX_SCRUB_DIGESTS_UNKNOWN 54 /* entries whose digest nobody named */
 #define FBK_C_INDEX_BAD_DIGESTS 55      /* gauge: ranges of entries that came with a wrong digest */
+#define FBK_C_INDEX_EXPIRED_LEDGERS 56  /* that metadata never listed */
 #define FBK_C_INDEX_STORED_ENTRIES 96   /* gauge: in write caches and locations files */
 #define FBK_C_INDEX_CACHE_ENTRIES 97    /* gauge: in the cache being filled */
 #define FBK_C_INDEX_READ_CACHE_BYTES 98 /* gauge */
@@ -309,3 +312,7 @@
 #define FBK_C_GC_COMPACTIONS_FAILED 42
 #define FBK_C_GC_COMPACTIONS_FAILED_US 43
 #define FBK_C_GC_COMPACTED_LOGS_PPM 44   /* gauge: of all sealed logs, those that the last run compacted, in millionths */
+#define FBK_C_GC_UNCONFIRMED 45            /* gauge: ledgers that metadata was never seen to list */
+#define FBK_C_GC_EXPIRED 46                /* of these, forgotten */
+#define FBK_C_GC_FOREIGN 47                /* gauge: of these, listed with another key or creation */
+#define FBK_C_GC_ADMITTED 48               /* let in though there was no room */

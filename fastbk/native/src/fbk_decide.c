@@ -21,6 +21,9 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
     *status = FBK_S_BAD_REQUEST;
     if (!fbk_record_ids_ok(record))
         return FBK_TAKE_REFUSED;
+    *status = FBK_S_TOO_MANY_REQUESTS; /* INV-G5: to be repeated, a ledger that metadata lists is confirmed soon */
+    if (state && FBK_UNLIKELY(state->flags & FBK_LEDGER_EXPIRING))
+        return FBK_TAKE_REFUSED;
     *status = FBK_S_UNAUTHORIZED; /* the first key wins, for adds and fences */
     if (key_differs(state, record))
         return FBK_TAKE_REFUSED;
@@ -59,7 +62,10 @@ fbk_decide_key(struct fbk_ledger_state *state, const struct fbk_record *record)
     if (FBK_LIKELY(state->flags & FBK_LEDGER_HAS_KEY))
         return false;
     memcpy(state->master_key, record->master_key, FBK_MASTER_KEY_BYTES);
-    state->flags |= FBK_LEDGER_HAS_KEY;
+    state->creation_mark = record->creation_mark;
+    if (state->flags == 0)
+        state->flags = FBK_LEDGER_UNCONFIRMED; /* nobody but this client has named it */
+    state->flags = (state->flags | FBK_LEDGER_HAS_KEY) & ~FBK_LEDGER_LISTED;
     return true;
 }
 
@@ -107,6 +113,10 @@ fbk_decide_notice(struct fbk_ledger_state *state, uint32_t what)
         state->flags &= ~FBK_LEDGER_LIMBO;
     if (what == FBK_NOTICE_LIMBO_OVER_FENCED)
         state->flags |= FBK_LEDGER_FENCED;
+    if (what == FBK_NOTICE_CONFIRMED || what == FBK_NOTICE_LISTED)
+        state->flags &= ~(FBK_LEDGER_UNCONFIRMED | FBK_LEDGER_EXPIRING);
+    else if (what == FBK_NOTICE_EXPIRING && (state->flags & FBK_LEDGER_UNCONFIRMED))
+        state->flags |= FBK_LEDGER_EXPIRING;
     return state->flags != before;
 }
 

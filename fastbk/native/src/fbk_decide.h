@@ -12,7 +12,7 @@
 struct fbk_decide_limits {
     uint32_t journal;  /* FBK_JOURNAL_OPEN, NO_ADDS, NO_WRITES */
     bool reads_only;   /* the index takes no normal adds: disk full, limits */
-    bool ledgers_full; /* no room for one more ledger */
+    bool ledgers_full; /* no room for one more ledger that metadata is not known to list (INV-G6) */
 };
 
 /* FBK_TAKE_*; changes nothing.  state: NULL = a ledger never heard of.  *status is set for FBK_TAKE_REFUSED. */
@@ -22,7 +22,8 @@ uint32_t fbk_decide(const struct fbk_ledger_state *state, const struct fbk_recor
 /* The state that a record with one of the verdicts NEW, CHECK and FENCE leaves behind: key, fence, highest id. */
 void fbk_decide_apply(struct fbk_ledger_state *state, const struct fbk_record *record, uint32_t verdict);
 
-/* The first key that comes with a written record is the ledger's for good.  True: it was this one. */
+/* The first key that comes with a written record is the ledger's for good, and so is the creation mark that comes with it
+ * (INV-T1); a ledger that a record makes is unconfirmed (INV-G4).  True: it was this record. */
 bool fbk_decide_key(struct fbk_ledger_state *state, const struct fbk_record *record);
 
 /* What a record that was read back from the journal leaves behind, whatever the state is: key and fence (INV-F2).  Its
@@ -38,5 +39,12 @@ bool fbk_decide_notice(struct fbk_ledger_state *state, uint32_t what);
 /* `no` (NO_LEDGER, NO_ENTRY), or what has to be said instead (INV-X1): CANNOT_TELL where that may not be known, NO_LEDGER of
  * a deleted ledger.  state may be NULL; in_doubt: damage is on record. */
 uint32_t fbk_decide_no(const struct fbk_ledger_state *state, bool in_doubt, uint32_t no);
+
+/* 1: metadata was never seen to list the ledger, 0. */
+static inline uint64_t
+fbk_is_unconfirmed(const struct fbk_ledger_state *state)
+{
+    return state->flags & FBK_LEDGER_UNCONFIRMED ? 1 : 0;
+}
 
 #endif

@@ -15,6 +15,7 @@
  *   fbk_index_wait.c     long polls
  *   fbk_index_replay.c   journal batches at start
  *   fbk_index_ledgers.c  states in and out, deletion
+ *   fbk_index_unconfirmed.c  ledgers that metadata was never seen to list
  *   fbk_index_forget.c   deleted ledgers that no file knows any more
  *   fbk_index_step.c     the loop: what happens when, and when to sleep (A8)
  *
@@ -179,6 +180,7 @@ struct fbk_index {
     bool dirty_lost;             /* no memory for the list: look through the table */
     bool limbo;                  /* damage is on record: of no ledger "no" may be said */
     uint64_t limbo_count;        /* ledgers in limbo */
+    uint64_t expiry_notices;     /* notices written when the last EXPIRING was among them */
 
     uint64_t order;              /* descriptors taken in */
     uint64_t order_published;
@@ -259,6 +261,12 @@ void fbk_index_publish(struct fbk_index *index);
 /* ------------------------------------------------------------------ fbk_index_ledgers.c */
 /* As it goes to disk: `reserved` cleared, checksum set. */
 void fbk_index_state_seal(struct fbk_ledger_state *state);
+/* Changes states by what metadata says, and has the journal do the same; stops while the journal has not applied earlier
+ * notices.  Returns how many states changed; *taken: how many ids were handled. */
+int32_t fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what,
+                              uint64_t deleted_s, int32_t *taken);
+/* Whether one more notice finds room. */
+bool fbk_index_notice_room(const struct fbk_index *index);
 
 /* ------------------------------------------------------------------ fbk_index_forget.c */
 /* Takes note of the journal's answers: before notices are written behind those that they answer. */

@@ -28,7 +28,7 @@ take_state(void *context, const struct fbk_ledger_state *from)
         return;
     }
     *state = *from; /* files come oldest first: the newest wins */
-    state->flags &= ~FBK_LEDGER_DROPPING; /* whoever was at it is gone */
+    state->flags &= ~(FBK_LEDGER_DROPPING | FBK_LEDGER_EXPIRING); /* whoever was at it is gone */
     state->reserved = 0;
 }
 
@@ -130,14 +130,14 @@ fbk_index_write_states(struct fbk_index *index, int32_t states_fd)
 
 /* ------------------------------------------------------------------ gc */
 
-/* Ids of ledgers that have all flags of `wanted` and are not deleted. */
+/* Ids of ledgers that have all flags of `wanted`, none of `unwanted`, and are not deleted. */
 static int32_t
-list(const struct fbk_index *index, uint32_t wanted, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
+list(const struct fbk_index *index, uint32_t wanted, uint32_t unwanted, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
 {
     int32_t count = 0;
     const struct fbk_ledger_state *state;
     while (count < ids_max && (state = fbk_ledgers_next(&index->ledgers, cursor)) != NULL)
-        if ((state->flags & (wanted | FBK_LEDGER_DELETED)) == wanted)
+        if ((state->flags & (wanted | unwanted | FBK_LEDGER_DELETED)) == wanted)
             ledger_ids[count++] = state->ledger_id;
     return count;
 }
@@ -145,7 +145,7 @@ list(const struct fbk_index *index, uint32_t wanted, uint64_t *cursor, int64_t *
 int32_t
 fbk_index_list_ledgers(const struct fbk_index *index, uint64_t *cursor, int64_t *ledger_ids, int32_t ids_max)
 {
-    return list(index, 0, cursor, ledger_ids, ids_max);
+    return list(index, 0, FBK_LEDGER_UNCONFIRMED, cursor, ledger_ids, ids_max); /* INV-G4 */
 }
 
 int32_t
@@ -153,13 +153,19 @@ fbk_index_list_limbo(const struct fbk_index *index, uint64_t *cursor, int64_t *l
 {
     if (index->limbo_count == 0)
         return 0; /* not a walk over all of them for nothing */
-    return list(index, FBK_LEDGER_LIMBO, cursor, ledger_ids, ids_max);
+    return list(index, FBK_LEDGER_LIMBO, 0, cursor, ledger_ids, ids_max);
 }
 
-/* Changes states by what metadata says, and has the journal do the same; stops while the journal has not applied earlier
- * notices.  Returns how many states changed; *taken: how many ids were handled. */
-static int32_t
-give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what, uint64_t deleted_s, int32_t *taken)
+bool
+fbk_index_notice_room(const struct fbk_index *index)
+{
+    uint64_t written = fbk_cursor_load(&index->segment->notices_written);
+    return written - fbk_cursor_load(&index->journal->notices_consumed) < FBK_NOTICE_COUNT;
+}
+
+int32_t
+fbk_index_give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t what, uint64_t deleted_s,
+                      int32_t *taken)
 {
     int32_t changed = 0;
     uint64_t written = fbk_cursor_load(&index->segment->notices_written);
@@ -175,8 +181,9 @@ give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, u
         fbk_index_touch(index, state);
         if (!fbk_decide_notice(state, what))
             continue;
-        index->limbo_count -= was_limbo;
-        state->deleted_s = deleted_s;
+        bool is_limbo = (state->flags & (FBK_LEDGER_LIMBO | FBK_LEDGER_DELETED)) == FBK_LEDGER_LIMBO;
+        index->limbo_count -= was_limbo && !is_limbo;
+        state->deleted_s = what == FBK_NOTICE_DELETED ? (uint32_t)deleted_s : 0;
         fbk_index_wake(index, state);
         index->segment->notices[written++ % FBK_NOTICE_COUNT] = (struct fbk_notice){.ledger_id = state->ledger_id, .what = what};
         waiting++;
@@ -194,7 +201,7 @@ give_notice(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, u
 int32_t
 fbk_index_delete_ledgers(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint64_t now_s, int32_t *taken)
 {
-    int32_t deleted = give_notice(index, ledger_ids, count, FBK_NOTICE_DELETED, now_s, taken);
+    int32_t deleted = fbk_index_give_notice(index, ledger_ids, count, FBK_NOTICE_DELETED, now_s, taken);
     fbk_count(&index->segment->stats, FBK_C_INDEX_DELETED_LEDGERS, (uint64_t)deleted);
     return deleted;
 }
@@ -203,7 +210,7 @@ int32_t
 fbk_index_limbo_over(struct fbk_index *index, const int64_t *ledger_ids, int32_t count, uint32_t fenced, int32_t *taken)
 {
     uint32_t what = fenced ? FBK_NOTICE_LIMBO_OVER_FENCED : FBK_NOTICE_LIMBO_OVER;
-    return give_notice(index, ledger_ids, count, what, 0, taken);
+    return fbk_index_give_notice(index, ledger_ids, count, what, 0, taken);
 }
 
 static int

@@ -68,6 +68,7 @@ struct fbk_journal {
     struct fbk_index_segment *index;
     struct fbk_journal_worker workers[FBK_WORKERS_MAX];
     struct fbk_ledgers ledgers;
+    uint64_t unconfirmed; /* of these: metadata was never seen to list them */
 
     /* slots[(first_slot + n) % depth], n < slot_count, in the journal's order */
     struct fbk_journal_slot slots[FBK_JOURNAL_DEPTH_MAX];
@@ -109,6 +110,18 @@ struct fbk_journal {
     uint64_t poison_position;
     int32_t poison_error;
 };
+
+/* Whether a ledger that is unknown here is refused (INV-G6). */
+static inline bool
+fbk_journal_ledgers_full(const struct fbk_journal *journal)
+{
+    return journal->ledgers.count >= journal->ledgers.ledgers_max ||
+           (journal->options.unconfirmed_ledgers_max > 0 &&
+            journal->unconfirmed >= journal->options.unconfirmed_ledgers_max);
+}
+/* fbk_journal_ledgers.c: gauges; what the index says of ledgers. */
+void fbk_journal_show_ledgers(struct fbk_journal *journal);
+int32_t fbk_journal_take_notices(struct fbk_journal *journal);
 
 /* All return FBK_E_POISONED after having set why, or >= 0. */
 int32_t fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position, int32_t error);

@@ -163,7 +163,7 @@ static bool
 file_header_ok(const struct fbk_journal_file_header *header)
 {
     uint32_t block = header->block_size_bytes;
-    return header->version == FBK_JOURNAL_VERSION && fbk_journal_file_header_crc(header) == header->crc &&
+    return header->version > 0 && header->version <= FBK_JOURNAL_VERSION && fbk_journal_file_header_crc(header) == header->crc &&
            block >= FBK_PAGE_BYTES && block <= FBK_BLOCK_BYTES_MAX && (block & (block - 1)) == 0 &&
            header->file_id != 0 && header->predecessor_sequence != UINT64_MAX &&
            header->first_sequence == header->predecessor_sequence + 1;

@@ -178,7 +178,7 @@ fbk_journal_publish(struct fbk_journal *journal)
     fbk_cursor_publish(&journal->segment->published, journal->published);
     FBK_KILL_POINT("journal.after_publish");
     fbk_count(&journal->segment->stats, FBK_C_JOURNAL_DESCRIPTORS, (uint64_t)count);
-    fbk_gauge(&journal->segment->stats, FBK_C_JOURNAL_LEDGERS, journal->ledgers.count);
+    fbk_journal_show_ledgers(journal);
     ring_bells(journal, worker_mask, wake_index, now_ns);
     FBK_KILL_POINT("journal.after_bells");
     for (uint32_t i = 0; FBK_UNLIKELY(slow_mask != 0) && i < journal->options.depth; i++)

@@ -39,7 +39,9 @@ apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t ver
         state = fbk_ledgers_add(&journal->ledgers, record->ledger_id);
     if (!state)
         return false;
+    journal->unconfirmed -= fbk_is_unconfirmed(state);
     fbk_decide_apply(state, record, verdict);
+    journal->unconfirmed += fbk_is_unconfirmed(state);
     state->changed_sequence = journal->sequence + 1;
     return true;
 }
@@ -54,7 +56,6 @@ append(struct fbk_journal *journal, struct fbk_journal_slot *slot, const struct 
     ours.connection_id = 0;
     ours.epoch = 0;
     ours.received_us = 0;
-    ours.reserved = 0;
     fbk_record_seal(&ours);
     if (!fbk_record_copy_body(record, to + sizeof ours, payload))
         return false;
@@ -111,7 +112,7 @@ take_record(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t
     const struct fbk_decide_limits limits = {
         .journal = journal->reads_only >= FBK_JOURNAL_NO_WRITES ? FBK_JOURNAL_NO_WRITES : journal->limit,
         .reads_only = journal->reads_only != 0,
-        .ledgers_full = journal->ledgers.count >= journal->ledgers.ledgers_max,
+        .ledgers_full = fbk_journal_ledgers_full(journal),
     };
     uint32_t verdict = fbk_decide(state, record, &limits, &status);
     bool written = verdict == FBK_TAKE_NEW || verdict == FBK_TAKE_CHECK || verdict == FBK_TAKE_FENCE;

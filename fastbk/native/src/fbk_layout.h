@@ -14,7 +14,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 7u
+#define FBK_LAYOUT_VERSION 8u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -62,7 +62,7 @@ struct fbk_record {
     uint32_t body_crc;      /* CRC32C: ADD, WRITE_LAC: of the payload; ADD_BATCH: of the item table; else of the payload */
     uint32_t epoch;         /* of the segments; 0 in the journal */
     uint32_t received_us;   /* low bits of the monotonic clock, for latency; 0 in the journal */
-    uint32_t reserved;
+    uint32_t creation_mark; /* of the creation token that the client sent, 0 = none (INV-T1) */
     uint32_t header_crc;    /* CRC32C of the 92 bytes before it */
 };
 _Static_assert(sizeof(struct fbk_record) == 96, "record header");
@@ -250,7 +250,7 @@ struct fbk_index_segment {
 
 #define FBK_JOURNAL_MAGIC 0x4c4e524a4b4246ull      /* "FBKJRNL" */
 #define FBK_BATCH_MAGIC 0x48435442u                 /* "BTCH" */
-#define FBK_JOURNAL_VERSION 1u
+#define FBK_JOURNAL_VERSION 2u /* 1, which is read, too: records without creation marks */
 
 /* Blocks 0 and 1 of a journal file, 4096 bytes each (or the device's block size if larger), the rest zero. */
 struct fbk_journal_file_header {
@@ -352,7 +352,7 @@ _Static_assert(sizeof(struct fbk_run_item) == 24, "run item");
 /* ------------------------------------------------------------------ locations files */
 
 #define FBK_LOCATIONS_MAGIC 0x434f4c4b4246ull /* "FBKLOC" */
-#define FBK_LOCATIONS_VERSION 1u
+#define FBK_LOCATIONS_VERSION 2u /* 1, which is read, too: states without creation marks, all of them confirmed */
 
 /* In `flags` of a location: what stood there was found damaged and could not be moved.  It lies in no log, and its ids are
  * answered with "cannot tell" unless another location holds them. */

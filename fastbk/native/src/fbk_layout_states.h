@@ -12,6 +12,9 @@
 #define FBK_LEDGER_HAS_KEY 8u
 #define FBK_LEDGER_DROPPED 16u  /* its copies were dropped: others hold them, and nothing came since */
 #define FBK_LEDGER_DROPPING 32u /* they are being dropped; counts in memory only */
+#define FBK_LEDGER_UNCONFIRMED 64u /* made by a client's record, and metadata was never seen to list it since (INV-G4) */
+#define FBK_LEDGER_EXPIRING 128u   /* takes nothing until metadata was read once more; counts in memory only (INV-G5) */
+#define FBK_LEDGER_LISTED 256u     /* metadata listed it before its first record came; until that comes */
 
 /* In locations files and in the memory file that hands all states to the journal at start.  72 bytes. */
 struct fbk_ledger_state {
@@ -21,7 +24,8 @@ struct fbk_ledger_state {
     uint64_t changed_sequence; /* batch sequence of the last change */
     uint32_t flags;
     uint8_t master_key[FBK_MASTER_KEY_BYTES];
-    uint64_t deleted_s;       /* wall clock, when deleted; 0 = not */
+    uint32_t deleted_s;       /* wall clock, when deleted; 0 = not */
+    uint32_t creation_mark;   /* of the ledger's creation token (INV-T1), 0 = none; came with the key */
     uint32_t reserved;
     uint32_t crc;             /* CRC32C of the 68 bytes before it */
 };
@@ -32,6 +36,9 @@ _Static_assert(sizeof(struct fbk_ledger_state) == 72, "ledger state");
 #define FBK_NOTICE_LIMBO_OVER 2u
 #define FBK_NOTICE_LIMBO_OVER_FENCED 3u
 #define FBK_NOTICE_FORGOTTEN 4u /* no file knows the deleted ledger any more: neither do we */
+#define FBK_NOTICE_CONFIRMED 5u /* metadata lists it, with this key and creation */
+#define FBK_NOTICE_EXPIRING 6u  /* metadata did not for too long: take nothing until it was read once more */
+#define FBK_NOTICE_LISTED 7u    /* metadata lists a ledger that is not here yet: it counts as confirmed from its first record on */
 struct fbk_notice {
     int64_t ledger_id;
     uint32_t what;

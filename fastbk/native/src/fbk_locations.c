@@ -47,7 +47,7 @@ check_header(const struct fbk_locations_header *header, uint64_t file_id, uint64
     if (header->magic != FBK_LOCATIONS_MAGIC ||
         header->crc != fbk_crc32c(0, header, offsetof(struct fbk_locations_header, crc)))
         return FBK_E_CORRUPT;
-    if (header->version != FBK_LOCATIONS_VERSION)
+    if (header->version == 0 || header->version > FBK_LOCATIONS_VERSION)
         return header->version > FBK_LOCATIONS_VERSION ? FBK_E_TOO_NEW : FBK_E_CORRUPT;
     if (header->file_id != file_id || header->incarnation != incarnation ||
         header->last_generation < header->first_generation)

@@ -14,7 +14,7 @@ from fastbk.storage.explicit_lacs import read_explicit_lacs, write_explicit_lacs
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
-    from fastbk.server.index.flush import DirectJobs, FlushThread
+    from fastbk.server.index.flush_jobs import DirectJobs, FlushThread
 
 JOB = "explicit_lacs"
 

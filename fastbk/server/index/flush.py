@@ -1,16 +1,13 @@
 """Flushes, commits and deletions, beside the index's loop.
 
-`FlushThread` is a thread that does one job after the other; nearly all of its time is spent in C or waiting for a
-disk. `Flusher` is the main loop's side: it says what is to be done next and installs what came out of it. The order of
-each job's steps is in `fastbk.storage.checkpoint`; merges and compactions are `fastbk.server.index.upkeep`'s.
+`Flusher` is the main loop's side of the flush thread (`fastbk.server.index.flush_jobs`): it says what is to be done
+next and installs what came out of it. The order of each job's steps is in `fastbk.storage.checkpoint`; merges and
+compactions are `fastbk.server.index.upkeep`'s.
 """
 
 from __future__ import annotations
 
-import os
-import queue
 import select
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +16,7 @@ from fastbk.invariant import check
 from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import DirectBackground
+from fastbk.server.index.flush_jobs import DirectJobs
 from fastbk.server.index.upkeep import MERGE_BYTES_PER_S, Upkeeper
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
@@ -31,91 +29,11 @@ if TYPE_CHECKING:
     from fastbk.native.index import Index
     from fastbk.native.store import Store
     from fastbk.server.index.background import Background
+    from fastbk.server.index.flush_jobs import FlushThread
     from fastbk.storage.manifest import Damage
 
 RETRY_DELAY_S = 1.0
 """After a flush has failed as often as a checkpoint tries."""
-
-
-class FlushThread:
-    """Runs jobs in order, in one thread: the only one that commits manifests and unlinks files."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when a result waits."""
-        self.beat: Callable[[], None] = lambda: None
-        """Called before and after each job, in the thread."""
-        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], object]] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
-        self._thread.start()
-
-    def submit(self, name: str, job: Callable[[], object]) -> None:
-        """Queue a job."""
-        self._jobs.put((name, job))
-
-    def post(self, name: str, result: object) -> None:
-        """Put a result of another thread among those of jobs. Any thread."""
-        self._results.put((name, result))
-        os.eventfd_write(self.fd, 1)
-
-    def results(self) -> list[tuple[str, object]]:
-        """Return names and results of jobs that are done; an exception is a result."""
-        try:
-            os.eventfd_read(self.fd)
-        except BlockingIOError:
-            return []
-        found = []
-        while not self._results.empty():
-            found.append(self._results.get())
-        return found
-
-    def stop(self) -> None:
-        """End after the jobs that are queued."""
-        self._jobs.put(None)
-        self._thread.join()
-        os.close(self.fd)
-
-    def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            name, job = item
-            result: object
-            beat = self.beat
-            beat()
-            try:
-                result = job()
-            except BaseException as error:  # noqa: BLE001 - handed to the main loop, which decides
-                result = error
-            beat()
-            self.post(name, result)
-
-
-class DirectJobs:
-    """Does each job at once, in the caller's thread: for tests that want one order of everything."""
-
-    fd = -1
-
-    def __init__(self) -> None:
-        self._results: list[tuple[str, object]] = []
-
-    def submit(self, name: str, job: Callable[[], object]) -> None:
-        """Do it."""
-        try:
-            self._results.append((name, job()))
-        except Exception as error:  # noqa: BLE001 - as in FlushThread
-            self._results.append((name, error))
-
-    def post(self, name: str, result: object) -> None:
-        """Put a result among those of jobs."""
-        self._results.append((name, result))
-
-    def results(self) -> list[tuple[str, object]]:
-        """Return what was done since the last call."""
-        found, self._results = self._results, []
-        return found
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 class AuditFailed(OSError):
@@ -176,6 +94,7 @@ class Flusher:
         self._marked: list[dict[str, object]] = []
         self._unaudited: list[dict[str, object]] = []
         self._deleted: array[int] | None = None
+        self._has_expired = False
         self.upkeep = Upkeeper(
             index,
             store,
@@ -227,7 +146,9 @@ class Flusher:
         Raises CheckpointFailed of the one before: then the index still holds what that one sealed.
         """
         self.wait()
-        while self.upkeep.lags and self.upkeep.is_merging:  # replay goes on writing, merges have to keep up
+        while (
+            self.upkeep.lags and self.upkeep.is_merging
+        ):  # replay goes on writing, merges have to keep up
             self._wait_readable()
             self.look()
         self.begin(damage=damage, clean=clean)
@@ -254,6 +175,20 @@ class Flusher:
             kill_point("index.delete_marked")
             event = {"ledgers": list(ledger_ids[:taken]), "reason": reason, "time_s": now_s}
             self._marked.append(event)
+        return count
+
+    def expire_ledgers(self, ledger_ids: Sequence[int], reason: str) -> int:
+        """Delete ledgers whose expiry has begun (INV-G5), and have them forgotten soon: they leave no tombstone.
+
+        Returns like `delete_ledgers`.
+        """
+        count, taken = self._index.expire(ledger_ids)
+        if count:
+            kill_point("index.delete_marked")
+            now_s = int(self._clock_s())
+            event = {"expired": list(ledger_ids[:taken]), "reason": reason, "time_s": now_s}
+            self._marked.append(event)
+            self._has_expired = True
         return count
 
     def drop_ledgers(self, ledger_ids: Sequence[int], changed: Sequence[int], reason: str) -> int:
@@ -330,6 +265,9 @@ class Flusher:
             self.flushes += 1
             if self._deleted is not None:
                 self.upkeep.deleted, self._deleted = self._deleted, None
+                if self._has_expired:
+                    self._has_expired = False
+                    self.upkeep.forgetting.hurry()
                 self.upkeep.recount()
             self.upkeep.look()
         elif name == "clean_up":

@@ -26,7 +26,11 @@ DELETED_KEPT_S = 7 * 24 * 3600
 INTERVAL_S = 24 * 3600
 """Between two looks whether many states could be forgotten."""
 RETRY_S = 600.0
-"""When that merge failed, or could not be."""
+"""When that merge failed, or could not be; and between two merges for ledgers that have expired."""
+FORGET_SHARE = 10
+"""Everything is merged when one in so many states could be forgotten."""
+ANY_SHARE = 2**63
+"""The same for ledgers that have expired: their ids may be those of real ledgers soon."""
 
 
 @dataclass(slots=True)
@@ -59,12 +63,29 @@ class Forgetting:
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
         self._look_at_s = monotonic_s() + INTERVAL_S
+        self._merge_not_before_s = monotonic_s()
+        self._is_hurried = False
         self._plan: _Plan | None = None
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to look for states that can be forgotten, also if nothing was deleted lately."""
         return self._plan is None and self._monotonic_s() >= self._look_at_s
+
+    @property
+    def share(self) -> int:
+        """One in so many states must be forgettable for a merge of everything."""
+        return ANY_SHARE if self._is_hurried else FORGET_SHARE
+
+    def hurry(self) -> None:
+        """Forget soon: ledgers have expired, that is flushed, and they are to leave no tombstone (INV-G5)."""
+        self._is_hurried = True
+        self._look_at_s = min(self._look_at_s, max(self._monotonic_s(), self._merge_not_before_s))
+
+    def look_now(self) -> tuple[int, int]:
+        """Return `look_before_s` and `share`, as a recount takes them."""
+        share = self.share
+        return self.look_before_s(), share
 
     def look_before_s(self) -> int:
         """Return the time (wall clock) that forgettable states were deleted before; 0: it is not time to look."""
@@ -104,6 +125,8 @@ class Forgetting:
             self._look_at_s = self._monotonic_s() + RETRY_S
         else:
             self._plan = _Plan(merging, ascending(deleted), before_s, through_seal)
+            self._merge_not_before_s = self._monotonic_s() + RETRY_S
+            self._is_hurried = False
         return merging
 
     def merged(self, merging: Merging | Compaction, *, is_committed: bool) -> None:
@@ -114,6 +137,7 @@ class Forgetting:
             self._plan.is_committed = True
         else:
             self._plan = None
+            self._is_hurried = True  # again, with whatever was to be forgotten
             self._look_at_s = self._monotonic_s() + RETRY_S
 
     def look(self, *, is_recounting: bool) -> array[int] | None:

@@ -34,8 +34,15 @@ if TYPE_CHECKING:
     from fastbk.storage.checkpoint import Checkpoint
 
 MESSAGES_A_LOOK = 4
-PAGED = ("list_ledgers", "list_limbo", "list_settled", "usage")
+PAGED = ("list_ledgers", "list_limbo", "list_settled", "list_unconfirmed", "usage")
 """What may be asked again for less: it changes nothing."""
+UNCONFIRMED_REQUESTS = (
+    "list_unconfirmed",
+    "confirm_ledgers",
+    "admit_ledgers",
+    "begin_expiry",
+    "expire_ledgers",
+)
 
 
 class GcPort:
@@ -135,10 +142,27 @@ class GcPort:
         if request.type == "delete_ledgers":
             count = self._flusher.delete_ledgers(request.ids, request.reason)
             return {"type": "deleted", "count": count}
+        if request.type in UNCONFIRMED_REQUESTS:
+            return self._of_unconfirmed(request)
         if request.type == "drop_ledgers":
             count = self._flusher.drop_ledgers(request.ids, request.changed, request.reason)
             return {"type": "dropping", "count": count}
         return {"type": "unknown", "request": request.type}
+
+    def _of_unconfirmed(self, request: Request) -> dict[str, object]:
+        if request.type == "list_unconfirmed":
+            ids, expiring, cursor = self._index.list_unconfirmed(
+                request.cursor, self._marked_ids_a_message
+            )
+            return {"type": "unconfirmed", "ids": ids, "changed": expiring, "cursor": cursor}
+        if request.type == "confirm_ledgers":
+            return {"type": "confirmed", "ids": self._index.confirm(request.listed)}
+        if request.type == "admit_ledgers":
+            return {"type": "admitted", "count": self._index.admit(request.ids)}
+        if request.type == "begin_expiry":
+            return {"type": "expiring", "count": self._index.begin_expiry(request.ids)}
+        count = self._flusher.expire_ledgers(request.ids, request.reason)
+        return {"type": "expired", "count": count}
 
     def _of_logs(self, request: Request) -> dict[str, object]:
         upkeep = self._flusher.upkeep

@@ -31,7 +31,8 @@ from fastbk.server.index.background import Background
 from fastbk.server.index.digests import DigestTypes
 from fastbk.server.index.disk import IndexDisk
 from fastbk.server.index.explicit_lacs import ExplicitLacs
-from fastbk.server.index.flush import Flusher, FlushThread
+from fastbk.server.index.flush import Flusher
+from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
 from fastbk.server.index.hold_mark import hold_if_asked
@@ -259,7 +260,9 @@ class IndexLoop:
 
     def room_bytes(self) -> int:
         """Return how much merges may take."""
-        return self.disk.watch.health.look.free_bytes - self.disk.watch.health.thresholds.reserve_bytes
+        return (
+            self.disk.watch.health.look.free_bytes - self.disk.watch.health.thresholds.reserve_bytes
+        )
 
     def receive(self) -> None:
         """Take the supervisor's messages. Raises SupervisorGone."""

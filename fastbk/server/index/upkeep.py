@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fastbk.native.index import Index
     from fastbk.native.store import Store
     from fastbk.server.index.background import Background, DirectBackground
-    from fastbk.server.index.flush import DirectJobs, FlushThread
+    from fastbk.server.index.flush_jobs import DirectJobs, FlushThread
     from fastbk.storage.checkpoint import Checkpoint
 
 LAG_FILES_MAX = 256
@@ -199,7 +199,7 @@ class Upkeeper:
         ):
             self._wants_recount = False
             self._recount_began_s = now_s
-            recount = RecountPlan(self._checkpoint, self.deleted, self.forgetting.look_before_s())
+            recount = RecountPlan(self._checkpoint, self.deleted, *self.forgetting.look_now())
             self._background.submit(Task("recount", RECOUNT, recount, self._recount_bucket))
 
     def _begin_merges(self) -> None:

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from fastbk.storage.compaction import Compaction
     from fastbk.storage.merging import Merging
 
-FORGET_SHARE = 10
-"""Everything is merged when one in so many states could be forgotten."""
-
-
 @dataclass(slots=True)
 class CompactionStatus:
     """Of the compaction begun last. `freed_bytes`: of logs given up, less new ones; `error`: why it ended early."""
@@ -62,12 +58,14 @@ class RecountPlan:
     """A recount, and now and then a look at how many states could be forgotten: one slice."""
 
     def __init__(
-        self, checkpoint: Checkpoint, deleted: Collection[int], forget_before_s: int
+        self, checkpoint: Checkpoint, deleted: Collection[int], forget_before_s: int, share: int
     ) -> None:
+        """`share`: everything is merged when one in so many states could be forgotten."""
         self.recount = Recount(checkpoint.commits, deleted)
         self.forget_before_s = forget_before_s
         self.wants_forgetting = False
         self._checkpoint = checkpoint
+        self._share = share
         self._is_done = False
 
     def step(self, store: Store) -> int:
@@ -79,7 +77,7 @@ class RecountPlan:
         if self.forget_before_s:
             files = [entry.file_id for entry in self._checkpoint.manifest.locations]
             states, forgettable = store.count_states(files, self.forget_before_s)
-            self.wants_forgetting = forgettable * FORGET_SHARE > states
+            self.wants_forgetting = forgettable * self._share > states
         return 1 + size_bytes
 
     def abandon(self) -> None:

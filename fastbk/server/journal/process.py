@@ -33,6 +33,7 @@ from fastbk.server.disks.floors import journal_thresholds
 from fastbk.server.disks.place import Place
 from fastbk.server.disks.watch import DiskWatch
 from fastbk.server.journal.disk import JournalDisk
+from fastbk.server.settings import unconfirmed_ledgers_max
 from fastbk.storage.journal_files import OldFile, name_of
 from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.unclean import UNSYNCED
@@ -88,6 +89,7 @@ def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalO
         second_batch_bytes=max(config.settings.second_batch_bytes_min, 1),
         block_size_bytes=disk.block_size_bytes,
         ledgers_max=config.limits.ledgers_max,
+        unconfirmed_ledgers_max=unconfirmed_ledgers_max(config.limits),
         unsynced=config.settings.sync == UNSYNCED,
     )
 

@@ -15,6 +15,7 @@ from fastbk.gc.limbo import LimboWatch, Look
 from fastbk.gc.live_set import Cluster, Collector, Cycle
 from fastbk.gc.over_replicated import CopiesLook, CopiesWatch
 from fastbk.gc.pacing import Pace
+from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch
 from fastbk.gc.work import BUSY_SHARE, Work
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.memory_records import MemoryRecords
@@ -46,6 +47,7 @@ class Report:
     def __init__(self) -> None:
         self.cycles: list[Cycle] = []
         self.looks: list[CopiesLook] = []
+        self.looks_at_new = 0
         self.ended: dict[str, dict[str, int]] = {}
 
     def cycle(self, cycle: Cycle, took_s: float) -> None:
@@ -61,6 +63,10 @@ class Report:
 
     def usage(self, logs_now: list[LogUsage]) -> None:
         assert logs_now == []
+
+    def unconfirmed(self, look: UnconfirmedLook) -> None:
+        assert look.stopped == ""
+        self.looks_at_new += 1
 
     def suspended(self, what: set[str]) -> None:
         assert what is not None
@@ -82,6 +88,9 @@ class Bookie:
 
     def limbo_ids(self) -> set[int]:
         return set()
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        return array("q"), array("q")
 
     def delete(self, ledger_ids: list[int], reason: str) -> int:
         self.deleted += ledger_ids
@@ -148,11 +157,14 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
         now_s,  # type: ignore[arg-type]
     )
     compactor = Compactor(disk, CompactionSettings(bytes_per_s=10), now_s)
+    pace = Pace(1e9, control.pause, now_s)
+    unconfirmed = UnconfirmedWatch(bookie, bookie, cluster, ME, pace, pace, 100.0, 100, now_s)  # type: ignore[arg-type]
     work = Work(
         control,
         report,
         collector,
         LimboWatch(bookie, bookie, ME),
+        unconfirmed,
         copies,
         [compactor],
         10.0,

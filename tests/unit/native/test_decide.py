@@ -18,6 +18,7 @@ from fastbk.native.decide import (
     entries_same,
 )
 from fastbk.native.ffi import CorruptDataError, NativeFullError
+from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
 from fastbk.wire.statuses import Status
 from tests.fixtures.store_world import entry_bytes
@@ -54,7 +55,11 @@ def test_the_life_of_a_ledger(table: LedgerTable) -> None:
     assert table.decide(7, 5, Kind.FORCE, 0, KEY) == TAKEN[Take.BARRIER]
     state = table.get(7)
     assert state is not None
-    assert (state.highest_entry_id, state.flags, state.master_key) == (5, FENCED | HAS_KEY, KEY)
+    assert (state.highest_entry_id, state.flags, state.master_key) == (
+        5,
+        FENCED | HAS_KEY | UNCONFIRMED,
+        KEY,
+    )
 
 
 def test_an_unknown_ledger_is_fenced_with_its_key(table: LedgerTable) -> None:
@@ -216,7 +221,7 @@ def test_copies_are_independent_and_a_crash_forgets(table: LedgerTable) -> None:
     table.decide(1, 0, Kind.FENCE, 0, KEY)
     table.decide(2, 5, Kind.ADD, 0, KEY)
     assert len(table) == 2
-    assert [state.flags for state in durable.states()] == [HAS_KEY]
+    assert [state.flags for state in durable.states()] == [HAS_KEY | UNCONFIRMED]
     table.clear()
     assert (len(table), table.get(1)) == (0, None)
     for state in durable.states():

@@ -12,6 +12,7 @@ from fastbk.errors import ProtocolError
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.index import WATCHED
+from fastbk.native.ledger_state import Listed
 from tests.fixtures.index_rig import (
     BAD_REQUEST,
     CANNOT_TELL,
@@ -218,6 +219,8 @@ def test_deleted_ledgers_are_gone(life: Life) -> None:
         assert life.ask(ask(1)).status == NO_LEDGER
     assert life.ask(life.rig.read(2, 0)).status == OK
     assert list(life.index.deleted_ledgers()) == [1]
+    assert life.index.list_ledgers(0)[0] == [], "metadata was not seen to list it"
+    assert life.index.confirm([Listed(2)]) == []
     ids, cursor = life.index.list_ledgers(0)
     assert ids == [2]
     assert life.index.list_ledgers(cursor) == ([], cursor)

@@ -15,7 +15,8 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Space
 from fastbk.server.index import upkeep
 from fastbk.server.index.background import Task
-from fastbk.server.index.flush import Flusher, FlushThread
+from fastbk.server.index.flush import Flusher
+from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
 from fastbk.server.index.held import HeldCheck
 from fastbk.storage.audit import AuditLog
@@ -348,6 +349,9 @@ def test_gc_s_port(life: Life) -> None:
         reply: dict = json.loads(theirs.recv(1 << 20))
         return reply
 
+    assert ask(type="list_ledgers")["ids"] == []
+    assert ask(type="list_unconfirmed")["changed"] == [0] * 5
+    assert ask(type="confirm_ledgers", listed=[[n, 0, None] for n in range(5)])["ids"] == []
     page = ask(type="list_ledgers", cursor=0)
     assert sorted(page["ids"]) == [0, 1, 2, 3, 4]
     assert ask(type="list_ledgers", cursor=page["cursor"])["ids"] == []

@@ -1,0 +1,194 @@
+"""Ledgers that a client's record made here and that metadata was never seen to list (INV-G4, INV-G5, INV-G6).
+
+A ledger is in metadata before its first add. So the next look confirms a real one, and what metadata does not list is a
+ghost: a ledger that was deleted again, or that never was. Dropping a real one loses data; so every doubt keeps:
+
+- only ledgers that were never confirmed go this way, all others by `fastbk.gc.live_set`;
+- metadata has not listed them, with this key and creation, in any look for `age_s`. A look that fails, metadata on hold
+  after a rollback, a restart: each begins that time anew;
+- then the bookie takes nothing to them any more, metadata is read once more, and only what is not in it by name goes.
+  What was acknowledged before is of a ledger that was in metadata before that reading.
+
+While many ghosts leave no room, the newest ledgers that metadata lists for this bookie are let in by name.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from fastbk.errors import Error
+from fastbk.gc.listing import listed_ledgers
+from fastbk.gc.sorted_ids import in_both, missing_from, sorted_ids
+from fastbk.model.creation import creation_mark
+from fastbk.model.entry import master_key
+from fastbk.native.ledger_state import Listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fastbk.gc.live_set import Cluster
+    from fastbk.gc.pacing import Pace
+    from fastbk.meta.api import MetadataStore, VersionedLedger
+    from fastbk.model.ids import BookieId
+
+NAMES_MAX = 500
+"""So many are read by name; with more of them metadata is listed first."""
+NAMES_A_LOOK = 2000
+"""Read by name in one look: those that are listed, and those that are to go."""
+ADMITTED_A_LOOK = 1000
+READ_IDS = 100
+"""Ledgers whose metadata is read at once."""
+
+
+class LocalUnconfirmed(Protocol):
+    """What the watch needs of the index. Everything raises Error."""
+
+    def ids(self) -> array[int]:
+        """Return the ids of confirmed ledgers, ascending."""
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        """Return the ids of unconfirmed ledgers, and of those to which nothing is taken any more."""
+
+    def confirm(self, listed: Sequence[Listed]) -> list[int]:
+        """Have ledgers confirmed; return those that have another key or creation here."""
+
+    def admit(self, ledger_ids: list[int]) -> int:
+        """Have room made for ledgers that are not here yet; return for how many."""
+
+    def begin_expiry(self, ledger_ids: list[int]) -> int:
+        """Have nothing taken to ledgers any more; return to how many more."""
+
+    def expire(self, ledger_ids: list[int], reason: str) -> int:
+        """Have ledgers forgotten to which nothing is taken any more; return how many were."""
+
+
+@dataclass(frozen=True)
+class UnconfirmedLook:
+    """What one look did. `stopped`: why it ended early; empty when it did not.
+
+    Attributes:
+        unconfirmed: ledgers that were unconfirmed when it began. listed: those of them that metadata lists.
+        foreign: those that metadata lists with another key or creation.
+        expiring: those to which nothing is taken from this look on. expired: those that were forgotten.
+        admitted: ledgers of metadata for which room was made.
+    """
+
+    unconfirmed: int = 0
+    listed: int = 0
+    foreign: int = 0
+    expiring: int = 0
+    expired: int = 0
+    admitted: int = 0
+    stopped: str = ""
+
+
+def listed_as(ledger_id: int, found: VersionedLedger) -> Listed:
+    """Return what the index compares with its own state."""
+    metadata = found.metadata
+    key = None if metadata.password is None else master_key(metadata.password)
+    return Listed(ledger_id, creation_mark(metadata.creation_token), key)
+
+
+@dataclass
+class UnconfirmedWatch:
+    """Looks at unconfirmed ledgers. `pace`: in ledgers a second; `listing_pace`: in ids a second.
+
+    Attributes:
+        age_s: metadata has not listed a ledger for so long before it expires.
+        room: how many may be unconfirmed; from half of it on ledgers of metadata are let in by name.
+    """
+
+    local: LocalUnconfirmed
+    store: MetadataStore
+    cluster: Cluster
+    bookie_id: BookieId
+    pace: Pace
+    listing_pace: Pace
+    age_s: float
+    room: int
+    clock_s: Callable[[], float] = time.monotonic
+    _missing_since_s: dict[int, float] = field(default_factory=dict)
+
+    def look(self, *, may_expire: bool = True) -> UnconfirmedLook:
+        """Confirm what metadata lists; begin and end the expiry of what it has not listed for too long.
+
+        Args:
+            may_expire: False while metadata is on hold, or deletions are suspended: then nothing grows older.
+        """
+        try:
+            may_expire &= not self.cluster.hold()
+            every, expiring = self.local.unconfirmed()  # before metadata is read (INV-G1)
+            is_tight = 2 * len(every) >= self.room
+            everywhere = self._listing() if is_tight or len(every) > NAMES_MAX else None
+            wanted = every if everywhere is None else array("q", in_both(every, everywhere))
+            listed, missing = self._by_name(wanted[:NAMES_A_LOOK])
+            foreign = self.local.confirm(listed) if listed else []
+            admitted = self._admit(every, everywhere) if everywhere and is_tight else 0
+            if everywhere is not None:
+                missing += missing_from(every, [everywhere] if everywhere else [])
+            look = UnconfirmedLook(len(every), len(listed), len(foreign), admitted=admitted)
+            if not may_expire:
+                self._missing_since_s.clear()
+                return look
+            return self._expire(look, {*missing, *foreign}, set(foreign), expiring)
+        except (Error, OSError) as error:
+            self._missing_since_s.clear()
+            return UnconfirmedLook(stopped=f"{type(error).__name__}: {error}")
+
+    def _listing(self) -> array[int]:
+        return sorted_ids(self.cluster.listed(listed_ledgers(self.store, self.listing_pace)))
+
+    def _by_name(self, ledger_ids: Sequence[int]) -> tuple[list[Listed], list[int]]:
+        """Return what metadata says of ledgers, and those that are not in it."""
+        listed: list[Listed] = []
+        missing: list[int] = []
+        for at in range(0, len(ledger_ids), READ_IDS):
+            some = list(ledger_ids[at : at + READ_IDS])
+            for ledger_id, found in zip(some, self.store.read_ledgers(some), strict=True):
+                if found is None:
+                    missing.append(ledger_id)
+                else:
+                    listed.append(listed_as(ledger_id, found))
+                    self.cluster.highest_id = max(self.cluster.highest_id, ledger_id)
+            self.pace.spend(len(some))
+        return listed, missing
+
+    def _admit(self, every: array[int], everywhere: array[int]) -> int:
+        """Let the newest ledgers in that metadata lists for this bookie, and that are not here."""
+        here = sorted_ids([self.local.ids(), every])
+        newest = list(missing_from(everywhere, [here] if here else []))[-ADMITTED_A_LOOK:]
+        ours: list[int] = []
+        for at in range(0, len(newest), READ_IDS):
+            some = newest[at : at + READ_IDS]
+            for ledger_id, found in zip(some, self.store.read_ledgers(some), strict=True):
+                if found is None or found.metadata.is_closed:
+                    continue
+                if self.bookie_id in found.metadata.fragments[-1].ensemble:
+                    ours.append(ledger_id)
+            self.pace.spend(len(some))
+        return self.local.admit(ours) if ours else 0
+
+    def _expire(
+        self, look: UnconfirmedLook, missing: set[int], foreign: set[int], expiring: array[int]
+    ) -> UnconfirmedLook:
+        now_s = self.clock_s()
+        since_s = {one: self._missing_since_s.get(one, now_s) for one in sorted(missing)}
+        self._missing_since_s = since_s
+        begun = set(expiring)
+        old = {one for one, first_s in since_s.items() if now_s - first_s >= self.age_s}
+        over = [one for one in expiring if one in old][:NAMES_A_LOOK]
+        absent = self._by_name([one for one in over if one not in foreign])[1]
+        gone = sorted({*absent, *(one for one in over if one in foreign)})
+        self.cluster.check()  # the store may have become another one meanwhile
+        reason = (
+            f"never listed in metadata {self.cluster.instance_id}, missing for {self.age_s:g} s"
+        )
+        expired = self.local.expire(gone, reason) if gone else 0
+        due = sorted(old - begun)
+        count = self.local.begin_expiry(due) if due else 0
+        return UnconfirmedLook(
+            look.unconfirmed, look.listed, look.foreign, count, expired, look.admitted
+        )

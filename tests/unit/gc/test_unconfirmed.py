@@ -1,0 +1,231 @@
+"""Which ledgers expire because metadata never listed them, and every doubt that keeps (INV-G4, INV-G5, INV-G6)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from fastbk.errors import MetadataUnavailable
+from fastbk.gc import unconfirmed
+from fastbk.gc.live_set import Cluster
+from fastbk.gc.pacing import Pace
+from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch, listed_as
+from fastbk.meta.api import VersionedLedger
+from fastbk.meta.hold import confirm_hold, new_hold, place_hold
+from fastbk.meta.memory_records import MemoryRecords
+from fastbk.model.creation import creation_mark
+from fastbk.model.entry import master_key
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.native.ledger_state import Listed
+from tests.fixtures.metadata import records_in_memory
+from tests.unit.gc.test_limbo import A, ledger
+
+ME = BookieId("me")
+AGE_S = 100.0
+MINE = replace(ledger((0, ME)), creation_token=77, password=b"secret")
+THEIRS = ledger((0, A))
+
+
+@dataclass
+class World:
+    """The index's unconfirmed ledgers with their keys, metadata, and a clock."""
+
+    here: dict[int, Listed] = field(default_factory=dict)
+    expiring: set[int] = field(default_factory=set)
+    confirmed: set[int] = field(default_factory=set)
+    expired: list[int] = field(default_factory=list)
+    admitted: list[int] = field(default_factory=list)
+    ledgers: dict[int, LedgerMetadata] = field(default_factory=dict)
+    left_out: set[int] = field(default_factory=set)
+    fails: bool = False
+    now_s: float = 0.0
+    instance: str = "cluster-1"
+    records: MemoryRecords = field(default_factory=records_in_memory)
+
+    def ids(self) -> array[int]:
+        return array("q", sorted(self.confirmed))
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        return array("q", sorted(self.here)), array("q", sorted(self.expiring))
+
+    def confirm(self, listed: Sequence[Listed]) -> list[int]:
+        foreign = [one.ledger_id for one in listed if self.here[one.ledger_id] != one]
+        for one in listed:
+            if one.ledger_id not in foreign:
+                del self.here[one.ledger_id]
+                self.expiring.discard(one.ledger_id)
+                self.confirmed.add(one.ledger_id)
+        return foreign
+
+    def admit(self, ledger_ids: list[int]) -> int:
+        self.admitted += ledger_ids
+        return len(ledger_ids)
+
+    def begin_expiry(self, ledger_ids: list[int]) -> int:
+        self.expiring.update(ledger_ids)
+        return len(ledger_ids)
+
+    def expire(self, ledger_ids: list[int], reason: str) -> int:
+        assert set(ledger_ids) <= self.expiring
+        self.expired += ledger_ids
+        for one in ledger_ids:
+            self.expiring.discard(one)
+            self.here.pop(one)
+        return len(ledger_ids)
+
+    def instance_id(self) -> str:
+        return self.instance
+
+    def list_ledgers(self, after: int = -1, count_max: int = 1000) -> list[int]:
+        if self.fails:
+            raise MetadataUnavailable("gone")
+        every = sorted(set(self.ledgers) - self.left_out)
+        return [one for one in every if one > after][:count_max]
+
+    def read_ledgers(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
+        if self.fails:
+            raise MetadataUnavailable("gone")
+        found = [self.ledgers.get(one) for one in ledger_ids]
+        return [None if one is None else VersionedLedger(one, 1) for one in found]
+
+    def watch(self, room: int = 1000) -> UnconfirmedWatch:
+        pace = Pace(1e9, lambda _: None)
+        cluster = Cluster(self)  # type: ignore[arg-type]
+        return UnconfirmedWatch(
+            self, self, cluster, ME, pace, pace, AGE_S, room, lambda: self.now_s  # type: ignore[arg-type]
+        )
+
+    def live(self, watch: UnconfirmedWatch, seconds: float, **options: bool) -> list[UnconfirmedLook]:
+        looks = []
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            looks.append(watch.look(**options))
+            self.now_s += 10.0
+        return looks
+
+
+def ghost(ledger_id: int) -> Listed:
+    return Listed(ledger_id, 0, master_key(b"ghost"))
+
+
+@pytest.fixture(params=["by name", "by listing"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
+    if request.param == "by listing":
+        monkeypatch.setattr(unconfirmed, "NAMES_MAX", 0)
+    return World(here={5: ghost(5), 9: listed_as(9, VersionedLedger(MINE, 1))}, ledgers={9: MINE, 3: THEIRS})
+
+
+def test_what_metadata_lists_is_confirmed_and_a_ghost_expires(world: World) -> None:
+    watch = world.watch()
+    first = watch.look()
+    assert (first.unconfirmed, first.listed, first.foreign) == (2, 1, 0)
+    assert world.confirmed == {9}
+    world.live(watch, AGE_S)
+    assert (world.expiring, world.expired) == (set(), [])
+    watch.look()
+    assert (world.expiring, world.expired) == ({5}, []), "first nothing is taken to it any more"
+    watch.look()
+    assert (world.here, world.expired) == ({}, [5])
+
+
+def test_a_ledger_that_comes_to_metadata_late_is_confirmed_at_any_time(world: World) -> None:
+    watch = world.watch()
+    world.live(watch, AGE_S + 10)
+    assert world.expiring == {5}
+    world.ledgers[5] = replace(MINE, password=b"ghost", creation_token=0)
+    world.live(watch, 3 * AGE_S)
+    assert (world.confirmed, world.expiring, world.expired) == ({5, 9}, set(), [])
+
+
+@pytest.mark.parametrize("trouble", ["fails", "hold", "restart"])
+def test_trouble_begins_the_time_anew(world: World, trouble: str) -> None:
+    watch = world.watch()
+    world.live(watch, AGE_S)
+    if trouble == "restart":
+        watch = world.watch()
+    elif trouble == "hold":
+        watch.look(may_expire=False)
+    else:
+        world.fails = True
+        assert "gone" in watch.look().stopped
+        world.fails = False
+    world.live(watch, AGE_S)
+    assert (world.expiring, world.expired) == (set(), [])
+
+
+def test_nothing_that_expires_goes_while_metadata_is_away_or_on_hold(world: World) -> None:
+    watch = world.watch()
+    world.live(watch, AGE_S + 10)
+    assert world.expiring == {5}
+    world.live(watch, 10 * AGE_S, may_expire=False)
+    world.fails = True
+    world.live(watch, 10 * AGE_S)
+    assert world.expired == []
+
+
+def test_a_hold_confirms_what_is_listed_and_expires_nothing(world: World) -> None:
+    """INV-M4: metadata that was rolled back lacks ledgers whose entries were acknowledged."""
+    watch = world.watch()
+    world.live(watch, AGE_S + 10)
+    assert world.expiring == {5}
+    hold = place_hold(world, new_hold("rolled back"))
+    world.here[3] = listed_as(3, VersionedLedger(THEIRS, 1))
+    assert not any(look.stopped for look in world.live(watch, 10 * AGE_S))
+    assert (world.confirmed, world.expired) == ({3, 9}, [])
+    assert confirm_hold(world, hold.hold_id)
+    world.live(watch, AGE_S)
+    assert world.expired == [], "the time begins anew"
+    watch.look()
+    assert world.expired == [5]
+
+
+def test_another_cluster_s_metadata_says_nothing(world: World) -> None:
+    watch = world.watch()
+    world.live(watch, AGE_S + 10)
+    world.instance, world.ledgers = "cluster-2", {}
+    assert "cluster-2" in watch.look().stopped
+    assert world.expired == []
+
+
+def test_a_listing_that_leaves_a_ledger_out_expires_nothing(world: World) -> None:
+    world.here[7] = listed_as(7, VersionedLedger(MINE, 1))
+    world.ledgers[7] = MINE
+    world.left_out = {7}
+    world.live(world.watch(), 5 * AGE_S)
+    assert 7 not in world.expired
+
+
+@pytest.mark.parametrize("change", [{"password": b"other"}, {"creation_token": 78}])
+def test_a_ledger_squatted_with_another_key_or_creation_is_freed(
+    world: World, change: dict[str, object]
+) -> None:
+    """The real ledger is refused by this bookie until then, and not for good."""
+    squatter = replace(MINE, **change)  # type: ignore[arg-type]
+    world.here[3] = listed_as(3, VersionedLedger(squatter, 1))
+    world.ledgers[3] = MINE
+    looks = world.live(world.watch(), 2 * AGE_S)
+    assert looks[0].foreign == 1
+    assert 3 in world.expired
+    assert 3 not in world.confirmed
+
+
+def test_ledgers_of_metadata_come_in_past_any_number_of_ghosts(world: World) -> None:
+    world.here = {one: ghost(one) for one in range(1000, 1050)}
+    world.ledgers = {1: MINE, 2: THEIRS, 3: MINE.closed(-1, 0), 4: MINE}
+    world.confirmed = {4}
+    assert world.watch(room=101).look().admitted == 0, "there is room"
+    assert world.watch(room=100).look().admitted == 1
+    assert world.admitted == [1], "open, naming this bookie, not here"
+
+
+def test_a_mark_of_a_token() -> None:
+    """INV-T1: what bookies store of a creation; C makes the same of it."""
+    assert creation_mark(0) == 0
+    assert creation_mark(-1) == creation_mark(2**64 - 1) != 0
+    marks = {creation_mark(token) for token in range(-5000, 5000)}
+    assert len(marks) == 10_000
+    assert max(marks) < 2**32
