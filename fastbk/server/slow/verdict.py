@@ -105,11 +105,21 @@ def verdict(record: SlowRecord) -> Verdict:
         return Verdict("stopped", "the process was stopped by a signal (SIGSTOP)", stage)
     if record.kind == flight.WAIT:  # others have to make room: what this thread did meanwhile is no cause
         return Verdict(stage.cause, stage.reason, stage)
-    if 2 * record.delayed_ns >= stage.took_ns:
-        delayed_ms = record.delayed_ns / 1e6
-        reason = f"the thread waited {delayed_ms:.0f} ms for a processor: others had it"
+    delayed_ns = _within(record, stage, record.delayed_ns)
+    if 2 * delayed_ns >= stage.took_ns:
+        reason = f"the thread waited some {delayed_ns / 1e6:.0f} ms for a processor: others had it"
         return Verdict("processor", reason, stage)
-    if stage.cause in ("wake_up", "ring") and 2 * record.processor_ns >= stage.took_ns:
-        reason = f"the thread itself worked for {record.processor_ns / 1e6:.0f} ms"
+    worked_ns = _within(record, stage, record.processor_ns)
+    if stage.cause in ("wake_up", "ring") and 2 * worked_ns >= stage.took_ns:
+        reason = f"the thread itself worked for some {worked_ns / 1e6:.0f} ms"
         return Verdict("processor", reason, stage)
     return Verdict(stage.cause, stage.reason, stage)
+
+
+def _within(record: SlowRecord, stage: Stage, counted_ns: int) -> float:
+    """Return how much of what was counted since `sampled_ns` may be the stage's own: the middle of most and least."""
+    before_ns = max(0, stage.began_ns - record.sampled_ns)
+    after_ns = max(0, record.ended_ns - stage.ended_ns)
+    most_ns = min(counted_ns, stage.took_ns)
+    least_ns = max(0, counted_ns - before_ns - after_ns)
+    return (most_ns + min(least_ns, most_ns)) / 2

@@ -23,6 +23,7 @@ def commit(
         "completed_ns": completed,
         "published_ns": NOW,
         "ended_ns": NOW,
+        "sampled_ns": free - behind * MS,
     }
     return SlowRecord(kind=flight.COMMIT, **{**times, **more})
 
@@ -48,6 +49,9 @@ def test_the_stages_of_a_commit_are_its_whole_time() -> None:
         (commit(take=50, delayed_ns=30 * MS), "processor", "30 ms"),
         (commit(write=50, delayed_ns=30 * MS), "processor", "others had it"),
         (commit(write=50, delayed_ns=10 * MS), "disk", "disk"),
+        (commit(write=50, delayed_ns=30 * MS, sampled_ns=NOW - 80 * MS), "disk", "disk"),
+        (commit(write=50, delayed_ns=50 * MS, sampled_ns=NOW - 150 * MS), "processor", "others"),
+        (commit(take=20, write=40, delayed_ns=20 * MS), "disk", "disk"),
         (commit(take=50, processor_ns=45 * MS), "processor", "itself worked"),
         (commit(write=50, continued_ns=NOW), "stopped", "SIGSTOP"),
         (commit(take=50, continued_ns=NOW - 1), "stopped", "SIGSTOP"),
@@ -76,7 +80,10 @@ def test_the_cause_of_a_slow_commit(record: SlowRecord, cause: str, word: str) -
     ],
 )
 def test_the_cause_of_other_records(kind: int, more: dict[str, int], cause: str) -> None:
-    record = SlowRecord(kind=kind, received_ns=NOW - 40 * MS, ended_ns=NOW, **more)
+    began_ns = NOW - 40 * MS
+    record = SlowRecord(
+        kind=kind, received_ns=began_ns, sampled_ns=began_ns, ended_ns=NOW, **more
+    )
     assert verdict(record).cause == cause
 
 
