@@ -24,6 +24,7 @@ from fastbk.client.blocking_runner import BlockingIo, run_blocking
 from fastbk.client.blocking_writer import LedgerWriter, Pending
 from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, config_of
+from fastbk.client.ensemble_log import log_replacements
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.requests import LedgerRequests
 from fastbk.client.rules import (
@@ -224,7 +225,9 @@ class Client:
                 options = RecoveryOptions(
                     pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
                 )
-                known = run_blocking(RecoverLedger(ledger_id, known, options), io)
+                recovery_run = RecoverLedger(ledger_id, known, options)
+                known = run_blocking(recovery_run, io)
+                log_replacements(ledger_id, "recovery", recovery_run.stats.replacements)
             return LedgerReader(self, known.metadata, io)
 
     def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:

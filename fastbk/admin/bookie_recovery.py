@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
 from fastbk.client import Client, LedgerInfo
+from fastbk.client.ensemble_log import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
@@ -132,6 +133,7 @@ class BookieRecovery:
         repaired = await client.run_procedure(
             ledger_id, metadata, RepairLedger(ledger_id, self._bookie_id, repair)
         )
+        log_replacements(ledger_id, "repair", repaired.replacements)
         if repaired.is_whole:
             # Metadata names other bookies, whose copies were confirmed.
             verified = verified_copies(self._bookie_id, metadata)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
+from fastbk.client.ensemble_log import log_replacements, take
 from fastbk.client.lac_teller import LacTeller
 from fastbk.client.runner import LedgerIo, Runner
 from fastbk.client.sequence import entry_of, first_request_id, room_before_wrap
@@ -210,6 +211,7 @@ class AddPipe:
             machine.end(fault, self._loop.time())
         if self._version != machine.ensemble_version:
             self._version = machine.ensemble_version
+            log_replacements(self.ledger_id, "writer", take(machine.replacements))
             self._subscribe()
             for index in range(len(self.peers)):
                 self._pump(index)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from fastbk.client.blocking_channel import BlockingChannel
 from fastbk.client.blocking_runner import BlockingIo, BlockingRunner
 from fastbk.client.config import ClientConfig
+from fastbk.client.ensemble_log import log_replacements, take
 from fastbk.client.sequence import entry_of, first_request_id, room_before_wrap
 from fastbk.errors import Error
 from fastbk.model.ids import ID_MAX, BookieId, EntryId
@@ -59,6 +60,7 @@ class BlockingPipe:
     def _follow_ensemble(self) -> None:
         """Take the machine's ensemble for the channels to send to."""
         self._version = self.machine.ensemble_version
+        log_replacements(self._ledger_id, "writer", take(self.machine.replacements))
         before = {channel.bookie_id: channel for channel in self.channels}
         self.channels = [self._reactor.channel(one, "adds") for one in self.machine.ensemble]
         for bookie_id, channel in before.items():

@@ -17,6 +17,7 @@ from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, config_of
 from fastbk.client.copy_repairs import CopyRepairs
+from fastbk.client.ensemble_log import log_replacements
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
@@ -259,7 +260,9 @@ class Client:
             options = RecoveryOptions(
                 pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
             )
-            known = await run(RecoverLedger(ledger_id, known, options), io)
+            recovery_run = RecoverLedger(ledger_id, known, options)
+            known = await run(recovery_run, io)
+            log_replacements(ledger_id, "recovery", recovery_run.stats.replacements)
         return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
 
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:

@@ -138,7 +138,9 @@ class AddMachine:
     def trouble(self) -> dict[BookieId, str]:
         """Return why each bookie that does not answer well does not."""
         both = zip(self.ensemble, self._trouble, strict=True)
-        return {bookie: self.describe_trouble(bookie, why) for bookie, why in both if why is not None}
+        return {
+            bookie: self.describe_trouble(bookie, why) for bookie, why in both if why is not None
+        }
 
     def lagging(self, index: int) -> int:
         """Return how many added entries bookie `index` has neither acknowledged nor given up."""

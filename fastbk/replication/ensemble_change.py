@@ -11,6 +11,17 @@ from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """One bookie that was replaced: where, by which other, and why."""
+
+    first_entry_id: EntryId
+    index: int
+    bookie_id: BookieId
+    replacement: BookieId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EnsembleChange:
     """Other bookies from an entry on.
 

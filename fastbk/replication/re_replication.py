@@ -14,6 +14,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Outcome, ReadEntry, Replaced
 from fastbk.replication.copying import CopyShare, RepairOptions, ShareCopied
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import entry_in
@@ -42,6 +43,7 @@ class LedgerRepaired:
     left: dict[EntryId, str] = field(default_factory=dict)
     parked: dict[EntryId, frozenset[BookieId]] = field(default_factory=dict)
     is_deleted: bool = False
+    replacements: list[Replacement] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -234,6 +236,9 @@ class RepairLedger(Procedure[LedgerRepaired]):
                 current = update.value()
                 now = current.metadata.fragment_of(fragment.first_entry_id)
                 if target in now.ensemble:
+                    first, reason = fragment.first_entry_id, "it is being recovered"
+                    change = Replacement(first, index, self._lost, target, reason)
+                    self.repaired.replacements.append(change)
                     self._named(current, fragment, now, target, copied, at_s)
                     return
                 if self._lost in now.ensemble:

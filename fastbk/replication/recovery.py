@@ -35,6 +35,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import ID_MAX, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import Found
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery_reading import Fenced, FenceEnsemble, ReadForRecovery
@@ -68,7 +69,7 @@ class RecoveryStats:
     Attributes:
         entries_rewritten: entries found behind the start, each now on Qa bookies at least.
         copies_missing: how many of their Qw copies were not acknowledged before the close.
-        bookies_replaced: members that failed while entries were written again.
+        bookies_replaced, replacements: members that failed while entries were written again, and who took their places.
         rounds: how often it began; more than 1 when the last fragment changed under it.
         is_adopted: another client closed the ledger; its end is the result.
     """
@@ -76,6 +77,7 @@ class RecoveryStats:
     entries_rewritten: int = 0
     copies_missing: int = 0
     bookies_replaced: int = 0
+    replacements: list[Replacement] = field(default_factory=list)
     rounds: int = 0
     is_adopted: bool = False
 
@@ -229,6 +231,7 @@ class RecoverLedger(Procedure[VersionedLedger]):
         stats.entries_rewritten += self._missing - self._start - 1
         stats.copies_missing += self._rewrite.copies_missing
         stats.bookies_replaced += self._rewrite.bookies_replaced
+        stats.replacements += self._rewrite.replacements
         if self._length is not None:
             self._close(self._length, now_s)
             return

@@ -19,6 +19,7 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import write_sets
 from fastbk.replication.actions import AddEntry, Found, Outcome, Replaced, Reply
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Backoff, Pacing, Replicas
 from fastbk.wire.statuses import Status
@@ -46,7 +47,7 @@ class RewriteEntries(Procedure[None]):
         done: the lowest entry that is not done yet; those before it are on Qa bookies at least.
         fragments: the last fragment as it was, and those that failing bookies made necessary.
         held_bytes: data of the entries that are not done.
-        bookies_replaced: how often a member was replaced.
+        bookies_replaced, replacements: how often a member was replaced, and by whom.
         copies_missing: when finished: how many of the Qw copies of the entries were not acknowledged.
     """
 
@@ -64,6 +65,7 @@ class RewriteEntries(Procedure[None]):
         self.fragments: list[Fragment] = [metadata.fragments[-1]]
         self.held_bytes = 0
         self.bookies_replaced = 0
+        self.replacements: list[Replacement] = []
         self.copies_missing = 0
         self._ledger_id = ledger_id
         self._metadata = metadata
@@ -276,12 +278,17 @@ class RewriteEntries(Procedure[None]):
 
     def _change(self, ensemble: tuple[BookieId, ...], fresh: list[int]) -> None:
         """Go on with another ensemble from the first entry that is not done."""
+        before = self.fragments[-1].ensemble
         fragment = Fragment(max(self.done, self.fragments[-1].first_entry_id), ensemble)
         if fragment.first_entry_id == self.fragments[-1].first_entry_id:
             self.fragments[-1] = fragment
         else:
             self.fragments.append(fragment)
         self.bookies_replaced += len(fresh)
+        for index in fresh:
+            left, first = before[index], fragment.first_entry_id
+            reason = self._replicas.said.get(left, "it did not take an entry")
+            self.replacements.append(Replacement(first, index, left, ensemble[index], reason))
         for index in fresh:
             self._failed.discard(index)
             self._untried.discard(index)

@@ -55,6 +55,7 @@ from fastbk.replication.change_policy import WriterOptions
 from fastbk.replication.change_round import ChangeRound, NothingDone
 from fastbk.replication.closing import CloseLedger
 from fastbk.replication.copy_keeper import CopyKeeper
+from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.procedure import Procedure
@@ -73,6 +74,7 @@ class WriterMachine(Procedure[None]):
         known: the metadata as this writer last read or wrote it.
         ensemble_version: counts the changes of `ensemble`.
         changes: how many changes of the ensemble this writer has gone through.
+        replacements: those that the driver has not logged and removed yet.
         wake_s: when `tick` is to be called, None for never.
     """
 
@@ -94,6 +96,7 @@ class WriterMachine(Procedure[None]):
         self._acknowledged = self.adds.acknowledged
         self.ensemble_version = 0
         self.changes = 0
+        self.replacements: list[Replacement] = []
         self.wake_s: float | None = None
         self._health = MemberHealth(options.change)
         self._failed = self._health.failed
@@ -389,6 +392,8 @@ class WriterMachine(Procedure[None]):
             failed = self._failed.get(index)
             trouble = self.adds.trouble().get(before[index])
             reason = trouble or (failed.trouble.value if failed else "somebody else replaced it")
+            change = Replacement(self.adds.head, index, before[index], ensemble[index], reason)
+            self.replacements.append(change)
             self._keeper.replace(index, ensemble[index], reason, is_lost=self._is_gone(index))
             self._health.connecting(index, now_s)
             self._avoided.add(before[index], now_s)
