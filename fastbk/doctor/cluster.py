@@ -117,12 +117,18 @@ class Cluster:
             instance_id = store.instance_id()
             took_s = time.monotonic() - began_s
             why = f"cluster {instance_id or 'without an id'}, asked and answered in {took_s * 1e3:.0f} ms"
-            if took_s > SLOW_METADATA_S:
+            host, port = split_address(self._config.bookie.listen, "[bookie] listen")
+            bookie_id = self._config.bookie.id or f"{host}:{port}"
+            if self._is_running and not _is_registered(store, bookie_id):
+                fix = (
+                    "wait if it is starting; else read its log: ZooKeeper that was restored from an older copy answers"
+                    " others, and refuses the session of a bookie that runs"
+                )
+                yield warn("metadata", f"{why}; but the bookie that runs here is not registered", fix)
+            elif took_s > SLOW_METADATA_S:
                 yield warn("metadata", why, "look at the load and disks of the metadata servers")
             else:
                 yield ok("metadata", why)
-            host, port = split_address(self._config.bookie.listen, "[bookie] listen")
-            bookie_id = self._config.bookie.id or f"{host}:{port}"
             read = store.read_identity(BookieId(bookie_id))
             yield self._age(store)
             yield self._identity(bookie_id, read, instance_id)
@@ -215,3 +221,7 @@ class Cluster:
                 fix = f"ss -ltnp 'sport = :{port}'; stop what has it, or change {setting}"
                 return fail(name, f"{address}: {error.strerror}", fix)
         return ok(name, f"{address} is free")
+
+
+def _is_registered(store: MetadataStore, bookie_id: str) -> bool:
+    return any(one.service.bookie_id == bookie_id for one in store.list_bookies())

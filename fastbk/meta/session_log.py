@@ -44,3 +44,22 @@ class SessionLog:
             reason="ZooKeeper ended the session and removed its registrations",
             next="a new session begins at once; registrations are made again",
         )
+
+    def refused(self, reason: str) -> None:
+        """Every server refuses the session: their data is older than what it has seen."""
+        _log.error(
+            "metadata.session_refused",
+            servers=self._servers,
+            reason=reason,
+            next="if newer data exists, restore that; if this lasts for"
+            f" {self._timeout_s:g} s, a new session begins and metadata is put on hold",
+        )
+
+    def begun_anew(self, reason: str) -> None:
+        """The refused session is forgotten, and a new one begins."""
+        _log.error(
+            "metadata.session_begun_anew",
+            servers=self._servers,
+            reason=reason,
+            next="metadata is put on hold: see `fastbk metadata status`",
+        )

@@ -16,6 +16,7 @@ from fastbk.meta.api import (
     VersionedIdentity,
     VersionedLedger,
 )
+from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.uri import ZooKeeperLocation
 from fastbk.meta.watching import WatchHandle
 from fastbk.meta.zookeeper_bookies import Identities, ZooKeeperLease, list_bookies
@@ -49,11 +50,16 @@ class ZooKeeperStore:
         except BaseException:
             self._session.close()
             raise
+        self._session.on_rolled_back(self._hold)
         self._ledgers = Ledgers(self._paths, layout)
         self._identities = Identities(self._paths)
         self._watches = ZooKeeperWatches(self._session, self._paths, self._ledgers.path)
         self.records = ZooKeeperRecords(self._session, self._watches, self._paths.records)
         self.marks = ZooKeeperReplicaMarks(self.records, self._session, location.root)
+
+    def _hold(self, reason: str) -> None:
+        """Put metadata on hold before anything else is done in a session that began since it was rolled back."""
+        place_hold(self, new_hold(reason))
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 

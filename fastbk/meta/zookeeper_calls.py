@@ -243,6 +243,7 @@ class Call:
     def _connected(self) -> Any:  # noqa: ANN401 -- kazoo has no types
         if not self.session.wait_connected(min(self.left_s, self._patience_s)):
             raise self._too_late("there is no connection", min(self._timeout_s, self._patience_s))
+        self.session.tell_rolled_back()
         return self.session.client
 
     def _pause(self, error: Exception) -> None:
@@ -265,6 +266,7 @@ class Call:
 
     def _too_late(self, why: str, within_s: float | None = None) -> Error:
         within_s = self._timeout_s if within_s is None else within_s
+        why = self.session.refusal or why
         return MetadataUnavailable(
             f"{self._what}: ZooKeeper {self.session.servers}: {why} within {within_s:.3g} s"
             + ("; read again before retrying" if self._may_have_written else ""),

@@ -1,4 +1,5 @@
-"""A session with ZooKeeper, kept over lost connections and begun anew when it expired.
+"""A session with ZooKeeper, kept over lost connections and begun anew when it expired, or when every server refuses it
+since it was restored from an older copy (`fastbk.meta.zookeeper_refusals`).
 
 This and `zookeeper_calls` are the only places that know kazoo.
 """
@@ -19,6 +20,7 @@ from kazoo.retry import KazooRetry
 from fastbk.errors import ClientClosed, MetadataUnavailable
 from fastbk.meta.session_log import SessionLog
 from fastbk.meta.zookeeper_calls import Call
+from fastbk.meta.zookeeper_refusals import RefusalWatch
 
 SESSION_TIMEOUT_S = 10.0
 _RECONNECT_PAUSE_MAX_S = 1.0
@@ -51,15 +53,15 @@ class Session:
         self._log = SessionLog(self.servers, session_timeout_s)
         self._connected = threading.Event()
         self._on_connected: list[Callable[[], None]] = []
-        self._client = KazooClient(
-            hosts=",".join(servers),
-            timeout=session_timeout_s,
-            # For ever: an outage of any length ends by itself.
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_PAUSE_MAX_S),
-            logger=_kazoo_log,
+        self._on_rolled_back: Callable[[str], None] | None = None
+        self._rolled_back = ""
+        self._rolled_back_lock = threading.RLock()
+        self._is_telling = False
+        self._refusals = RefusalWatch(
+            servers, session_timeout_s, self._log.refused, self._begin_anew
         )
-        self._client.add_listener(self._state_changed)
-        self._client.start_async()
+        self._hosts = ",".join(servers)
+        self._client = self._begin()
         if not self._connected.wait(timeout_s):
             self.close()
             raise MetadataUnavailable(
@@ -67,6 +69,43 @@ class Session:
                 " host and port right?",
                 outcome="not_written",
             )
+
+    def _begin(self) -> Any:  # noqa: ANN401 -- kazoo has no types
+        """Return a client of kazoo's with a new session; it connects by itself."""
+        client = KazooClient(
+            hosts=self._hosts,
+            timeout=self.session_timeout_s,
+            # For ever: an outage of any length ends by itself.
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=_RECONNECT_PAUSE_MAX_S),
+            logger=_kazoo_log,
+        )
+        self._client = client
+        client.add_listener(lambda state: self._state_changed(client, state))
+        client.start_async()
+        return client
+
+    def _begin_anew(self, reason: str) -> None:
+        """Forget the session that every server refuses; its registrations run out, and are made again."""
+        refused = self._client
+        self._rolled_back = reason
+        self._log.begun_anew(reason)
+        self._refusals.connected()
+        self._begin()
+        _stop(refused)
+        if self._closed:
+            _stop(self._client)
+
+    def on_rolled_back(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(reason)` before any other request when ZooKeeper was found to be restored from an older copy.
+
+        It runs in the caller's thread, and makes calls itself; what it raises is raised, and it is called again.
+        """
+        self._on_rolled_back = callback
+
+    @property
+    def refusal(self) -> str:
+        """Why every server refuses this session; empty while not every one does."""
+        return self._refusals.reason
 
     @property
     def session_id(self) -> int:
@@ -110,6 +149,20 @@ class Session:
         timeout_s = min(self.timeout_s, max(_REPEATED_TIMEOUT_S, self.session_timeout_s / 3))
         return Call(self, what, timeout_s, patience_s=_PATIENCE_S)
 
+    def tell_rolled_back(self) -> None:
+        """To be called before each request: see `on_rolled_back`."""
+        if not self._rolled_back or self._on_rolled_back is None:
+            return
+        with self._rolled_back_lock:
+            if self._is_telling or not self._rolled_back:
+                return  # this is one of the callback's calls, or another thread's is done
+            self._is_telling = True
+            try:
+                self._on_rolled_back(self._rolled_back)
+                self._rolled_back = ""
+            finally:
+                self._is_telling = False
+
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait for a connection; return whether there is one."""
         return self._connected.wait(max(0.0, timeout_s))
@@ -120,30 +173,37 @@ class Session:
             return
         self._closed = True
         is_connected = self._connected.is_set()
-        stopping = threading.Thread(target=self._stop, name="fastbk-zookeeper-stop", daemon=True)
+        self._refusals.connected()
+        stopping = threading.Thread(
+            target=_stop, args=(self._client,), name="fastbk-zookeeper-stop", daemon=True
+        )
         stopping.start()
         # Without a connection kazoo may be in the middle of an attempt that takes as long as a session.
         if is_connected:
             stopping.join(_STOP_TIMEOUT_S)
         self._connected.set()  # whoever waits sees that it is closed
 
-    def _stop(self) -> None:
-        with suppress(Exception):
-            self._client.stop()
-        with suppress(Exception):
-            self._client.close()
-
-    def _state_changed(self, state: str) -> None:
-        if self._closed:
+    def _state_changed(self, client: Any, state: str) -> None:  # noqa: ANN401 -- kazoo's
+        if self._closed or client is not self._client:
             return
         if state == KazooState.CONNECTED:
+            # The servers may have come past the transaction by what others wrote since.
+            self._rolled_back = self._refusals.connected() or self._rolled_back
             self._connected.set()
             self._log.connected()
             for callback in self._on_connected:
                 callback()
         else:
             self._connected.clear()
+            self._refusals.disconnected(client.last_zxid)
             if state == KazooState.LOST:
                 self._log.expired()
             else:
                 self._log.suspended()
+
+
+def _stop(client: Any) -> None:  # noqa: ANN401 -- kazoo has no types
+    with suppress(Exception):
+        client.stop()
+    with suppress(Exception):
+        client.close()

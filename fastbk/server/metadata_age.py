@@ -164,12 +164,7 @@ class MetadataAge:
         logs.error("metadata.rolled_back", reason=why, next=NEXT_STEP)
         self._store_hold(hold)
         known = self._known
-        floor = known.highest_id + RESERVE_IDS
-        try:
-            self._store.move_ids_above(floor)
-        except StorageError as error:
-            # Nothing is drawn below the floor all the same.
-            logs.error("metadata.ids_not_moved", reason=str(error))
+        floor = self._move_ids()
         self._store_hold(place_hold(self._store, hold))
         published = raise_mark(
             self._store, Mark(age=known.age, highest_id=known.highest_id, floor=floor)
@@ -177,6 +172,16 @@ class MetadataAge:
         self._now = msgspec.structs.replace(
             self._now, age=published.age, highest_id=published.highest_id
         )
+
+    def _move_ids(self) -> int:
+        """Have ids be drawn far enough above those that were, and return the highest that may have been."""
+        floor = self._now.highest_id + RESERVE_IDS
+        try:
+            self._store.move_ids_above(floor)
+        except StorageError as error:
+            # After a rollback nothing is drawn below the floor all the same.
+            logs.error("metadata.ids_not_moved", reason=str(error))
+        return floor
 
     def _follow_hold(self) -> None:
         """Store the hold that metadata is on; place it again where metadata has forgotten it (INV-M5)."""
@@ -198,6 +203,9 @@ class MetadataAge:
             ensure_record(self._store)
         elif hold != self.hold:
             logs.error("metadata.on_hold", reason=str(hold), next=NEXT_STEP)
+            if hold.hold_id != ours.hold_id:
+                # Who has placed it may know of a rollback that lost only ids drawn since our last look.
+                self._move_ids()
             self._store_hold(hold)
         self.hold = hold
 

@@ -24,6 +24,7 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
 from fastbk.meta.mark import RESERVE_IDS
 from fastbk.storage.metadata_mark import NAME
+from fastbk.stream.janitor import Janitor
 from fastbk.testing import LocalCluster
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until
@@ -33,6 +34,7 @@ BOOKIES = 3
 SETTINGS = {"gc": {"interval": "200ms"}, "ledgers": {"flush_interval": "200ms"}}
 ENTRIES = 40
 WAIT_S = 60.0
+SESSION_S = 2.0
 
 
 class Metadata(Protocol):
@@ -110,8 +112,11 @@ class World:
             bookie.wait_gone()
 
     def start(self) -> None:
-        for bookie in range(BOOKIES):
-            self.cluster.start_bookie(bookie)
+        boots = [one.boots for one in self.cluster.bookies]
+        for bookie in self.cluster.bookies:
+            bookie.spawn()
+        for number, before in enumerate(boots):
+            self.cluster.wait_ready(number, before + 1)
 
     def restart_on(self, copy: str) -> None:
         """Kill every bookie, restore a copy, and start them on it."""
@@ -155,6 +160,10 @@ class World:
 
         asyncio.run(run())
 
+    async def pass_of_janitor(self) -> None:
+        async with fastbk.connect(self.metadata.uri) as client:
+            await Janitor(client).pass_once(thorough=True)
+
     def is_not_there(self, ledger_id: int) -> None:
         async def run() -> None:
             async with fastbk.connect(self.metadata.uri) as client:
@@ -196,6 +205,56 @@ class World:
 
     def cli(self, *words: str) -> int:
         return main([*words, "--metadata", self.metadata.uri])
+
+
+def test_processes_that_run_through_a_rollback_of_zookeeper_go_on_and_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ZooKeeper refuses every session that has seen more than the copy: bookies, a janitor and a client begin anew."""
+    metadata = ZooKeeperMetadata(tmp_path)
+    settings = {**SETTINGS, "metadata": {"session_timeout": f"{SESSION_S:g}s"}}
+    try:
+        with LocalCluster(
+            BOOKIES, data=tmp_path / "data", metadata_uri=metadata.uri, settings=settings
+        ) as cluster:
+            world = World(cluster, metadata)
+            early = world.write(2)
+            metadata.copy("older")
+            wait_until(lambda: world.cli("cluster", "status") == 0, "all bookies are back", WAIT_S)
+            late = world.write(20)
+            world.wait_stored(late[-1])
+            processes = [dict(bookie.pids) for bookie in cluster.bookies]
+            metadata.restore("older")
+            config = cluster.bookies[0].directory / "bookie.toml"
+            # By the bookies' own pages: a command's session would bring ZooKeeper closer to what they have seen.
+            wait_until(
+                lambda: all(is_held(one) and is_registered(one) for one in world.pages("/readyz")),
+                "all bookies are registered again, and on hold",
+                WAIT_S,
+            )
+            assert [dict(bookie.pids) for bookie in cluster.bookies] == processes
+            logged = "".join(one.log_path.read_text() for one in cluster.bookies)
+            assert "metadata.session_refused" in logged
+            assert "metadata.session_begun_anew" in logged
+            capsys.readouterr()
+            assert main(["doctor", "--config", str(config)]) == 1
+            assert "metadata is on hold" in capsys.readouterr().out
+            again = world.write(2)
+            assert min(again) > late[-1]
+            world.read(early + again)
+            world.wait_cycles(len(late))
+            with pytest.raises(MetadataOnHold):
+                asyncio.run(world.pass_of_janitor())
+            assert world.cli("metadata", "confirm", "--yes") == 0
+            asyncio.run(world.pass_of_janitor())
+            world.delete(early[0])
+    finally:
+        metadata.server.stop()
+
+
+def is_registered(page: dict[str, Any]) -> bool:
+    """Whether nothing keeps a bookie from metadata; a hold does not."""
+    return not any(one["name"] == "metadata" for one in page["conditions"])
 
 
 def is_held(page: dict[str, Any]) -> bool:

@@ -1,0 +1,184 @@
+"""ZooKeeper that is restored from an older copy refuses every session that has seen more. At real servers."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fastbk.devcluster.zookeeper import ZooKeeperServer
+from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
+from fastbk.meta import open_store
+from fastbk.meta.hold import read_hold
+from fastbk.meta.zookeeper import ZooKeeperStore
+from fastbk.meta.zookeeper_refusals import server_zxid, why_refused
+from tests.fixtures.metadata import metadata, service
+from tests.fixtures.wait import wait_until
+from tests.fixtures.zookeeper import TICK_MS, ZooKeeperPlace
+
+SESSION_S = 2.0
+WRITES = 40
+"""More than clients that connect again write by themselves."""
+
+
+class Restorable(ZooKeeperServer):
+    """A server whose data can be copied and restored."""
+
+    def copy(self, name: str = "copy") -> None:
+        self.stop()
+        shutil.copytree(self.data / "data", self.data / name)
+        self.start()
+
+    def restore(self, name: str = "copy") -> None:
+        self.stop()
+        shutil.rmtree(self.data / "data")
+        shutil.copytree(self.data / name, self.data / "data")
+        self.start()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Restorable]:
+    one = Restorable(tmp_path / "zookeeper", tick_ms=TICK_MS, is_durable=False)
+    one.start()
+    yield one
+    one.stop()
+
+
+def opened(uri: str, timeout_s: float = 10.0) -> ZooKeeperStore:
+    store = open_store(uri, timeout_s, session_timeout_s=SESSION_S)
+    assert isinstance(store, ZooKeeperStore)
+    return store
+
+
+def answers(store: ZooKeeperStore) -> bool:
+    try:
+        store.instance_id()
+    except MetadataUnavailable:
+        return False
+    return True
+
+
+def renews(lease: object) -> bool:
+    try:
+        lease.renew()  # type: ignore[attr-defined]
+    except Error:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("zxids", "refused"),
+    [
+        ({"a": 9}, True),
+        ({"a": 9, "b": 3}, True),
+        ({"a": 10}, False),
+        ({"a": 9, "b": 10}, False),  # a lagging follower refuses, the leader does not
+        ({"a": 9, "b": None}, False),  # the one that does not answer may have it
+        ({"a": None}, False),
+        ({}, False),
+    ],
+)
+def test_only_every_server_s_refusal_is_one(zxids: dict[str, int | None], refused: bool) -> None:
+    assert bool(why_refused(10, zxids)) == refused
+
+
+def test_a_server_says_its_last_transaction(server: Restorable) -> None:
+    first = server_zxid(server.address)
+    assert first is not None
+    with closing(opened(ZooKeeperPlace(server).uri())) as store:
+        store.create_ledger(1, metadata())
+        now = server_zxid(server.address)
+        assert now is not None
+        assert now > first
+    server.stop()
+    assert server_zxid(server.address) is None
+
+
+def test_a_refused_session_is_begun_anew_and_metadata_held(
+    server: Restorable, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = ZooKeeperPlace(server).uri()
+    with closing(opened(uri, 1.0)) as store:
+        store.create_ledger(1, metadata())
+        server.copy()
+        wait_until(lambda: answers(store), "connected again")
+        told: list[object] = []
+        watch = store.watch_ledger(1, told.append)
+        lease = store.register_bookie(service(), writable=True)
+        for ledger_id in range(2, 2 + WRITES):
+            store.create_ledger(ledger_id, metadata())
+        store.update_ledger(1, metadata(last=4), 0)
+        wait_until(lambda: told, "the watch tells of the change")
+        server.restore()
+        restored_s = time.monotonic()
+        # Until then a line says what is wrong, and so do errors.
+        wait_until(lambda: "session_refused" in caplog.text, "the refusal is logged")
+        with pytest.raises(MetadataUnavailable, match="restored from an older copy"):
+            store.instance_id()
+        assert "session_begun_anew" not in caplog.text
+        wait_until(lambda: answers(store), "a new session")
+        assert time.monotonic() - restored_s > SESSION_S
+        # The hold was there before anything else.
+        hold = read_hold(store)
+        assert hold is not None
+        assert "restored from an older copy" in str(hold)
+        with pytest.raises(MetadataOnHold):
+            store.delete_ledger(1)
+        assert store.list_ledgers() == [1]
+        wait_until(lambda: renews(lease), "registered in the new session")
+        assert [one.writable for one in store.list_bookies()] == [True]
+        wait_until(lambda: len(told) == 2, "the watch tells that the change is gone")
+        watch.close()
+        lease.close()
+
+
+def test_a_server_that_others_bring_past_the_transaction_is_held_as_well(
+    server: Restorable,
+) -> None:
+    uri = ZooKeeperPlace(server).uri()
+    with closing(opened(uri, 1.0)) as store:
+        server.copy()
+        wait_until(lambda: answers(store), "connected again")
+        for ledger_id in range(WRITES):
+            store.create_ledger(ledger_id, metadata())
+        server.restore()
+        wait_until(lambda: store._session.refusal, "the refusal is noticed")
+        with closing(opened(uri)) as other:
+            for ledger_id in range(3 * WRITES):
+                other.create_ledger(1000 + ledger_id, metadata())
+            wait_until(lambda: answers(store), "the session is taken again, or a new one begun")
+            assert read_hold(other) is not None
+
+
+def test_a_server_that_is_behind_is_not_believed_while_another_may_have_more(
+    server: Restorable, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A follower that lags logs the same refusal. Here the other one is away for longer than a session."""
+    lagging = Restorable(tmp_path / "lagging", tick_ms=TICK_MS, is_durable=False)
+    lagging.start()
+    try:
+        place = ZooKeeperPlace(server)
+        place.uri()
+        both = place.location(through=f"{server.address};{lagging.address}").uri
+        with closing(opened(place.uri(), 1.0)) as writer:
+            for ledger_id in range(WRITES):
+                writer.create_ledger(ledger_id, metadata())
+        lagging.stop()  # so that the session begins at the other one
+        with closing(opened(both, 1.0)) as store:
+            store.create_ledger(1000, metadata())
+            lagging.start()
+            server.stop()
+            end_s = time.monotonic() + 2 * SESSION_S
+            while time.monotonic() < end_s:
+                assert not answers(store)
+            server.start()
+            wait_until(lambda: answers(store), "connected again")
+            assert read_hold(store) is None
+            assert store.list_ledgers(WRITES) == [1000]
+        assert "session_begun_anew" not in caplog.text
+    finally:
+        lagging.stop()
