@@ -7,7 +7,7 @@ the client, the errors and the values of streams come with their first use.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastbk.client.config import ClientConfig
+    from fastbk.client.config import ClientConfig, ClientOptions
     from fastbk.client.entries import Batch, Entry, LedgerInfo
     from fastbk.client.ledger_reader import LedgerReader
     from fastbk.client.ledger_writer import LedgerWriter
@@ -63,12 +63,14 @@ if TYPE_CHECKING:
     from fastbk.stream.namespace_events import NamespaceEvent
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
+    from fastbk.stream.read_options import CursorOptions, ReaderOptions
     from fastbk.stream.reader import StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
     from fastbk.stream.search import Position
     from fastbk.stream.segments import SegmentInfo
     from fastbk.stream.stream import Stream
     from fastbk.stream.writer import StreamWriter
+    from fastbk.stream.writer_options import StreamWriterOptions
 
 __version__ = "0.1.0"
 __all__ = [
@@ -85,10 +87,12 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientConfig",
+    "ClientOptions",
     "ConfigError",
     "Cursor",
     "CursorFenced",
     "CursorInfo",
+    "CursorOptions",
     "DataLost",
     "DigestMismatch",
     "DraftGone",
@@ -120,6 +124,7 @@ __all__ = [
     "ProtocolError",
     "QuorumTimeout",
     "QuotaExceeded",
+    "ReaderOptions",
     "Record",
     "RecordTooLarge",
     "ReplicationConflict",
@@ -135,6 +140,7 @@ __all__ = [
     "StreamReader",
     "StreamSealed",
     "StreamWriter",
+    "StreamWriterOptions",
     "TxidOutOfOrder",
     "Unauthorized",
     "WeakQuorumWarning",
@@ -145,7 +151,11 @@ __all__ = [
     "connect",
 ]
 _HOMES = {
+    "StreamWriterOptions": "fastbk.stream.writer_options",
+    "ReaderOptions": "fastbk.stream.read_options",
+    "CursorOptions": "fastbk.stream.read_options",
     "ClientConfig": "fastbk.client.config",
+    "ClientOptions": "fastbk.client.config",
     "Batch": "fastbk.client.entries",
     "Entry": "fastbk.client.entries",
     "LedgerInfo": "fastbk.client.entries",

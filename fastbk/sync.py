@@ -16,14 +16,14 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.blocking import Reactor
 from fastbk.client.blocking_reader import LedgerReader
 from fastbk.client.blocking_runner import BlockingIo, run_blocking
 from fastbk.client.blocking_writer import LedgerWriter, Pending
 from fastbk.client.choosing import Choosing, new_ensemble, replacements
-from fastbk.client.config import ClientConfig, config_of
+from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.ensemble_log import log_replacements
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.requests import LedgerRequests
@@ -47,6 +47,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
+from fastbk.option_checks import check_type
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -168,6 +169,7 @@ class Client:
         placement: PlacementConfig | None = None,
     ) -> LedgerWriter:
         """Create a ledger and return its writer; see the asyncio client for the arguments."""
+        check_type("ledger_id", ledger_id, int | None)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = with_group(metadata, wish)
@@ -367,7 +369,7 @@ class Client:
         self.close()
 
 
-def connect(uri: str | MetadataStore | None = None, **options: object) -> Client:
+def connect(uri: str | MetadataStore | None = None, **options: Unpack[ClientOptions]) -> Client:
     """Return a client of the cluster whose metadata is at `uri`; both as `fastbk.connect` takes them. No I/O."""
     if uri is None:
         uri = uri_or_default(uri, "give connect() a metadata URI")

@@ -11,11 +11,11 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.choosing import Choosing, new_ensemble, replacements
-from fastbk.client.config import ClientConfig, config_of
+from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensemble_log import log_replacements
 from fastbk.client.entries import LedgerInfo
@@ -48,6 +48,7 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
+from fastbk.option_checks import check_type
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -169,6 +170,7 @@ class Client:
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
         """
+        check_type("ledger_id", ledger_id, int | None)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = with_group(metadata, wish)
@@ -380,7 +382,7 @@ class Client:
         await self.close()
 
 
-def connect(uri: str | MetadataStore | None = None, **options: object) -> Client:
+def connect(uri: str | MetadataStore | None = None, **options: Unpack[ClientOptions]) -> Client:
     """Return a client of the cluster whose metadata is at `uri`; see `ClientConfig` for the options. No I/O.
 
     `uri` None: the variable FASTBK_METADATA. Raises ConfigError if neither is there, and for unknown options.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import TypedDict
 
 from fastbk.errors import ConfigError
+from fastbk.option_checks import check_fields, check_options
 from fastbk.placement.values import PlacementConfig
 
 UNLIMITED_S = 1e9
@@ -89,6 +91,7 @@ class ClientConfig:
     """Largest frame to and from those bookies: what they have as nettyMaxFrameSizeBytes."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.apache_protocol not in ("v2", "v3"):
             raise ConfigError(f"apache_protocol={self.apache_protocol!r}: must be v2 or v3")
         if not 4096 <= self.apache_frame_size_bytes_max <= 1 << 30:
@@ -103,14 +106,44 @@ class ClientConfig:
                 raise ConfigError(f"{one.name}={value!r}: must be above 0 and finite")
 
 
-def config_of(options: dict[str, object]) -> ClientConfig:
-    """Return the configuration of `options`; an unknown name is refused with the nearest one."""
-    known = [one.name for one in fields(ClientConfig)]
-    for name in options:
-        if name not in known:
-            from difflib import get_close_matches
+class ClientOptions(TypedDict, total=False):
+    """What `connect(uri, **options)` takes, by name; `ClientConfig` has their meanings and defaults."""
 
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"unknown option {name!r}{hint}")
-    return ClientConfig(**options)  # type: ignore[arg-type]
+    client_name: str
+    connect_timeout: float
+    append_timeout: float
+    read_timeout: float
+    close_timeout: float
+    metadata_timeout: float
+    entries_in_flight_max: int
+    bytes_in_flight_max: int
+    held_bytes_max: int
+    read_batch_bytes: int
+    read_batch_entries: int
+    prefetch_batches: int
+    explicit_lac_interval: float
+    laggard_wait: float
+    backoff_min: float
+    backoff_max: float
+    poll_interval: float
+    probe_timeout: float
+    replace_after: float
+    bookie_timeout: float
+    delayed_ensemble_change: bool
+    ensemble_changes_max: int | None
+    quarantine_errors_max: int
+    quarantine_interval: float
+    quarantine_time: float
+    speculative_read: float
+    parallel_reads: bool
+    placement: PlacementConfig
+    topology: Mapping[str, str]
+    topology_script: str | None
+    apache_protocol: str
+    apache_frame_size_bytes_max: int
+
+
+def config_of(options: ClientOptions) -> ClientConfig:
+    """Return the configuration of `options`. Raises ConfigError for an unknown name, a wrong type or value."""
+    check_options(options, ClientOptions)
+    return ClientConfig(**options)

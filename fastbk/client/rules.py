@@ -12,6 +12,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
+from fastbk.option_checks import check_type
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.change_policy import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
@@ -33,6 +34,10 @@ def new_metadata(
     creation_token: int,
 ) -> LedgerMetadata:
     """Return the metadata of a new ledger; `chosen` empty: only check. Raises ConfigError."""
+    check_type("ensemble", ensemble, int)
+    check_type("write_quorum", write_quorum, int)
+    check_type("ack_quorum", ack_quorum, int | None)
+    check_type("password", password, bytes)
     quorum = majority(write_quorum) if ack_quorum is None else ack_quorum
     check_quorums(ensemble, write_quorum, quorum)
     for key, value in (custom or {}).items():
@@ -147,6 +152,8 @@ def with_group(
     custom: Mapping[str, bytes] | None, placement: PlacementConfig
 ) -> Mapping[str, bytes] | None:
     """Return the custom metadata of a new ledger, its group in it: whoever replaces a bookie later keeps to it."""
+    check_type("placement", placement, PlacementConfig)
+    check_type("metadata", custom, Mapping | None)
     if placement.group is None:
         return custom
     kind = "hard" if placement.group_is_hard else "soft"
@@ -187,6 +194,7 @@ def check_open(
     password: bytes,
 ) -> DigestType:
     """Return the digest type to open a ledger with, or raise why it cannot be opened like that."""
+    check_type("password", password, bytes)
     check_password(ledger_id, metadata, password)
     named = None if digest is None else DigestType.of(digest)
     known = metadata.digest_type

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from fastbk.client.config import ClientOptions
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE
 from fastbk.spark.offsets import EXAMPLE
@@ -239,10 +240,14 @@ class ReadOptions:
     """So often planning is tried again where metadata or bookies are away; None: as `Cluster.patiently` says."""
 
     @property
-    def client_settings(self) -> dict[str, float]:
+    def client_settings(self) -> ClientOptions:
         """What the client is made with, where the options say it."""
-        wanted = {"read_timeout": self.read_timeout_s, "speculative_read": self.speculative_read_s}
-        return {name: value for name, value in wanted.items() if value is not None}
+        found: ClientOptions = {}
+        if self.read_timeout_s is not None:
+            found["read_timeout"] = self.read_timeout_s
+        if self.speculative_read_s is not None:
+            found["speculative_read"] = self.speculative_read_s
+        return found
 
     @property
     def reads_ledgers(self) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import Unpack
 
 import fastbk.sync
+from fastbk.client.config import ClientOptions
 from fastbk.observe import library_log
 
 _lock = threading.Lock()
 _clients: dict[tuple[object, ...], fastbk.sync.Client] = {}
 
 
-def client_of(uri: str | None, **settings: float) -> fastbk.sync.Client:
+def client_of(uri: str | None, **settings: Unpack[ClientOptions]) -> fastbk.sync.Client:
     """Return this process's client of the cluster whose metadata is at `uri` (None: FASTBK_METADATA); do not close it.
 
     `settings`: of `ClientConfig`; each set of them has a client. Spark forks its workers: a child finds none of its

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from fastbk.option_checks import check_options
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter
 from fastbk.stream.listing import StreamInfo
@@ -15,7 +16,7 @@ from fastbk.stream.namespace_events import NamespaceEvent
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer_options import StreamWriterOptions, writer_options_of
 
 if TYPE_CHECKING:
     from fastbk.stream.blocking_cursor import BlockingCursor
@@ -182,9 +183,11 @@ class BlockingStream:
         """Namespace and name, with slashes between them."""
         return self._loop.call_plain(lambda: self._inner().path)
 
-    def writer(self, *, create: bool = False, **options: Any) -> BlockingStreamWriter:  # noqa: ANN401 -- as there
+    def writer(
+        self, *, create: bool = False, **options: Unpack[StreamWriterOptions]
+    ) -> BlockingStreamWriter:
         """Return a writer; `with` opens it and fences whoever wrote before. Options: `WriterOptions`."""
-        known = WriterOptions(**options)
+        known = writer_options_of(options)
         return BlockingStreamWriter(
             self._loop, lambda: self._inner().writer(create=create, **options), known
         )
@@ -210,7 +213,9 @@ class BlockingStream:
     def reader(self, start: Start = "earliest", **options: Any) -> BlockingStreamReader[Gap]:
         """Return a reader from `start` on; options as the asyncio stream's."""
         from fastbk.stream.blocking_reader import BlockingStreamReader
+        from fastbk.stream.read_options import AnyReaderOptions
 
+        check_options(options, AnyReaderOptions)
         return BlockingStreamReader(self._loop, lambda: self._inner().reader(start, **options))
 
     @overload
@@ -236,7 +241,9 @@ class BlockingStream:
     def cursor(self, name: str, start: Start = "earliest", **options: Any) -> BlockingCursor[Gap]:
         """Return a durable cursor; options as the asyncio stream's."""
         from fastbk.stream.blocking_cursor import BlockingCursor
+        from fastbk.stream.read_options import AnyCursorOptions
 
+        check_options(options, AnyCursorOptions)
         return BlockingCursor(self._loop, lambda: self._inner().cursor(name, start, **options))
 
     def exists(self) -> bool:

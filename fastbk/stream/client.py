@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from fastbk.client.client import Client as LedgerClient
-from fastbk.client.config import config_of
+from fastbk.client.config import ClientOptions, config_of
 from fastbk.meta.uri import uri_or_default
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ class Client(LedgerClient):
         return Namespace(self._catalog, path)
 
 
-def connect(uri: str | MetadataStore | None = None, **options: object) -> Client:
-    """Return a client of the cluster whose metadata is at `uri`; see `ClientConfig` for the options. No I/O.
+def connect(uri: str | MetadataStore | None = None, **options: Unpack[ClientOptions]) -> Client:
+    """Return a client of the cluster whose metadata is at `uri`; see `ClientConfig` for the options.
 
-    `uri` None: the variable FASTBK_METADATA. Raises ConfigError if neither is there, and for unknown options.
+    No I/O. `uri` None: the variable FASTBK_METADATA. Raises ConfigError if neither is there, and for options with an
+    unknown name, a wrong type or a value out of range.
     """
     if uri is None:
         uri = uri_or_default(uri, "give connect() a metadata URI")

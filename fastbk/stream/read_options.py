@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from fastbk.stream.positions import Start
 
@@ -37,3 +37,15 @@ class CursorOptions(TypedDict, total=False):
     expire_after: float | None
     tail: bool
     prefetch_bytes: int
+
+
+class AnyReaderOptions(ReaderOptions, total=False):
+    """All of a reader's."""
+
+    on_gap: Literal["raise", "yield"]
+
+
+class AnyCursorOptions(CursorOptions, total=False):
+    """All of a cursor's."""
+
+    on_gap: Literal["raise", "yield"]

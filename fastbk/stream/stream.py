@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from fastbk.errors import StreamNotFound
+from fastbk.option_checks import check_options
 from fastbk.stream.catalog import Catalog, label
 from fastbk.stream.context import LateContext, StreamContext
 from fastbk.stream.listing import StreamInfo, infos_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fastbk.stream.search import Position
     from fastbk.stream.segments import SegmentInfo
     from fastbk.stream.writer import StreamWriter
+    from fastbk.stream.writer_options import StreamWriterOptions
 
 
 class Stream:
@@ -80,14 +82,16 @@ class Stream:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def writer(self, *, create: bool = False, **options: Any) -> StreamWriter:  # noqa: ANN401 -- WriterOptions' own
+    def writer(
+        self, *, create: bool = False, **options: Unpack[StreamWriterOptions]
+    ) -> StreamWriter:
         """Return a writer; `async with` opens it and fences whoever wrote before. Options: `WriterOptions`.
 
         `create`: a stream that is not there is made, as `Namespace.create_stream` does. Raises ConfigError.
         """
         from fastbk.stream.namespace import Namespace
         from fastbk.stream.writer import StreamWriter
-        from fastbk.stream.writer_options import WriterOptions
+        from fastbk.stream.writer_options import writer_options_of
 
         async def made() -> StreamContext:
             namespace = Namespace(self._catalog, "/".join(self._namespace))
@@ -95,7 +99,7 @@ class Stream:
             return await self.context()
 
         late = LateContext(self.path, made) if create else self._late()
-        return StreamWriter(late, WriterOptions(**options))
+        return StreamWriter(late, writer_options_of(options))
 
     async def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing: see `attaching.py`."""
@@ -162,8 +166,10 @@ class Stream:
 
     def reader(self, start: Start = "earliest", **options: Any) -> StreamReader[Gap]:
         """Return a reader from `start` on; `async with` opens it. Options: those of `StreamReader`."""
+        from fastbk.stream.read_options import AnyReaderOptions
         from fastbk.stream.reader import StreamReader
 
+        check_options(options, AnyReaderOptions)
         return StreamReader(self._late(), start, **options)
 
     async def get(self, where: DLSN | AtSeq) -> Record:
@@ -235,7 +241,9 @@ class Stream:
     def cursor(self, name: str, start: Start = "earliest", **options: Any) -> Cursor[Gap]:
         """Return a durable cursor; `async with` makes it, or takes it over. Options: `Cursor`. Raises ConfigError."""
         from fastbk.stream.cursor import Cursor
+        from fastbk.stream.read_options import AnyCursorOptions
 
+        check_options(options, AnyCursorOptions)
         return Cursor(self._late(), name, start, **options)
 
     async def cursors(self) -> list[CursorInfo]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from fastbk.errors import ConfigError
+from fastbk.option_checks import check_fields, check_options
 from fastbk.stream.compression import RAW_BYTES_MAX
 
 
@@ -32,6 +33,7 @@ class WriterOptions:
     Nothing can be appended there all the same."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("batch_bytes", "unacked_bytes_max", "entry_bytes_max", "entries_in_flight"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
@@ -42,3 +44,22 @@ class WriterOptions:
             )
         if not 0 <= self.linger <= 60:
             raise ConfigError("linger must be from 0 to 60 seconds")
+
+
+class StreamWriterOptions(TypedDict, total=False):
+    """What `Stream.writer` takes, by name; `WriterOptions` has their meanings and defaults."""
+
+    batch_bytes: int
+    linger: float
+    publish: Literal["immediate", "piggyback"]
+    unacked_bytes_max: int
+    entry_bytes_max: int
+    entries_in_flight: int
+    first_segment_timeout: float
+    over_quota: bool
+
+
+def writer_options_of(options: StreamWriterOptions) -> WriterOptions:
+    """Return the options as a value. Raises ConfigError for an unknown name, a wrong type or value."""
+    check_options(options, StreamWriterOptions)
+    return WriterOptions(**options)

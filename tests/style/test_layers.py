@@ -14,7 +14,7 @@ from tests.style.tree import ROOT, walk
 
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
 LAYERS = [
-    {"errors", "exit_codes", "invariant", "units", "config", "private_files", "properties"},
+    {"errors", "exit_codes", "invariant", "option_checks", "units", "config", "private_files", "properties"},
     {"model"},
     {"observe"},
     {"native"},

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.style.tree import ROOT
 
 SNIPPET = '''
-from typing import assert_type
+from typing import Unpack, assert_type
 
 import fastbk
 import fastbk.sync
@@ -37,6 +37,12 @@ async def of_asyncio(client: fastbk.Client) -> None:
         async for item in told:
             assert_type(item, Record | Gap)
     stream.reader(prefetch=1)  # wrong
+    stream.writer(create=True, linger=0.01, publish="piggyback")
+    stream.writer(lingr=0.01)  # wrong
+    stream.writer(publish="later")  # wrong
+    fastbk.connect("sqlite:/m", read_timeout=1, topology={"a": "/r/1"}, ensemble_changes_max=None)
+    fastbk.connect("sqlite:/m", read_timout=1)  # wrong
+    fastbk.connect("sqlite:/m", read_timeout="1")  # wrong
     stream.cursor("billing", on_gap="skip")  # wrong
 
 
@@ -54,6 +60,15 @@ def without_await(client: fastbk.sync.Client) -> None:
         for record in cursor:
             cursor.ack(record).result()
     stream.cursor("billing", flush_acks="often")  # wrong
+    stream.writer(batch_bytes=1024, over_quota=True)
+    stream.writer(batchbytes=1024)  # wrong
+    fastbk.sync.connect(parallel_reads=True)
+    fastbk.sync.connect(paralel_reads=True)  # wrong
+
+
+def passed_on(**options: Unpack[fastbk.ClientOptions]) -> fastbk.Client:
+    """A function of an application's that takes the same options."""
+    return fastbk.connect(None, **options)
 
 
 async def results_of_asyncio(client: fastbk.Client) -> None:
