@@ -107,6 +107,22 @@ def test_a_merge_does_not_wait_behind_a_compaction(background: Background, poste
     assert merge.threads != {threading.get_ident()}
 
 
+def test_the_heartbeat_is_odd_while_a_slice_is_under_way(
+    background: Background, posted: Posted
+) -> None:
+    beats: list[str] = []
+    background.beat = lambda: beats.append("beat")
+    gate = threading.Event()
+    background.submit(task(Work("held", 1, [], gate)))
+    wait_until(lambda: len(beats) == 1, "the slice begins")
+    gate.set()
+    posted.wait(1)
+    assert len(beats) == 4, "the slice, and the one that finds nothing left"
+    background.submit(task(Work("fails", 1, [], failure=OSError("x"))))
+    posted.wait(2)
+    assert len(beats) % 2 == 0
+
+
 def test_what_waits_for_its_rate_lets_others_go_first(
     background: Background, posted: Posted
 ) -> None:

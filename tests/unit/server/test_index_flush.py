@@ -54,6 +54,8 @@ def test_jobs_run_in_order_in_one_thread_and_errors_are_results() -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "x")
 
+    beats: list[str] = []
+    jobs.beat = lambda: beats.append("beat")
     jobs.submit("a", threading.get_ident)
     jobs.submit("b", fail)
     jobs.submit("c", threading.get_ident)
@@ -66,6 +68,7 @@ def test_jobs_run_in_order_in_one_thread_and_errors_are_results() -> None:
     assert results[0][1] == results[2][1] != threading.get_ident()
     assert isinstance(results[1][1], OSError)
     jobs.stop()
+    assert len(beats) == 6, "two a job: odd while one is under way, whatever becomes of it"
 
 
 def test_a_flush_in_a_thread_while_the_index_goes_on(life: Life) -> None:
