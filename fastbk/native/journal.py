@@ -91,6 +91,15 @@ class JournalStatus:
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class LateLedger:
+    """A ledger whose first add here was not its entry 0."""
+
+    ledger_id: int
+    entry_id: int
+    is_recovery: bool
+
+
 class Journal:
     """Takes records out of the rings and commits them. To be used by one thread."""
 
@@ -125,6 +134,7 @@ class Journal:
         self._disk = disk  # C keeps its handle
         self._handle: CData | None = handle
         self._status = ffi.new("struct fbk_journal_status *")
+        self._late = ffi.new("struct fbk_late_ledger[]", lib.FBK_LATE_LEDGERS_MAX)
 
     @property
     def handle(self) -> CData:
@@ -190,6 +200,16 @@ class Journal:
     def note_ready(self, files: int, took_s: float) -> None:
         """Put into the counters how many files were ready so far, and how long it took until they were."""
         lib.fbk_journal_note_ready(self.handle, files, round(took_s * 1e6))
+
+    def take_late(self) -> tuple[list[LateLedger], int]:
+        """Return the ledgers that began here behind their first entry, some since the last call; and how many more."""
+        others = ffi.new("uint64_t *")
+        count = lib.fbk_journal_take_late(self.handle, self._late, others)
+        found = [
+            LateLedger(int(one.ledger_id), int(one.entry_id), bool(one.recovery))
+            for one in self._late[0:count]
+        ]
+        return found, int(others[0])
 
     @property
     def status(self) -> JournalStatus:

@@ -108,6 +108,16 @@ void fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, 
 void fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us);
 void fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_status *status);
 
+/* The first add of a ledger that this bookie did not hold, where it is not entry 0: what came before it is not here. */
+#define FBK_LATE_LEDGERS_MAX 16
+struct fbk_late_ledger {
+    int64_t ledger_id;
+    int64_t entry_id;
+    uint64_t recovery; /* 1: it came with the recovery flag */
+};
+/* Moves out what was noted since the last call, at most FBK_LATE_LEDGERS_MAX; returns how many.  *others: how many more. */
+uint32_t fbk_journal_take_late(struct fbk_journal *journal, struct fbk_late_ledger *to, uint64_t *others);
+
 /* A thread of its own makes the next file: renames `old_path` to `path`, or, where that is NULL, writes `path` full of zeros
  * in pieces, at idle I/O priority, and syncs it; then it syncs the directory. */
 struct fbk_prewrite;

@@ -69,6 +69,9 @@ struct fbk_journal {
     struct fbk_journal_worker workers[FBK_WORKERS_MAX];
     struct fbk_ledgers ledgers;
     uint64_t unconfirmed; /* of these: metadata was never seen to list them */
+    struct fbk_late_ledger late[FBK_LATE_LEDGERS_MAX]; /* noted, not logged yet */
+    uint32_t late_count;
+    uint64_t late_others; /* that had no room there */
 
     /* slots[(first_slot + n) % depth], n < slot_count, in the journal's order */
     struct fbk_journal_slot slots[FBK_JOURNAL_DEPTH_MAX];

@@ -33,6 +33,17 @@ fbk_journal_get_status(const struct fbk_journal *journal, struct fbk_journal_sta
     status->limit = journal->limit;
 }
 
+uint32_t
+fbk_journal_take_late(struct fbk_journal *journal, struct fbk_late_ledger *to, uint64_t *others)
+{
+    uint32_t count = journal->late_count;
+    memcpy(to, journal->late, count * sizeof *to);
+    *others = journal->late_others;
+    journal->late_count = 0;
+    journal->late_others = 0;
+    return count;
+}
+
 void
 fbk_journal_note_ready(struct fbk_journal *journal, uint64_t files, uint64_t took_us)
 {

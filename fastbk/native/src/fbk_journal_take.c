@@ -31,14 +31,32 @@ fits(struct fbk_journal *journal, const struct fbk_journal_slot *slot, const str
     return GO_ON;
 }
 
+/* Once a ledger: a new one that does not begin with entry 0, for the log. */
+static void
+note_late(struct fbk_journal *journal, const struct fbk_record *record, uint32_t verdict)
+{
+    if (verdict == FBK_TAKE_FENCE || record->entry_id <= 0)
+        return;
+    if (journal->late_count == FBK_LATE_LEDGERS_MAX) {
+        journal->late_others++;
+        return;
+    }
+    struct fbk_late_ledger *late = &journal->late[journal->late_count++];
+    late->ledger_id = record->ledger_id;
+    late->entry_id = record->entry_id;
+    late->recovery = !!(record->flags & FBK_FLAG_RECOVERY);
+}
+
 /* The state that the record leaves behind.  False when there is no memory for a new ledger. */
 static bool
 apply(struct fbk_journal *journal, const struct fbk_record *record, uint32_t verdict, struct fbk_ledger_state *state)
 {
-    if (!state)
+    if (!state) {
         state = fbk_ledgers_add(&journal->ledgers, record->ledger_id);
-    if (!state)
-        return false;
+        if (!state)
+            return false;
+        note_late(journal, record, verdict);
+    }
     journal->unconfirmed -= fbk_is_unconfirmed(state);
     fbk_decide_apply(state, record, verdict);
     journal->unconfirmed += fbk_is_unconfirmed(state);

@@ -48,6 +48,8 @@ WAITING_STEP_TIMEOUT_MS = 2
 LAG_PAUSE_S = 0.001
 LOOK_INTERVAL_NS = 10_000_000
 """Between two looks at the control socket and the mark, under load."""
+LATE_INTERVAL_S = 1.0
+"""Between two reports of ledgers that begin behind entry 0: some lines each."""
 
 
 def record_bytes_max(frame_size_bytes_max: int) -> int:
@@ -142,6 +144,7 @@ class JournalLoop:
         self._is_first = True
         self._is_nearly_full = False
         self._wants_file = False
+        self._late_s = 0.0
 
     def step(self) -> int:
         """One step, and a new file when it asks for one. Returns the step's reasons.
@@ -198,7 +201,11 @@ class JournalLoop:
         self.look_at_files()
 
     def look_at_files(self) -> None:
-        """Recycle behind the mark, have the next file made, open or close the journal to adds."""
+        """Recycle behind the mark, have the next file made, open or close the journal to adds; log late ledgers."""
+        now_s = time.monotonic()
+        if now_s >= self._late_s:
+            self._late_s = now_s + LATE_INTERVAL_S
+            log_late_ledgers(self.journal)
         if self._disk is not None:
             self._disk.look(self.pool)
             if self._disk.watch.is_gone:
@@ -253,6 +260,19 @@ class JournalLoop:
             behind_bytes=self.pool.behind_bytes,
             limit_bytes=self.limit_bytes,
             reason=self.pool.no_room or self.pool.failure,
+        )
+
+
+def log_late_ledgers(journal: Journal) -> None:
+    """Log the ledgers whose first add here was not entry 0: their earlier entries are elsewhere, or striped."""
+    found, others = journal.take_late()
+    for at, one in enumerate(found):
+        logs.info(
+            "journal.ledger_begins_late",
+            ledger_id=one.ledger_id,
+            first_entry_id=one.entry_id,
+            recovery=one.is_recovery,
+            others=others if at == len(found) - 1 else 0,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,3 +283,30 @@ def test_one_batch_at_a_time_through_the_page_cache(sync_mode: str, depth: int) 
     """INV-J1: of two syncs under way only one is told that a page could not be written."""
     disk = SimpleNamespace(sync_mode=sync_mode, depth_max=4)
     assert depth_of(disk) == depth  # type: ignore[arg-type]
+
+
+def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
+    service: Service, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rig = service.rig
+    puts = [rig.add(2, 0, b"x"), rig.add(3, 7, b"x"), rig.add(3, 8, b"x")]
+    puts += [rig.add(4, 5, b"x", flags=RECOVERY)]
+    assert [service.verdict(put) for put in puts] == [0, 0, 0, 0]
+    late, others = rig.journal.take_late()  # type: ignore[union-attr]
+    assert [(one.ledger_id, one.entry_id, one.is_recovery) for one in late] == [
+        (3, 7, False),
+        (4, 5, True),
+    ]
+    assert others == 0
+    for ledger_id in range(10, 30):
+        service.verdict(rig.add(ledger_id, 1, b"x"))
+    service.loop._late_s = 0.0
+    service.loop.look_at_files()
+    lines = [
+        json.loads(line)
+        for line in capfd.readouterr().err.splitlines()
+        if "journal.ledger_begins_late" in line
+    ]
+    assert [one["ledger_id"] for one in lines] == [*range(10, 26)]
+    assert lines[-1]["others"] == 4
+    assert rig.journal.take_late() == ([], 0)  # type: ignore[union-attr]
