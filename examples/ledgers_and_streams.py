@@ -64,7 +64,7 @@ async def read_snapshot(client: Client, ledger_id: int) -> Accounts:
 async def start(client: Client, stream: Stream) -> Accounts:
     """Return the state as of the last record: the newest snapshot that a record names, and the changes behind it."""
     begin = await stream.first()
-    last = await stream.tail()
+    last = await stream.last_position()
     if begin is None or last is None:
         return Accounts()
     accounts, behind = Accounts(), begin.seq

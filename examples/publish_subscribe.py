@@ -32,7 +32,7 @@ async def publish(stream: Stream, orders: list[dict[str, object]]) -> None:
             number = int(str(order["number"]))
             if number > writer.last_txid:
                 writer.append(json.dumps(order).encode(), txid=number)
-                await writer.drain()
+                await writer.ready()
         await writer.publish()
 
 
@@ -64,7 +64,7 @@ async def main(uri: str | None) -> None:
         namespace = client.namespace("examples/shop")
         await namespace.create(exist_ok=True)
         stream = await namespace.create_stream("orders", exist_ok=True)
-        first = await stream.tail()
+        first = await stream.last_position()
         begin = 0 if first is None else first.txid + 1
         orders: list[dict[str, object]] = [{"number": begin + at} for at in range(1000)]
         until = begin + 999

@@ -140,7 +140,7 @@ class _Parts:
             read_bytes = self._bytes_max - size_bytes
             items = self._reader.read_chunks(self._rows_max - rows, read_bytes, self._wait_s)
             for item in items:
-                if isinstance(item, Chunk) and len(item) > 0:
+                if isinstance(item, Chunk):
                     chunks.append(item)
                     rows += len(item)
                     size_bytes += item.entries_bytes
@@ -151,9 +151,11 @@ class _Parts:
                     chunks, rows, size_bytes = [], 0, 0
                 if isinstance(item, Gap):
                     yield self._cut(item)
-                elif len(item) == 0:
-                    self._check_end()
-                    return
+            if not items:
+                if chunks:
+                    yield chunks
+                self._check_end()
+                return
 
     def _cut(self, gap: Gap) -> Gap:
         """A gap may reach beyond the range; who reads the next range is told of the rest."""

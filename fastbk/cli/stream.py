@@ -131,7 +131,7 @@ async def _info(client: Client, options: argparse.Namespace) -> int:
     stream = stream_of(client, options.stream)
     info = await stream.info()
     found = facts(info)
-    last = await stream.tail()
+    last = await stream.last_position()
     if last is not None:
         found |= {"last_visible": str(last.dlsn), "last_visible_seq": last.seq}
         found["last_visible_txid"] = last.txid

@@ -59,7 +59,7 @@ async def append(client: Client, options: argparse.Namespace) -> int:
                     if options.resume and line.txid is not None and line.txid <= last_before:
                         passed_over += 1
                         continue
-                    await writer.drain()
+                    await writer.ready()
                     writer.append(line.payload, txid=line.txid, key=line.key, headers=line.headers)
                     records += 1
                     size_bytes += len(line.payload)

@@ -62,7 +62,7 @@ async def tail(client: Client, options: argparse.Namespace) -> int:
         raise ConfigError("-n must be 0 or more")
     stream = stream_of(client, options.stream)
     start: Start = "latest"
-    last = await stream.tail() if options.last else None
+    last = await stream.last_position() if options.last else None
     if options.last:
         first = await stream.first()
         begin = 0 if first is None else first.seq

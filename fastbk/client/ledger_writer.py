@@ -33,6 +33,10 @@ from fastbk.replication.writer_machine import WriterMachine
 Data: TypeAlias = bytes | bytearray | memoryview
 
 
+CALLS_PER_TURN = 64
+"""So many calls of `ready` may return without letting other tasks run."""
+
+
 class LedgerWriter:
     """Appends to one ledger; made by `Client.create_ledger`. Safe to share between tasks of one loop.
 
@@ -64,6 +68,7 @@ class LedgerWriter:
         # Whoever waits for room holds the gate; meanwhile nobody may pass.
         self._gate = asyncio.Lock()
         self._gated = 0
+        self._ready_calls = 0
         self._done = False
         self._held: HeldEntries[asyncio.Future[EntryId]] | None = None
         if explicit_ids:
@@ -250,7 +255,13 @@ class LedgerWriter:
         )
 
     async def ready(self) -> None:
-        """Return when `append_nowait` has room for an entry of ordinary size; raises what ended the writer."""
+        """Return when `append_nowait` has room for an entry of ordinary size; raises what ended the writer.
+
+        Lets other tasks run now and then while there is room, too: a loop of `ready` and `append_nowait` stalls none.
+        """
+        self._ready_calls += 1
+        if self._ready_calls % CALLS_PER_TURN == 0:
+            await asyncio.sleep(0)
         async with self._gate:
             await self._wait_for_room(1)
 

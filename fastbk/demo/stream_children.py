@@ -48,7 +48,7 @@ async def write(stream: Stream, seconds: float) -> None:
             if number % TOLD_EVERY == 0 or number == begin:
                 # Told only when it is acknowledged: what the parent has read of can't be lost any more.
                 future.add_done_callback(partial(acknowledged, number))
-                await writer.drain()
+                await writer.ready()
                 ahead_s = seconds * (number - begin) / len(items) - (time.monotonic() - began_s)
                 await asyncio.sleep(max(ahead_s, 0.0))
         last = await writer.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -288,9 +289,14 @@ class BlockingStream:
         """Return the first record that was not truncated."""
         return self._call(lambda inner: inner.first())
 
-    def tail(self, *, fresh: bool = True) -> Position | None:
+    def last_position(self, *, fresh: bool = True) -> Position | None:
         """Return the last visible record's position."""
-        return self._call(lambda inner: inner.tail(fresh=fresh))
+        return self._call(lambda inner: inner.last_position(fresh=fresh))
+
+    def tail(self, *, fresh: bool = True) -> Position | None:
+        """The former name of `last_position`; deprecated, to be removed in version 0.3."""
+        warnings.warn("Stream.tail is called last_position now", DeprecationWarning, stacklevel=2)
+        return self.last_position(fresh=fresh)
 
     def attach(self, ledger_ids: Sequence[int], key: str, number: int) -> DLSN | None:
         """Put closed ledgers with entries of a stream behind all it has; a repeat does nothing."""

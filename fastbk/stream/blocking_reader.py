@@ -200,40 +200,43 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Told:
-        """Return the next records in one chunk, an empty one after `timeout` seconds."""
+    ) -> Chunk | Told | None:
+        """Return the next records in one chunk; None after `timeout` seconds, or at the end."""
         inner = self._opened()
         rest = self._rest()
         if rest is not None:
             self._held, self._at = rest[max_records:], 0
             return rest[:max_records]
 
-        async def some() -> Chunk | Gap:
+        async def some() -> Chunk | Gap | None:
             await self._close_source()
             return await inner.read(max_records=max_records, max_bytes=max_bytes, timeout=timeout)
 
-        return cast("Chunk | Told", self._loop.call(some))
+        return cast("Chunk | Told | None", self._loop.call(some))
 
     def read_chunks(
         self, max_records: int, max_bytes: int, timeout: float | None = None
     ) -> list[Chunk | Told]:
         """Like `read`, with what else is there already, up to the same bounds together; one turn to the loop and back.
 
-        All but the last are chunks with records. What goes wrong behind records that were taken is raised by the next
-        call of this.
+        Empty after `timeout` seconds, or at the end. All but the last are chunks. What goes wrong behind records that
+        were taken is raised by the next call of this.
         """
         inner = self._opened()
         late, self._late = self._late, None
         if late is not None:
             raise late
         if self._has_more():
-            return [self.read(max_records, max_bytes, timeout)]
+            more = self.read(max_records, max_bytes, timeout)
+            return [] if more is None else [more]
 
         async def some() -> list[Chunk | Gap]:
             await self._close_source()
             item = await inner.read(max_records, max_bytes, timeout)
+            if item is None:
+                return []
             found, rows, size_bytes = [item], max_records, max_bytes
-            while isinstance(item, Chunk) and len(item) > 0:
+            while isinstance(item, Chunk):
                 rows, size_bytes = rows - len(item), size_bytes - item.entries_bytes
                 if rows <= 0 or size_bytes <= 0:
                     break

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -143,6 +144,9 @@ class BlockingStreamWriter:
 
         Waits for room where too much is not acknowledged, at most `timeout` seconds (30), then BufferFull. Raises, and
         nothing was taken: TxidOutOfOrder, RecordTooLarge, BufferFull, what ended the writer.
+
+        Version 0.3 makes this wait and return the position, as it does for ledgers: use `append_nowait` to keep what is
+        pending.
         """
         pending = PendingRecord(self)
         data = payload if type(payload) is bytes else bytes(payload)
@@ -152,6 +156,17 @@ class BlockingStreamWriter:
             self._has_room(timeout).put(data, txid, key, raw, pending)
             self._wake()
         return pending
+
+    def append_nowait(
+        self,
+        payload: Data,
+        *,
+        txid: int | None = None,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+    ) -> PendingRecord:
+        """As `append`, but it waits for no room: BufferFull (call `ready()`)."""
+        return self.append(payload, txid=txid, key=key, headers=headers, timeout=0.0)
 
     def append_batch(
         self,
@@ -217,7 +232,7 @@ class BlockingStreamWriter:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise BufferFull(
-                    f"{queue.unacked_bytes} bytes are not acknowledged after {limit_s:g} s"
+                    f"{queue.unacked_bytes} bytes are not acknowledged after {limit_s:g} s: call ready() and try again"
                 )
             self._changed.wait(min(left_s, 1.0))
 
@@ -265,7 +280,7 @@ class BlockingStreamWriter:
                 for at, (payload, txid) in enumerate(zip(group.payloads, group.txids, strict=True)):
                     key = None if group.keys is None else group.keys[at]
                     raw = b"" if group.headers is None else group.headers[at]
-                    last = writer.append(
+                    last = writer.append_nowait(
                         payload, txid=txid, key=key, headers=get_headers(raw) if raw else ()
                     )
                     group.waiters[at]._begin(last)
@@ -298,15 +313,20 @@ class BlockingStreamWriter:
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
-    def drain(self, *, timeout: float | None = None) -> None:
-        """Wait until what is not acknowledged is within its bound. Raises what ended the writer, BufferFull."""
+    def ready(self, *, timeout: float | None = None) -> None:
+        """Return when `append_nowait` has room. Raises what ended the writer, BufferFull after `timeout` (30 s)."""
         self._loop.check()
         with self._changed:
             self._has_room(timeout)
 
-    def flush(self) -> DLSN | None:
+    def drain(self, *, timeout: float | None = None) -> None:
+        """The former name of `ready`; deprecated, to be removed in version 0.3."""
+        warnings.warn("StreamWriter.drain is called ready now", DeprecationWarning, stacklevel=2)
+        self.ready(timeout=timeout)
+
+    def flush(self, *, timeout: float | None = None) -> DLSN | None:
         """Wait until all appends so far are acknowledged; return the last record's position."""
-        return self._after_queue(lambda writer: writer.flush())
+        return self._after_queue(lambda writer: writer.flush(timeout=timeout))
 
     def publish(self) -> DLSN | None:
         """Flush, and have readers see it."""
@@ -321,12 +341,12 @@ class BlockingStreamWriter:
         self._is_closed = True
         return self._after_queue(lambda writer: writer.seal())
 
-    def close(self) -> None:
+    def close(self, *, timeout: float | None = None) -> None:
         """Flush, end the segment, take no more appends. A second call does nothing. Raises what ended the writer."""
         if self._is_closed or self._inner is None:
             return
         self._is_closed = True
-        self._after_queue(lambda writer: writer.close())
+        self._after_queue(lambda writer: writer.close(timeout=timeout))
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing."""

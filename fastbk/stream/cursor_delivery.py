@@ -23,8 +23,8 @@ class Source(Protocol):
 
     async def read(
         self, max_records: int, max_bytes: int, timeout: float | None = None
-    ) -> Chunk | Gap:
-        """Return what comes next; an empty chunk after `timeout` seconds, or at the end."""
+    ) -> Chunk | Gap | None:
+        """Return what comes next; None after `timeout` seconds, or at the end."""
 
     async def seek(self, where: Start) -> None:
         """Go on elsewhere."""
@@ -70,7 +70,7 @@ class CursorDelivery:
                 # Whether anything was missed the next record's number tells: what was done may have been deleted.
                 self._gap = _joined(self._gap, item)
                 continue
-            if not len(item):
+            if item is None:
                 return self._see_end()
             gap = self._see(item)
             self._parts.append(item)

@@ -17,7 +17,7 @@ from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
 from fastbk.stream.read_ahead import ReadAhead
 from fastbk.stream.read_options import ReaderOptions, Told
 from fastbk.stream.reader_front import ReaderFront
-from fastbk.stream.records import Chunk, Gap, Record, chunk_of
+from fastbk.stream.records import Chunk, Gap, Record
 from fastbk.stream.search import (
     find_key,
     is_truncated,
@@ -192,14 +192,10 @@ class StreamReader(Generic[Told]):
         max_records: int = 1000,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Told:
-        """Return up to `max_records` as soon as one is there; an empty chunk after `timeout` seconds, or at the end."""
-        front, _ = self._opened()
-        item = await self._next(max_records, max_bytes, timeout, 0.0)
-        if item is not None:
-            return item
-        position = front.position
-        return chunk_of(position.segment, position.entry, [], max(front.next_seq, 0), 0)
+    ) -> Chunk | Told | None:
+        """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
+        self._opened()
+        return await self._next(max_records, max_bytes, timeout, 0.0)
 
     def at_hand(self, max_records: int, max_bytes: int) -> Chunk | None:
         """Return more records without waiting; None: none are there, or something else is to be told before them."""

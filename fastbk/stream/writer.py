@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -22,8 +23,8 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.stream.append_engine import AppendEngine
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_changes import Contents, check_epoch, close_segment, seal
+from fastbk.stream.append_turns import AppendTurns
+from fastbk.stream.chain_changes import seal
 from fastbk.stream.chain_store import Known
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.doomed import delete_doomed
@@ -31,6 +32,7 @@ from fastbk.stream.headers import put_headers
 from fastbk.stream.opening import new_owner, open_stream
 from fastbk.stream.pacing import segment_works
 from fastbk.stream.positions import DLSN
+from fastbk.stream.writer_ending import end_segments, ended_too_late
 from fastbk.stream.writer_options import WriterOptions
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -52,7 +54,6 @@ class StreamWriter:
         self._options = options
         self._engine: AppendEngine | None = None
         self._is_closed = False
-        self._room: list[asyncio.Future[None]] = []
         self._is_ending = False
         self.epoch = 0
         """Of this opening; rises with each."""
@@ -111,7 +112,9 @@ class StreamWriter:
             await delete_doomed(self._context, known)
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
-        self._engine = AppendEngine(self._context, self._options, known, policy, self._wake_room)
+        self._turns = AppendTurns(self._context.name)
+        self._engine = AppendEngine(self._context, self._options, known, policy, self._turns.wake)
+        self._turns.engine = self._engine
 
     async def _take_over(self) -> Known:
         client, store, owner = self._context.client, self._context.store, new_owner()
@@ -137,18 +140,49 @@ class StreamWriter:
         txid: int | None = None,
         key: bytes | None = None,
         headers: HeadersLike = (),
+        timeout: float | None = None,
     ) -> asyncio.Future[DLSN]:
-        """Take a record and return a future of its position, resolved when the ack quorum has it, in call order.
+        """Append a record, in the order of the calls; await the result for its position once the ack quorum has it.
 
+        Waits for room first. `timeout` covers all of it, in seconds: QuorumTimeout, and the writer goes on.
         `txid` None: one more than the last. Raises, and nothing was taken: TxidOutOfOrder, RecordTooLarge, BufferFull
-        (await `drain()`), what ended the writer (WriterFenced, WriterFailed).
+        when 10,000 wait for room, what ended the writer (WriterFenced, WriterFailed).
+
+        Version 0.3 makes this a coroutine function, as for ledgers: use `append_nowait` to keep a future.
         """
         engine = self._check()
-        future: asyncio.Future[DLSN] = self._loop.create_future()
         data = payload if type(payload) is bytes else _owned(payload)
         if key is not None and type(key) is not bytes:
             key = _owned(key)
-        engine.queue.put(data, txid, key, put_headers(headers) if headers else b"", future)
+        raw = put_headers(headers) if headers else b""
+        if timeout is None and self._turns.may_pass:
+            return self._take(engine, data, txid, key, raw)
+        return self._turns.append(lambda: self._take(engine, data, txid, key, raw), timeout)
+
+    def append_nowait(
+        self,
+        payload: Data,
+        *,
+        txid: int | None = None,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+    ) -> asyncio.Future[DLSN]:
+        """Take a record and return a future of its position, resolved when the ack quorum has it, in call order.
+
+        As `append`, but it waits for no room: BufferFull (await `ready()`).
+        """
+        engine = self._check()
+        self._turns.check_nobody_waits()
+        data = payload if type(payload) is bytes else _owned(payload)
+        if key is not None and type(key) is not bytes:
+            key = _owned(key)
+        return self._take(engine, data, txid, key, put_headers(headers) if headers else b"")
+
+    def _take(
+        self, engine: AppendEngine, data: bytes, txid: int | None, key: bytes | None, headers: bytes
+    ) -> asyncio.Future[DLSN]:
+        future: asyncio.Future[DLSN] = self._loop.create_future()
+        engine.queue.put(data, txid, key, headers, future)
         engine.queued()
         return future
 
@@ -162,9 +196,10 @@ class StreamWriter:
     ) -> asyncio.Future[DLSN]:
         """Take records that are all kept or none: they become one entry. The future has the first one's position.
 
-        The others follow it, slot by slot. Raises as `append`, and ConfigError for an empty batch.
+        The others follow it, slot by slot. Raises as `append_nowait`, and ConfigError for an empty batch.
         """
         engine = self._check()
+        self._turns.check_nobody_waits()
         beside = (txids, keys, headers)
         if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
             raise ConfigError(
@@ -185,42 +220,44 @@ class StreamWriter:
         Waits for room, and for the last acknowledgement. Raises ConfigError, and nothing was sent, for no record, and
         for another number of `txids` than of payloads; otherwise what `append` and its future raise.
         """
-        first: asyncio.Future[DLSN] | None = None
-        last: asyncio.Future[DLSN] | None = None
+        first = last = None
         for payload, txid in with_txids(payloads, txids):
-            await self.drain()
-            last = self.append(payload, txid=txid)
+            await self.ready()
+            last = self._take(self._check(), _owned(payload), txid, None, b"")
             first = first or last
         if first is None or last is None:
             raise ConfigError("append_many needs at least one record")
         end = await last
         return await first, end
 
-    # --- waiting ------------------------------------------------------------------------------------------------
+    async def ready(self) -> None:
+        """Return when `append_nowait` has room; raises what ended the writer.
 
-    def _wake_room(self) -> None:
-        engine = self._engine
-        if (
-            self._room
-            and engine is not None
-            and (engine.queue.has_room or engine.failure is not None)
-        ):
-            waiting, self._room = self._room, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        Lets other tasks run now and then while there is room, too: a loop of `ready` and `append_nowait` stalls none.
+        """
+        self._check()
+        await self._turns.ready()
+        self._check()
 
     async def drain(self) -> None:
-        """Wait until what is not acknowledged is within its bound. Raises what ended the writer."""
-        while not self._check().queue.has_room:
-            future = self._loop.create_future()
-            self._room.append(future)
-            await future
+        """The former name of `ready`; deprecated, to be removed in version 0.3."""
+        warnings.warn("StreamWriter.drain is called ready now", DeprecationWarning, stacklevel=2)
+        await self.ready()
 
-    async def flush(self) -> DLSN | None:
-        """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it."""
+    async def flush(self, *, timeout: float | None = None) -> DLSN | None:
+        """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it.
+
+        QuorumTimeout after `timeout` seconds; the writer goes on. None: as long as an append may take.
+        """
         engine = self._opened()
-        await engine.until_settled()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._turns.passed()
+                await engine.until_settled()
+        except TimeoutError:
+            raise QuorumTimeout(
+                f"{self._context.name}: not all appends were acknowledged within {timeout:g} s"
+            ) from None
         if engine.failure is not None:
             raise engine.failure.copy()
         return engine.last_dlsn
@@ -257,18 +294,8 @@ class StreamWriter:
                 await engine.roll()
                 await engine.keeper.until_idle()
         except TimeoutError:
-            raise self._too_late(engine)  # noqa: B904 -- it has its cause
+            raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
         self._check()
-
-    def _too_late(self, engine: AppendEngine) -> QuorumTimeout:
-        trouble = engine.keeper.trouble or segment_works(self._context.client).trouble
-        error = QuorumTimeout(
-            f"{self._context.name}: its segment could not be ended in time ({trouble}); all appends are kept, and it is"
-            " ended when that is possible, by whoever writes the stream then",
-            outcome="written",
-        )
-        error.__cause__ = trouble
-        return error
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -291,12 +318,19 @@ class StreamWriter:
             ) from error
         return self.last_dlsn
 
-    async def close(self) -> None:
+    async def close(self, *, timeout: float | None = None) -> None:
         """Flush, end the segment, and take no more appends. A second call does nothing. Raises what ended the writer.
 
         QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`, counted as
-        for `roll`; whoever opens the stream next does that. Cancelled, it is an `abort`.
+        for `roll`; whoever opens the stream next does that. Cancelled, it is an `abort`; after `timeout` seconds, too.
         """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._close()
+        except TimeoutError:
+            raise QuorumTimeout(f"{self._context.name}: not closed within {timeout:g} s") from None
+
+    async def _close(self) -> None:
         engine = self._engine
         self._is_closed = True
         if engine is None or self._is_ending:
@@ -309,9 +343,9 @@ class StreamWriter:
                         await engine.keeper.until_idle()
             await self.flush()
             async with engine.keeper.in_time(self._context.client.config.close_timeout):
-                await self._end_segments(engine)
+                await end_segments(self._context, engine, self.epoch)
         except TimeoutError:
-            raise self._too_late(engine)  # noqa: B904 -- it has its cause
+            raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -322,32 +356,6 @@ class StreamWriter:
                 async with asyncio.timeout(self._context.client.config.close_timeout):
                     async with segment_works(self._context.client):
                         await delete_doomed(self._context, engine.keeper.known)
-
-    async def _end_segments(self, engine: AppendEngine) -> None:
-        keeper, epoch = engine.keeper, self.epoch
-        engine.roll_no_more()
-        if engine.segment is not None:
-            keeper.end(engine.segment)
-        await keeper.until_idle()
-        if engine.failure is not None:
-            raise engine.failure.copy()
-        if keeper.ready is not None:
-            # Nothing was written to it: it goes, and its ledger is deleted as it is.
-            unused = keeper.take().ledger
-            unused.abandon(ClientClosed(f"{self._context.name}: the writer was closed"))
-
-            def decide(chain: Chain) -> Chain:
-                check_epoch(chain, epoch)
-                return close_segment(chain, unused.ledger_id, Contents(0))
-
-            try:
-                async with keeper.turn():
-                    keeper.known = await self._context.store.change(decide, keeper.known)
-            except MetadataConflict as error:
-                engine.fail(error)
-                raise WriterFenced(
-                    f"{self._context.name}: another writer has opened it: {error}", outcome="written"
-                ) from error
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""

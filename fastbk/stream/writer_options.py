@@ -21,7 +21,7 @@ class WriterOptions:
     publish: Literal["immediate", "piggyback"] = "immediate"
     """When readers learn of what is acknowledged: at once, or with the next entry (and when the writer falls idle)."""
     unacked_bytes_max: int = 32 * 1024 * 1024
-    """`drain` waits above it; above twice as much `append` raises BufferFull."""
+    """`ready` waits above it; above twice as much `append` raises BufferFull."""
     entry_bytes_max: int = 4 * 1024 * 1024
     """A record, or a batch, that is larger is refused. At most 16 MiB: readers decompress no more of an entry."""
     entries_in_flight: int = 64

@@ -120,7 +120,7 @@ class WriterQueue:
             )
         if self.unacked_bytes and self.unacked_bytes + size > 2 * self._unacked_bytes_max:
             raise BufferFull(
-                f"{self.unacked_bytes} bytes are not acknowledged yet: await drain() before appending more"
+                f"{self.unacked_bytes} bytes are not acknowledged yet: await ready() before appending more"
             )
 
     @staticmethod

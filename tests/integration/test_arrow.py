@@ -96,7 +96,7 @@ def test_ranges_that_meet_give_each_record_once(space: BlockingNamespace) -> Non
         for at in range(200):
             writer.append_batch([b"%d" % one * 40 for one in range(at % 5 + 1)])
     records = records_of(stream)
-    tail = stream.tail()
+    tail = stream.last_position()
     assert tail is not None
     cuts = [one.dlsn for one in records[::37]]
     # Places between records, too: behind an entry's records, behind a segment's entries, and a segment's beginning.

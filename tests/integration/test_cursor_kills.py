@@ -72,7 +72,7 @@ async def test_marks_outlive_holders_that_are_killed(
         async with stream.writer() as writer:
             for at in range(RECORDS):
                 writer.append(b"%d" % at)
-                await writer.drain()
+                await writer.ready()
         kept = acked = -1
         seen: set[int] = set()
         had_ledger = 0

@@ -32,7 +32,7 @@ async def test_what_is_written_by_name_is_read_by_name(cluster: LocalCluster) ->
             payloads = [bytes(one.payload) async for one in reader]
         assert payloads == [b"order %d" % number for number in range(300)] + [b"last"]
         assert await stream.find(txid=7) == (await stream.get(AtSeq(4))).dlsn
-        first, last = await stream.first(), await stream.tail()
+        first, last = await stream.first(), await stream.last_position()
         assert first is not None and first.dlsn == DLSN(1, 0, 0)
         assert last is not None and last.seq == 300
         info = await stream.info()

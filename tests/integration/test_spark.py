@@ -127,7 +127,7 @@ def test_a_query_goes_on_from_its_checkpoint_through_new_segments_and_streams(
     assert told["latestOffset"]["streams"][f"{space.path}/a"]["seq"] == "90"
     assert query.seen() == [*(("a", at) for at in range(90)), *(("b", at) for at in range(5))]
     (cursor,) = space.stream("a").cursors()
-    tail = space.stream("a").tail()
+    tail = space.stream("a").last_position()
     assert tail is not None and (cursor.name, cursor.mark) == ("spark", tail.next)
 
 

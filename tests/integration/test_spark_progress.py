@@ -82,7 +82,7 @@ def test_progress_is_a_cursor_of_the_stream(
     again.commit(last)
     again.stop()
     (cursor,) = stream.cursors()
-    tail = stream.tail()
+    tail = stream.last_position()
     assert tail is not None and cursor.mark == tail.next
 
 

@@ -24,11 +24,11 @@ async def of_asyncio(client: fastbk.Client) -> None:
             assert_type(record, Record)
         async for chunk in reader.chunks(max_records=10):
             assert_type(chunk, Chunk)
-        assert_type(await reader.read(timeout=1), Chunk)
+        assert_type(await reader.read(timeout=1), Chunk | None)
     async with stream.reader(on_gap="yield") as gaps:
         async for item in gaps:
             assert_type(item, Record | Gap)
-        assert_type(await gaps.read(), Chunk | Gap)
+        assert_type(await gaps.read(), Chunk | Gap | None)
     async with stream.cursor("billing", flush_interval=0.1) as cursor:
         async for record in cursor:
             cursor.ack(record)
@@ -55,7 +55,7 @@ def without_await(client: fastbk.sync.Client) -> None:
             assert_type(item, Record | Gap)
         for some in reader.chunks():
             assert_type(some, Chunk | Gap)
-        assert_type(reader.read(), Chunk | Gap)
+        assert_type(reader.read(), Chunk | Gap | None)
     with stream.cursor("billing") as cursor:
         for record in cursor:
             cursor.ack(record).result()

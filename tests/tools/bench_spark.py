@@ -149,7 +149,7 @@ class Bench:
     def emptied(self, name: str, records: int, checksum: int | None = None) -> None:
         """Compare what a sink wrote with what it was given, and delete it."""
         space = self.client.namespace("bench")
-        tail = space.stream(name).tail()
+        tail = space.stream(name).last_position()
         expect(f"records of {name}", 0 if tail is None else tail.seq + 1, records)
         if checksum is not None:
             batches = read_stream(self.client, f"bench/{name}")

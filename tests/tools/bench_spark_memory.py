@@ -135,7 +135,7 @@ def waited(space: BlockingNamespace, query: StreamingQuery, records: int) -> int
     """Wait until all of it is in the other stream; return how much is."""
     end_s = time.monotonic() + END_S
     while True:
-        tail = space.stream("out").tail()
+        tail = space.stream("out").last_position()
         found = 0 if tail is None else tail.seq + 1
         if found >= records or time.monotonic() > end_s or not query.isActive:
             return found

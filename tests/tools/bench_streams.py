@@ -67,13 +67,13 @@ async def one_stream(writer: StreamWriter, seconds: float) -> dict[str, Figures]
     async def singly() -> int:
         for _ in range(BURST):
             writer.append(RECORD)
-        await writer.drain()
+        await writer.ready()
         await asyncio.sleep(0)
         return BURST
 
     async def by_batches() -> int:
         writer.append_batch([RECORD] * BATCH)
-        await writer.drain()
+        await writer.ready()
         await asyncio.sleep(0)
         return BATCH
 

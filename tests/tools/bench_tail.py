@@ -112,7 +112,7 @@ async def filled(client: Client, name: str, count: int, batch: int) -> Stream:
             else:
                 writer.append_batch([bytes(RECORD_BYTES)] * min(batch, count - at))
             if at % (64 * batch) == 0:
-                await writer.drain()
+                await writer.ready()
                 await asyncio.sleep(0)
         await writer.flush()
     return stream

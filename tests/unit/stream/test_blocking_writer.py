@@ -158,7 +158,7 @@ def test_an_append_waits_for_room_and_gives_up(rig: Rig) -> None:
         with pytest.raises(BufferFull):
             writer.append(b"no", timeout=0.05)
         with pytest.raises(BufferFull):
-            writer.drain(timeout=0.05)
+            writer.ready(timeout=0.05)
         with pytest.raises(QuorumTimeout):
             pending.result(0.05)
         assert not pending.done()
@@ -246,7 +246,7 @@ def test_a_forked_child_is_refused(rig: Rig) -> None:
             signal.alarm(10)
             batch = lambda: writer.append_batch([b"y"])  # noqa: E731
             for call in (
-                lambda: writer.append(b"y"), batch, pending.result, writer.drain, writer.flush
+                lambda: writer.append(b"y"), batch, pending.result, writer.ready, writer.flush
             ):  # fmt: skip
                 try:
                     call()

@@ -54,7 +54,7 @@ async def read_all(cluster: Cluster, rng: random.Random, found: list[Record | Ga
             try:
                 if rng.random() < 0.5:
                     item = await reader.read(rng.randint(1, 9))
-                    found += [item] if isinstance(item, Gap) else item
+                    found += [item] if isinstance(item, Gap) else item or ()
                     if reader.is_at_end:
                         return
                 else:

@@ -60,7 +60,7 @@ async def write(stream: Stream, count: int) -> None:
 
 async def check(stream: Stream, span: Span) -> None:
     """Compare with what is found by asking for this stream alone."""
-    info, tail, first = await stream.info(), await stream.tail(), await stream.first()
+    info, tail, first = await stream.info(), await stream.last_position(), await stream.first()
     end = info.trim if tail is None else max(info.trim, tail.next)
     assert (span.stream_id, span.end) == (info.id, end)
     assert span.end_seq == (0 if tail is None else tail.seq + 1)
@@ -84,7 +84,7 @@ async def test_what_is_found_is_what_each_alone_says_whatever_happens_between() 
                 await writers[stream].publish()
             elif act == "close" and stream in writers:
                 await writers.pop(stream).close()
-            elif act == "truncate" and (tail := await stream.tail()) is not None:
+            elif act == "truncate" and (tail := await stream.last_position()) is not None:
                 await stream.truncate(AtSeq(rng.randint(0, tail.seq)))
             elif act == "look":
                 found = await world.all()

@@ -211,7 +211,7 @@ async def test_abort_answers_everything_at_once() -> None:
     error = unsent.exception()
     assert type(error) is WriterFailed and error.outcome == "not_written"
     with pytest.raises(WriterFailed):
-        await writer.drain()
+        await writer.ready()
     world.plan.go.set()
     await turns()
 

@@ -1,0 +1,147 @@
+"""One way to append: `append` waits for room and durability, `append_nowait` and `ready` are for pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import fastbk
+from fastbk.client.ledger_writer import CALLS_PER_TURN as LEDGER_CALLS_PER_TURN
+from fastbk.errors import BufferFull, QuorumTimeout
+from fastbk.stream import append_turns
+from fastbk.stream.append_turns import CALLS_PER_TURN
+from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer_options import WriterOptions
+from tests.fixtures.fake_ledgers import Cluster
+from tests.fixtures.streams import context_of, new_stream
+from tests.unit.client.clients import toy_cluster
+from tests.unit.stream.test_fenced_appends import HeldAppends
+from tests.unit.stream.test_writer import payloads_of
+
+WAIT_S = 10.0
+SMALL = 100
+
+
+async def world(**options: object) -> tuple[Cluster, HeldAppends, StreamWriter]:
+    plan = HeldAppends()
+    cluster = Cluster(plan)
+    await new_stream(cluster)
+    writer = StreamWriter(
+        context_of(cluster.client("former")),
+        WriterOptions(unacked_bytes_max=SMALL, **options),  # type: ignore[arg-type]
+    )
+    return cluster, plan, writer
+
+
+async def test_an_append_waits_for_room_in_the_order_of_the_calls() -> None:
+    """INV-S5."""
+    cluster, plan, writer = await world()
+    async with writer:
+        plan.go.clear()
+        pending = [writer.append(b"%03d" % at + bytes(50)) for at in range(40)]
+        with pytest.raises(BufferFull, match=r"ready\(\)"):
+            writer.append_nowait(b"may not pass those that wait")
+        plan.go.set()
+        positions = await asyncio.wait_for(asyncio.gather(*pending), WAIT_S)
+        assert positions == sorted(positions)
+        assert await writer.append_nowait(b"at last") > positions[-1]
+    found = await payloads_of(cluster)
+    assert [payload[:3] for _, _, payload in found[:-1]] == [b"%03d" % at for at in range(40)]
+
+
+async def test_so_many_appends_may_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-B1."""
+    monkeypatch.setattr(append_turns, "WAITING_MAX", 3)
+    _, plan, writer = await world()
+    async with writer:
+        plan.go.clear()
+        pending = [writer.append(bytes(SMALL))]
+        pending += [writer.append(b"x") for _ in range(3)]
+        with pytest.raises(BufferFull, match="3 appends wait"):
+            writer.append(b"x")
+        plan.go.set()
+        await asyncio.wait_for(asyncio.gather(*pending), WAIT_S)
+
+
+@pytest.mark.parametrize(("ahead", "outcome"), [(0, "unknown"), (3, "not_written")])
+async def test_an_append_that_takes_too_long_says_what_became_of_it(
+    ahead: int, outcome: str
+) -> None:
+    _, plan, writer = await world()
+    async with writer:
+        plan.go.clear()
+        before = [writer.append(bytes(SMALL)) for _ in range(ahead)]
+        with pytest.raises(QuorumTimeout) as caught:
+            await writer.append(b"late", timeout=0.01)
+        assert caught.value.outcome == outcome
+        with pytest.raises(QuorumTimeout):
+            await writer.flush(timeout=0.01)
+        plan.go.set()
+        await asyncio.wait_for(asyncio.gather(*before), WAIT_S)
+        plan.go.clear()
+        slow = writer.append(b"goes on", timeout=WAIT_S)
+        await writer.ready()
+        beside = writer.append_nowait(b"one that is taken holds up no other")
+        plan.go.set()
+        assert await slow < await asyncio.wait_for(beside, WAIT_S)
+
+
+async def test_flush_waits_for_appends_that_wait_for_room() -> None:
+    _, plan, writer = await world()
+    async with writer:
+        plan.go.clear()
+        for _ in range(10):
+            writer.append(bytes(SMALL))
+        flushing = asyncio.create_task(writer.flush())
+        plan.go.set()
+        last = await asyncio.wait_for(flushing, WAIT_S)
+        assert last == writer.last_dlsn and writer.last_txid == 9 and not writer.unacked_bytes
+
+
+async def test_a_close_that_takes_too_long_ends_the_writer() -> None:
+    _, plan, writer = await world()
+    await writer.open()
+    plan.go.clear()
+    pending = writer.append(b"x")
+    with pytest.raises(QuorumTimeout) as caught:
+        await writer.close(timeout=0.01)
+    assert caught.value.outcome == "unknown"
+    plan.go.set()
+    with pytest.raises(fastbk.errors.Error):
+        await asyncio.wait_for(pending, WAIT_S)
+
+
+async def turns_during(calls: int, ready: Callable[[], object]) -> int:
+    """Return how often another task ran during so many calls of `ready`."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(calls):
+        await ready()  # type: ignore[misc]
+    task.cancel()
+    return turns
+
+
+async def test_a_loop_of_ready_lets_other_tasks_run() -> None:
+    """A loop of `drain` once stalled all others for half a second: it never yielded while there was room."""
+    _, _, writer = await world()
+    async with writer:
+        assert await turns_during(5 * CALLS_PER_TURN, writer.ready) >= 5
+    async with toy_cluster() as (client, _, _), await client.create_ledger() as ledger:
+        assert await turns_during(5 * LEDGER_CALLS_PER_TURN, ledger.ready) >= 5
+
+
+async def test_former_names_work_and_say_what_they_are_called_now() -> None:
+    cluster, _, writer = await world()
+    async with writer:
+        with pytest.deprecated_call(match="called ready now"):
+            await writer.drain()
+    assert await payloads_of(cluster) == []
