@@ -8,21 +8,20 @@ turns, each runs in the thread of its caller. Streams (`Client.namespace`) go on
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.blocking import Reactor
+from fastbk.client.blocking_ensembles import BlockingEnsembles
 from fastbk.client.blocking_reader import LedgerReader
 from fastbk.client.blocking_runner import BlockingIo, run_blocking
 from fastbk.client.blocking_writer import LedgerWriter, Pending
-from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.ensemble_log import log_replacements
 from fastbk.client.entries import LedgerInfo
@@ -35,10 +34,16 @@ from fastbk.client.rules import (
     new_metadata,
     pacing_of,
     placement_of,
+    shape_of,
     with_group,
     writer_options,
 )
-from fastbk.errors import ClientClosed, MetadataConflict, MetadataUnavailable, NoSuchLedger
+from fastbk.errors import (
+    ClientClosed,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
 from fastbk.meta.replica_marks import delete_ledger
@@ -48,9 +53,10 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.option_checks import check_type
-from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.placement.values import PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.owed_copies import owed_by
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.writer_machine import WriterMachine
@@ -92,7 +98,7 @@ class Client:
         self._lock = threading.RLock()
         self.reactor = Reactor(self.config, self.list_bookies)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
-        self._rng = random.Random()
+        self._ensembles = BlockingEnsembles(self.reactor, self.store)
         self._warnings = QuorumWarnings()
         self._watch: Watch | None = None
         self._streams: BlockingLoop | None = None
@@ -119,19 +125,6 @@ class Client:
         """Called by a thread of the store's: who runs the reactor next looks."""
         self.reactor.bookies_version += 1
 
-    def _views(self) -> Sequence[BookieView]:
-        return self.reactor.known.views(time.monotonic())
-
-    def _reached(self, choosing: Choosing[T], timeout_s: float) -> T:
-        """Connect to what is chosen until all of it answers."""
-        try:
-            bookie_ids = next(choosing)
-            while True:
-                bookie_ids = choosing.send(self.reactor.reach(bookie_ids, timeout_s))
-        except StopIteration as end:
-            chosen: T = end.value
-            return chosen
-
     def _io(
         self,
         requests: LedgerRequests,
@@ -141,14 +134,7 @@ class Client:
         config = placement or placement_of(metadata, self.config.placement)
 
         def choose(action: Choose) -> Replaced:
-            try:
-                self.reactor.bookies()
-            except MetadataUnavailable:
-                if self.reactor.known.age_s(time.monotonic()) == float("inf"):
-                    raise
-            quorums = metadata.write_quorum, metadata.ack_quorum
-            choosing = replacements(self._views, action, *quorums, config, self._rng)
-            return self._reached(choosing, self.config.probe_timeout)
+            return self._ensembles.replace(action, metadata, config)
 
         return BlockingIo(requests.ledger_id, requests, self.reactor, self.store, choose)
 
@@ -167,35 +153,51 @@ class Client:
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         placement: PlacementConfig | None = None,
+        allow_missing_bookies: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and return its writer; see the asyncio client for the arguments."""
         check_type("ledger_id", ledger_id, int | None)
         digest_type = DigestType.of(digest)
         wish = placement or self.config.placement
         metadata = with_group(metadata, wish)
-        arguments = (ensemble, write_quorum, ack_quorum, digest_type, password, metadata)
-        checked = new_metadata((), *arguments, 0, 0)
+        arguments = (write_quorum, ack_quorum, digest_type, password, metadata)
+        checked = new_metadata((), ensemble, *arguments, 0, 0)
         self._warnings.check(checked)
-        with self.turn() as reactor:
+        with self.turn():
             store = self.store()
             if self._watch is None:
                 self._watch = store.watch_bookies(self._bookies_changed)
-            reactor.bookies()
-            choosing = new_ensemble(
-                self._views, ensemble, write_quorum, checked.ack_quorum, wish, self._rng
-            )
-            chosen = self._reached(choosing, self.config.connect_timeout)
-            value = new_metadata(chosen, *arguments, int(time.time() * 1000), secrets.randbits(62))
+            chosen = self._ensembles.new(checked, wish, allow_missing_bookies=allow_missing_bookies)
+            now_ms, size = int(time.time() * 1000), len(chosen.bookies)
+            value = new_metadata(chosen.bookies, size, *arguments, now_ms, secrets.randbits(62))
             found_id = store.next_ledger_id() if ledger_id is None else ledger_id
             known = self._create(store, found_id, value)
+            if chosen.away:
+                store.marks.update(found_id, add=owed_by(chosen.away))
             flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
             requests = LedgerRequests(found_id, digest_type, password, flags)
-            machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync))
+            options = writer_options(self.config, deferred_sync, chosen.away)
+            machine = WriterMachine(found_id, known, options)
             io = self._io(requests, value, wish)
             machine.adds.describe_trouble = self.reactor.known.describe_trouble
             writer = LedgerWriter(self, machine, io, explicit_ids=explicit_ids)
             self._writers.add(writer)
             return writer
+
+    def check_bookies(
+        self,
+        ensemble: int,
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        placement: PlacementConfig | None = None,
+        allow_missing_bookies: bool = False,
+    ) -> None:
+        """Raise NotEnoughBookies unless enough bookies answer now for a ledger of that shape; see `create_ledger`."""
+        shape = shape_of(ensemble, write_quorum, ack_quorum)
+        wish = placement or self.config.placement
+        with self.turn():
+            self._ensembles.new(shape, wish, allow_missing_bookies=allow_missing_bookies)
 
     @staticmethod
     def _create(

@@ -333,6 +333,11 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ack-quorum", "-a", type=int, metavar="N", help="copies to wait for (a majority)"
     )
+    parser.add_argument(
+        "--allow-missing-bookies",
+        action="store_true",
+        help="begin while bookies are away, as long as the ack quorum answers; their copies are owed",
+    )
     _add_secret(parser)
 
 
@@ -353,6 +358,7 @@ async def _new(client: Client, options: argparse.Namespace) -> LedgerWriter:
             ack_quorum=options.ack_quorum,
             digest=options.digest or "crc32c",
             password=password_of(options),
+            allow_missing_bookies=options.allow_missing_bookies,
         )
     for one in told:
         note(str(one.message))

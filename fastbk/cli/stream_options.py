@@ -89,7 +89,7 @@ def policy_facts(policy: StreamPolicy | PolicyPatch) -> dict[str, object]:
 def policy_lines(effective: dict[str, object], own: dict[str, object]) -> list[str]:
     """Return a line a field: its value, where it is from, and what that means for people."""
     return [
-        f"  {name:<18} {value!s:<12} {'set here' if name in own else 'inherited':<9}  {_said(name, value)}".rstrip()
+        f"  {name:<22} {value!s:<12} {'set here' if name in own else 'inherited':<9}  {_said(name, value)}".rstrip()
         for name, value in effective.items()
     ]
 

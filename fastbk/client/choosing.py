@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 from fastbk.errors import NotEnoughBookies
 from fastbk.model.ids import BookieId
 from fastbk.placement.api import choose_ensemble, choose_replacements
+from fastbk.placement.partial import ChosenEnsemble, choose_partial_ensemble
 from fastbk.placement.values import BookieView, Chance, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 
@@ -30,9 +31,13 @@ def new_ensemble(
     ack_quorum: int,
     config: PlacementConfig,
     rng: Chance,
-) -> Choosing[tuple[BookieId, ...]]:
-    """Choose for a new ledger. Raises NotEnoughBookies with what is wrong with each that is not taken."""
-    missed: dict[BookieId, str] = {}
+    missed: dict[BookieId, str] | None = None,
+) -> Choosing[ChosenEnsemble]:
+    """Choose for a new ledger. Raises NotEnoughBookies with what is wrong with each that is not taken.
+
+    `missed` gets those that could not be reached, and why.
+    """
+    missed = {} if missed is None else missed
     while True:
         try:
             chosen = choose_ensemble(
@@ -42,6 +47,38 @@ def new_ensemble(
             error.replicas.update(missed)
             raise
         found = yield chosen
+        if not found:
+            return ChosenEnsemble(chosen)
+        missed.update(found)
+
+
+def partial_ensemble(
+    views: Views,
+    away: Callable[[], Sequence[BookieView]],
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    config: PlacementConfig,
+    rng: Chance,
+    missed: dict[BookieId, str],
+) -> Choosing[ChosenEnsemble]:
+    """Choose for a new ledger that may begin although too few bookies are up. Raises NotEnoughBookies.
+
+    `away`: bookies that are not registered and were once. `missed`: those that were registered and not reached when
+    all was tried; they come before the former, since they were up a moment ago.
+    """
+    while True:
+        known = views()
+        up = [view for view in known if view.bookie_id not in missed]
+        silent = [view for view in known if view.bookie_id in missed]
+        try:
+            chosen = choose_partial_ensemble(
+                up, [*silent, *away()], ensemble, write_quorum, ack_quorum, config, rng
+            )
+        except NotEnoughBookies as error:
+            error.replicas.update(missed)
+            raise
+        found = yield chosen.up
         if not found:
             return chosen
         missed.update(found)

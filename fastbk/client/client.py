@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import random
 import secrets
 import time
 import weakref
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.choosing import Choosing, new_ensemble, replacements
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensemble_log import log_replacements
+from fastbk.client.ensembles import Ensembles
 from fastbk.client.entries import LedgerInfo
 from fastbk.client.ledger_reader import LedgerReader
 from fastbk.client.ledger_writer import LedgerWriter
@@ -34,11 +32,18 @@ from fastbk.client.rules import (
     new_metadata,
     pacing_of,
     placement_of,
+    shape_of,
     with_group,
     writer_options,
 )
 from fastbk.client.runner import LedgerIo, run
-from fastbk.errors import ClientClosed, Error, MetadataConflict, MetadataUnavailable, NoSuchLedger
+from fastbk.errors import (
+    ClientClosed,
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration, VersionedLedger
 from fastbk.meta.replica_marks import delete_ledger
@@ -49,9 +54,10 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import check_type
-from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.placement.values import PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.owed_copies import owed_by
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.writer_machine import WriterMachine
@@ -77,7 +83,7 @@ class Client:
         self.marks = MarkCalls(self._store)
         self.pool = BookiePool(self.config, self._store.list_bookies, self._report)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
-        self._rng = random.Random()
+        self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
         self._refreshing = Repeating(self._tell_writers)
@@ -85,14 +91,6 @@ class Client:
         _open_clients.add(self)
 
     # --- bookies -----------------------------------------------------------------------------------------------
-
-    async def _fresh_bookies(self) -> None:
-        """Read the list of bookies; without metadata the last known one has to do."""
-        try:
-            await self.pool.bookies()
-        except MetadataUnavailable:
-            if self.pool.known.age_s(asyncio.get_running_loop().time()) == float("inf"):
-                raise
 
     def _bookies_changed(self) -> None:
         """The watch tells of bookies that came or went; changes while one is looked at are looked at once more."""
@@ -106,19 +104,6 @@ class Client:
             writer.bookies_changed()
         self.repairs.bookies_changed()
 
-    def _views(self) -> Sequence[BookieView]:
-        return self.pool.known.views(asyncio.get_running_loop().time())
-
-    async def _reached(self, choosing: Choosing[T], timeout_s: float) -> T:
-        """Connect to what is chosen until all of it answers."""
-        try:
-            bookie_ids = next(choosing)
-            while True:
-                bookie_ids = choosing.send(await self.pool.reach(bookie_ids, timeout_s))
-        except StopIteration as end:
-            chosen: T = end.value
-            return chosen
-
     def _io(
         self,
         requests: LedgerRequests,
@@ -128,10 +113,7 @@ class Client:
         config = placement or placement_of(metadata, self.config.placement)
 
         async def choose(action: Choose) -> Replaced:
-            await self._fresh_bookies()
-            quorums = metadata.write_quorum, metadata.ack_quorum
-            choosing = replacements(self._views, action, *quorums, config, self._rng)
-            return await self._reached(choosing, self.config.probe_timeout)
+            return await self._ensembles.replace(action, metadata, config)
 
         return LedgerIo(
             requests.ledger_id,
@@ -159,6 +141,7 @@ class Client:
         explicit_ids: bool = False,
         deferred_sync: bool = False,
         placement: PlacementConfig | None = None,
+        allow_missing_bookies: bool = False,
     ) -> LedgerWriter:
         """Create a ledger and return its writer. `ack_quorum` None: the majority of `write_quorum`.
 
@@ -166,6 +149,9 @@ class Client:
         `digest`: crc32c, crc32, hmac or none. `explicit_ids`: the caller names the id of each entry. `deferred_sync`:
         what is appended counts only once `force` has returned. `placement`: in place of the client's; its group is
         kept in the ledger's custom metadata, so that whoever replaces a bookie later keeps to it.
+
+        `allow_missing_bookies`: begin with fewer bookies, as long as `ack_quorum` of them answer. The ensemble shrinks
+        at most to `write_quorum`. Below that it names bookies that are away: their copies are owed, and marked.
 
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.
@@ -180,21 +166,12 @@ class Client:
         )
         self._warnings.check(checked)
         await self._watch_bookies()
-        await self.pool.bookies()
-        chosen = await self._reached(
-            new_ensemble(
-                self._views,
-                ensemble,
-                write_quorum,
-                checked.ack_quorum,
-                wish,
-                self._rng,
-            ),
-            self.config.connect_timeout,
+        chosen = await self._ensembles.new(
+            checked, wish, allow_missing_bookies=allow_missing_bookies
         )
         value = new_metadata(
-            chosen,
-            ensemble,
+            chosen.bookies,
+            len(chosen.bookies),
             write_quorum,
             ack_quorum,
             digest_type,
@@ -206,14 +183,31 @@ class Client:
         if ledger_id is None:
             ledger_id = await self.records.draw_ledger_id()
         known = await self._create(ledger_id, value)
+        if chosen.away:
+            await self.marks.update(ledger_id, add=owed_by(chosen.away))
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
         requests = LedgerRequests(ledger_id, digest_type, password, flags)
-        machine = WriterMachine(ledger_id, known, writer_options(self.config, deferred_sync))
+        options = writer_options(self.config, deferred_sync, chosen.away)
+        machine = WriterMachine(ledger_id, known, options)
         io = self._io(requests, value, wish)
         machine.adds.describe_trouble = self.pool.known.describe_trouble
         writer = LedgerWriter(machine, io, self.config, explicit_ids=explicit_ids)
         self._writers.add(writer)
         return writer
+
+    async def check_bookies(
+        self,
+        ensemble: int,
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        placement: PlacementConfig | None = None,
+        allow_missing_bookies: bool = False,
+    ) -> None:
+        """Raise NotEnoughBookies unless enough bookies answer now for a ledger of that shape; see `create_ledger`."""
+        shape = shape_of(ensemble, write_quorum, ack_quorum)
+        wish = placement or self.config.placement
+        await self._ensembles.new(shape, wish, allow_missing_bookies=allow_missing_bookies)
 
     async def _watch_bookies(self) -> None:
         if not self._is_watching:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from fastbk.client.bookie_views import reads_only_reason, view_of
 from fastbk.client.config import ClientConfig
 from fastbk.client.topology import BookieLocations
-from fastbk.meta.api import BookieRegistration, Endpoint
+from fastbk.meta.api import BookieIdentity, BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
-from fastbk.placement.values import BookieView
+from fastbk.placement.values import DEFAULT_LOCATION, BookieView
 from fastbk.wire.statuses import Status, status_name
 
 SUSPECT_S = 5.0
@@ -156,3 +157,25 @@ class KnownBookies:
             for one in listed
             if one.service.client_endpoint() is not None
         ]
+
+    def away_views(self, identities: Sequence[BookieIdentity]) -> list[BookieView]:
+        """Return what placement has to know of bookies that are not registered and were once.
+
+        Those that this client saw registered come first: they are the likeliest to return.
+        """
+        seen = sorted(self._listed.keys() - self._registered)
+        others = {one.bookie_id for one in identities} - self._listed.keys()
+        views = [view_of(self._listed[one], location_of=self.locations.location_of) for one in seen]
+        for bookie_id in sorted(others):
+            location = self.locations.location_of(bookie_id, "")
+            views.append(BookieView(bookie_id, location=location or DEFAULT_LOCATION))
+        return [replace(one, writable=True) for one in views]
+
+    def expect(self, identities: Sequence[BookieIdentity]) -> None:
+        """Have writers count on the data that these bookies have now.
+
+        One that comes back without its data is then replaced before an add is sent to it: the ledger is in limbo
+        there, and a normal add would be refused as if the ledger was fenced (INV-X4).
+        """
+        for one in identities:
+            self._incarnations.setdefault(one.bookie_id, one.incarnation)

@@ -56,6 +56,12 @@ def new_metadata(
     )
 
 
+def shape_of(ensemble: int, write_quorum: int, ack_quorum: int) -> LedgerMetadata:
+    """Return metadata that says no more than the quorums. Raises ConfigError."""
+    digest = DigestType.CRC32C
+    return new_metadata((), ensemble, write_quorum, ack_quorum, digest, b"", None, 0, 0)
+
+
 class QuorumWarnings:
     """Warns of ack quorums that are no majority, once for each shape."""
 
@@ -77,8 +83,10 @@ class QuorumWarnings:
         )
 
 
-def writer_options(config: ClientConfig, is_deferred: bool) -> WriterOptions:
-    """Return how ledgers are written by a client with that configuration."""
+def writer_options(
+    config: ClientConfig, is_deferred: bool, away: frozenset[BookieId] = frozenset()
+) -> WriterOptions:
+    """Return how ledgers are written by a client with that configuration. `away`: members that are not up."""
     return WriterOptions(
         held_bytes_max=config.held_bytes_max,
         append_timeout_s=config.append_timeout,
@@ -89,6 +97,7 @@ def writer_options(config: ClientConfig, is_deferred: bool) -> WriterOptions:
             bookie_timeout_s=config.bookie_timeout,
         ),
         is_deferred=is_deferred,
+        away=away,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fastbk.errors import ConfigError
+from fastbk.model.ids import BookieId
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,5 @@ class WriterOptions:
     is_deferred: bool = False
     """Acknowledged entries are only readable, and kept by a close, once a force has covered them. Such a ledger keeps
     its bookies: one that would have to be replaced ends the writer."""
+    away: frozenset[BookieId] = frozenset()
+    """Members that were away when the ledger was created, which is marked (`owed_copies.owed_by`)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fastbk.errors import Error, LedgerClosed, LedgerFenced, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -46,8 +48,12 @@ class CopyKeeper:
         owed: what members lack.
     """
 
-    def __init__(self, ledger_id: LedgerId, adds: AddMachine) -> None:
+    def __init__(
+        self, ledger_id: LedgerId, adds: AddMachine, away: Collection[BookieId] = ()
+    ) -> None:
+        """`away`: members that were away when the ledger was created."""
         self.owed = OwedCopies(adds)
+        self.owed.begin_without(away)
         self._ledger_id = ledger_id
         self._adds = adds
         self._step: NameReplacements | ChangeMark | None = None

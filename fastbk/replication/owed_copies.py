@@ -8,6 +8,9 @@ stores of them counts for no ack quorum (INV-E1). The writer does three things:
 3. Once the replacement has acknowledged its whole share of them, a compare-and-set splits the former fragment and names
    the replacement for exactly these entries. Then the mark goes.
 
+A ledger may also name bookies that are away when it is created. All of their share is marked then. The mark goes, but
+for what they have not acknowledged, when the writer has closed the ledger.
+
 A writer that dies anywhere in between leaves the mark, and copies that nobody counts on. A ledger that is no longer
 open is not split: its mark stays for a repair. Entries that the writer no longer holds are only marked.
 """
@@ -15,7 +18,7 @@ open is not split: its mark stays for a repair. Entries that the writer no longe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fastbk.model.ids import BookieId, EntryId
@@ -68,6 +71,14 @@ def split(
     return replace(metadata, fragments=tuple(fragments)), tuple(freed)
 
 
+def owed_by(bookie_ids: Collection[BookieId]) -> list[MissingReplica]:
+    """Return what is marked when a ledger is created whose ensemble names these bookies, which are away (INV-E4).
+
+    All of their share: a client that recovers the ledger after a crash of its writer cannot find out what they got.
+    """
+    return [MissingReplica(one, 0, None, _AWAY) for one in sorted(bookie_ids)]
+
+
 class OwedCopies:
     """What the members of one writer's ensemble, present and former, lack of acknowledged entries.
 
@@ -81,9 +92,15 @@ class OwedCopies:
         self.marked: tuple[MissingReplica, ...] = ()
         self._adds = adds
         self._missing: tuple[MissingReplica, ...] = ()  # of bookies that were replaced
+        self._away: frozenset[BookieId] = frozenset()
         self._open: dict[int, OwedShare] = {}
         # From where on metadata names each member, as far as this writer has changed that.
         self._named_from = [adds.head] * len(adds.ensemble)
+
+    def begin_without(self, bookie_ids: Collection[BookieId]) -> None:
+        """Members were away when the ledger was created, and what `owed_by` says of them is marked."""
+        self._away = frozenset(bookie_ids)
+        self.marked = merged((*self.marked, *owed_by(bookie_ids)))
 
     @property
     def is_copying(self) -> bool:
@@ -141,7 +158,7 @@ class OwedCopies:
     def to_mark(self) -> tuple[MissingReplica, ...]:
         """Return what is to be marked while the ledger is written. What members lack has no end yet."""
         adds = self._adds
-        found = list(self._missing)
+        found = [*self._missing, *owed_by(self._away.intersection(adds.ensemble))]
         for index, bookie_id in enumerate(adds.ensemble):
             given_up = [
                 first for first, end in adds.given_up[index] if end > self._named_from[index]
@@ -171,6 +188,7 @@ class OwedCopies:
         return without(self.marked, wanted)
 
 
+_AWAY = "the bookie was away when the ledger was created"
 _NOT_HELD = "it was away for longer than its writer could hold entries for it"
 
 

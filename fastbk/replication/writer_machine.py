@@ -110,7 +110,7 @@ class WriterMachine(Procedure[None]):
         self._tried: tuple[frozenset[int], bool] = (frozenset(), False)
         self._left_out: Mapping[BookieId, str] | None = None
         self._avoided = Avoided()
-        self._keeper = CopyKeeper(ledger_id, self.adds)
+        self._keeper = CopyKeeper(ledger_id, self.adds, options.away)
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from fastbk.errors import Error, NotEnoughBookies
-from fastbk.placement.values import PlacementConfig
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.stream.compression import CODECS
@@ -147,7 +146,6 @@ class Attempt:
 
     def _when_bookies_are_there(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
         assert self._draft is not None
-        group = policy.bookie_group
         end_s, pause_s = time.monotonic() + BOOKIES_S, AGAIN_S
         while True:
             try:
@@ -157,7 +155,8 @@ class Attempt:
                     PASSWORD,
                     {"fastbk.stream": self._draft.stream_id.encode()},
                     ledger_id,
-                    placement=PlacementConfig(group=group) if group else None,
+                    placement=policy.placement(),
+                    allow_missing_bookies=policy.allow_missing_bookies,
                 )
             except NotEnoughBookies:
                 if time.monotonic() + pause_s > end_s:

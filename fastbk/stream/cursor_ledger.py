@@ -7,7 +7,6 @@ from contextlib import suppress
 from fastbk.client.client import Client
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import Error
-from fastbk.placement.values import PlacementConfig
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor_state import CursorState, get_state, put_state
 
@@ -52,7 +51,8 @@ async def create(context: StreamContext, cursor: str, ledger_id: int) -> CursorL
         PASSWORD,
         {"fastbk.stream": context.stream_id.encode(), "fastbk.cursor": cursor.encode()},
         ledger_id,
-        placement=PlacementConfig(group=policy.bookie_group) if policy.bookie_group else None,
+        placement=policy.placement(),
+        allow_missing_bookies=policy.allow_missing_bookies,
     )
     return CursorLedger(writer)
 

@@ -10,6 +10,7 @@ from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
 from fastbk.stream.chain import Chain, Segment
 from fastbk.stream.chain_changes import Contents, close_segment, open_for_append
 from fastbk.stream.chain_store import ChainStore, Known
+from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.segment_contents import contents_of
 
 PASSWORD = b""
@@ -23,6 +24,17 @@ class SegmentMoved(MetadataConflict):
 def new_owner() -> str:
     """Return a name for one opening: of this host, for people, and drawn, so that no other has it."""
     return f"{socket.gethostname()}-{secrets.token_hex(8)}"
+
+
+async def check_bookies(client: Client, policy: StreamPolicy) -> None:
+    """Raise NotEnoughBookies unless a segment could be made: who cannot write must not end one who can."""
+    await client.check_bookies(
+        policy.ensemble,
+        policy.write_quorum,
+        policy.ack_quorum,
+        placement=policy.placement(),
+        allow_missing_bookies=policy.allow_missing_bookies,
+    )
 
 
 async def close_open_segments(

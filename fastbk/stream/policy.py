@@ -14,6 +14,7 @@ import msgspec
 from fastbk.errors import ConfigError, PolicyInvalid
 from fastbk.model.entry import DigestType
 from fastbk.model.quorum import check_quorums
+from fastbk.placement.values import PlacementConfig
 
 Compression = Literal["none", "lz4", "zstd"]
 Digest = Literal["crc32c", "crc32", "hmac", "dummy"]
@@ -31,6 +32,9 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Copies of each entry."""
     ack_quorum: int = 2
     """Copies that are durable before an append is acknowledged."""
+    allow_missing_bookies: bool = True
+    """Whether a segment may begin while bookies are missing, as long as the ack quorum answers: with fewer bookies, at
+    least `write_quorum`, then with some that are away and owe their copies (docs/quorums.md)."""
     bookie_group: str = ""
     """Only bookies with this label hold the segments; empty: any (docs of placement: fastbk/placement)."""
     digest: Digest = "crc32c"
@@ -53,6 +57,10 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     bytes_max: int = 0
     """Of data in the ended segments of these streams, one copy; 0: no limit. For a stream it means nothing."""
 
+    def placement(self) -> PlacementConfig | None:
+        """Return what is wanted of a segment's bookies; None: what the client says."""
+        return PlacementConfig(group=self.bookie_group) if self.bookie_group else None
+
     def digest_type(self) -> DigestType:
         """Return the digest as ledgers take it."""
         return DigestType.of(self.digest)
@@ -66,6 +74,7 @@ class PolicyPatch(
     ensemble: int | None = None
     write_quorum: int | None = None
     ack_quorum: int | None = None
+    allow_missing_bookies: bool | None = None
     bookie_group: str | None = None
     digest: Digest | None = None
     compression: Compression | None = None

@@ -26,7 +26,6 @@ from fastbk.errors import (
     StreamNotFound,
     StreamSealed,
 )
-from fastbk.placement.values import PlacementConfig
 from fastbk.stream.bugs import as_error
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_changes import add_segment, check_epoch, close_segment, reserve
@@ -280,9 +279,8 @@ class SegmentKeeper:
                     "fastbk.segment": number.encode(),
                 },
                 ledger_id,
-                placement=PlacementConfig(group=policy.bookie_group)
-                if policy.bookie_group
-                else None,
+                placement=policy.placement(),
+                allow_missing_bookies=policy.allow_missing_bookies,
             )
         except MetadataConflict as error:
             # A try before this one made it after all, and its answer was lost.

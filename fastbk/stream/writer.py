@@ -29,7 +29,7 @@ from fastbk.stream.chain_store import Known
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.doomed import delete_doomed
 from fastbk.stream.headers import put_headers
-from fastbk.stream.opening import new_owner, open_stream
+from fastbk.stream.opening import check_bookies, new_owner, open_stream
 from fastbk.stream.pacing import segment_works
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer_ending import end_segments, ended_too_late
@@ -96,7 +96,7 @@ class StreamWriter:
         """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises.
 
         QuotaExceeded: a namespace that it is in has as many bytes as it may; nobody was fenced. See the option
-        `over_quota`.
+        `over_quota`. NotEnoughBookies: no segment could be made now; nobody was fenced.
         """
         if self._engine is not None or self._is_closed:
             raise ClientClosed(
@@ -107,6 +107,7 @@ class StreamWriter:
             policy = await self._context.policy()
             if not self._options.over_quota:
                 self._context.check_room()  # before anybody is fenced for nothing
+            await check_bookies(self._context.client, policy)
             known = await self._take_over()
             # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
             await delete_doomed(self._context, known)

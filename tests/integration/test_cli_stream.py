@@ -87,7 +87,7 @@ def test_namespaces_are_made_set_renamed_listed_and_deleted(cli: Cli) -> None:
     cli("namespace", "set", "a/b", "--inherit", "roll_bytes")
     assert cli.json("namespace", "info", "a/b")["policy"] == {"roll_age_s": 7200.0}
     text = cli("namespace", "info", "a/b")
-    assert "roll_age_s         7200.0       set here" in text and "inherited" in text
+    assert "roll_age_s             7200.0       set here" in text and "inherited" in text
     assert cli("namespace", "list") == "a\n"
     assert cli("namespace", "list", "-r") == "a\na/b\n"
     assert cli("namespace", "rename", "a/b", "c") == "a/c\n"

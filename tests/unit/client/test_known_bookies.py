@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from fastbk.client.choosing import new_ensemble, replacements
+from fastbk.client.choosing import new_ensemble, partial_ensemble, replacements
 from fastbk.client.config import ClientConfig
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
 from fastbk.errors import NotEnoughBookies
-from fastbk.meta.api import BookieRegistration, BookieService, Endpoint
+from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint
+from fastbk.placement.partial import ChosenEnsemble
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose
 
@@ -113,7 +114,7 @@ def test_those_that_do_not_answer_are_left_out_of_the_next_choice() -> None:
     assert first[0] not in second
     with pytest.raises(StopIteration) as chosen:
         choosing.send({})
-    assert chosen.value.value == second
+    assert chosen.value.value == ChosenEnsemble(second)
 
 
 def test_too_few_that_answer_is_an_error_with_what_was_wrong_with_each() -> None:
@@ -123,6 +124,41 @@ def test_too_few_that_answer_is_an_error_with_what_was_wrong_with_each() -> None
         choosing.send({"b1": "it is on fire"})
     assert caught.value.replicas["b1"] == "it is on fire"
     assert set(caught.value.replicas) == {"b0", "b1", "b2"}
+
+
+def test_those_that_do_not_answer_are_named_as_away_before_those_that_are_not_registered() -> None:
+    missed = {"b1": "it is on fire"}
+    away = [BookieView("x"), BookieView("y")]
+    choosing = partial_ensemble(
+        lambda: views(3), lambda: away, 5, 5, 2, PlacementConfig(), random.Random(1), missed
+    )
+    assert set(next(choosing)) == {"b0", "b2"}
+    with pytest.raises(StopIteration) as chosen:
+        choosing.send({})
+    found = chosen.value.value
+    assert (len(found.bookies), found.away) == (5, {"b1", "x", "y"})
+    choosing = partial_ensemble(
+        lambda: views(3), list, 3, 3, 2, PlacementConfig(), random.Random(1), missed
+    )
+    next(choosing)
+    with pytest.raises(NotEnoughBookies) as caught:
+        choosing.send({"b0": "it drowned"})
+    assert (caught.value.replicas["b0"], caught.value.replicas["b1"]) == (
+        "it drowned",
+        "it is on fire",
+    )
+
+
+def test_an_away_bookie_that_comes_back_without_its_data_is_not_used() -> None:
+    """It holds the ledger in limbo, so a normal add would be refused as if the ledger was fenced."""
+    known = KnownBookies(ClientConfig())
+    identities = [BookieIdentity("a", 7, ()), BookieIdentity("b", 8, ())]
+    known.update([registered("b", incarnation=8)], 1.0)
+    known.update([], 2.0)
+    assert [view.bookie_id for view in known.away_views(identities)] == ["b", "a"]
+    known.expect(identities)
+    assert known.check_incarnation("a", 7, [1]) is None
+    assert "without its data" in str(known.check_incarnation("b", 9, [1]))
 
 
 def test_replacements_cover_what_can_be_had_and_say_why_not_more() -> None:

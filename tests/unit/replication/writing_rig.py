@@ -19,6 +19,7 @@ from fastbk.replication.actions import (
     Withdraw,
 )
 from fastbk.replication.change_policy import ChangePolicy, WriterOptions
+from fastbk.replication.owed_copies import owed_by
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.writer_machine import WriterMachine
 
@@ -74,6 +75,7 @@ class Rig:
         wire: by bookie, the entries that were sent and not answered.
         stored: by bookie, the entries that it has.
         orphaned: what was on the wire to bookies that were replaced.
+        away: members that are never reached until the test connects them.
     """
 
     def __init__(
@@ -86,23 +88,27 @@ class Rig:
         policy: ChangePolicy | None = None,
         is_deferred: bool = False,
         held_bytes_max: int = 1 << 30,
+        away: tuple[str, ...] = (),
     ) -> None:
         self.store = Store(metadata_of(ensemble, write_quorum, ack_quorum))
         self.spares = ["s0", "s1", "s2"] if spares is None else spares
         self.now_s = 0.0
         options = WriterOptions(
+            away=frozenset(away),
             held_bytes_max=held_bytes_max,
             change=policy or ChangePolicy(replace_after_s=1.0),
             is_deferred=is_deferred,
         )
         self.writer = WriterMachine(7, self.store.now, options)
+        self.store.marked = merged(owed_by(away))
         self.wire: dict[str, list[int]] = {}
         self.stored: dict[str, set[int]] = {}
         self.orphaned: dict[str, list[int]] = {}
         self.todo: list[Action] = []
         self.writer.start(self.now_s)
         for bookie_id in self.writer.ensemble:
-            self.connect(bookie_id)
+            if bookie_id not in away:
+                self.connect(bookie_id)
 
     # --- bookies -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""How the asyncio client gets its ensembles: placement's choice, of bookies that it has connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+from fastbk.client.bookie_pool import BookiePool
+from fastbk.client.choosing import Choosing, new_ensemble, partial_ensemble, replacements
+from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.errors import MetadataUnavailable, NotEnoughBookies
+from fastbk.model.ids import BookieId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.placement.partial import ChosenEnsemble
+from fastbk.placement.values import BookieView, PlacementConfig
+from fastbk.replication.actions import Choose, Replaced
+
+T = TypeVar("T")
+
+
+class Ensembles:
+    """One client's."""
+
+    def __init__(self, pool: BookiePool, store: MetadataCalls) -> None:
+        self._pool = pool
+        self._config = pool.config
+        self._store = store
+        self._rng = random.Random()
+
+    async def new(
+        self, shape: LedgerMetadata, wish: PlacementConfig, *, allow_missing_bookies: bool
+    ) -> ChosenEnsemble:
+        """Choose bookies that answer for a new ledger; see `Client.create_ledger`. Raises NotEnoughBookies."""
+        await self._pool.bookies()
+        quorums = (shape.ensemble_size, shape.write_quorum, shape.ack_quorum)
+        missed: dict[BookieId, str] = {}
+        choosing = new_ensemble(self._views, *quorums, wish, self._rng, missed)
+        if not allow_missing_bookies:
+            return await self._reached(choosing, self._config.connect_timeout)
+        try:
+            return await self._reached(choosing, self._config.probe_timeout)
+        except NotEnoughBookies:
+            identities = await self._store.call(lambda store: store.list_identities())
+        known = self._pool.known
+        partial = partial_ensemble(
+            self._views, lambda: known.away_views(identities), *quorums, wish, self._rng, missed
+        )
+        chosen = await self._reached(partial, self._config.probe_timeout)
+        known.expect([one for one in identities if one.bookie_id in chosen.away])
+        return chosen
+
+    async def replace(
+        self, action: Choose, metadata: LedgerMetadata, config: PlacementConfig
+    ) -> Replaced:
+        """Choose bookies that answer in place of bad members of a ledger's ensemble."""
+        try:
+            await self._pool.bookies()
+        except MetadataUnavailable:
+            # The last known list has to do.
+            if self._pool.known.age_s(asyncio.get_running_loop().time()) == float("inf"):
+                raise
+        quorums = (metadata.write_quorum, metadata.ack_quorum)
+        choosing = replacements(self._views, action, *quorums, config, self._rng)
+        return await self._reached(choosing, self._config.probe_timeout)
+
+    def _views(self) -> Sequence[BookieView]:
+        return self._pool.known.views(asyncio.get_running_loop().time())
+
+    async def _reached(self, choosing: Choosing[T], timeout_s: float) -> T:
+        """Connect to what is chosen until all of it answers."""
+        try:
+            bookie_ids = next(choosing)
+            while True:
+                bookie_ids = choosing.send(await self._pool.reach(bookie_ids, timeout_s))
+        except StopIteration as end:
+            chosen: T = end.value
+            return chosen
