@@ -65,6 +65,7 @@ class AddPipe:
         self._retries: dict[BookieId, asyncio.TimerHandle] = {}
         self._tries: dict[BookieId, int] = {}
         self._wake: asyncio.TimerHandle | None = None
+        self._wake_s = 0.0  # uvloop's handle of a moment that has come does not say when it was
         self._released: EntryId = self.adds.head
         self._has_failed = False
         self._laggards: asyncio.Future[None] | None = None
@@ -221,10 +222,10 @@ class AddPipe:
             self._fail()
             return
         wake_s = machine.wake_s
-        if wake_s is not None and (self._wake is None or wake_s < self._wake.when()):
+        if wake_s is not None and (self._wake is None or wake_s < self._wake_s):
             if self._wake is not None:
                 self._wake.cancel()
-            self._wake = self._loop.call_at(wake_s, self._tick)
+            self._wake, self._wake_s = self._loop.call_at(wake_s, self._tick), wake_s
 
     def _tick(self) -> None:
         self._wake = None
