@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
+from fastbk.meta.hold import check_not_held
 from fastbk.server.identity import LEDGERS_NAMED, ledgers_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = F
         even_if_named: also when ledgers still count on it. The next bookie of that id has to be started with
             `--accept-data-loss` then, since it holds none of what they say it holds.
 
-    Raises StorageError (unknown, running, or named by ledgers), MetadataUnavailable, MetadataConflict.
+    Raises StorageError (unknown, running, or named by ledgers), MetadataOnHold, MetadataUnavailable, MetadataConflict.
     """
     read = store.read_identity(bookie_id)
     if read is None:
@@ -65,6 +66,7 @@ def forget(store: MetadataStore, bookie_id: BookieId, *, even_if_named: bool = F
             " itself)"
         )
     if not even_if_named:
+        check_not_held(store)
         ledger_ids = ledgers_of(store, bookie_id)
         if ledger_ids:
             some = ", ".join(map(str, ledger_ids[:LEDGERS_NAMED]))

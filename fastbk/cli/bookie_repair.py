@@ -109,6 +109,9 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
     uri = metadata_uri(options)
     line = ProgressLine()
     async with fastbk.connect(uri) as client:
+        if forget and not options.dry_run:
+            # Ledgers that restored metadata does not list may have copies there only.
+            await client.records.check_not_held()
         run = BookieRecovery(
             client,
             options.bookie_id,

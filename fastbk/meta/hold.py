@@ -80,6 +80,12 @@ def raise_if_held(value: bytes | None) -> None:
         raise MetadataOnHold(f"metadata is on hold since {when(hold)}: {hold}. {NEXT_STEP}")
 
 
+def check_not_held(store: HasRecords) -> None:
+    """Raise MetadataOnHold while metadata is on hold: what it does not list may still be there (INV-M4)."""
+    (found,) = store.records.read([HOLD_PATH])
+    raise_if_held(None if found is None else found.value)
+
+
 def read_record(store: HasRecords) -> HoldRecord:
     """Return what the record says. Raises MetadataUnavailable, StorageError."""
     (found,) = store.records.read([HOLD_PATH])

@@ -22,6 +22,7 @@ import msgspec
 
 from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.meta.hold import check_not_held
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
@@ -85,8 +86,8 @@ def settle(
 
     The directories exist and are locked. `accept_data_loss`: a person's word that data that metadata knows is gone for
     good; without effect where nothing is missing. Raises IdentityError (a StorageError) naming what differs and what is
-    safe to do, other StorageErrors for manifests and small files that are gone or damaged, MetadataUnavailable,
-    OSError.
+    safe to do, MetadataOnHold for a rebirth, other StorageErrors for manifests and small files that are gone or
+    damaged, MetadataUnavailable, OSError.
     """
     with ExitStack() as stack:
         directories = [
@@ -114,6 +115,9 @@ def settle(
         if verdict is Verdict.LOST:
             _wait_for_the_old_life(store, bookie_id)
         is_rebirth = verdict is Verdict.LOST or accept_data_loss
+        if is_rebirth:
+            # The ledgers to put into limbo are those that metadata lists (INV-X4).
+            check_not_held(store)
         ledger_ids = ledgers_of(store, BookieId(bookie_id), or_in_recovery=is_rebirth)
         if verdict is not Verdict.LOST and ledger_ids and not accept_data_loss:
             raise _forgotten(bookie_id, ledger_ids)

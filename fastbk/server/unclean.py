@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
+from fastbk.meta.hold import check_not_held
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
@@ -47,7 +48,7 @@ def begin_life(
         is_first_boot: of this supervisor's life. At later ones the kernel still has whatever was written, so only
             damage that the last boot has met counts.
 
-    Raises StorageError (more ledgers than may be held), MetadataUnavailable, OSError.
+    Raises StorageError (more ledgers than may be held), MetadataOnHold, MetadataUnavailable, OSError.
     """
     disks = {directory: Disk(directory, "plain") for directory in directories}
     try:
@@ -57,6 +58,8 @@ def begin_life(
         lost = [flag for flag in found if flag is not None and flag.has_lost]
         ledger_ids: list[int] = []
         if lost:
+            # Of ledgers that restored metadata does not list, too, something may be lost (INV-X4).
+            check_not_held(store)
             ledger_ids = ledgers_of(store, BookieId(bookie_id), or_in_recovery=True)
             if len(ledger_ids) > ledgers_max:
                 raise StorageError(

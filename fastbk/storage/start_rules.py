@@ -120,8 +120,9 @@ def judge(
         first = holding[0]
         raise IdentityError(
             f"{first.directory} holds a bookie's data ({_some(first.data)}), but the metadata store knows no bookie"
-            f" {bookie_id!r}. Likely this is the wrong metadata store or a wrong id. Correct metadata.uri or"
-            " bookie.id; do not delete anything before you know whose data this is"
+            f" {bookie_id!r}. Likely this is the wrong metadata store or a wrong id, or metadata was restored from"
+            " a copy older than this bookie. Correct metadata.uri or bookie.id, or restore newer metadata; do not"
+            " delete anything before you know whose data this is"
         )
     if all(each.identity is None for each in found):
         return Verdict.NEW

@@ -10,8 +10,9 @@ import pytest
 
 from fastbk.admin.cookies import forget, known_bookies
 from fastbk.cli.__main__ import main
-from fastbk.errors import MetadataConflict, StorageError
+from fastbk.errors import MetadataConflict, MetadataOnHold, StorageError
 from fastbk.meta.api import BookieIdentity, BookieService, DirectoryIdentity, Endpoint
+from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
@@ -99,3 +100,14 @@ def test_recovering_an_unknown_id_is_an_error(
         assert main(["bookie", "recover", "b22", *words, *more]) == 2
         assert "no bookie b22" in capsys.readouterr().err
         assert main(["bookie", "recover", "b2", *words, *more]) == 0
+
+
+def test_none_is_forgotten_by_metadata_on_hold(store: SqliteStore) -> None:
+    """Ledgers that it lost may have copies on that bookie only."""
+    hold = place_hold(store, new_hold("rolled back"))
+    with pytest.raises(MetadataOnHold, match="rolled back"):
+        forget(store, B1)
+    assert main(["bookie", "decommission", B1, "--metadata", store.uri, "--yes"]) != 0
+    assert [one.bookie_id for one in known_bookies(store)] == [B1, B2]
+    assert confirm_hold(store, hold.hold_id)
+    forget(store, B1)

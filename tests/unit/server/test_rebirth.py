@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fastbk.errors import MetadataOnHold
 from fastbk.meta.api import BookieService, Endpoint
+from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
@@ -192,3 +194,16 @@ def test_an_earlier_life_that_is_still_registered(
     lease.close()
     assert world.settle(accept=True) != old
     world.store.close()
+
+
+def test_no_rebirth_goes_by_metadata_on_hold(world: World) -> None:
+    """INV-X4: restored metadata may not list a ledger that was lost with the data."""
+    old = world.settle()
+    world.ledger(1, ME)
+    world.wipe()
+    hold = place_hold(world.store, new_hold("rolled back"))
+    with pytest.raises(MetadataOnHold, match="rolled back"):
+        world.settle(accept=True)
+    assert confirm_hold(world.store, hold.hold_id)
+    assert world.limbo(world.settle(accept=True)) == [1]
+    assert world.settle() != old

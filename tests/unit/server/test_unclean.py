@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.errors import StorageError
+from fastbk.errors import MetadataOnHold, StorageError
+from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
@@ -201,4 +202,16 @@ def test_killed_at_its_points_nothing_is_forgotten(
         patch.setattr(server_unclean, "kill_point", killed)
         world.begin("always")
     world.begin("always")
+    assert world.limbo() == [1, 3]
+
+
+def test_which_ledgers_are_in_doubt_is_not_decided_by_metadata_on_hold(world: World) -> None:
+    """INV-X4: restored metadata may not list a ledger that this bookie has lost a part of."""
+    world.begin("never")
+    hold = place_hold(world.store, new_hold("rolled back"))
+    with pytest.raises(MetadataOnHold, match="rolled back"):
+        world.begin("never")
+    assert world.limbo() == []
+    assert confirm_hold(world.store, hold.hold_id)
+    world.begin("never")
     assert world.limbo() == [1, 3]
