@@ -36,6 +36,7 @@ WORKER_SOURCES = [
     "fbk_worker_input.c",
     "fbk_worker_reply.c",
     "fbk_worker_output.c",
+    "fbk_worker_rates.c",
     "fbk_connections.c",
 ]
 

@@ -43,6 +43,19 @@ TIGHT_RECEIVE_BYTES = 8192
 DIGESTS_WANTED_MAX = 1024
 """Ledgers that `digests_wanted` returns at once, at most."""
 
+LIMITS = {
+    "unread_replies": lib.FBK_C_WORKER_UNREAD_REPLIES_CUT,
+    "reply_backlog": lib.FBK_C_WORKER_SLOW_READERS_CUT,
+    "write_timeout": lib.FBK_C_WORKER_WRITE_TIMEOUTS,
+    "slow_frames": lib.FBK_C_WORKER_SLOW_FRAMES_CUT,
+    "frame_timeout": lib.FBK_C_WORKER_FRAME_TIMEOUTS,
+    "hello_timeout": lib.FBK_C_WORKER_HELLO_TIMEOUTS,
+    "silent_connections": lib.FBK_C_WORKER_SILENT_CLOSED,
+    "connections": lib.FBK_C_WORKER_CONNECTIONS_REFUSED,
+}
+"""Limits that end a connection when it reaches them, and where that is counted."""
+SILENT_CLOSED = lib.FBK_C_WORKER_SILENT_CLOSED
+
 Event = tuple[int, int]
 """A slot and its bits."""
 
@@ -73,8 +86,13 @@ class WorkerOptions:
     pending_requests_max: int
     partial_frames_bytes_max: int
     reply_backlog_bytes_max: int
+    unread_replies_bytes_max: int = 128 * 1024 * 1024
     hello_timeout_ms: int = 10_000
     frame_timeout_ms: int = 30_000
+    frame_bytes_per_s_min: int = 16 * 1024
+    write_timeout_ms: int = 60_000
+    turn_frames_max: int = 16_384
+    turn_bytes_max: int = 4 * 1024 * 1024
     receive_size_bytes: int = 256 * 1024
     apache_requests_max: int = 32_768
     apache_batch_bytes_max: int = 5 * 1024 * 1024
@@ -110,6 +128,7 @@ class Worker:
         if handle == ffi.NULL:
             raise error_of(error[0], "start the worker")
         self._handle: CData | None = handle
+        self.connections_max = options.connections_max
         self._size = ffi.new("uint32_t *")
         pointer = lib.fbk_worker_receive_buffer(handle, self._size)
         shared = memoryview(ffi.buffer(pointer, self._size[0]))
@@ -194,6 +213,16 @@ class Worker:
         if result < 0:
             raise _error_of(result, "collect")
         return self._events(result % lib.FBK_WORKER_MORE), result >= lib.FBK_WORKER_MORE
+
+    def counter(self, slot: int) -> int:
+        """Return one of this worker's own counters."""
+        return lib.fbk_worker_counter(self.handle, slot)
+
+    def silent(self, count_max: int) -> list[tuple[int, int, bool]]:
+        """Return connections that nothing is under way for: slot, sweeps since the last byte, whether there was one."""
+        found = ffi.new("struct fbk_worker_silent[]", count_max)
+        count = lib.fbk_worker_silent(self.handle, found, count_max)
+        return [(one.connection, one.sweeps, one.was_heard != 0) for one in found[0:count]]
 
     def sweep(self) -> list[Event]:
         """Look at deadlines; about once a second."""

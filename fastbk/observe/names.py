@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fastbk.observe.apache_only_names import ASKED_BY_APACHES_NAMES
+from fastbk.observe.limit_names import LIMITS
+
 Kind = Literal["counter", "gauge", "histogram"]
 
 _ROLES = ("WORKER", "JOURNAL", "INDEX", "GC")
@@ -39,6 +42,8 @@ class Name:
     scale: float
     text: str
     is_own: bool = True
+    is_limit: bool = False
+    """Whether it has a series only from the first time on: most limits are never reached, and series are paid for."""
 
     @property
     def is_of_apaches_clients(self) -> bool:
@@ -266,6 +271,7 @@ _COUNTERS: dict[str, str] = {
 }
 
 _GAUGES: dict[str, str] = {
+    "FBK_C_WORKER_UNREAD_REPLY_BYTES": "Bytes of replies that clients have not read yet.",
     "FBK_C_WORKER_ADDS_IN_PROGRESS": "Adds, fences and forces in the rings that the journal has not answered.",
     "FBK_C_WORKER_READS_IN_PROGRESS": "Requests that wait for the index, long polls left out.",
     "FBK_C_WORKER_ADDS_BLOCKED": "Connections whose next add waits for room.",
@@ -323,70 +329,12 @@ _HISTOGRAMS: dict[str, str] = {
     "FBK_H_INDEX_FLUSH_NS": "Length of a flush.",
 }
 
-_ASKED_BY_APACHES_NAMES: dict[str, str] = {
-    "FBK_C_INDEX_LOGS_RECLAIMED_BYTES": "Bytes of entry logs that are gone because nothing lived in them any more.",
-    "FBK_C_INDEX_LOGS_NOT_UNLINKED": "Times that such a log could not be unlinked; it is tried again.",
-    "FBK_C_INDEX_RECOUNTS_DONE": "Counts of what lives in which entry log.",
-    "FBK_C_INDEX_RECOUNTS_DONE_US": "How long those took in all.",
-    "FBK_C_INDEX_RECOUNTS_FAILED": "Counts that failed and are done again.",
-    "FBK_C_INDEX_RECOUNTS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_RECOVERY_ADDS_DONE": "Recovery adds answered well, of all protocols; they are among the adds, too.",
-    "FBK_C_WORKER_RECOVERY_ADDS_DONE_US": "How long those took in all.",
-    "FBK_C_WORKER_RECOVERY_ADDS_FAILED": "Recovery adds answered with anything else.",
-    "FBK_C_WORKER_RECOVERY_ADDS_FAILED_US": "How long those took in all.",
-    "FBK_C_WORKER_ADD_WAITS": "Waits of connections for room for their next add that are over.",
-    "FBK_C_WORKER_ADD_WAITS_US": "How long those took in all.",
-    "FBK_C_WORKER_READ_WAITS": "Waits of connections for room for their next read that are over.",
-    "FBK_C_WORKER_READ_WAITS_US": "How long those took in all.",
-    "FBK_C_JOURNAL_BATCHES_OF_ALL": "Batches that took all there was.",
-    "FBK_C_JOURNAL_BATCHES_FULL": "Batches that left something in a ring for want of room.",
-    "FBK_C_JOURNAL_QUEUED": "Records written, from received to the submission of their batch.",
-    "FBK_C_JOURNAL_QUEUED_US": "How long those took in all.",
-    "FBK_C_JOURNAL_FILES_READY": "Files made or taken again, until they were found ready.",
-    "FBK_C_JOURNAL_FILES_READY_US": "How long those took in all.",
-    "FBK_C_INDEX_THROTTLED": "Batches that waited for a flush, until they went on.",
-    "FBK_C_INDEX_THROTTLED_US": "How long those took in all.",
-    "FBK_C_INDEX_PIGGYBACKS_EMPTY": "Answers with a LAC that grew but without the entry that was asked for with it.",
-    "FBK_C_INDEX_READS_TAKEN": "Reads taken out of the request rings, no fencing ones, from received on.",
-    "FBK_C_INDEX_READS_TAKEN_US": "How long those took in all.",
-    "FBK_C_INDEX_FENCE_WAITS": "Fences, from received to durable and taken in.",
-    "FBK_C_INDEX_FENCE_WAITS_US": "How long those took in all.",
-    "FBK_C_INDEX_FENCE_READS_DONE": "Reads of fences that went well, from then on.",
-    "FBK_C_INDEX_FENCE_READS_DONE_US": "How long those took in all.",
-    "FBK_C_INDEX_FENCE_READS_FAILED": "Reads of fences answered with anything else.",
-    "FBK_C_INDEX_FENCE_READS_FAILED_US": "How long those took in all.",
-    "FBK_C_INDEX_POLL_STARTS": "Long polls, from received until they wait or are answered at once.",
-    "FBK_C_INDEX_POLL_STARTS_US": "How long those took in all.",
-    "FBK_C_INDEX_POLL_WAITS_DONE": "Waits of long polls until something came.",
-    "FBK_C_INDEX_POLL_WAITS_DONE_US": "How long those took in all.",
-    "FBK_C_INDEX_POLL_WAITS_FAILED": "Waits of long polls until their time was over.",
-    "FBK_C_INDEX_POLL_WAITS_FAILED_US": "How long those took in all.",
-    "FBK_C_INDEX_POLL_READS_DONE": "Long polls answered well, from the end of their wait on.",
-    "FBK_C_INDEX_POLL_READS_DONE_US": "How long those took in all.",
-    "FBK_C_INDEX_POLL_READS_FAILED": "Long polls answered with anything else.",
-    "FBK_C_INDEX_POLL_READS_FAILED_US": "How long those took in all.",
-    "FBK_C_GC_TURNS_DONE": "Looks for dead ledgers and for copies too many that came to their end.",
-    "FBK_C_GC_TURNS_DONE_US": "How long those took in all.",
-    "FBK_C_GC_TURNS_FAILED": "Looks of both kinds that an error or a rule stopped.",
-    "FBK_C_GC_TURNS_FAILED_US": "How long those took in all.",
-    "FBK_C_GC_LOOKS_DONE": "Looks for dead ledgers that came to their end.",
-    "FBK_C_GC_LOOKS_DONE_US": "How long those took in all.",
-    "FBK_C_GC_LOOKS_FAILED": "Looks for dead ledgers that an error or a rule stopped.",
-    "FBK_C_GC_LOOKS_FAILED_US": "How long those took in all.",
-    "FBK_C_GC_COMPACTIONS_DONE": "Runs of compaction that ended, also those that found nothing to do.",
-    "FBK_C_GC_COMPACTIONS_DONE_US": "How long those took in all.",
-    "FBK_C_GC_COMPACTIONS_FAILED": "Runs in which something ended early; see the log.",
-    "FBK_C_GC_COMPACTIONS_FAILED_US": "How long those took in all.",
-}
-
 NAMES: list[Name] = [
     *(describe(name, text) for name, text in _COUNTERS.items()),
     *(describe(name, text, is_gauge=True) for name, text in _GAUGES.items()),
+    *(replace(describe(name, text), is_limit=True) for name, text in LIMITS.items()),
     *(describe(name, text) for name, text in _HISTOGRAMS.items()),
-    *(
-        replace(describe(name, text), is_own=False)
-        for name, text in _ASKED_BY_APACHES_NAMES.items()
-    ),
+    *(replace(describe(name, text), is_own=False) for name, text in ASKED_BY_APACHES_NAMES.items()),
     replace(
         describe(
             "FBK_C_GC_COMPACTED_LOGS_PPM",

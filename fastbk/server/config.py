@@ -291,6 +291,8 @@ def _too_small(config: BookieConfig) -> Iterator[str]:
             )
     if config.network.reply_backlog_bytes_max >= GIB:
         yield "[network] reply_backlog_max must be below 1GiB"
-    for name in ("hello_timeout_ms", "frame_timeout_ms"):
+    if config.network.unread_replies_bytes_max < config.network.reply_backlog_bytes_max:
+        yield "[network] unread_replies_max must not be below reply_backlog_max"
+    for name in ("hello_timeout_ms", "frame_timeout_ms", "write_timeout_ms"):
         if getattr(config.network, name) > TIMEOUT_MS_MAX:
             yield f"[network] {name.removesuffix('_ms')} must be at most 1000s"

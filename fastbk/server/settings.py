@@ -164,16 +164,33 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Unanswered requests of one connection; the bookie then stops reading it."""
 
     partial_frames_bytes_max: Size = 64 * MIB
-    """All frames that are not complete yet, over all connections of a worker (A9)."""
+    """All frames that are not complete yet, over all connections of a worker (A9). Beyond it a connection waits for
+    memory, and slow frames are closed, the slowest first."""
 
     reply_backlog_bytes_max: Size = 8 * MIB
     """Replies that one connection does not read; beyond it the connection is cut (A16)."""
+
+    unread_replies_bytes_max: Size = 128 * MIB
+    """All replies that clients have not read yet, over all connections of a worker. Beyond it a connection is cut: the
+    one with the most, first of those that do not read at all."""
+
+    write_timeout_ms: Milliseconds = 60_000
+    """A connection that reads less than 4 KiB of its replies in this time is cut."""
 
     hello_timeout_ms: Milliseconds = 10_000
     """From the first byte to a complete hello."""
 
     frame_timeout_ms: Milliseconds = 30_000
-    """From a frame's first byte to its last."""
+    """Longest pause in a frame, and the time for a small one. Each byte of a frame adds 1/`frame_rate_min` s."""
+
+    frame_rate_bytes_min: Annotated[int, msgspec.Meta(ge=1)] = 16 * KIB
+    """Bytes per second. A frame that arrives more slowly, after `frame_timeout`, ends its connection."""
+
+    turn_frames_max: Annotated[int, msgspec.Meta(ge=16, le=1 << 20)] = 16_384
+    """Frames that are taken from one connection before others have their turn. A refused one counts as 16."""
+
+    turn_bytes_max: Size = 4 * MIB
+    """The same in bytes."""
 
     apache_requests_max: Annotated[int, msgspec.Meta(ge=16, le=1 << 20)] = 32_768
     """Unanswered requests of a worker's clients that speak Apache's protocols; 112 bytes each. Beyond it the bookie

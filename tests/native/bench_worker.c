@@ -72,6 +72,8 @@ main(int argc, char **argv)
         .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(s)}, .bell_fd = s->worker_bell,
         .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
         .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
+        .unread_replies_bytes_max = 128u << 20, .write_timeout_ms = 60000, .frame_bytes_per_s_min = 16384,
+        .turn_frames_max = 16384, .turn_bytes_max = 4u << 20,
         .apache_requests_max = 32768, .apache_batch_bytes_max = 5u << 20, .apache_digests_max = 65536,
     };
     int32_t error, ends[2];

@@ -118,6 +118,7 @@ WORKER_SOURCES = (
     "fbk_worker_input.c",
     "fbk_worker_reply.c",
     "fbk_worker_output.c",
+    "fbk_worker_rates.c",
     "fbk_connections.c",
     "fbk_segment.c",
     *WIRE_SOURCES,

@@ -209,9 +209,9 @@ main(int argc, char **argv)
         .batch_entries_max = 20,
         .receive_size_bytes = 16384,
         .partial_frames_bytes_max = (2 + below(2) * 20) * FRAME_BYTES_MAX,
-        .reply_backlog_bytes_max = QUEUE_BYTES / 2,
-        .hello_timeout_ms = 1000000,
-        .frame_timeout_ms = 1000000,
+        .reply_backlog_bytes_max = QUEUE_BYTES / 2, .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS,
+        .turn_frames_max = 1 + below(2) * 1000, .turn_bytes_max = 1 + below(2) * 100000,
+        .hello_timeout_ms = 1000000, .frame_timeout_ms = 1000000, .write_timeout_ms = 1000000, .frame_bytes_per_s_min = 1,
         .apache_requests_max = 64,
         .apache_batch_bytes_max = 20000, .apache_digests_max = 64,
     };
@@ -231,8 +231,7 @@ main(int argc, char **argv)
     for (uint64_t n = 0; n < steps; n++)
         step();
     finish();
-    CHECK_EQUAL(worker->pending, 0);
-    CHECK_EQUAL(worker->polls, 0);
+    CHECK(worker->pending == 0 && worker->polls == 0);
     CHECK_EQUAL(worker->input_bytes, 0);
     for (uint32_t p = 0; p < pair_count; p++)
         CHECK_EQUAL(worker->lanes[p].placed_count, 0);
@@ -243,6 +242,7 @@ main(int argc, char **argv)
         free(clients[i].held);
         free(clients[i].got);
     }
+    CHECK(worker->input_bytes == 0 && worker->reply_bytes == 0 && worker->trial_count == 0);
     const struct stand_in *s = pairs[0]; /* statistics are counted in the segment of pair 0 */
     printf("seed %s: %" PRIu32 " pairs, %" PRIu64 " adds, waits: credit %" PRIu64 ", ring %" PRIu64 ", requests %" PRIu64 ", pending %" PRIu64
            ", output %" PRIu64 ", memory %" PRIu64 "; stale %" PRIu64 "\n",

@@ -200,6 +200,8 @@ main(int argc, char **argv)
         .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(pair)}, .bell_fd = pair->worker_bell,
         .connections_max = CLIENTS, .pending_requests_max = 200, .frame_size_bytes_max = 40000, .batch_entries_max = 16,
         .receive_size_bytes = 16384, .partial_frames_bytes_max = 10 * 40000, .reply_backlog_bytes_max = QUEUE_BYTES,
+        .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS, .write_timeout_ms = 1000000, .frame_bytes_per_s_min = 1,
+        .turn_frames_max = 1 + below(2) * 1000, .turn_bytes_max = 1 + below(2) * 100000,
         .apache_requests_max = 16 + below(300), .apache_batch_bytes_max = 20000, .apache_digests_max = 4 + below(60),
         .apache_adds_pending_max = below(2) * 20, .apache_adds_in_progress_max = below(2) * 15,
         .apache_reads_in_progress_max = below(2) * 3,

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.rigs import (
+    attacks,
     churn,
     fake_disk,
     flips,
@@ -87,6 +88,9 @@ RIGS = {
     "outage": Rig(outage.run, "ZooKeeper goes away under writers and readers of streams", 10.0),
     "spark": Rig(
         _spark, "processes of a query of Spark are killed, and what it stands on", 0.0, cases=77, only_named=True
+    ),
+    "attacks": Rig(
+        attacks.run, "clients that try to take a bookie's memory, connections or time", 0.0, cases=7, only_named=True
     ),
     "live": Rig(live.run, "kills, freezes and partitions against a live cluster", 6.0, cases=2),
 }

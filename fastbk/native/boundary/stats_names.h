@@ -133,6 +133,14 @@
 #define FBK_C_WORKER_ADD_WAITS_US 140
 #define FBK_C_WORKER_READ_WAITS 141
 #define FBK_C_WORKER_READ_WAITS_US 142
+/* Limits that were reached (docs/limits.md). */
+#define FBK_C_WORKER_UNREAD_REPLY_BYTES 150 /* gauge */
+#define FBK_C_WORKER_UNREAD_REPLIES_CUT 151
+#define FBK_C_WORKER_WRITE_TIMEOUTS 152
+#define FBK_C_WORKER_SLOW_FRAMES_CUT 153
+#define FBK_C_WORKER_SILENT_CLOSED 154
+#define FBK_C_WORKER_TURNS_ENDED 155
+#define FBK_C_WORKER_MEMORY_RETURNED 156
 #define FBK_H_WORKER_ADD_US 0 /* from received to answered, of adds that went well */
 #define FBK_H_WORKER_READ_US 1
 #define FBK_H_WORKER_RECEIVE_BYTES 2

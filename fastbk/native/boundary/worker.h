@@ -38,9 +38,14 @@ struct fbk_worker_options {
     uint32_t batch_entries_max;
     uint32_t receive_size_bytes; /* of the shared receive buffer */
     uint64_t partial_frames_bytes_max;
-    uint64_t reply_backlog_bytes_max;
+    uint64_t reply_backlog_bytes_max; /* of one connection */
+    uint64_t unread_replies_bytes_max; /* of all connections */
     uint32_t hello_timeout_ms;
     uint32_t frame_timeout_ms;
+    uint32_t frame_bytes_per_s_min; /* a frame under way that is slower ends its connection */
+    uint32_t write_timeout_ms;      /* replies of which nothing is read for so long end their connection */
+    uint32_t turn_frames_max;       /* that a connection may have taken before others have their turn; refused ones count more */
+    uint32_t turn_bytes_max;
     uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY (A13) */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
@@ -98,6 +103,15 @@ int32_t fbk_worker_writable(struct fbk_worker *worker, uint32_t connection);
 #define FBK_WORKER_MORE 1048576
 int32_t fbk_worker_collect(struct fbk_worker *worker);
 const struct fbk_worker_event *fbk_worker_events(struct fbk_worker *worker);
+/* A connection that nothing is under way for, and that does not receive replies. */
+struct fbk_worker_silent {
+    uint32_t connection;
+    uint32_t sweeps;    /* since its last byte */
+    uint32_t was_heard; /* 0: it has never sent one */
+};
+/* Fills `silent` with all such connections; returns their number, at most count_max. */
+uint32_t fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent, uint32_t count_max);
+
 /* About once a second: deadlines. Returns the number of events. */
 int32_t fbk_worker_sweep(struct fbk_worker *worker);
 
@@ -116,5 +130,6 @@ void fbk_worker_leave(struct fbk_worker *worker);
 uint64_t fbk_worker_pending(struct fbk_worker *worker);
 /* Whether normal adds are refused to some ledgers: an index says so, or there is no journal. */
 int32_t fbk_worker_is_read_only(struct fbk_worker *worker);
+uint64_t fbk_worker_counter(struct fbk_worker *worker, uint32_t counter);
 /* Counts into the worker's own segment: FBK_C_WORKER_*. */
 void fbk_worker_count(struct fbk_worker *worker, uint32_t counter, uint64_t amount);

@@ -76,13 +76,15 @@ wait_in(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t l
 void
 fbk_connection_block(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why)
 {
-    connection->blocked |= (uint8_t)why;
+    connection->blocked |= (uint16_t)why;
     if (why == FBK_BLOCKED_ADD)
         wait_in(worker, connection, FBK_LINE_ADD + connection->lane);
     else if (why == FBK_BLOCKED_REQUEST)
         wait_in(worker, connection, FBK_LINE_REQUEST + connection->lane);
     else if (why == FBK_BLOCKED_BUDGET)
         wait_in(worker, connection, FBK_LINE_BUDGET);
+    else if (why == FBK_BLOCKED_TURN)
+        fbk_line_join(worker, connection, FBK_LINE_READY, false);
     fbk_connection_mark(worker, connection);
 }
 
@@ -105,7 +107,7 @@ fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connect
 {
     if (!(connection->blocked & why))
         return;
-    connection->blocked &= (uint8_t)~why;
+    connection->blocked &= (uint16_t)~why;
     if (connection->blocked == 0)
         fbk_line_join(worker, connection, FBK_LINE_READY, false);
     fbk_connection_mark(worker, connection);
@@ -228,6 +230,7 @@ fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
     connection->generation = generation;
     connection->is_dirty = is_dirty;
     connection->fd = fd;
+    connection->heard_sweep = worker->sweeps;
     connection->state = FBK_CONNECTION_MAGIC;
     connection->contexts = FBK_NO_CONTEXT;
     worker->connection_count++;
@@ -260,6 +263,8 @@ fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
     fbk_line_leave(worker, connection);
     fbk_contexts_drop(worker, connection);
     fbk_output_drop(worker, connection);
+    worker->reply_bytes -= connection->handed_bytes;
+    connection->handed_bytes = 0;
     fbk_input_drop(worker, connection);
     worker->pending -= connection->pending;
     worker->polls -= connection->polls;
@@ -317,16 +322,46 @@ fbk_worker_sweep(struct fbk_worker *worker)
     fbk_worker_clock(worker);
     fbk_beat(worker->stats, FBK_BEAT_LOOP);
     fbk_digests_tick(worker);
+    worker->sweeps++;
     for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
         struct fbk_connection *connection = &worker->connections[slot];
         if (connection->has_deadline && (int32_t)(worker->now_us - connection->deadline_us) >= 0)
             expire(worker, connection);
+        else if (connection->is_busy)
+            fbk_reads_check(worker, connection);
     }
+    fbk_budget_serve(worker);
+    while (worker->input_bytes > worker->options.partial_frames_bytes_max && fbk_close_slowest(worker, NULL))
+        continue; /* what waited for its turn, or was tried, stays above the bound otherwise */
+    fbk_memory_return(worker);
     fbk_gauge(worker->stats, FBK_C_WORKER_INPUT_BYTES, worker->input_bytes);
+    fbk_gauge(worker->stats, FBK_C_WORKER_UNREAD_REPLY_BYTES, worker->reply_bytes);
     fbk_gauge(worker->stats, FBK_C_WORKER_PENDING, worker->pending);
     fbk_worker_set_gauges(worker);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count;
+}
+
+/* A long poll is silence, too: it waits for nothing of its client's. */
+static bool
+is_silent(const struct fbk_connection *connection)
+{
+    return is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD && connection->blocked == 0 &&
+           connection->pending == connection->polls && connection->input == NULL && connection->output_used == 0 &&
+           connection->handed_bytes == 0;
+}
+
+uint32_t
+fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent, uint32_t count_max)
+{
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < worker->slots_used && count < count_max; slot++) {
+        const struct fbk_connection *connection = &worker->connections[slot];
+        if (is_silent(connection))
+            silent[count++] = (struct fbk_worker_silent){
+                slot, worker->sweeps - connection->heard_sweep, connection->state != FBK_CONNECTION_MAGIC};
+    }
+    return count;
 }
 
 int32_t

@@ -102,6 +102,8 @@ are_options_sound(const struct fbk_worker_options *options)
            options->frame_size_bytes_max >= FBK_COLD_FRAME_BYTES_MAX &&
            options->partial_frames_bytes_max >= 2ull * options->frame_size_bytes_max &&
            options->reply_backlog_bytes_max >= options->frame_size_bytes_max && options->reply_backlog_bytes_max < 1u << 30 &&
+           options->unread_replies_bytes_max >= options->reply_backlog_bytes_max && options->turn_frames_max > 0 &&
+           options->turn_bytes_max > 0 && options->frame_bytes_per_s_min > 0 && options->write_timeout_ms <= 1000000 &&
            options->hello_timeout_ms <= 1000000 && options->frame_timeout_ms <= 1000000;
 }
 
@@ -116,6 +118,7 @@ fbk_worker_create(const struct fbk_worker_options *options, int32_t *error)
     if (worker == NULL)
         return NULL;
     worker->options = *options;
+    worker->turn_slot = FBK_NO_CONNECTION;
     for (uint32_t line = 0; line < FBK_LINE_COUNT; line++)
         worker->lines[line].first = worker->lines[line].last = FBK_NO_CONNECTION;
     *error = take_memory(worker);
@@ -201,9 +204,10 @@ serve_line(struct fbk_worker *worker, uint32_t line, uint32_t why)
         if (connection == NULL)
             break;
         fbk_line_leave(worker, connection);
-        connection->blocked &= (uint8_t)~why;
+        connection->blocked &= (uint16_t)~why;
         uint32_t blocked_us = connection->blocked_us;
         worker->serving = connection;
+        worker->turn_frames = worker->turn_bytes = 0;
         bool got_some = fbk_worker_go_on(worker, connection);
         worker->serving = NULL;
         note_turn(worker, connection, line, blocked_us, got_some);
@@ -234,7 +238,8 @@ serve(struct fbk_worker *worker)
     }
     for (uint32_t line = FBK_LINE_CONTEXT; line <= FBK_LINE_APACHE_READS; line++)
         serve_line(worker, line, FBK_BLOCKED_CONTEXT);
-    serve_line(worker, FBK_LINE_READY, 0);
+    serve_line(worker, FBK_LINE_READY, FBK_BLOCKED_TURN);
+    worker->turn_slot = FBK_NO_CONNECTION;
 }
 
 static bool
@@ -361,6 +366,12 @@ uint64_t
 fbk_worker_pending(struct fbk_worker *worker)
 {
     return worker->pending - worker->polls;
+}
+
+uint64_t
+fbk_worker_counter(struct fbk_worker *worker, uint32_t counter)
+{
+    return counter < FBK_COUNTERS_MAX ? worker->stats->counters[counter] : 0;
 }
 
 void

@@ -25,6 +25,13 @@
 #define FBK_OUTPUT_BLOCKS_KEPT 32u
 #define FBK_DIRECT_SEND_BYTES_MIN 16384u
 #define FBK_LINGER_US 2000000u        /* a refused connection may read its last frame for so long */
+#define FBK_REFUSED_FRAMES 15u        /* what a refused frame counts more than another one, in a connection's turn */
+#define FBK_RATE_AGE_US 250000u       /* the rate of a younger frame says nothing yet */
+#define FBK_CONTENDED_RATES 16u       /* times the least rate: slower frames are closed while others wait for memory */
+#define FBK_TRIALS_MAX 256u           /* frames that get FBK_SMALL_FRAME_BYTES over the bound, to show whether they are slow */
+#define FBK_READ_STEP_BYTES 4096u     /* a peer that has read so much restarts the clock of its write_timeout */
+#define FBK_STALLED_US 1000000u       /* a peer that has not, for so long, is cut before those that read */
+#define FBK_TRIM_BYTES (8u << 20)     /* memory is given back when so much less is in use than before */
 
 enum fbk_connection_state {
     FBK_CONNECTION_FREE,
@@ -44,6 +51,7 @@ enum fbk_connection_state {
 #define FBK_BLOCKED_COLD 32u    /* Python has its request */
 #define FBK_BLOCKED_DRAIN 64u
 #define FBK_BLOCKED_CONTEXT 128u /* as many requests of Apache's clients as may be are under way */
+#define FBK_BLOCKED_TURN 256u    /* it had its turn: others go first */
 
 /* A connection stands in at most one line; those for room in a ring exist once for each lane. */
 enum fbk_line {
@@ -63,8 +71,8 @@ struct fbk_connection {
     int32_t fd;
     uint32_t generation;  /* rises with each use of the slot, never used again */
     uint8_t state;
-    uint8_t blocked;      /* FBK_BLOCKED_* */
     uint8_t line;
+    uint16_t blocked;     /* FBK_BLOCKED_* */
     bool is_paused;       /* as Python was told */
     bool is_busy;         /* the transport still has bytes: nothing is sent past it */
     bool is_dirty;        /* in worker->dirty */
@@ -79,16 +87,21 @@ struct fbk_connection {
     uint32_t todo;        /* events to report */
     uint32_t deadline_us; /* low bits of the clock; counts only with has_deadline */
     uint32_t blocked_us;  /* since when it stands in its line */
+    uint32_t frame_us;    /* since when its frame is under way and not kept waiting by us */
+    uint32_t frame_used;  /* what arrived of it since */
+    uint32_t read_us;     /* since when its peer has read less than FBK_READ_STEP_BYTES of what the transport has */
+    uint32_t read_mark;   /* what it had read then, as the kernel counts it */
+    uint32_t heard_sweep; /* of the last byte, or of the beginning */
     bool has_deadline;
     uint8_t poll_lanes;   /* a bit for each lane that may have a long poll of it */
     bool is_apache;       /* it speaks Apache's protocols */
-    uint8_t padding;
+    bool is_trial;        /* one of FBK_TRIALS_MAX */
     uint32_t contexts;    /* of its requests, if it is Apache's: the first of a list */
     uint64_t handed_bytes; /* to the transport, which is busy with them */
     uint8_t *input;
     uint8_t *output;
 };
-_Static_assert(sizeof(struct fbk_connection) <= 200, "connections are many");
+_Static_assert(sizeof(struct fbk_connection) <= 224, "connections are many");
 
 /* What was placed into the add ring, in its order: all that an ack needs, without touching the ring again. */
 struct fbk_placed {
@@ -159,6 +172,14 @@ struct fbk_worker {
     uint8_t *receive_memory; /* FBK_SMALL_FRAME_BYTES of room for what a connection had before, then the buffer */
     const struct fbk_connection *over_budget; /* whose frame may take more than is left */
     uint64_t input_bytes;    /* of all connections' inputs, against partial_frames_bytes_max */
+    uint64_t reply_bytes;    /* of all connections' outputs and what the transports have, against unread_replies_bytes_max */
+    uint64_t held_peak_bytes, held_peak_before_bytes; /* of both: since the last sweep, and before, since memory was given back */
+    uint32_t trial_count;
+    uint32_t closed_none_us; /* when no slow frame was found last, and whether that is so */
+    bool closed_none;
+    uint32_t sweeps;         /* from 1 on: a clock of seconds, about */
+    uint32_t turn_slot;      /* the connection that was received from last */
+    uint32_t turn_frames, turn_bytes; /* what was taken from it since */
     uint8_t *output_blocks[FBK_OUTPUT_BLOCKS_KEPT];
     uint32_t output_block_count;
     uint32_t now_us;
@@ -205,6 +226,15 @@ fbk_worker_note(struct fbk_worker *worker, uint32_t counter)
     fbk_count(worker->stats, counter, 1);
 }
 
+/* Memory for inputs and replies was taken. */
+static inline void
+fbk_worker_note_held(struct fbk_worker *worker)
+{
+    uint64_t held = worker->input_bytes + worker->reply_bytes;
+    if (held > worker->held_peak_bytes)
+        worker->held_peak_bytes = held;
+}
+
 /* ---- fbk_connections.c */
 struct fbk_connection *fbk_connection_at(struct fbk_worker *worker, uint32_t slot);
 uint32_t fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection *connection);
@@ -238,10 +268,32 @@ void fbk_cancel_serve(struct fbk_worker *worker);
 void fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
 void fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
 void fbk_input_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+/* It has no more than others any more. */
+void fbk_input_over_end(struct fbk_worker *worker, struct fbk_connection *connection);
+/* The buffer of a large frame is full, and the frame is not: makes it larger, or has the connection wait. */
+void fbk_input_grow(struct fbk_worker *worker, struct fbk_connection *connection);
 /* Free memory for frames: those that wait for it, in order. */
 void fbk_budget_serve(struct fbk_worker *worker);
 
+/* ---- fbk_worker_rates.c */
+/* A frame of which `used` bytes are there begins, or goes on after we kept it waiting. */
+void fbk_frame_begin(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t used);
+/* More of it arrived. */
+void fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
+/* Closes the slowest of those whose frame is under way, for another connection's; false: none is slow. */
+bool fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wanting);
+/* The transport has replies from now on. */
+void fbk_reads_begin(struct fbk_worker *worker, struct fbk_connection *connection);
+/* At a sweep: cuts a connection whose peer does not read them. */
+void fbk_reads_check(struct fbk_worker *worker, struct fbk_connection *connection);
+/* Has all replies take at most unread_replies_bytes_max with `more_bytes` of this connection's, which may be cut for that. */
+void fbk_replies_bound(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t more_bytes);
+/* At a sweep: gives memory back to the system once much less is in use. */
+void fbk_memory_return(struct fbk_worker *worker);
+
 /* ---- fbk_worker_output.c */
+/* Ends a connection at once. */
+void fbk_output_cut(struct fbk_worker *worker, struct fbk_connection *connection);
 /* Room for size_bytes at the end of the output, to be filled at once; NULL when it is not to get any more. */
 uint8_t *fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
 void fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);

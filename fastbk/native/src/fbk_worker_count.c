@@ -75,6 +75,7 @@ fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *c
 void
 fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request)
 {
+    worker->turn_frames += FBK_REFUSED_FRAMES;
     fbk_worker_finish_step(worker, connection, operation_of_request(request), false, worker->now_us);
 }
 
@@ -217,6 +218,7 @@ fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apa
 {
     enum fbk_operation operation = operation_of(asked->operation, asked->flags);
     bool is_recovery = operation == FBK_OPERATION_ADD && (asked->flags & FBK_APACHE_RECOVERY) != 0;
+    worker->turn_frames += FBK_REFUSED_FRAMES;
     fbk_worker_finish(worker, is_recovery ? FBK_OPERATION_RECOVERY_ADD : operation, false, worker->now_us);
     if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_ADD)
         fbk_worker_note(worker, FBK_C_WORKER_ADDS_REJECTED);

@@ -17,6 +17,7 @@ block_take(struct fbk_worker *worker)
 static void
 output_give_back(struct fbk_worker *worker, struct fbk_connection *connection)
 {
+    worker->reply_bytes -= connection->output_size_bytes;
     if (connection->output_size_bytes == FBK_OUTPUT_BLOCK_BYTES && worker->output_block_count < FBK_OUTPUT_BLOCKS_KEPT)
         worker->output_blocks[worker->output_block_count++] = connection->output;
     else
@@ -33,12 +34,15 @@ fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection)
         output_give_back(worker, connection);
 }
 
-static void
-cut(struct fbk_worker *worker, struct fbk_connection *connection)
+void
+fbk_output_cut(struct fbk_worker *worker, struct fbk_connection *connection)
 {
     connection->state = FBK_CONNECTION_DISCARD;
     fbk_line_leave(worker, connection);
     fbk_output_drop(worker, connection);
+    /* Those of the transport are gone once Python has aborted it, which it does next. */
+    worker->reply_bytes -= connection->handed_bytes;
+    connection->handed_bytes = 0;
     fbk_connection_todo(worker, connection, FBK_DO_ABORT);
 }
 
@@ -51,7 +55,7 @@ grow(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t size
         room *= 2;
     uint8_t *output = room == FBK_OUTPUT_BLOCK_BYTES ? block_take(worker) : malloc(room);
     if (output == NULL) {
-        cut(worker, connection);
+        fbk_output_cut(worker, connection);
         return false;
     }
     uint32_t used = connection->output_used;
@@ -59,6 +63,8 @@ grow(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t size
         memcpy(output, connection->output, used);
     if (connection->output != NULL)
         output_give_back(worker, connection);
+    worker->reply_bytes += room;
+    fbk_worker_note_held(worker);
     connection->output = output;
     connection->output_size_bytes = (uint32_t)room;
     connection->output_used = used;
@@ -80,11 +86,17 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
         }
         if (connection->handed_bytes + needed > worker->options.reply_backlog_bytes_max) {
             fbk_worker_note(worker, FBK_C_WORKER_SLOW_READERS_CUT);
-            cut(worker, connection);
+            fbk_output_cut(worker, connection);
             return NULL;
         }
-        if (needed > connection->output_size_bytes && !grow(worker, connection, needed))
-            return NULL;
+        if (needed > connection->output_size_bytes) {
+            fbk_replies_bound(worker, connection, needed - connection->output_size_bytes);
+            if (connection->state == FBK_CONNECTION_DISCARD)
+                return NULL;
+            needed = (uint64_t)connection->output_used + size_bytes; /* some may have been sent */
+            if (needed > connection->output_size_bytes && !grow(worker, connection, needed))
+                return NULL;
+        }
     }
     fbk_connection_mark(worker, connection);
     uint8_t *room = connection->output + connection->output_used;
@@ -116,7 +128,7 @@ try_send(struct fbk_worker *worker, struct fbk_connection *connection, const uin
         if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (result < 0) {
-            cut(worker, connection); /* the transport will hear of it too; until then nothing more is sent */
+            fbk_output_cut(worker, connection); /* the transport will hear of it too; until then nothing more is sent */
             return -1;
         }
         sent += (uint64_t)result;
@@ -183,8 +195,11 @@ fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, ui
         return 0;
     memcpy(to, connection->output, size_bytes);
     output_give_back(worker, connection);
+    if (!connection->is_busy)
+        fbk_reads_begin(worker, connection);
     connection->is_busy = true;
     connection->handed_bytes += size_bytes;
+    worker->reply_bytes += size_bytes;
     fbk_count(worker->stats, FBK_C_WORKER_BYTES_SENT, size_bytes);
     if (connection->state == FBK_CONNECTION_OPEN && !(connection->blocked & FBK_BLOCKED_OUTPUT)) {
         fbk_worker_note(worker, FBK_C_WORKER_WAITS_OUTPUT);

@@ -173,11 +173,11 @@ static uint32_t
 take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
 {
     uint32_t taken = 0;
-    uint64_t frames = 0;
+    uint32_t frames = 0, turn_frames_max = worker->options.turn_frames_max;
     if (connection->state == FBK_CONNECTION_MAGIC && size_bytes > 0)
         taken = take_magic(worker, connection, data, size_bytes);
     connection->frame_bytes = 0;
-    while (connection->blocked == 0 && size_bytes - taken >= 4 &&
+    while (connection->blocked == 0 && frames + worker->turn_frames < turn_frames_max && size_bytes - taken >= 4 &&
            (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO)) {
         uint32_t length = length_of(connection, data + taken);
         if (!check_length(worker, connection, length))
@@ -192,20 +192,37 @@ take_frames(struct fbk_worker *worker, struct fbk_connection *connection, const 
         frames++;
     }
     fbk_count(worker->stats, FBK_C_WORKER_FRAMES, frames);
+    worker->turn_frames += frames;
     return connection->state == FBK_CONNECTION_DISCARD ? size_bytes : taken;
 }
 
-/* After frames were taken: keep the rest, set the deadline that belongs to it. */
+/* A connection that had its turn goes on after the others. */
 static void
-settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes, uint32_t taken)
+end_turn(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    fbk_input_keep(worker, connection, data + taken, size_bytes - taken);
-    if (connection->state != FBK_CONNECTION_OPEN)
-        return; /* until hello the one deadline from the beginning counts */
+    bool is_over = worker->turn_frames >= worker->options.turn_frames_max || worker->turn_bytes >= worker->options.turn_bytes_max;
+    bool is_alive = connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
+    if (!is_over || connection->blocked != 0 || !is_alive)
+        return;
+    fbk_worker_note(worker, FBK_C_WORKER_TURNS_ENDED);
+    fbk_connection_block(worker, connection, FBK_BLOCKED_TURN);
+}
+
+/* After frames were taken: keep the rest, set the deadline that belongs to it.  The last `arrived` bytes are new. */
+static void
+settle(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes, uint32_t taken,
+       uint32_t arrived)
+{
+    uint32_t left = size_bytes - taken;
+    bool is_new = taken > 0 || connection->input == NULL;
+    end_turn(worker, connection);
+    fbk_input_keep(worker, connection, data + taken, left);
     if (connection->input_used == connection->input_from || connection->blocked != 0)
-        connection->has_deadline = false; /* nothing is owed, or it is we who let it wait */
-    else if (taken > 0 || !connection->has_deadline)
-        fbk_connection_deadline(worker, connection, worker->options.frame_timeout_ms * 1000u);
+        connection->has_deadline &= connection->state != FBK_CONNECTION_OPEN; /* nothing is owed, or it is we who let it wait */
+    else if (is_new || (!connection->has_deadline && connection->state == FBK_CONNECTION_OPEN))
+        fbk_frame_begin(worker, connection, left);
+    else
+        fbk_frame_arrived(worker, connection, arrived);
 }
 
 bool
@@ -216,7 +233,7 @@ fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection)
     if (connection->blocked == 0 && size_bytes > 0) {
         const uint8_t *data = connection->input + connection->input_from;
         taken = take_frames(worker, connection, data, size_bytes);
-        settle(worker, connection, data, size_bytes, taken);
+        settle(worker, connection, data, size_bytes, taken, 0);
     }
     return taken > 0;
 }
@@ -240,6 +257,22 @@ finish(struct fbk_worker *worker, struct fbk_connection *connection)
     return worker->is_poisoned ? FBK_E_POISONED : (int32_t)todo;
 }
 
+/* Into the buffer of a large frame. */
+static void
+receive_own(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes)
+{
+    FBK_ASSERT(size_bytes <= connection->input_size_bytes - connection->input_used);
+    connection->input_used += size_bytes;
+    if (connection->input_used == connection->frame_bytes) {
+        connection->is_own_buffer = false;
+        fbk_worker_go_on(worker, connection);
+        return;
+    }
+    fbk_frame_arrived(worker, connection, size_bytes);
+    if (connection->input_used == connection->input_size_bytes)
+        fbk_input_grow(worker, connection);
+}
+
 int32_t
 fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes)
 {
@@ -249,13 +282,14 @@ fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes
     if (connection->state == FBK_CONNECTION_DISCARD || connection->state == FBK_CONNECTION_GONE)
         return 0;
     fbk_observe_many(worker->stats, FBK_H_WORKER_RECEIVE_BYTES, size_bytes, 1);
+    connection->heard_sweep = worker->sweeps;
+    if (worker->turn_slot != slot) {
+        worker->turn_slot = slot;
+        worker->turn_frames = worker->turn_bytes = 0;
+    }
+    worker->turn_bytes += size_bytes;
     if (connection->is_own_buffer) {
-        FBK_ASSERT(size_bytes <= connection->frame_bytes - connection->input_used);
-        connection->input_used += size_bytes;
-        if (connection->input_used == connection->frame_bytes) {
-            connection->is_own_buffer = false;
-            fbk_worker_go_on(worker, connection);
-        }
+        receive_own(worker, connection, size_bytes);
         return finish(worker, connection);
     }
     uint8_t *data = worker->receive_memory + FBK_SMALL_FRAME_BYTES;
@@ -271,7 +305,7 @@ fbk_worker_receive(struct fbk_worker *worker, uint32_t slot, uint32_t size_bytes
         memcpy(data, connection->input + connection->input_from, before);
     }
     uint32_t taken = take_frames(worker, connection, data, before + size_bytes);
-    settle(worker, connection, data, before + size_bytes, taken);
+    settle(worker, connection, data, before + size_bytes, taken, size_bytes);
     return finish(worker, connection);
 }
 
@@ -293,7 +327,7 @@ fbk_worker_continue(struct fbk_worker *worker, uint32_t slot, int32_t is_open)
         connection->has_deadline = false;
     }
     connection->input_from += cold_bytes(connection);
-    connection->blocked &= (uint8_t)~FBK_BLOCKED_COLD;
+    connection->blocked &= (uint16_t)~FBK_BLOCKED_COLD;
     fbk_count(worker->stats, FBK_C_WORKER_FRAMES, 1);
     if (connection->input_from == connection->input_used)
         fbk_input_drop(worker, connection);
@@ -331,10 +365,11 @@ fbk_worker_writable(struct fbk_worker *worker, uint32_t slot)
     struct fbk_connection *connection = fbk_connection_at(worker, slot);
     worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
     connection->is_busy = false;
+    worker->reply_bytes -= connection->handed_bytes;
     connection->handed_bytes = 0;
     fbk_output_flush(worker, connection);
     if (connection->output_used == 0 && (connection->blocked & FBK_BLOCKED_OUTPUT)) {
-        connection->blocked &= (uint8_t)~FBK_BLOCKED_OUTPUT;
+        connection->blocked &= (uint16_t)~FBK_BLOCKED_OUTPUT;
         fbk_worker_go_on(worker, connection);
     }
     return finish(worker, connection);
@@ -356,6 +391,7 @@ fbk_worker_buffer(struct fbk_worker *worker, uint32_t slot, uint32_t *size_bytes
         *size_bytes = 0;
         return NULL;
     }
-    *size_bytes = connection->frame_bytes - connection->input_used;
+    uint32_t room = connection->input_size_bytes < connection->frame_bytes ? connection->input_size_bytes : connection->frame_bytes;
+    *size_bytes = room - connection->input_used;
     return connection->input + connection->input_used;
 }

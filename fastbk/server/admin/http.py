@@ -363,9 +363,7 @@ def _head(head: bytes) -> tuple[str, str, dict[str, str] | None]:
     return words[0], words[1], headers
 
 
-def _body(
-    method: str, headers: dict[str, str], *, takes_any: bool
-) -> tuple[Response | None, int]:
+def _body(method: str, headers: dict[str, str], *, takes_any: bool) -> tuple[Response | None, int]:
     """Return the refusal of a request with a body, if there is one, and the body's size.
 
     `takes_any`: POSTs of any type; no page of that kind does anything for one.

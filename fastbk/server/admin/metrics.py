@@ -118,6 +118,8 @@ class Metrics:
                 continue
             if hides_apaches and name.is_of_apaches_clients:
                 continue
+            if name.is_limit and self.value(name.slot_name) == 0:
+                continue
             lines += [f"# HELP {name.metric} {name.text}", f"# TYPE {name.metric} {name.kind}"]
             for one in series[name.role]:
                 if name.kind == "histogram":

@@ -44,6 +44,11 @@ def merged(first: int, then: int) -> int:
     return both
 
 
+def _address(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
 class Connection(asyncio.BufferedProtocol):
     """Feeds a worker's C with one socket's bytes and does what it asks for."""
 
@@ -67,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self.slot = slot
-        self._network.connections[slot] = self
+        self._network.came(self, _address(transport))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -79,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the slot back. The loop closes the descriptor only after this: C never sends on a stranger's."""
         if self.slot >= 0:
-            del self._network.connections[self.slot]
+            self._network.left(self)
             if self._worker.disconnect(self.slot):
                 self._network.collect_soon()
             self.slot = -1

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
+from fastbk.observe.limit_log import LimitLog
 from fastbk.server.network.admission import keep_alive
 from fastbk.server.network.apache import ApacheHandlers
 from fastbk.server.network.connection import Connection
+from fastbk.server.network.crowding import Crowding
 from fastbk.server.network.digests import Digests
 from fastbk.server.network.handlers import Handlers
 
@@ -40,6 +43,8 @@ class Network:
         self.apache = ApacheHandlers(config)
         self.digests = Digests(worker, loop)
         self.connections: dict[int, Connection] = {}
+        self._crowding = Crowding(worker, self.connections)
+        self._limits = LimitLog("worker.limit_reached")
         self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
         self._server: asyncio.Server | None = None
@@ -107,6 +112,17 @@ class Network:
             self._is_collect_due = True
             self.loop.call_soon(self._collect_later)
 
+    def came(self, connection: Connection, address: str) -> None:
+        """Keep a connection that has a slot, and have silent ones make room for the next."""
+        self.connections[connection.slot] = connection
+        self._crowding.came(connection.slot, address)
+        self._crowding.make_room(self.loop.time())
+
+    def left(self, connection: Connection) -> None:
+        """Forget a connection."""
+        del self.connections[connection.slot]
+        self._crowding.left(connection.slot)
+
     def connection_is_gone(self) -> None:
         """A connection was closed."""
         if not self.connections and self._all_gone is not None and not self._all_gone.done():
@@ -129,7 +145,16 @@ class Network:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
         self._act(self.worker.sweep())
         self._on_bell()
+        self._crowding.make_room(self.loop.time())
+        self._log_limits()
         self.digests.ask_soon()
+
+    def _log_limits(self) -> None:
+        """Log limits that connections reached since the last sweep."""
+        for limit, slot in LIMITS.items():
+            new = self.worker.counter(slot) - self._limits.counts.get(limit, 0)
+            if new:
+                self._limits.note(limit, new, connections=len(self.connections))
 
     def _act(self, events: list[Event]) -> None:
         for slot, todo in events:

@@ -285,14 +285,15 @@ async def test_a_slow_reader_gets_everything_in_order() -> None:
 async def test_memory_for_partial_frames_is_given_in_order() -> None:
     """A9: three clients begin frames that do not fit together; each gets its turn."""
     with StandIn() as stand_in:
-        async with served(stand_in, partial_frames_bytes_max=2 * MIB + 8192) as bookie:
+        bounds = {"partial_frames_bytes_max": 2 * MIB + 8192, "frame_bytes_per_s_min": 1}
+        async with served(stand_in, **bounds) as bookie:
             clients = [await greeted(bookie) for _ in range(3)]
             adds = [frames.add(2, i, bytes([i]) * 1_000_000) for i in range(3)]
             for client, add in zip(clients, adds, strict=True):
-                client.send(add[:10_000])
-            await until(lambda: stand_in.counter(lib.FBK_C_WORKER_WAITS_MEMORY) == 1)
+                client.send(add[:600_000])
+            await until(lambda: stand_in.counter(lib.FBK_C_WORKER_WAITS_MEMORY) >= 1)
             for client, add in zip(clients, adds, strict=True):
-                client.send(add[10_000:])
+                client.send(add[600_000:])
             records = await bookie.take(3)
             stand_in.publish()
             assert sorted(record.payload for record in records) == sorted(

@@ -129,6 +129,7 @@ def test_settings_that_do_not_go_together_are_refused(
     [
         ("limits", 'frame_size_max = "8KiB"', "frame_size_max must be 16KiB"),
         ("network", 'reply_backlog_max = "4MiB"', "reply_backlog_max must hold 1 frames"),
+        ("network", 'unread_replies_max = "7MiB"', "must not be below reply_backlog_max"),
         ("network", 'reply_backlog_max = "1GiB"', "reply_backlog_max must be below 1GiB"),
         ("network", 'partial_frames_max = "8MiB"', "partial_frames_max must hold 2 frames"),
         ("network", 'hello_timeout = "2000s"', "hello_timeout must be at most 1000s"),

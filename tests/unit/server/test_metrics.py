@@ -139,13 +139,19 @@ def of_a_bookie(metrics: Metrics) -> Iterator[dict[str, Stats]]:
 def test_series_of_a_bookie_stay_within_their_budget(
     metrics: Metrics, of_a_bookie: dict[str, Stats]
 ) -> None:
-    """Users of the field pay by the series: fewer than 400 by our names, and 150 once one of Apache's clients comes."""
+    """Users of the field pay by the series: fewer than 400 by our names, and 150 once one of Apache's clients comes.
+
+    A limit has a series once it is reached.
+    """
     text = metrics.text()
     assert len(parsed(text)) < 400
     for name in NAMES:
-        is_shown = name.is_own and not name.is_of_apaches_clients
+        is_shown = name.is_own and not name.is_of_apaches_clients and not name.is_limit
         assert (f"# TYPE {name.metric} {name.kind}\n" in text) == is_shown
     of_a_bookie["worker"].count(SLOTS["FBK_C_WORKER_APACHE_CONNECTIONS"])
+    for name in NAMES:
+        if name.is_limit:
+            of_a_bookie[name.role].count(SLOTS[name.slot_name])
     text = metrics.text()
     assert len(parsed(text)) < 400 + 150
     for name in NAMES:

@@ -1,0 +1,81 @@
+"""Which silent connections are closed when most connections are in use.
+
+A connection may be silent for as long as it likes: Apache's clients open channels that they need later.
+Once three quarters of `[network] connections_max` are in use, silent connections are closed until no more
+than that are left, so that new clients find room. Clients open a closed channel again when they need it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from fastbk.native.worker import SILENT_CLOSED
+
+if TYPE_CHECKING:
+    from fastbk.native.worker import Worker
+    from fastbk.server.network.connection import Connection
+
+INTERVAL_S = 0.1
+"""Between two searches for silent connections, at least."""
+NEVER_HEARD_SWEEPS = 2
+"""Sweeps, one a second, after which a connection that has not sent a byte counts as silent."""
+SILENT_SWEEPS = 10
+"""The same for a connection that has sent something, and that no request is under way for."""
+
+
+class Crowding:
+    """Knows where connections come from."""
+
+    def __init__(self, worker: Worker, connections: dict[int, Connection]) -> None:
+        """`connections`: the open ones by slot; its owner keeps it."""
+        self._worker = worker
+        self._connections = connections
+        self._addresses: dict[int, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._bound = worker.connections_max - worker.connections_max // 4
+        self._next_s = 0.0
+
+    def came(self, slot: int, address: str) -> None:
+        """Note where a connection comes from."""
+        self._addresses[slot] = address
+        self._counts[address] += 1
+
+    def left(self, slot: int) -> None:
+        """Forget a connection."""
+        address = self._addresses.pop(slot)
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+    def make_room(self, now_s: float) -> None:
+        """Close silent connections above three quarters of all."""
+        excess = len(self._connections) - self._bound
+        if excess <= 0 or now_s < self._next_s:
+            return
+        self._next_s = now_s + INTERVAL_S
+        chosen = self._chosen(excess)
+        self._worker.count(SILENT_CLOSED, len(chosen))
+        for slot in chosen:
+            self._connections[slot].abort()
+
+    def _chosen(self, count: int) -> list[int]:
+        """Return at most `count` silent connections: of the address with the most, those that are silent longest."""
+        silent: dict[str, list[tuple[bool, int, int]]] = {}
+        for slot, sweeps, was_heard in self._worker.silent(self._worker.connections_max):
+            if slot in self._addresses and sweeps >= (
+                SILENT_SWEEPS if was_heard else NEVER_HEARD_SWEEPS
+            ):
+                silent.setdefault(self._addresses[slot], []).append((was_heard, -sweeps, slot))
+        for found in silent.values():
+            found.sort(reverse=True)  # the first to go is the last one
+        addresses = [(-self._counts[address], address) for address in silent]
+        heapq.heapify(addresses)
+        chosen: list[int] = []
+        while addresses and len(chosen) < count:
+            size, address = heapq.heappop(addresses)
+            chosen.append(silent[address].pop()[2])
+            if silent[address]:
+                heapq.heappush(addresses, (size + 1, address))
+        return chosen

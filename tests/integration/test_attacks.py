@@ -1,0 +1,110 @@
+"""Attacks on a real bookie, scaled down by its settings: `./dev torture RIG=attacks` has them at full size."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import ExitStack
+
+from fastbk.native.client_codec import put_read
+from fastbk.testing import LocalCluster
+from fastbk.units import KIB, MIB
+from fastbk.wire.statuses import Status
+from tests.fixtures.raw_bookie import RawBookie, raw_bookie
+from tests.fixtures.wait import wait_until, wait_until_async
+from tests.integration.test_limits import can_connect, counted, dial, hello, metrics
+from tests.rigs.attacks import own_bytes
+
+ONE_WORKER = {"workers": 1}
+
+
+def reached(cluster: LocalCluster, counter: str) -> float:
+    """How often a limit was reached; its series begins with the first time."""
+    return metrics(cluster).get(f"fastbk_worker_{counter}_total", 0.0)
+
+
+async def use(bookie: RawBookie, ledger_id: int, count: int) -> None:
+    """Add and read, as somebody who has nothing to do with the attack."""
+    for entry_id in range(count):
+        data = bytes([entry_id]) * (16 * KIB)
+        assert await bookie.add(ledger_id, entry_id, data) == Status.OK
+        assert await bookie.read(ledger_id, entry_id) == data
+
+
+async def test_clients_that_never_read_take_bounded_memory_which_comes_back() -> None:
+    settings = {
+        "bookie": ONE_WORKER,
+        "network": {"unread_replies_max": "16MiB", "reply_backlog_max": "8MiB"},
+    }
+    async with LocalCluster(1, settings=settings) as cluster:
+        worker = cluster.bookies[0].pids["worker.0"]
+        bookie = await raw_bookie(cluster.bookies[0])
+        for entry_id in range(64):
+            assert await bookie.add(7, entry_id, bytes(64 * KIB)) == Status.OK
+        before = own_bytes(worker)
+        most = 0
+        with ExitStack() as stack:
+            for number in range(40):
+                deaf = stack.enter_context(dial(cluster, receive_bytes=4096))
+                hello(deaf)
+                # 7 MiB: less than the bound of one connection.
+                deaf.sendall(b"".join(put_read(n, 7, n % 64) for n in range(10, 120)))
+                await use(bookie, 100 + number, 2)
+                most = max(most, own_bytes(worker))
+            await wait_until_async(lambda: reached(cluster, "unread_replies_cut") > 0, "a cut")
+        assert most - before < 64 * MIB, f"{(most - before) / MIB:.0f} MiB more"
+        await wait_until_async(lambda: own_bytes(worker) - before < 8 * MIB, "memory to come back")
+        log = cluster.bookies[0].log_path
+        wait_until(lambda: '"limit":"unread_replies"' in log.read_text(), "a line of the log")
+        assert log.read_text().count('"limit":"unread_replies"') <= 3, "one every ten seconds"
+        bookie.close()
+
+
+async def test_frames_that_trickle_in_do_not_hold_up_others() -> None:
+    """Before memory was taken as bytes arrive, four of these starved every frame that came in two pieces."""
+    settings = {
+        "bookie": ONE_WORKER,
+        "limits": {"frame_size_max": "1MiB"},
+        "network": {"partial_frames_max": "4MiB"},
+    }
+    async with LocalCluster(1, settings=settings) as cluster:
+        bookie = await raw_bookie(cluster.bookies[0])
+        with ExitStack() as stack:
+            for _ in range(100):
+                slow = stack.enter_context(dial(cluster))
+                hello(slow)
+                slow.sendall(struct.pack("<I", MIB - 4) + bytes(10_000))
+            for entry_id in range(20):
+                data = bytes([entry_id]) * (900 * KIB)
+                assert await bookie.add(8, entry_id, data) == Status.OK
+                await use(bookie, 100 + entry_id, 2)
+        assert counted(cluster, "frame_timeouts") == 0, "nobody had to wait for the timeout"
+        bookie.close()
+
+
+async def test_silent_connections_make_room_for_new_ones() -> None:
+    settings = {"bookie": ONE_WORKER, "network": {"connections_max": 64}}
+    async with LocalCluster(1, settings=settings) as cluster:
+        bookie = await raw_bookie(cluster.bookies[0])
+        with ExitStack() as stack:
+            for _ in range(70):
+                stack.enter_context(dial(cluster))
+            wait_until(lambda: reached(cluster, "silent_closed") >= 16, "silent ones to be closed")
+            for _ in range(10):
+                assert await can_connect(cluster)
+            await use(bookie, 100, 2)
+        bookie.close()
+
+
+async def test_silent_connections_below_three_quarters_stay() -> None:
+    settings = {"bookie": ONE_WORKER, "network": {"connections_max": 64}}
+    async with LocalCluster(1, settings=settings) as cluster:
+        bookie = await raw_bookie(cluster.bookies[0])
+        with ExitStack() as stack:
+            silent = [stack.enter_context(dial(cluster)) for _ in range(47)]
+            wakes = counted(cluster, "wakes")
+            # The timer rings once a second: longer than a connection may be silent above three quarters.
+            await wait_until_async(lambda: counted(cluster, "wakes") >= wakes + 4, "some seconds")
+            for sock in silent:
+                hello(sock)
+            assert reached(cluster, "silent_closed") == 0
+        bookie.close()
