@@ -152,7 +152,7 @@ async def first_mark(context: StreamContext, start: Start, *, raises: bool) -> t
             if raises:
                 raise truncated(context.name, f"record {start.seq}", chain.trim)
             return FIRST, start.seq
-        return found or await position_behind(context, tail), NONE
+        return found or await position_behind(context, tail), start.seq
     return await clamped_start(context, start), NONE
 
 

@@ -19,7 +19,7 @@ from fastbk.stream.reader import StreamReader
 from fastbk.stream.records import Gap, Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client
-from tests.fixtures.streams import context_of, filled, new_stream, truncated_to
+from tests.fixtures.streams import context_of, filled, new_stream, truncated_to, writer_of
 
 WAIT_S = 5.0
 TRIM = DLSN(2, 1, 1)
@@ -93,6 +93,20 @@ async def test_a_number_that_was_truncated_counts_what_is_gone() -> None:
         gap = await anext(cursor)
         assert isinstance(gap, Gap) and (gap.kind, gap.records, gap.next) == ("trimmed", 5, TRIM)
         assert cursor.gap_records == 5
+
+
+async def test_a_number_that_is_still_to_come_is_where_it_begins() -> None:
+    cluster = await truncated_stream()
+    for _ in range(2):
+        async with Cursor(context_of(cluster.client()), "c", AtSeq(20), tail=False) as cursor:
+            assert [one async for one in cursor] == [] and cursor.mark_seq == 20
+    async with writer_of(cluster) as writer:
+        for _ in range(5):
+            await writer.append(b"x")
+    reader = StreamReader(context_of(cluster.client()), AtSeq(20), tail=False)
+    cursor = Cursor(context_of(cluster.client()), "c", tail=False)
+    assert await items_of(cursor) == await items_of(reader) == ([20, 21, 22], "")
+    assert (await cursors_of(as_client(cluster.client()).records, "ab"))[0].mark_seq == 20
 
 
 async def test_an_existing_cursor_and_reset_take_a_truncated_start() -> None:
