@@ -81,7 +81,7 @@ class Hunt:
         self.bookie = bookie
         self.stalls: list[Stall] = []
         self.records: dict[tuple[str, int], dict[str, Any]] = {}
-        self.appends = 0
+        self.appends = self.slow_appends = 0
         self.took_us: collections.Counter[int] = collections.Counter()
         self.periods: list[tuple[int, int, int]] = []
         self._sample = (0, 0, 0, 0)
@@ -103,7 +103,9 @@ class Hunt:
             self.appends += 1
             in_period += 1
             self.took_us[(ended_ns - began_ns) // 10_000 * 10] += 1
-            if ended_ns - began_ns >= SLOW_NS and len(self.stalls) < STALLS_MAX:
+            is_slow = ended_ns - began_ns >= SLOW_NS
+            self.slow_appends += is_slow
+            if is_slow and len(self.stalls) < STALLS_MAX:
                 now = self.sample(ended_ns)
                 used = [after - before for after, before in zip(now, self._sample, strict=True)][1:]
                 self.stalls.append(Stall(began_ns, ended_ns, *used))
@@ -172,6 +174,8 @@ class Hunt:
             "p99_us": self.percentile_us(0.99),
             "p999_us": self.percentile_us(0.999),
             "load": os.getloadavg(),
+            "slow_appends": self.slow_appends,
+            "slow_appends_explained": len(self.stalls),
             "stalls": {
                 cause: {"count": len(took), "longest_ms": round(max(took), 1), "sum_ms": round(sum(took))}
                 for cause, took in sorted(by_verdict.items(), key=lambda one: -len(one[1]))
