@@ -9,6 +9,9 @@
 
 #include "fbk_segment.h"
 
+/* The samples lie at least 80, 320 and 1,280 ms apart, so that stalls of seconds are covered, too. */
+#define SAMPLES_APART_NS 20000000ull
+
 _Atomic uint64_t fbk_flight_continued_ns;
 
 /* SIGSTOP cannot be caught, SIGCONT can: so a commit that was slow because somebody stopped the process is told from one
@@ -83,22 +86,20 @@ fbk_flight_take_sample(struct fbk_flight_recorder *recorder, uint64_t now_ns)
 {
     if (recorder->flight == NULL)
         return;
-    recorder->newest = (recorder->newest + 1) % FBK_FLIGHT_SAMPLES;
-    recorder->samples[recorder->newest] = sample_now(recorder, now_ns);
+    struct fbk_flight_sample *samples = recorder->samples;
+    for (uint32_t i = FBK_FLIGHT_SAMPLES - 1; i > 0; i--)
+        if (samples[i - 1].at_ns - samples[i].at_ns >= SAMPLES_APART_NS << 2 * i)
+            samples[i] = samples[i - 1];
+    samples[0] = sample_now(recorder, now_ns);
 }
 
-/* The oldest there is, if the record began before all of them. */
+/* The newest from before then; the oldest there is, if all are younger. */
 static const struct fbk_flight_sample *
 sample_before(const struct fbk_flight_recorder *recorder, uint64_t began_ns)
 {
-    const struct fbk_flight_sample *found = &recorder->samples[recorder->newest];
-    for (uint32_t back = 1; back < FBK_FLIGHT_SAMPLES && found->at_ns > began_ns; back++) {
-        const struct fbk_flight_sample *earlier =
-            &recorder->samples[(recorder->newest + FBK_FLIGHT_SAMPLES - back) % FBK_FLIGHT_SAMPLES];
-        if (earlier->at_ns == 0)
-            break;
-        found = earlier;
-    }
+    const struct fbk_flight_sample *found = &recorder->samples[0];
+    for (uint32_t i = 1; i < FBK_FLIGHT_SAMPLES && found->at_ns > began_ns && recorder->samples[i].at_ns != 0; i++)
+        found = &recorder->samples[i];
     return found;
 }
 

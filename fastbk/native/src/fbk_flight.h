@@ -25,8 +25,7 @@ struct fbk_flight_sample {
 #define FBK_FLIGHT_SAMPLES 4u
 struct fbk_flight_recorder {
     struct fbk_flight *flight; /* in shared memory; NULL: nothing is recorded */
-    struct fbk_flight_sample samples[FBK_FLIGHT_SAMPLES]; /* the newest is samples[newest] */
-    uint32_t newest;
+    struct fbk_flight_sample samples[FBK_FLIGHT_SAMPLES]; /* the newest first, the others ever further back */
     uint64_t last_ns;          /* of the last record */
     int32_t schedstat_fd;      /* -1: not there */
 };
@@ -42,7 +41,7 @@ void fbk_flight_record(struct fbk_flight_recorder *recorder, struct fbk_flight_r
 static inline void
 fbk_flight_look(struct fbk_flight_recorder *recorder, uint64_t now_ns)
 {
-    if (FBK_UNLIKELY(now_ns - recorder->samples[recorder->newest].at_ns >= 2u * FBK_FLIGHT_SLOW_NS))
+    if (FBK_UNLIKELY(now_ns - recorder->samples[0].at_ns >= 2u * FBK_FLIGHT_SLOW_NS))
         fbk_flight_take_sample(recorder, now_ns);
 }
 

@@ -167,3 +167,18 @@ def test_what_the_thread_used_is_counted(world: World) -> None:
     (record,) = world.fresh()
     assert record.processor_ns > 0
     assert record.sampled_ns <= record.ended_ns
+
+
+@pytest.mark.parametrize("stall_s", [0.02, 0.15, 0.6])
+def test_what_is_counted_covers_the_whole_stall(world: World, stall_s: float) -> None:
+    end_s = time.monotonic() + 0.3
+    while time.monotonic() < end_s:
+        world.journal.step(1)
+    began_us = time.monotonic_ns() // 1000
+    while time.monotonic_ns() // 1000 < began_us + stall_s * 1e6:
+        world.journal.step(1)
+    world.add(received_us=began_us)
+    world.commit()
+    (record,) = world.fresh()
+    assert record.sampled_ns <= record.received_ns
+    assert record.voluntary > 0 and record.sampled_ns > record.received_ns - 2_000 * MS
