@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import fastbk
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.checksum import is_hardware
+from fastbk.native.segment import can_seal
 from fastbk.server import topology
 from fastbk.units import MIB, format_size
 
@@ -54,6 +55,7 @@ class System:
         yield "io_uring allowed", self.io_uring
         yield "open files", self.open_files
         yield "locked memory", self.locked_memory
+        yield "sealed memory", self.sealed_memory
         yield "memory", self.memory
         yield "swap", self.swap
         yield "huge pages", self.huge_pages
@@ -105,6 +107,17 @@ class System:
                 f"ulimit -n {wanted}; for a service LimitNOFILE={wanted}",
             )
         return ok("open files", why)
+
+    def sealed_memory(self) -> Finding:
+        """Whether a process that only reads shared memory can be kept from writing to it."""
+        name = "sealed memory"
+        if can_seal():
+            return ok(name, "the kernel refuses writable mappings of shared memory that is sealed")
+        return warn(
+            name,
+            "the kernel cannot seal shared memory: a compromised network worker could write to that of others",
+            "Linux 5.1 or newer, outside of sandboxes that lack F_SEAL_FUTURE_WRITE",
+        )
 
     def locked_memory(self) -> Finding:
         """What io_uring's rings count against on older kernels."""

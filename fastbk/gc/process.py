@@ -22,7 +22,7 @@ from fastbk.gc.unconfirmed import UnconfirmedWatch
 from fastbk.gc.work import Work
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
-from fastbk.native.segment import Segment
+from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
@@ -114,6 +114,7 @@ def main(child: Child) -> None:
     """Gc's life after `configure`."""
     config = msgspec.convert(child.config, GcConfig)
     stats = Stats(Segment(child.fds["segment"], "gc", is_writable=True))
+    seal_segment(child.fds["segment"])
     report = Report(stats)
     control = Control(child, report.suspended, beat=stats.beat)
     child.send({"type": "ready"})

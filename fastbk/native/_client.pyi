@@ -54,6 +54,7 @@ class _Library:
     FBK_E_LAYOUT: int
     FBK_E_POISONED: int
     FBK_E_PROTOCOL: int
+    FBK_E_REWRITTEN: int
     FBK_E_STOPPED: int
     FBK_E_TOO_NEW: int
     FBK_MAC_BYTES: int

@@ -17,6 +17,10 @@ class CorruptDataError(StorageError):
     """Bytes on a disk or in shared memory fail their checksum or make no sense."""
 
 
+class RewrittenError(CorruptDataError):
+    """A record in shared memory is not the one that was judged (INV-R4): its worker is not to be trusted."""
+
+
 class FormatTooNewError(StorageError):
     """A file was written by a newer fastbk than this one; nothing of it was used."""
 
@@ -46,6 +50,11 @@ STATUS_ERRORS: dict[int, tuple[type[Error], str]] = {
     lib.FBK_E_POISONED: (PoisonedError, "an earlier write or sync failed"),
     lib.FBK_E_STOPPED: (NativeStoppedError, "stopped"),
     lib.FBK_E_PROTOCOL: (ProtocolError, "the peer broke the protocol"),
+    lib.FBK_E_REWRITTEN: (
+        RewrittenError,
+        "a worker rewrote a record after the journal had judged it: it is damaged or compromised;"
+        " nothing of that batch was taken in, and the journal has what was judged",
+    ),
     lib.FBK_E_LAYOUT: (LayoutError, "not a segment of this build"),
 }
 

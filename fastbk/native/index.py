@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import CorruptDataError, check, error_of
+from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
 from fastbk.native.ledger_notices import PAGE_IDS, LedgerNotices
 from fastbk.native.stats import SLOTS
 from fastbk.native.store import FlushItems
@@ -46,6 +47,7 @@ class IndexOptions:
             something unflushed is that old.
         parked_bytes_max: copies that wait for a look at the disk (A5).
         waiters_max: long polls. requests_max: requests that wait for a disk.
+        header_key: random, as the journal has it and no worker.
         seed: random; ids come from outside, and hash tables must not be at their mercy.
     """
 
@@ -69,6 +71,7 @@ class IndexOptions:
     parked_bytes_max: int = 8 * 1024 * 1024
     waiters_max: int = 65_536
     requests_max: int = 1024
+    header_key: bytes = NO_HEADER_KEY
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,9 @@ class Index(LedgerNotices):
             )
         raw = ffi.new("struct fbk_index_options *")
         for name in IndexOptions.__dataclass_fields__:
-            if name not in ("worker_segment_fds", "worker_bell_fds", "watched_fds"):
+            if name not in ("worker_segment_fds", "worker_bell_fds", "watched_fds", "header_key"):
                 setattr(raw, name, getattr(options, name))
+        put_header_key(raw, options.header_key)
         raw.worker_count = worker_count
         for worker, fd in enumerate(options.worker_segment_fds):
             raw.worker_segment_fds[worker] = fd

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import PoisonedError, check, error_of
+from fastbk.native.header_key import NO_HEADER_KEY, put_header_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,7 @@ class JournalOptions:
         second_batch_bytes: waiting bytes that start one more batch while one is in flight.
         predecessor_...: where replay ended; all 0 in a new bookie.
         unsynced: batches are acknowledged once they are written, durable or not.
+        header_key: random, as the index has it and no worker.
     """
 
     epoch: int
@@ -70,6 +72,7 @@ class JournalOptions:
     unconfirmed_ledgers_max: int = 1_000_000
     pair: int = 0
     unsynced: bool = False
+    header_key: bytes = NO_HEADER_KEY
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Journal:
         bookie_id = options.bookie_id.encode()
         if len(bookie_id) >= 128:
             raise ValueError("the bookie's id is longer than 127 bytes")
+        put_header_key(c_options, options.header_key)
         ffi.memmove(c_options.bookie_id, bookie_id, len(bookie_id))
         error = ffi.new("int32_t *")
         handle = lib.fbk_journal_create(disk.handle, c_options, error)

@@ -1,7 +1,8 @@
 """Shared-memory segments: made by the supervisor, mapped by the process that owns one and by its readers.
 
 A segment has one writer (INV-R1). The supervisor makes it, gives its owner the descriptor and everybody else a
-read-only one (`reopen_read_only`). What lies in it is in `src/fbk_layout.h`; C reads and writes it.
+read-only one (`reopen_read_only`). The owner maps it and seals it (`seal_segment`).
+What lies in it is in `src/fbk_layout.h`; C reads and writes it.
 """
 
 from __future__ import annotations
@@ -58,8 +59,33 @@ def create_segment(
     )
 
 
+def seal_segment(fd: int) -> bool:
+    """Refuse all further writable mappings of a segment: called by its owner, which has mapped it by now.
+
+    Return False where the kernel cannot (before Linux 5.1). Raises OSError for a descriptor that is read-only.
+    """
+    return check(lib.fbk_segment_seal(fd), "seal a segment") == 1
+
+
+def is_sealed(fd: int) -> bool:
+    """Return whether nobody can map a segment for writing any more. Raises OSError."""
+    return check(lib.fbk_segment_is_sealed(fd), "look at a segment's seals") == 1
+
+
+def can_seal() -> bool:
+    """Return whether this machine's kernel refuses writable mappings of a sealed segment. Raises OSError."""
+    fd = create_segment("gc", 0, 1)
+    try:
+        return seal_segment(fd)
+    finally:
+        os.close(fd)
+
+
 def reopen_read_only(fd: int) -> int:
-    """Return a new descriptor (close-on-exec) of the same memory that cannot write, nor be made to."""
+    """Return a new descriptor (close-on-exec) of the same memory that cannot write.
+
+    Through /proc it could be opened for writing again: that is what `seal_segment` is for.
+    """
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 

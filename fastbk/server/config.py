@@ -127,6 +127,8 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     replayed: Replayed
     refuses_adds: bool = False
     """From the start on, until told otherwise: normal adds."""
+    header_key: str = ""
+    """Hex, as its index has it and no worker: how a rewritten record is noticed (INV-R4)."""
 
 
 class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +150,8 @@ class IndexConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All journal directories of the bookie: what those on this disk may still take is not free."""
     shards: tuple[int, ...]
     """The pair of each shard; what lies here of others is left over from a move (INV-D3)."""
+    header_key: str = ""
+    """Hex, as its journal has it and no worker: how a rewritten record is noticed (INV-R4)."""
     scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fastbk.native.header_key import new_header_key
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server import pairs, topology
@@ -97,6 +98,8 @@ class Sequence:
         self._ready: set[topology.Process] = set()
         self._failed: dict[topology.Process, str] = {}
         self._ended: set[topology.Process] = set()
+        self._header_keys: dict[int, str] = {}
+        self._is_warned = False
         self.replayed: dict[int, Replayed] = {}
         """What replay found, by pair."""
         self.properties: dict[str, str] = {}
@@ -215,12 +218,28 @@ class Sequence:
             self._greeted.discard(journal)
             self._configure(journal, self._journal_config(pair, self.replayed[pair]))
         if {p for p in self._boot.children if p.role in ("journal", "index")} <= self._ready:
+            self._warn_of_unsealed()
             # In the order of the children: that of a set changes from boot to boot.
             for process in [p for p in self._boot.children if p.role == "worker"]:
                 if process not in self._greeted:
                     continue
                 self._greeted.discard(process)
                 self._configure(process, self._worker_config())
+
+    def _warn_of_unsealed(self) -> None:
+        """From here on workers receive what clients send, and one of them may become an attacker's."""
+        unsealed = [] if self._is_warned else self._boot.unsealed()
+        self._is_warned = True
+        if unsealed:
+            logs.warning(
+                "bookie.memory_not_sealed",
+                processes=[process.name for process in unsealed],
+                why="the kernel is older than Linux 5.1: a compromised worker could write to their memory",
+            )
+
+    def _header_key(self, pair: int) -> str:
+        """Return the key that a pair's journal and index share in this boot, in hex; no worker has it."""
+        return self._header_keys.setdefault(pair, new_header_key().hex())
 
     def _start_index(self, pair: int) -> None:
         index = topology.index(pair)
@@ -283,6 +302,7 @@ class Sequence:
             disk=self._config.disk,
             replayed=replayed,
             refuses_adds=self._facts.refuses_adds,
+            header_key=self._header_key(pair),
         )
 
     def _index_config(self, pair: int) -> IndexConfig:
@@ -305,6 +325,7 @@ class Sequence:
             journal_bytes_max=floors.journal_bytes_max(self._config.journal),
             journal_neighbours=self._config.journal.all_directories,
             shards=self._facts.shards,
+            header_key=self._header_key(pair),
         )
 
     def _gc_config(self) -> GcConfig:

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import fastbk
-from fastbk.native.segment import create_segment, reopen_read_only, ring_bell
+from fastbk.native.segment import (
+    create_segment,
+    is_sealed,
+    reopen_read_only,
+    ring_bell,
+    seal_segment,
+)
 from fastbk.observe import logs
 from fastbk.server import pairs, topology
 from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
@@ -197,6 +203,9 @@ class Boot:
             started = topology.children(
                 self.worker_count, self.pair_count, is_reads_only=is_reads_only
             )
+            for (process, _), segment in self._segments.items():
+                if process not in started:
+                    seal_segment(segment)  # nobody will ever write there
             for process in started:
                 self.children[process] = ChildProcess(process, self._descriptors(process))
         except BaseException:
@@ -222,6 +231,17 @@ class Boot:
             for (process, pair), descriptor in self._segments.items()
             if process in self.children and (process.role != "worker" or pair == 0)
         }
+
+    def unsealed(self) -> list[topology.Process]:
+        """Return the journals and indexes whose segments a worker could still map for writing.
+
+        None, once they are ready, but with a kernel that knows no such seal.
+        """
+        return [
+            process
+            for (process, _), segment in self._segments.items()
+            if process.role in ("journal", "index") and not is_sealed(segment)
+        ]
 
     def close(self) -> list[tuple[topology.Process, int]]:
         """Kill what still runs, wait for all of it, close everything; return each exit code."""

@@ -34,12 +34,15 @@ static void
 test_segment_is_sealed(void)
 {
     static const uint64_t rings[2] = {65536, 4096};
-    int32_t fd = segment_for_test(FBK_ROLE_WORKER, rings, 2, 1);
+    int32_t fd = segment_for_test(FBK_ROLE_WORKER, rings, 2, 1), error = 0;
     struct stat about;
     CHECK(fstat(fd, &about) == 0);
-    CHECK(ftruncate(fd, about.st_size - 1) < 0 && errno == EPERM);
-    CHECK(ftruncate(fd, about.st_size + 1) < 0 && errno == EPERM);
+    CHECK(ftruncate(fd, about.st_size - 1) < 0 && errno == EPERM && ftruncate(fd, about.st_size + 1) < 0 && errno == EPERM);
+    struct fbk_worker_segment *segment = fbk_segment_map(fd, FBK_ROLE_WORKER, true, &error);
+    CHECK(segment != NULL && fbk_segment_is_sealed(fd) == 0 && fbk_segment_seal(fd) == 1 && fbk_segment_is_sealed(fd) == 1);
     CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EPERM);
+    CHECK(fbk_segment_map(fd, FBK_ROLE_WORKER, true, &error) == NULL && error == -EPERM);
+    fbk_segment_unmap(segment, FBK_ROLE_WORKER);
     close(fd);
 }
 

@@ -6,6 +6,9 @@
 #define FBK_ROLE_INDEX 4
 #define FBK_ROLE_GC 5
 
+/* Of the key that a journal and its index have in common, and workers do not: fbk_header_hash.h. */
+#define FBK_HEADER_KEY_BYTES 120
+
 /* Journal/index pairs of one bookie (A19), and the shards that ledgers fall into: fbk_shard.h. */
 #define FBK_PAIRS_MAX 8
 #define FBK_SHARD_COUNT 64
@@ -63,6 +66,11 @@ int32_t fbk_flight_watch_signals(void);
 /* Returns a descriptor (sealed, close-on-exec) or -errno. Sizes: powers of two, at least 4096. */
 int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
                            uint32_t ring_count, uint32_t ring_repeat);
+/* For the owner, once it has mapped all that it writes: nobody gets another writable mapping, nor writes otherwise.  1; 0: the
+ * kernel is older than Linux 5.1 and cannot refuse that; -errno. */
+int32_t fbk_segment_seal(int32_t fd);
+/* 1: sealed so; 0: not; -errno. */
+int32_t fbk_segment_is_sealed(int32_t fd);
 /* NULL with *error. */
 void *fbk_segment_map(int32_t fd, uint32_t role, _Bool writable, int32_t *error);
 void fbk_segment_unmap(void *segment, uint32_t role);

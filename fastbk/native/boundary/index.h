@@ -27,6 +27,7 @@ struct fbk_index_options {
     uint32_t waiters_max;            /* long polls */
     uint32_t requests_max;           /* requests waiting for a disk */
     uint64_t seed;                   /* random */
+    uint8_t header_key[120];         /* FBK_HEADER_KEY_BYTES, random, as its journal has it */
 };
 
 /* NULL with *error.  Maps the segments; descriptors and store stay the caller's.  store may be NULL: nothing is on disk. */
@@ -40,7 +41,8 @@ void fbk_index_destroy(struct fbk_index *index);
 #define FBK_INDEX_IDLE 8     /* everything published is taken in and nothing waits for an answer that is due */
 
 /* Works and sleeps until there is a reason to return or about timeout_ms have passed.  Returns reasons,
- * FBK_E_CORRUPT or FBK_E_PROTOCOL: a ring or descriptor that can't be: this process must exit, replay has the truth. */
+ * FBK_E_CORRUPT or FBK_E_PROTOCOL: a ring or descriptor that can't be; FBK_E_REWRITTEN: a worker has rewritten a record since
+ * the journal judged it (INV-R4).  This process must exit, replay has the truth. */
 int32_t fbk_index_step(struct fbk_index *index, int32_t timeout_ms);
 
 struct fbk_index_status {

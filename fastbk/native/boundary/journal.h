@@ -44,6 +44,7 @@ struct fbk_journal_options {
     uint32_t unsynced;               /* 1: batches are acknowledged once they are written, not once they are durable; a power
                                         cut may take the newest file's, and nothing of it is called damage then */
     uint32_t reserved;
+    uint8_t header_key[120];         /* FBK_HEADER_KEY_BYTES, random, as its index has it */
 };
 
 /* A file to go on in: pre-written, opened for direct writes and locked. */

@@ -86,6 +86,7 @@ fbk_index_create(const struct fbk_index_options *options, struct fbk_store *stor
     if (!index)
         return NULL;
     index->options = *options;
+    fbk_header_key_load(&index->header_key, options->header_key);
     index->store = store;
     index->seal_number = 1;
     index->check_free = FBK_NONE;
@@ -132,6 +133,8 @@ fbk_index_destroy(struct fbk_index *index)
         fbk_memory_give_back(index->dirty, index->dirty_memory_bytes);
     if (index->scratch)
         fbk_memory_give_back(index->scratch, index->scratch_bytes);
+    if (index->checked)
+        fbk_memory_give_back(index->checked, index->checked_memory_bytes);
     if (index->lac_bodies)
         fbk_memory_give_back(index->lac_bodies, LAC_BODIES * sizeof *index->lac_bodies);
     for (uint32_t w = 0; w < index->options.worker_count; w++) {

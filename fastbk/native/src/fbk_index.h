@@ -23,6 +23,7 @@
 #ifndef FBK_INDEX_H
 #define FBK_INDEX_H
 
+#include "fbk_header_hash.h"
 #include "fbk_decide.h"
 #include "fbk_ledgers.h"
 #include "fbk_pace.h"
@@ -156,6 +157,7 @@ struct fbk_forgetting {
 
 struct fbk_index {
     struct fbk_index_options options;
+    struct fbk_header_key header_key;
     struct fbk_store *store;
     struct fbk_index_segment *segment;
     struct fbk_journal_segment *journal;
@@ -185,6 +187,8 @@ struct fbk_index {
     uint64_t order;              /* descriptors taken in */
     uint64_t order_published;
     uint64_t exceptions;         /* consumed */
+    struct fbk_record *checked;  /* headers of a batch's records to be checked, by exception: read once, with the others */
+    uint64_t checked_memory_bytes;
     uint64_t taken_sequence;     /* batch of the last descriptor taken in */
     uint64_t batch_sequence;     /* of what is being taken in */
     uint32_t batch_published_us; /* when it was durable: low bits, as in records */

@@ -25,6 +25,25 @@ record_at(struct fbk_index *index, uint32_t w, uint64_t position, uint64_t end, 
     return size;
 }
 
+/* The same, read once and added to the hash of what the journal judged: the copy counts only once the hash agrees (INV-R4).
+ * The journal has checked the header's CRC. */
+static int64_t
+judged_record(struct fbk_index *index, uint32_t w, uint64_t end, struct fbk_record *record, uint64_t *hash)
+{
+    const struct fbk_index_worker *worker = &index->workers[w];
+    const uint64_t available = end - worker->add_position;
+    if (FBK_UNLIKELY(available < sizeof *record || worker->add_position % 8 != 0))
+        return FBK_E_CORRUPT;
+    memcpy(record, fbk_ring_at(&worker->add_ring, worker->add_position), sizeof *record);
+    /* From here on the copy is read, and not the ring once more, whatever a compiler would like better. */
+    __asm__ volatile("" : "+m"(*record) : : "memory");
+    *hash = fbk_header_hash(&index->header_key, *hash, record);
+    if (FBK_UNLIKELY(record->epoch != index->options.epoch ||
+                     !fbk_record_shape_ok(record, available, worker->add_ring.size_bytes)))
+        return FBK_E_CORRUPT;
+    return record->size_bytes;
+}
+
 static int32_t
 descriptor_ok(const struct fbk_index *index, const struct fbk_batch_descriptor *descriptor)
 {
@@ -160,14 +179,15 @@ exception_at(const struct fbk_index *index, uint64_t n)
 
 /* Everything in ring w up to `end` that is accepted; what is refused or to be checked is passed over. */
 static int32_t
-take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions_end)
+take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions_end, uint64_t judged_hash)
 {
     struct fbk_index_worker *worker = &index->workers[w];
     uint64_t next = index->exceptions;
+    uint64_t hash = FBK_HEADER_HASH_NONE;
     bool is_first = true; /* of the adds: it waited for its commit the longest */
     while (worker->add_position != end) {
         struct fbk_record record;
-        int64_t size = record_at(index, w, worker->add_position, end, &record);
+        int64_t size = judged_record(index, w, end, &record, &hash);
         if (FBK_UNLIKELY(size < 0 || record.sequence != worker->add_sequence))
             return FBK_E_CORRUPT;
         while (next != exceptions_end && exception_at(index, next)->worker != w)
@@ -183,13 +203,35 @@ take_ring(struct fbk_index *index, uint32_t w, uint64_t end, uint64_t exceptions
             if (is_first && record.kind == FBK_KIND_ADD)
                 fbk_pace_felt(&index->pace, FBK_PACE_ADD, index->batch_published_us - record.received_us);
             is_first = is_first && record.kind != FBK_KIND_ADD;
-        } else if (verdict != FBK_V_CHECK) {
+        } else if (verdict == FBK_V_CHECK) {
+            index->checked[next - 1 - index->exceptions] = record;
+        } else {
             fbk_count(&index->segment->stats, FBK_C_INDEX_SKIPPED, 1);
         }
         if ((record.kind == FBK_KIND_ADD || record.kind == FBK_KIND_ADD_BATCH) && !(record.flags & FBK_FLAG_RECOVERY))
             worker->cost_taken += fbk_record_cost(record.payload_bytes, record.entry_count);
         worker->add_position += (uint64_t)size;
         worker->add_sequence++;
+    }
+    /* Nothing of what was taken in is answered, granted or flushed before this is known. */
+    return FBK_LIKELY(hash == judged_hash) ? 0 : FBK_E_REWRITTEN;
+}
+
+/* Room for the headers of the batch's records to be checked, all zero. */
+static int32_t
+take_room_for_checks(struct fbk_index *index, uint64_t count)
+{
+    const uint64_t bytes = count * sizeof *index->checked;
+    if (bytes > index->checked_memory_bytes) {
+        if (index->checked)
+            fbk_memory_give_back(index->checked, index->checked_memory_bytes);
+        index->checked_memory_bytes = 0;
+        index->checked = fbk_memory_take(bytes);
+        if (!index->checked)
+            return -ENOMEM;
+        index->checked_memory_bytes = bytes;
+    } else if (count > 0) {
+        memset(index->checked, 0, bytes);
     }
     return 0;
 }
@@ -205,9 +247,9 @@ take_checks(struct fbk_index *index, const uint64_t *starts, const struct fbk_ba
         if (w >= index->options.worker_count ||
             exception.position - starts[w] >= descriptor->ring_end[w] - starts[w])
             return FBK_E_PROTOCOL;
-        struct fbk_record record;
-        int64_t size = record_at(index, w, exception.position, descriptor->ring_end[w], &record);
-        if (size < 0 || !fbk_record_ids_ok(&record) || (record.kind != FBK_KIND_ADD && record.kind != FBK_KIND_ADD_BATCH))
+        /* As `take_ring` read it: a third look at the ring could find something else. */
+        const struct fbk_record record = index->checked[n - index->exceptions];
+        if (!fbk_record_ids_ok(&record) || (record.kind != FBK_KIND_ADD && record.kind != FBK_KIND_ADD_BATCH))
             return FBK_E_CORRUPT;
         if (!state_of(index, &record))
             return FBK_E_FULL;
@@ -247,12 +289,18 @@ take_descriptor(struct fbk_index *index)
         index->full = rc == 0;
         return rc;
     }
+    rc = take_room_for_checks(index, descriptor.exceptions_end - index->exceptions);
+    if (rc < 0)
+        return rc;
     uint64_t starts[FBK_WORKERS_MAX];
     index->batch_sequence = descriptor.batch_sequence;
     index->batch_published_us = (uint32_t)(descriptor.published_ns / 1000);
     for (uint32_t w = 0; w < index->options.worker_count; w++) {
         starts[w] = index->workers[w].add_position;
-        rc = take_ring(index, w, descriptor.ring_end[w], descriptor.exceptions_end);
+        if (starts[w] == descriptor.ring_end[w])
+            continue;
+        const uint64_t judged_hash = descriptor.header_hash[w] ^ fbk_header_mask(&index->header_key, descriptor.order, w);
+        rc = take_ring(index, w, descriptor.ring_end[w], descriptor.exceptions_end, judged_hash);
         if (rc < 0)
             return rc;
     }

@@ -75,6 +75,7 @@ fbk_journal_create(struct fbk_io *io, const struct fbk_journal_options *options,
     }
     journal->io = io;
     journal->options = *options;
+    fbk_header_key_load(&journal->header_key, options->header_key);
     journal->sequence = options->predecessor_sequence;
     journal->published_sequence = options->predecessor_sequence;
     journal->next_record_sequence = options->next_record_sequence;

@@ -14,6 +14,7 @@
 #define FBK_JOURNAL_H
 
 #include "fbk_flight.h"
+#include "fbk_header_hash.h"
 #include "fbk_io.h"
 #include "fbk_ledgers.h"
 #include "fbk_segment.h"
@@ -64,6 +65,7 @@ struct fbk_journal_slot {
 struct fbk_journal {
     struct fbk_io *io;
     struct fbk_journal_options options;
+    struct fbk_header_key header_key;
     struct fbk_journal_segment *segment;
     struct fbk_index_segment *index;
     struct fbk_journal_worker workers[FBK_WORKERS_MAX];

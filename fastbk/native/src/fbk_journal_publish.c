@@ -86,8 +86,10 @@ fbk_journal_begin_slot(struct fbk_journal *journal)
     journal->flight_flags = 0;
     memset(&slot->descriptor, 0, sizeof slot->descriptor);
     slot->descriptor.exceptions_end = journal->exceptions;
-    for (uint32_t w = 0; w < journal->options.worker_count; w++)
+    for (uint32_t w = 0; w < journal->options.worker_count; w++) {
         slot->descriptor.ring_end[w] = journal->workers[w].taken;
+        slot->descriptor.header_hash[w] = FBK_HEADER_HASH_NONE;
+    }
     return slot;
 }
 
@@ -162,6 +164,8 @@ fbk_journal_publish(struct fbk_journal *journal)
         descriptor->batch_sequence = journal->published_sequence;
         descriptor->order = journal->order;
         descriptor->published_ns = now_ns;
+        for (uint32_t w = 0; w < journal->options.worker_count; w++)
+            descriptor->header_hash[w] ^= fbk_header_mask(&journal->header_key, journal->order, w);
         journal->segment->descriptors[journal->order % FBK_DESCRIPTOR_COUNT] = *descriptor;
         journal->order++;
         worker_mask |= slot->worker_mask;

@@ -196,6 +196,7 @@ take_from(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w
             break;
         }
         *exceptions_room -= journal->exceptions - exceptions;
+        slot->descriptor.header_hash[w] = fbk_header_hash(&journal->header_key, slot->descriptor.header_hash[w], &record);
         worker->taken += (uint64_t)size;
         worker->sequence++;
     }

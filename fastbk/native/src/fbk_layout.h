@@ -14,7 +14,7 @@
 #include "../boundary/base.h"
 #include "../boundary/status.h"
 
-#define FBK_LAYOUT_VERSION 8u
+#define FBK_LAYOUT_VERSION 9u
 
 #define FBK_WORKERS_MAX 16u
 #define FBK_ENTRY_HEADER_BYTES 32u /* ledger, entry, lac, length: Apache's, big-endian */
@@ -202,8 +202,9 @@ struct fbk_batch_descriptor {
     uint64_t journal_bytes;   /* bytes ever written to journal files since start, for the flush policy */
     uint64_t published_ns;
     uint64_t ring_end[FBK_WORKERS_MAX]; /* end position in each worker's add ring */
+    uint64_t header_hash[FBK_WORKERS_MAX]; /* of the headers between its last end and this one, masked: fbk_header_hash.h */
 };
-_Static_assert(sizeof(struct fbk_batch_descriptor) == 192, "batch descriptor");
+_Static_assert(sizeof(struct fbk_batch_descriptor) == 320, "batch descriptor");
 
 struct fbk_exception {
     uint64_t position; /* of the record in its ring */

@@ -1,7 +1,8 @@
 /* Memory: sealed segments, rings mapped twice, plain anonymous memory; and the two calls everybody needs, the
  * clock and the bell.
  *
- * A segment is sealed against shrinking, so that no process can make another's mapping fault, and every number
+ * A segment is sealed against shrinking, so that no process can make another's mapping fault.  Once its owner has mapped it, it
+ * is sealed against writing, too: a read-only descriptor can be reopened through /proc/self/fd.  Every number
  * that its owner could have overwritten since is read once and checked against the file's real size. */
 #include "fbk_segment.h"
 
@@ -15,7 +16,12 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define OWNERS_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 #define RING_KINDS_MAX 4u
 #define RING_BYTES_MAX (1ull << 40)
 
@@ -120,6 +126,25 @@ fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t e
         return status;
     }
     return fd;
+}
+
+int32_t
+fbk_segment_seal(int32_t fd)
+{
+    if (fcntl(fd, F_ADD_SEALS, OWNERS_SEALS) == 0)
+        return 1;
+    if (errno == EPERM)
+        return fbk_segment_is_sealed(fd) == 1 ? 1 : -EPERM;
+    if (errno != EINVAL)
+        return -errno;
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL) < 0 ? -errno : 0;
+}
+
+int32_t
+fbk_segment_is_sealed(int32_t fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals < 0 ? -errno : (seals & OWNERS_SEALS) == OWNERS_SEALS;
 }
 
 /* The real size of a file that nobody can shrink any more, or -errno. */

@@ -6,10 +6,17 @@
 #include "fbk_ring.h"
 
 /* Makes the memory file of one role: header, control struct (size by role), then its rings; sealed against
- * shrinking, growing and further seals.  ring_sizes: power of two multiples of 4096, up to 4 different ones
+ * shrinking and growing.  Its owner maps it and then calls fbk_segment_seal.  ring_sizes: power of two multiples of 4096, up to 4 different ones
  * (index: ring_sizes[0] repeated `ring_repeat` times).  Returns the descriptor (close-on-exec) or -errno. */
 int32_t fbk_segment_create(uint32_t role, uint32_t role_index, uint32_t pair, uint32_t epoch, const uint64_t *ring_sizes,
                            uint32_t ring_count, uint32_t ring_repeat);
+
+/* Refuses all further writable mappings of the file, and writes to it, whoever asks, and further seals: those that are mapped
+ * by now stay.  A descriptor that was handed out read-only could be reopened for writing through /proc otherwise.  1; 0 where
+ * the kernel does not know how (before Linux 5.1); -errno. */
+int32_t fbk_segment_seal(int32_t fd);
+/* 1, 0 or -errno. */
+int32_t fbk_segment_is_sealed(int32_t fd);
 
 /* Maps the control part; checks magic, version, role, sizes.  writable only for its owner.  NULL with *error. */
 void *fbk_segment_map(int32_t fd, uint32_t role, bool writable, int32_t *error);

@@ -13,12 +13,15 @@ import secrets
 import threading
 import time
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from fastbk.native.disk import Disk
+from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
 from fastbk.native.kill_points import kill_point
+from fastbk.native.segment import seal_segment
 from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, beat_index
 from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
@@ -58,8 +61,8 @@ EXIT_DRAIN_ROUNDS = 2
 """Idle steps in a row before a drain believes that nothing more comes."""
 
 
-def cache_options(config: IndexConfig) -> dict[str, int]:
-    """Return the sizes of caches and thresholds."""
+def cache_options(config: IndexConfig) -> dict[str, Any]:
+    """Return the sizes of caches and thresholds, and the key of headers' hashes."""
     frame_bytes = config.limits.frame_size_bytes_max
     cache_bytes, reserve_bytes = write_cache_sizes(
         config.settings.write_cache_size_bytes, config.limits, config.worker_count
@@ -75,6 +78,7 @@ def cache_options(config: IndexConfig) -> dict[str, int]:
         "parked_bytes_max": max(8 * MIB, frame_bytes),
         "waiters_max": config.settings.waiters_max,
         "requests_max": REQUESTS_A_JOB * config.settings.read_jobs_max,
+        "header_key": bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     }
 
 
@@ -300,10 +304,17 @@ def confirm_damage(parts: Parts) -> None:
     mark_lost(parts.disk, config.settings.directory, config.incarnation)
 
 
+def open_parts(child: Child, config: IndexConfig) -> Parts:
+    """Return the parts, with the index's segment sealed: it has mapped all that it writes."""
+    parts = Parts(child, config)
+    seal_segment(child.fds["segment"])
+    return parts
+
+
 def main(child: Child) -> None:
     """The index's life after `configure`."""
     config = msgspec.convert(child.config, IndexConfig)
-    parts = Parts(child, config)
+    parts = open_parts(child, config)
     damaged = parts.checkpoint.load(parts.store)
     if damaged:
         logs.error("index.locations_damaged", file_ids=sorted(damaged))

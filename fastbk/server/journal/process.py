@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.disk import Disk
+from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.journal import (
     BELL,
     LIMIT_NO_ADDS,
@@ -24,7 +25,7 @@ from fastbk.native.journal import (
 )
 from fastbk.native.journal_scan import RECORD_HEADER_BYTES
 from fastbk.native.kill_points import kill_point
-from fastbk.native.segment import Segment
+from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
@@ -93,6 +94,7 @@ def journal_options(child: Child, config: JournalConfig, disk: Disk) -> JournalO
         ledgers_max=config.limits.ledgers_max,
         unconfirmed_ledgers_max=unconfirmed_ledgers_max(config.limits),
         unsynced=config.settings.sync == UNSYNCED,
+        header_key=bytes.fromhex(config.header_key) or NO_HEADER_KEY,
     )
 
 
@@ -301,6 +303,7 @@ def main(child: Child) -> None:
     settings = config.settings
     disk = Disk(settings.directory, settings.backend)
     journal = Journal(disk, journal_options(child, config, disk))
+    seal_segment(child.fds["segment"])
     journal.load_states(child.fds["states"], config.replayed.states)
     pool = JournalPool(
         disk,

@@ -9,6 +9,7 @@ import socket
 import msgspec
 import uvloop
 
+from fastbk.native.segment import seal_segment
 from fastbk.native.worker import Worker, WorkerOptions, WorkerPair
 from fastbk.observe import logs
 from fastbk.server.child import Child, SupervisorGone, run
@@ -100,6 +101,8 @@ async def serve(child: Child) -> None:
     """Serve until drained."""
     config = msgspec.convert(child.config, WorkerConfig)
     worker = Worker(worker_options(child, config))
+    for pair in range(config.pair_count):
+        seal_segment(child.fds[f"segment.{pair}"])
     network = Network(worker, config, child.fds["bell"], asyncio.get_running_loop())
     network.digests.send = child.offer
     port = await network.start(socket.socket(fileno=os.dup(child.fds["listener"])))

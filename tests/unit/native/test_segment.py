@@ -14,7 +14,14 @@ import pytest
 from fastbk.native import segment as segments
 from fastbk.native import stats as statistics
 from fastbk.native.ffi import LayoutError
-from fastbk.native.segment import Segment, create_segment, reopen_read_only
+from fastbk.native.segment import (
+    Segment,
+    can_seal,
+    create_segment,
+    is_sealed,
+    reopen_read_only,
+    seal_segment,
+)
 from tests.fixtures.os_errors import fails_with
 
 
@@ -79,6 +86,38 @@ def test_a_read_only_descriptor_stays_read_only(fd: int) -> None:
                 statistics.Stats(segment).count(0)
     finally:
         os.close(reader)
+
+
+def test_a_read_only_descriptor_reopened_through_proc_writes_until_the_owner_has_sealed(
+    fd: int,
+) -> None:
+    """What a compromised reader does: /proc/self/fd gives it a descriptor for writing."""
+    reader = reopen_read_only(fd)
+    with Segment(fd, "worker", is_writable=True) as segment:
+        before = os.open(f"/proc/self/fd/{reader}", os.O_RDWR)
+        mmap.mmap(before, 4096).close()
+        assert not is_sealed(fd)
+        assert seal_segment(fd) and is_sealed(reader)
+        after = os.open(f"/proc/self/fd/{reader}", os.O_RDWR)
+        for attacker in (before, after, fd):
+            with pytest.raises(PermissionError):
+                mmap.mmap(attacker, 4096)
+            with fails_with(errno.EPERM):
+                os.pwrite(attacker, b"x", 0)
+            with fails_with(errno.EPERM):
+                fcntl.fcntl(attacker, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        with pytest.raises(PermissionError):
+            Segment(fd, "worker", is_writable=True)
+        assert seal_segment(fd), "a second time does nothing"
+        statistics.Stats(segment).count(3)
+        with Segment(reader, "worker") as theirs:
+            assert statistics.Stats(theirs).counters()[3] == 1, "the owner goes on writing"
+    for each in (reader, before, after):
+        os.close(each)
+
+
+def test_this_kernel_can_seal() -> None:
+    assert can_seal()
 
 
 def test_nobody_can_cut_it_off(fd: int) -> None:

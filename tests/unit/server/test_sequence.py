@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from fastbk.native.header_key import HEADER_KEY_BYTES
 from fastbk.server.config import (
     BookieConfig,
     BookieSettings,
@@ -65,6 +66,7 @@ class World:
         self.rung: list[Process] = []
         self.heard: list[tuple[Process, object]] = []
         self.silent: set[Process] = set()
+        self.left_open: list[Process] = []
         wanted = children(workers, pairs, is_reads_only=is_reads_only)
         self.children = {process: FakeChild(self, process) for process in wanted}
 
@@ -72,6 +74,9 @@ class World:
 
     def ring(self, process: Process) -> None:
         self.rung.append(process)
+
+    def unsealed(self) -> list[Process]:
+        return self.left_open
 
     async def next(self, timeout_s: float | None = None) -> Event:
         async with asyncio.timeout(timeout_s):
@@ -308,3 +313,24 @@ async def test_what_a_child_asks_is_passed_on_with_its_name() -> None:
     world.events.put_nowait(Stop("enough"))
     await sequence.serve()
     assert world.heard == [(worker(1), 1), (INDEX, 2)]
+
+
+async def test_a_pairs_journal_and_index_share_a_key_that_no_worker_has() -> None:
+    world = World(pairs=2)
+    world.greet()
+    await world.sequence().start()
+    keys = [world.config(journal(pair))["header_key"] for pair in range(2)]
+    assert keys == [world.config(index(pair))["header_key"] for pair in range(2)]
+    assert len(set(keys)) == 2
+    assert all(len(bytes.fromhex(key)) == HEADER_KEY_BYTES for key in keys)
+    assert not any(key in str(world.config(worker(0))) for key in keys)
+
+
+async def test_memory_that_cannot_be_sealed_is_logged_before_workers_are_configured(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    world = World()
+    world.left_open = [JOURNAL]
+    world.greet()
+    await world.sequence().start()
+    assert capfd.readouterr().err.count("bookie.memory_not_sealed") == 1
