@@ -96,7 +96,7 @@ test_headers(void)
     CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), 0);
     CHECK_EQUAL(header.state, FBK_HEADER_UNUSED);
     CHECK_EQUAL(header.size_bytes, FILE_BYTES);
-    struct fbk_journal_file_header newer = {.magic = FBK_JOURNAL_MAGIC, .version = 2};
+    struct fbk_journal_file_header newer = {.magic = FBK_JOURNAL_MAGIC, .version = FBK_JOURNAL_VERSION + 1};
     memcpy(bytes, &newer, sizeof newer);
     CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), FBK_E_TOO_NEW);
     image.rig.disk.size_bytes[1] = 0;
