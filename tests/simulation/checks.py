@@ -27,6 +27,7 @@ INVARIANTS = {
     "I19": "after a repair no fragment names the lost bookie and every entry is on Qw bookies",
     "I20": "after healing every ledger can be closed and read, and new ones written",
     "I22": "what a bookie lacks of a ledger that its writer closed is marked",
+    "I23": "what a bookie owes that was away when a ledger was created is marked, whoever closes it",
     "I21": "with deferred sync the LAC stays at what was forced; a force that succeeded is on all bookies",
 }
 

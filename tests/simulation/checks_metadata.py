@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from fastbk.meta.api import VersionedLedger
-from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from tests.simulation.checks_base import ChecksBase
@@ -176,12 +176,33 @@ class MetadataChecks(ChecksBase):
 
     def closed_by_writer(self, ledger_id: LedgerId, marked: Iterable[MissingReplica]) -> None:
         """A writer has closed its ledger: whoever lacks an entry of it is marked (I22)."""
+        self._check_marked(self.facts[ledger_id], "I22", None, marked)
+
+    def closed_without(self, ledger_id: LedgerId, marked: Iterable[MissingReplica]) -> None:
+        """Anybody has closed a ledger: what members owe that were away when it was created is marked (I23)."""
         facts = self.facts[ledger_id]
+        if not facts.ledger.away:
+            return
+        # Named again later, such a bookie is a member like any other.
+        fragments = facts.metadata.fragments
+        end = fragments[1].first_entry_id if len(fragments) > 1 else None
+        self._check_marked(facts, "I23", facts.ledger.away, marked, end)
+
+    def _check_marked(
+        self,
+        facts: Facts,
+        name: str,
+        only: frozenset[BookieId] | None,
+        marked: Iterable[MissingReplica],
+        end: EntryId | None = None,
+    ) -> None:
         metadata = facts.metadata
         replicas = list(marked)
-        for entry_id in range(metadata.last_entry_id + 1):
+        for entry_id in range(metadata.last_entry_id + 1 if end is None else end):
             lacking = facts.write_mask(entry_id) & ~facts.holders.get(entry_id, 0)
             for bookie_id in metadata.fragment_of(entry_id).ensemble:
+                if only is not None and bookie_id not in only:
+                    continue
                 if not lacking >> self.indexes[bookie_id] & 1:
                     continue
                 if not any(
@@ -189,5 +210,5 @@ class MetadataChecks(ChecksBase):
                     for one in replicas
                 ):
                     raise Violation(
-                        "I22", f"{bookie_id} lacks entry {entry_id}, and no mark says so"
+                        name, f"{bookie_id} lacks entry {entry_id}, and no mark says so"
                     )

@@ -47,6 +47,8 @@ FINDERS: dict[str, int] = {
     "replaced-bookie-lacks-nothing": 112762213017,  # I22
     "replacement-named-too-early": 911919046110,  # I19
     "replacement-named-for-what-was-given-up": 911919046201,  # I19
+    "away-members-owe-nothing": 5204619,  # I23
+    "away-members-are-not-marked": 5200113,  # I23
 }
 
 # Too rare for seeds: only their scripts notice them.

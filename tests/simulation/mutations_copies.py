@@ -33,4 +33,14 @@ COPIES = [
         "a share counts as whole though a part of it was dropped while it was copied",
         (f"{_OWED}._acknowledged", "*self._adds.given_up[share.index], ", ""),
     ),
+    _fault(
+        "away-members-owe-nothing",
+        "the mark of a member that was away goes while its ledger is written, and a crash of the writer hides the rest",
+        (f"{_OWED}.to_mark", ", *owed_by(self._away.intersection(adds.ensemble))", ""),
+    ),
+    _fault(
+        "away-members-are-not-marked",
+        "a ledger is created whose mark does not say what its away members owe",
+        ("fastbk.replication.owed_copies:owed_by", "in sorted(bookie_ids)", "in ()"),
+    ),
 ]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from tests.simulation.away import draw_away
+
 QUORUMS = [
     (3, 3, 2),
     (3, 3, 2),
@@ -70,7 +72,7 @@ class Item:
 
 @dataclass(slots=True)
 class Plan:
-    """One world; see the module's text. `names`: bookies and clients."""
+    """One world; see the module's text. `away`: bookies of each ledger that are away when it is created."""
 
     seed: int
     ensemble: int
@@ -83,6 +85,7 @@ class Plan:
     events_max: int
     is_deferred: bool = False
     ledgers: int = 1
+    away: int = 0
     faults: list[Item] = field(default_factory=list)
     work: list[Item] = field(default_factory=list)
     options: dict[str, float] = field(default_factory=dict)
@@ -304,4 +307,5 @@ def draw_plan(seed: int) -> Plan:
     drawing.work()
     drawing.options()
     drawing.habits()
+    drawing.plan.away = draw_away(drawing.plan)
     return drawing.plan

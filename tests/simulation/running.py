@@ -38,6 +38,7 @@ class Ledger:
 
     Attributes:
         key: its master key.
+        away: members that were away when it was created.
         written: the data of each entry that its writer has added, in order: everything that may ever be read.
     """
 
@@ -47,6 +48,7 @@ class Ledger:
     write_quorum: int
     ack_quorum: int
     is_deferred: bool = False
+    away: frozenset[BookieId] = frozenset()
     written: list[bytes] = field(default_factory=list)
 
 

@@ -118,6 +118,8 @@ class Store(Node):
         self.ledgers[ledger_id] = now
         self.doing = now.metadata.state.name
         self.checks.metadata_changed(ledger_id, before, now, client.name, base_version)
+        if now.metadata.is_closed and not before.metadata.is_closed:
+            self.checks.closed_without(ledger_id, self.records.marks.read(ledger_id).missing)
         for watcher in self.watchers.get(ledger_id, ()):
             if watcher is not client:
                 self.network.post(self, watcher, watcher.metadata_was_changed, ledger_id, now)

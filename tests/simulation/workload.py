@@ -15,6 +15,7 @@ from fastbk.replication.actions import AddEntry, ReadEntry
 from fastbk.replication.change_policy import ChangePolicy, WriterOptions
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.metadata_update import MetadataUpdate
+from fastbk.replication.owed_copies import owed_by
 from fastbk.replication.re_replication import RepairLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
@@ -100,8 +101,13 @@ class Workload:
 
     # --- ledgers and their writers -----------------------------------------------------------------------------
 
-    def create(self, ensemble: Sequence[BookieId], client: Client | None = None) -> Ledger:
-        """Make a ledger and, if a client is named, open it for writing there."""
+    def create(
+        self,
+        ensemble: Sequence[BookieId],
+        client: Client | None = None,
+        away: frozenset[BookieId] = frozenset(),
+    ) -> Ledger:
+        """Make a ledger and, if a client is named, open it for writing there. `away`: members that are not up."""
         world, plan = self.world, self.world.plan
         ledger = Ledger(
             len(self.ledgers),
@@ -110,6 +116,7 @@ class Workload:
             plan.write_quorum,
             plan.ack_quorum,
             plan.is_deferred,
+            away=away,
         )
         self.ledgers.append(ledger)
         world.checks.ledgers[ledger.ledger_id] = ledger
@@ -121,11 +128,13 @@ class Workload:
             digest_type=DigestType.CRC32C,
         )
         world.store.create(ledger.ledger_id, metadata)
+        world.store.records.marks.update(ledger.ledger_id, owed_by(away))
         self.first[ledger.ledger_id] = VersionedLedger(metadata, 0)
         if client is not None:
             client.count_on(ensemble)
             known = VersionedLedger(metadata, 0)
-            writing = Writing(client, ledger, known, self.writer_options())
+            options = replace(self.writer_options(), away=away)
+            writing = Writing(client, ledger, known, options)
             self.writers[ledger.ledger_id] = writing
             writing.start()
         return ledger

@@ -10,6 +10,7 @@ import random
 import traceback
 from dataclasses import dataclass, field
 
+from tests.simulation.away import ensemble_without, send_away
 from tests.simulation.bookie import Bookie
 from tests.simulation.checks import Checks
 from tests.simulation.client import Client
@@ -89,9 +90,15 @@ class World:
         rng = random.Random(f"ensemble {plan.seed}")
         # Before any fault: registrations are heard, the ledger is made.
         self.faults.schedule(plan.faults)
+        left = send_away(self) if plan.away else frozenset()
         self.kernel.run(0.01, plan.events_max)
         for writer in WRITERS[: plan.ledgers]:
-            self.workload.create(rng.sample(plan.bookies, plan.ensemble), self.clients[writer])
+            client = self.clients[writer]
+            if plan.away:
+                ensemble, away = ensemble_without(self, left)
+                self.workload.create(ensemble, client, away)
+            else:
+                self.workload.create(rng.sample(plan.bookies, plan.ensemble), client)
         self.workload.schedule(plan.work)
 
     def run(self) -> None:

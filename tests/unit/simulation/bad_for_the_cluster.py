@@ -67,6 +67,18 @@ def a_writer_closes_with_a_copy_missing_and_marks_another(judge: Judge) -> None:
     judge.checks.closed_by_writer(0, [MissingReplica("b2", 1), MissingReplica("b1", 0)])
 
 
+@bad("I23")
+def a_recovery_closes_and_a_bookie_that_was_away_owes_a_copy_unmarked(judge: Judge) -> None:
+    judge.checks.ledgers[0].away = frozenset({"b2"})
+    judge.write(1)
+    judge.add(0, 0)
+    judge.add(1, 0)
+    judge.acked(1)
+    judge.close(0)
+    judge.checks.closed_without(0, [MissingReplica("b2", 0)])
+    judge.checks.closed_without(0, [MissingReplica("b2", 1), MissingReplica("b1", 0)])
+
+
 @bad("I8")
 def a_fragment_moves(judge: Judge) -> None:
     judge.ensemble(4, "b3", "b4", "b5")
