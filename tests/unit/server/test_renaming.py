@@ -10,6 +10,7 @@ import pytest
 
 from fastbk.errors import MetadataConflict
 from fastbk.meta.api import BookieIdentity, BookieService
+from fastbk.meta.hold import read_hold
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
@@ -86,6 +87,7 @@ def test_a_renamed_bookie_starts_under_its_new_id_only(world: World) -> None:
     world.store.delete_ledger(1)  # or written with the new id
     assert rename(world.config, world.store, NEW, OLD)
     assert settle(world.config, world.store, OLD) == world.incarnation
+    assert read_hold(world.store) is None, "its starts are counted on"
 
 
 class CutOffError(Exception):
