@@ -113,6 +113,20 @@ def refused_frames(port: int, _: int, stop: Event) -> None:
             sock.recv(4 * MIB)
 
 
+def refused_apache(port: int, _: int, stop: Event) -> None:
+    """The same over Apache's version 2: reads of a ledger that cannot be."""
+    read = struct.pack(">IIqq", 20, 2 << 24 | 2 << 16, -5, 0)
+    sock = socket.create_connection(("127.0.0.1", port), 20)
+    sock.setblocking(False)
+    data = memoryview(read * 20_000)
+    at = 0
+    while not stop.is_set():
+        with suppress(BlockingIOError):
+            at = (at + sock.send(data[at : at + MIB])) % len(data)
+        with suppress(BlockingIOError):
+            sock.recv(4 * MIB)
+
+
 def silent(port: int, _: int, stop: Event) -> None:
     """5,000 connections say nothing."""
     socks = []
@@ -141,6 +155,7 @@ ATTACKS: dict[str, Callable[[int, int, Event], None]] = {
     "slow_frames": slow_frames,
     "held_frames": held_frames,
     "refused_frames": refused_frames,
+    "refused_apache": refused_apache,
     "silent": silent,
     "slow_http": slow_http,
 }
