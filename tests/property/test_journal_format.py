@@ -246,8 +246,9 @@ def scan_bytes(
         return batches, scan.end.kind, scan.end
 
 
-def test_golden_file_reads_as_it_was_written(tmp_path: Path) -> None:
-    image = (GOLDEN / "closed.bin").read_bytes()
+@pytest.mark.parametrize("name", ["closed.bin", "closed_version_1.bin"])
+def test_golden_file_reads_as_it_was_written(tmp_path: Path, name: str) -> None:
+    image = (GOLDEN / name).read_bytes()
     batches, kind, end = scan_bytes(tmp_path, image)
     assert batches == [*EXPECTED, []]
     assert kind == "closing"

@@ -8,11 +8,13 @@ from __future__ import annotations
 import bisect
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fastbk.native.fake_disk import FakeDisk
+from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.locations_files import locations_name
@@ -204,7 +206,7 @@ def golden_files() -> dict[str, bytes]:
         entries += [(2, 9000, entry_bytes(2, 9000, 1000)), (LAST, LAST, entry_bytes(3, 3))]
         states = [
             LedgerState(1, 4, 3, 9, 9, b"k" * 20),
-            LedgerState(LAST, LAST, -1, 1, 4, deleted_s=8),
+            LedgerState(LAST, LAST, -1, 1, 4, deleted_s=8, creation_mark=2**32 - 1),
         ]
         life.checkpoint.run(life.store, FlushItems.from_entries(entries, states), 9)
         files = {
@@ -220,12 +222,14 @@ def test_golden_files_are_written() -> None:
         assert (GOLDEN / name).read_bytes() == raw, name
 
 
-def test_golden_files_are_read() -> None:
+@pytest.mark.parametrize("locations", ["locations.bin", "locations_version_1.bin"])
+def test_golden_files_are_read(locations: str) -> None:
+    """INV-T1: states of version 1 have no creation mark, and their ledgers count as confirmed."""
     with FakeDisk() as fake:
         world = World(fake)
         world.birth()
         life = world.start()
-        for folder, name in (("logs", "entry_log.bin"), ("locations", "locations.bin")):
+        for folder, name in (("logs", "entry_log.bin"), ("locations", locations)):
             ending = "log" if folder == "logs" else "loc"
             file = life.disk.open(f"{DIRECTORY}/{folder}/0000000000000001.{ending}", create=True)
             life.disk.write_all(file, (GOLDEN / name).read_bytes())
@@ -235,7 +239,11 @@ def test_golden_files_are_read() -> None:
         assert life.store.list(1).ranges == ((0, 4),)
         assert life.store.list(2).ranges == ((0, 0), (10, 10), (20, 20), (9000, 9000))
         assert life.store.read(LAST, 0, LAST).entry == entry_bytes(3, 3)
-        assert life.store.states(1)[0] == LedgerState(1, 4, 3, 9, 9, b"k" * 20)
+        states = life.store.states(1)
+        assert states[0] == LedgerState(1, 4, 3, 9, 9, b"k" * 20)
+        mark = 0 if locations != "locations.bin" else 2**32 - 1
+        assert (states[1].deleted_s, states[1].creation_mark) == (8, mark)
+        assert not any(state.flags & UNCONFIRMED for state in states)
         world.end()
 
 
