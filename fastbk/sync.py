@@ -175,9 +175,8 @@ class Client:
             if chosen.away:
                 store.marks.update(found_id, add=owed_by(chosen.away))
             flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
-            requests = LedgerRequests(found_id, digest_type, password, flags)
-            options = writer_options(self.config, deferred_sync, chosen.away)
-            machine = WriterMachine(found_id, known, options)
+            requests = LedgerRequests(found_id, digest_type, password, flags, value.creation_token)
+            machine = WriterMachine(found_id, known, writer_options(self.config, deferred_sync, chosen.away))
             io = self._io(requests, value, wish)
             machine.adds.describe_trouble = self.reactor.known.describe_trouble
             writer = LedgerWriter(self, machine, io, explicit_ids=explicit_ids)
@@ -224,7 +223,8 @@ class Client:
         with self.turn():
             known = self.store().read_ledger(ledger_id)
             digest_type = check_open(ledger_id, known.metadata, digest, password)
-            io = self._io(LedgerRequests(ledger_id, digest_type, password), known.metadata)
+            requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
+            io = self._io(requests, known.metadata)
             if recovery and not known.metadata.is_closed:
                 options = RecoveryOptions(
                     pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
@@ -302,7 +302,7 @@ class Client:
     ) -> T:
         """Run a procedure of fastbk/replication about a ledger and return its result; for tools."""
         digest_type = metadata.digest_type or DigestType.CRC32
-        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"")
+        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
         with self.turn():
             return run_blocking(procedure, self._io(requests, metadata))
 

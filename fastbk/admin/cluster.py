@@ -194,7 +194,7 @@ class _Holdings:
         is_silent = bookie_id in self._silent
         timeout_s = min(self._timeout_s, SILENT_TIMEOUT_S) if is_silent else self._timeout_s
         try:
-            wanted, held = await self._held(bookie_id, info.ledger_id, wanted, timeout_s)
+            wanted, held = await self._held(bookie_id, info, wanted, timeout_s)
             self._silent.discard(bookie_id)
         except Error as error:
             if isinstance(error, QuorumTimeout | NotEnoughBookies):
@@ -207,19 +207,24 @@ class _Holdings:
         return MissingCopies(info.ledger_id, first, bookie_id, reason, count, tuple(ids))
 
     async def _held(
-        self, bookie_id: BookieId, ledger_id: LedgerId, wanted: _Ranges, timeout_s: float
+        self, bookie_id: BookieId, info: LedgerInfo, wanted: _Ranges, timeout_s: float
     ) -> tuple[_Ranges, _Ranges]:
         """Return what was asked for, all that is wanted or a part of it, and what is there."""
         if bookie_id not in self._unlisted:
             try:
-                return wanted, await held_ranges(self._pool, bookie_id, ledger_id, timeout_s)
+                held = await held_ranges(
+                    self._pool, bookie_id, info.ledger_id, timeout_s, info.metadata.creation_token
+                )
             except QuorumTimeout:
                 if bookie_id not in self._apaches:
                     raise
+            else:
+                return wanted, held
         ends = sorted({wanted[0][0], wanted[-1][1]})
-        held = await held_of(self._pool, bookie_id, ledger_id, ends, timeout_s)
+        token = info.metadata.creation_token
+        found = await held_of(self._pool, bookie_id, info.ledger_id, ends, timeout_s, token)
         self._unlisted.add(bookie_id)  # it reads, so it is there
-        return [(one, one) for one in ends], [(one, one) for one in held]
+        return [(one, one) for one in ends], [(one, one) for one in found]
 
 
 def missing_of(

@@ -186,7 +186,7 @@ class Client:
         if chosen.away:
             await self.marks.update(ledger_id, add=owed_by(chosen.away))
         flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
-        requests = LedgerRequests(ledger_id, digest_type, password, flags)
+        requests = LedgerRequests(ledger_id, digest_type, password, flags, value.creation_token)
         options = writer_options(self.config, deferred_sync, chosen.away)
         machine = WriterMachine(ledger_id, known, options)
         io = self._io(requests, value, wish)
@@ -250,7 +250,7 @@ class Client:
         """
         known = await self._store.read_ledger(ledger_id)
         digest_type = check_open(ledger_id, known.metadata, digest, password)
-        requests = LedgerRequests(ledger_id, digest_type, password)
+        requests = LedgerRequests(ledger_id, digest_type, password, 0, known.metadata.creation_token)
         io = self._io(requests, known.metadata)
         if recovery and not known.metadata.is_closed:
             options = RecoveryOptions(
@@ -316,7 +316,7 @@ class Client:
         Digest and password are those that the metadata names.
         """
         digest_type = metadata.digest_type or DigestType.CRC32
-        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"")
+        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
         return await run(procedure, self._io(requests, metadata))
 
     async def list_bookies(self) -> list[BookieRegistration]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError
+from fastbk.model.creation import creation_mark
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.native import client_codec as codec
 from fastbk.wire.messages import InfoReply, decode_reply
@@ -26,7 +27,11 @@ async def bookie_info(pool: BookiePool, bookie_id: BookieId, timeout_s: float) -
 
 
 async def held_ranges(
-    pool: BookiePool, bookie_id: BookieId, ledger_id: LedgerId, timeout_s: float
+    pool: BookiePool,
+    bookie_id: BookieId,
+    ledger_id: LedgerId,
+    timeout_s: float,
+    creation_token: int = 0,
 ) -> list[tuple[EntryId, EntryId]]:
     """Return the ranges [first, last] of consecutive ids of the ledger that the bookie holds, ascending.
 
@@ -37,10 +42,11 @@ async def held_ranges(
     while True:
 
         def build(request_id: int, at: EntryId = first) -> bytes:
-            return codec.put_list_entries(request_id, ledger_id, at, _RANGES_A_CALL)
+            frame = codec.put_list_entries(request_id, ledger_id, at, _RANGES_A_CALL)
+            return codec.with_creation(frame, creation_mark(creation_token))
 
         answer = await pool.peer(bookie_id).request(build, timeout_s)
-        if answer.status in (Status.NO_LEDGER, Status.NO_ENTRY):
+        if answer.status in (Status.NO_LEDGER, Status.NO_ENTRY, Status.OTHER_CREATION):
             return ranges
         if answer.status != Status.OK:
             raise _untold(bookie_id, ledger_id, answer.status)
@@ -60,6 +66,7 @@ async def held_of(
     ledger_id: LedgerId,
     entry_ids: Iterable[EntryId],
     timeout_s: float,
+    creation_token: int = 0,
 ) -> list[EntryId]:
     """Return which of these entries the bookie holds, each read by itself: for bookies that give no list of them.
 
@@ -69,12 +76,13 @@ async def held_of(
     for entry_id in entry_ids:
 
         def build(request_id: int, at: EntryId = entry_id) -> bytes:
-            return codec.put_read(request_id, ledger_id, at)
+            frame = codec.put_read(request_id, ledger_id, at)
+            return codec.with_creation(frame, creation_mark(creation_token))
 
         answer = await pool.peer(bookie_id).request(build, timeout_s)
         if answer.status == Status.OK:
             held.append(entry_id)
-        elif answer.status not in (Status.NO_LEDGER, Status.NO_ENTRY):
+        elif answer.status not in (Status.NO_LEDGER, Status.NO_ENTRY, Status.OTHER_CREATION):
             raise _untold(bookie_id, ledger_id, answer.status)
     return held
 

@@ -6,7 +6,10 @@ names another ledger or entry than was asked for, leaves this file as data.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from fastbk.client.connection import Answer
+from fastbk.model.creation import creation_mark
 from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native import client_codec as codec
@@ -24,6 +27,7 @@ from fastbk.replication.actions import (
 from fastbk.replication.found_run import FoundRun
 from fastbk.wire.statuses import Status
 
+SmallRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
@@ -34,18 +38,32 @@ class LedgerRequests:
     """
 
     def __init__(
-        self, ledger_id: LedgerId, digest_type: DigestType, password: bytes, flags: int = 0
+        self,
+        ledger_id: LedgerId,
+        digest_type: DigestType,
+        password: bytes,
+        flags: int = 0,
+        creation_token: int = 0,
     ) -> None:
+        """`creation_token`: of the ledger's metadata; bookies refuse what is of another creation (INV-T2)."""
         self.ledger_id = ledger_id
         self.digest_type = digest_type
-        self.adds = codec.LedgerCodec(ledger_id, digest_type, password, flags)
+        self._creation_mark = mark = creation_mark(creation_token)
+        self.adds = codec.LedgerCodec(ledger_id, digest_type, password, flags, mark)
         """Encodes the adds of the ledger's own writer, with `flags`."""
         self._password = password
         self._told: tuple[EntryId, bytes] = (-1, b"")
-        self._recovery = codec.LedgerCodec(ledger_id, digest_type, password, codec.FLAG_RECOVERY)
+        self._recovery = codec.LedgerCodec(
+            ledger_id, digest_type, password, codec.FLAG_RECOVERY, mark
+        )
 
     def frame(self, request: BookieRequest, request_id: int) -> bytes | bytearray:
         """Return the frame of a request."""
+        if isinstance(request, AddEntry):
+            return self._add(request, request_id)
+        return codec.with_creation(self._small(request, request_id), self._creation_mark)
+
+    def _small(self, request: SmallRequest, request_id: int) -> bytes:
         ledger_id = self.ledger_id
         if isinstance(request, ReadEntries):
             return codec.put_read_batch(
@@ -73,9 +91,7 @@ class LedgerRequests:
                 body = make_lac_body(ledger_id, lac, self.digest_type, self._password)
                 self._told = (lac, body)
             return codec.put_write_lac(request_id, ledger_id, lac, self.adds.master_key, body)
-        if isinstance(request, ForceLedger):
-            return codec.put_force(request_id, ledger_id)
-        return self._add(request, request_id)
+        return codec.put_force(request_id, ledger_id)
 
     def _add(self, request: AddEntry, request_id: int) -> bytearray:
         data = bytes(request.data)

@@ -436,6 +436,7 @@ class _Library:
     FBK_S_NO_ENTRY: int
     FBK_S_NO_LEDGER: int
     FBK_S_OK: int
+    FBK_S_OTHER_CREATION: int
     FBK_S_READ_ONLY: int
     FBK_S_TOO_LARGE: int
     FBK_S_TOO_MANY_REQUESTS: int

@@ -41,6 +41,7 @@ class _Library:
     FBK_APACHE_REFUSE: int
     FBK_APACHE_START_TLS: int
     FBK_APACHE_WRITE_LAC: int
+    FBK_CLIENT_CREATION_MARK_AT: int
     FBK_CLIENT_ENTRY_WORDS: int
     FBK_CLIENT_EVENT_WORDS: int
     FBK_CLIENT_REQUEST_BYTES_MAX: int
@@ -78,6 +79,7 @@ class _Library:
     FBK_S_NO_ENTRY: int
     FBK_S_NO_LEDGER: int
     FBK_S_OK: int
+    FBK_S_OTHER_CREATION: int
     FBK_S_READ_ONLY: int
     FBK_S_TOO_LARGE: int
     FBK_S_TOO_MANY_REQUESTS: int

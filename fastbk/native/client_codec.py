@@ -54,8 +54,14 @@ class LedgerCodec:
     """Encodes and checks entries of one ledger. Safe to use from any thread."""
 
     def __init__(
-        self, ledger_id: int, digest_type: DigestType, password: bytes = b"", flags: int = 0
+        self,
+        ledger_id: int,
+        digest_type: DigestType,
+        password: bytes = b"",
+        flags: int = 0,
+        creation_mark: int = 0,
     ) -> None:
+        """`creation_mark`: see `fastbk.model.creation`."""
         self.ledger_id = ledger_id
         self.digest_type = digest_type
         self.master_key = master_key(password)
@@ -73,6 +79,7 @@ class LedgerCodec:
                 "digest_type": int(digest_type),
                 "flags": flags,
                 "master_key": self.master_key,
+                "creation_mark": creation_mark,
             },
         )
 
@@ -303,6 +310,14 @@ EVENT_WORDS = _WORDS
 def signed(word: int) -> int:
     """Return a word of an event as the signed number that it stands for."""
     return word - (1 << 64) if word >> 63 else word
+
+
+def with_creation(frame: bytes, creation_mark: int) -> bytes:
+    """Return the frame of a request that names the creation of its ledger; 0: the same frame."""
+    if not creation_mark:
+        return frame
+    at = lib.FBK_CLIENT_CREATION_MARK_AT
+    return frame[:at] + creation_mark.to_bytes(4, "little") + frame[at + 4 :]
 
 
 def put_hello(request_id: int, client_name: str) -> bytes:

@@ -119,6 +119,7 @@ class LedgerTable:
         entry_count: int = 1,
         limit: Limit = Limit.OPEN,
         reads_only: bool = False,
+        creation_mark: int = 0,
     ) -> Verdict:
         """Return what becomes of a record that is next in the journal's order, and change the ledger's state by it.
 
@@ -129,10 +130,12 @@ class LedgerTable:
             master_key: 20 bytes; the first that a ledger sees is its own.
             entry_count: of a batch add.
             limit: of the journal's files. reads_only: the disk is full.
+            creation_mark: which creation of the ledger is meant; 0: not said.
 
         Raises NativeFullError without memory: nothing changed.
         """
         request = self._fill(ledger_id, entry_id, kind, flags, master_key, entry_count)
+        request.creation_mark = creation_mark
         request.journal_limit = limit
         request.reads_only = reads_only
         take = lib.fbk_decide_table_decide(self._handle, request, self._status)
@@ -148,9 +151,11 @@ class LedgerTable:
         master_key: bytes = NO_KEY,
         *,
         entry_id: int = 0,
+        creation_mark: int = 0,
     ) -> None:
-        """Take note of a record that was read back from the journal: key and fence. Its entries go to `stored`."""
+        """Take note of a record that was read back from the journal: key, mark, fence. Its entries go to `stored`."""
         request = self._fill(ledger_id, entry_id, kind, flags, master_key, 1)
+        request.creation_mark = creation_mark
         check(lib.fbk_decide_table_replay(self._handle, request), "replay a record")
 
     def stored(self, ledger_id: int, entry_id: int, lac: int) -> bool:
@@ -223,6 +228,7 @@ class LedgerTable:
         request.kind = kind
         request.flags = flags
         request.entry_count = entry_count
+        request.creation_mark = 0
         ffi.memmove(request.master_key, master_key, len(master_key))
         return request
 

@@ -36,8 +36,15 @@ _NEXT_STEP: dict[int, str] = {
     Status.UNSUPPORTED: "client and bookie disagree about the protocol: compare their versions",
 }
 # Refusals after which a bookie is not counted on until it takes an add again: it is of no use to this ledger, because
-# it is full or damaged, has been told that the ledger was deleted, or does not know what it held.
-UNABLE = (Status.READ_ONLY, Status.IO_ERROR, Status.NO_LEDGER, Status.CANNOT_TELL)
+# it is full or damaged, has been told that the ledger was deleted, does not know what it held, or holds another ledger
+# that was given the same id.
+UNABLE = (
+    Status.READ_ONLY,
+    Status.IO_ERROR,
+    Status.NO_LEDGER,
+    Status.CANNOT_TELL,
+    Status.OTHER_CREATION,
+)
 
 
 def refusal(
@@ -81,9 +88,14 @@ def too_late(
 
 def too_few_able(ledger_id: LedgerId, entry_id: EntryId, trouble: dict[BookieId, str]) -> Error:
     """Return the error of a writer that too few bookies can store for."""
+    next_step = "go on in a new ledger on other bookies"
+    if status_name(Status.OTHER_CREATION) in trouble.values():
+        next_step = (
+            "metadata gave this id twice, and bookies hold the other ledger (OTHER_CREATION):"
+            " go on in a new ledger, and find out whether metadata was rolled back"
+        )
     return NotEnoughBookies(
-        f"ledger {ledger_id}: too few bookies can store entry {entry_id};"
-        " go on in a new ledger on other bookies",
+        f"ledger {ledger_id}: too few bookies can store entry {entry_id}; {next_step}",
         replicas=trouble,
     )
 

@@ -89,6 +89,33 @@ responses(void)
     golden("response_list", fbk_wire_put_list(out, 10, FBK_S_OK, -1, ranges, 2));
 }
 
+/* A bookie reads the mark wherever it may lie, and requests of clients that know of none (INV-T2). */
+static void
+marks(void)
+{
+    static const char *const old[] = {"request_add_without_mark", "request_fence_without_mark"};
+    struct fbk_request request;
+    uint8_t entry[64];
+    uint32_t size = make_entry(entry, 7);
+    for (uint32_t i = 0; i < 2; i++) {
+        char path[1024];
+        snprintf(path, sizeof path, "%s/%s.bin", folder, old[i]);
+        FILE *file = fopen(path, "rb");
+        CHECK(file != NULL);
+        uint32_t bytes = (uint32_t)fread(out, 1, sizeof out, file);
+        fclose(file);
+        CHECK_EQUAL(fbk_wire_read_request(out, bytes, &request), 0);
+        CHECK_EQUAL(request.ledger_id, 5);
+        CHECK_EQUAL(request.creation_mark, 0);
+        bytes = i == 0 ? fbk_wire_put_add(out, 2, 5, 7, 0, FBK_DIGEST_CRC32C, key, entry, size, NULL)
+                       : fbk_wire_put_read_request(out, 5, 5, -1, FBK_FLAG_FENCE, key);
+        fbk_wire_set_creation_mark(out, 0xfedcba98u);
+        CHECK_EQUAL(fbk_wire_read_request(out, bytes, &request), 0);
+        CHECK_EQUAL(request.ledger_id, 5);
+        CHECK_EQUAL(request.creation_mark, 0xfedcba98u);
+    }
+}
+
 int
 main(int argc, char **argv)
 {
@@ -98,5 +125,6 @@ main(int argc, char **argv)
     memset(out, 0xee, sizeof out);
     requests();
     responses();
+    marks();
     return 0;
 }

@@ -19,7 +19,7 @@ from fastbk.replication.actions import AddEntry, BookieRequest, ForceLedger, Rea
 from fastbk.server.identity import ledgers_of
 from fastbk.wire.statuses import Status
 from tests.simulation.answering import Answers, Stored
-from tests.simulation.jobs import Job, Record, runs_of
+from tests.simulation.jobs import Job, Record, runs_of, split_key
 from tests.simulation.kernel import STALE, Kernel, Node
 from tests.simulation.network import TO_CLIENT, Connection, Network
 
@@ -142,9 +142,16 @@ class Bookie(Node):
         ):
             status = Status.NOT_READY if self.rng.random() < 0.5 else Status.TOO_MANY_REQUESTS
             self.answer(connection, request_id, Reply(status))
+        elif self._is_other_creation(ledger_id, key):
+            self.answer(connection, request_id, Reply(Status.OTHER_CREATION))
         else:
-            self.answers.answer(connection, request_id, ledger_id, key, request)
+            self.answers.answer(connection, request_id, ledger_id, split_key(key)[0], request)
         return None
+
+    def _is_other_creation(self, ledger_id: LedgerId, key: bytes) -> bool:
+        """INV-T2, as the index has it."""
+        state, mark = self.table.get(ledger_id), split_key(key)[1]
+        return bool(mark and state and state.creation_mark not in (0, mark))
 
     def _reaches(self, connection: Connection) -> bool:
         if connection.bookie_open and self.is_up:
@@ -165,7 +172,10 @@ class Bookie(Node):
     ) -> None:
         ledger_id, kind, flags, key, entry_id, _ = record
         limit = Limit.OPEN if self.takes_adds else Limit.NO_ADDS
-        take, status = self.table.decide(ledger_id, entry_id, kind, flags, key, limit=limit)
+        master_key, mark = split_key(key)
+        take, status = self.table.decide(
+            ledger_id, entry_id, kind, flags, master_key, limit=limit, creation_mark=mark
+        )
         if take is not Take.REFUSED and kind is not Kind.FORCE:
             self.checks.decided(self, record)
         self._batch.append(Job(take, status, record, connection, request_id, request))
@@ -277,7 +287,10 @@ class Bookie(Node):
     def _replay(self, table: LedgerTable, journal: list[Record]) -> None:
         for ledger_id, kind, flags, key, entry_id, stored in journal:
             if kind is not Kind.FORCE:
-                table.replay(ledger_id, kind, flags, key, entry_id=entry_id)
+                master_key, mark = split_key(key)
+                table.replay(
+                    ledger_id, kind, flags, master_key, entry_id=entry_id, creation_mark=mark
+                )
             if stored is not None:
                 table.stored(ledger_id, entry_id, stored.lac)
 

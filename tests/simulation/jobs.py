@@ -45,3 +45,8 @@ def runs_of(answers: list[tuple[EntryId, int]]) -> list[tuple[EntryId, int, int]
                 continue
         runs.append((entry_id, 1, status))
     return runs
+
+
+def split_key(key: bytes) -> tuple[bytes, int]:
+    """Return master key and creation mark: a simulated client may name a creation by four bytes behind the key."""
+    return key[:20], int.from_bytes(key[20:], "little")

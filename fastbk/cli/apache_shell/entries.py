@@ -85,7 +85,10 @@ async def _read_one_bookie(
     bookie_id: BookieId = words.text("bookie")
     metadata = (await client.ledger_info(ledger_id)).metadata
     requests = LedgerRequests(
-        ledger_id, metadata.digest_type or DigestType.CRC32, metadata.password or b""
+        ledger_id,
+        metadata.digest_type or DigestType.CRC32,
+        metadata.password or b"",
+        creation_token=metadata.creation_token,
     )
     missed = await client.pool.reach([bookie_id], client.config.connect_timeout)
     if missed:

@@ -4,7 +4,7 @@ struct fbk_client_ledger {
     uint32_t digest_type;
     uint32_t flags;           /* of Add: 1 = RECOVERY */
     uint8_t master_key[20];
-    uint32_t reserved;
+    uint32_t creation_mark;   /* 0 = none */
 };
 
 /* Bytes of the frames of `count` adds, 0 for an unknown digest type. */
@@ -63,6 +63,8 @@ int32_t fbk_client_entry_columns(struct fbk_entry_columns *to, const uint8_t *en
 
 /* Requests: whole frames, at most FBK_CLIENT_REQUEST_BYTES_MAX plus body or name. master_key NULL: left out. */
 #define FBK_CLIENT_REQUEST_BYTES_MAX 128
+/* Where a frame of these, and of an add, has the creation mark: 4 bytes, little-endian. */
+#define FBK_CLIENT_CREATION_MARK_AT 56
 uint32_t fbk_client_put_hello(uint8_t *out, uint64_t request_id, const uint8_t *name, uint32_t name_bytes);
 uint32_t fbk_client_put_read(uint8_t *out, uint64_t request_id, int64_t ledger_id, int64_t entry_id, uint32_t flags,
                              const uint8_t *master_key);

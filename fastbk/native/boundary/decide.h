@@ -20,6 +20,7 @@ struct fbk_decide_request {
     uint32_t journal_limit;  /* FBK_JOURNAL_* */
     uint32_t reads_only;
     uint8_t master_key[20];
+    uint32_t creation_mark;  /* 0 = not said */
 };
 
 /* NULL without memory. */

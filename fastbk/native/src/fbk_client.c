@@ -4,12 +4,14 @@
 
 #include "fbk_digest.h"
 #include "fbk_wire_client.h"
+#include "fbk_wire_layout.h"
 
 #define ENTRY_HEADER_BYTES 32u
 #define VERSION_MIN 1u
 #define VERSION_MAX 1u
 
 _Static_assert(FBK_CLIENT_REQUEST_BYTES_MAX == FBK_WIRE_REQUEST_BYTES_MAX, "one bound, two headers");
+_Static_assert(FBK_CLIENT_CREATION_MARK_AT == FBK_FRAME_CREATION_MARK_AT, "one layout, two headers");
 
 /* ------------------------------------------------------------------ adds */
 
@@ -57,6 +59,7 @@ fbk_client_encode_adds(const struct fbk_client_ledger *ledger, uint64_t first_re
         const uint32_t frame_bytes =
             fbk_wire_put_add(out + at, first_request_id + i, ledger->ledger_id, first_entry_id + (int64_t)i, ledger->flags,
                              ledger->digest_type, ledger->master_key, NULL, (uint32_t)entry_bytes, &entry);
+        fbk_wire_set_creation_mark(out + at, ledger->creation_mark);
         length += data_sizes[i];
         const int64_t put = put_entry(ledger, entry, first_entry_id + (int64_t)i, lac, length, data, data_sizes[i],
                                       digests == NULL ? NULL : digests + 20u * (uint64_t)i);

@@ -24,6 +24,9 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
     *status = FBK_S_TOO_MANY_REQUESTS; /* INV-G5: to be repeated, a ledger that metadata lists is confirmed soon */
     if (state && FBK_UNLIKELY(state->flags & FBK_LEDGER_EXPIRING))
         return FBK_TAKE_REFUSED;
+    *status = FBK_S_OTHER_CREATION; /* INV-T2 */
+    if (FBK_UNLIKELY(fbk_is_other_creation(state, record->creation_mark)))
+        return FBK_TAKE_REFUSED;
     *status = FBK_S_UNAUTHORIZED; /* the first key wins, for adds and fences */
     if (key_differs(state, record))
         return FBK_TAKE_REFUSED;

@@ -40,6 +40,15 @@ bool fbk_decide_notice(struct fbk_ledger_state *state, uint32_t what);
  * a deleted ledger.  state may be NULL; in_doubt: damage is on record. */
 uint32_t fbk_decide_no(const struct fbk_ledger_state *state, bool in_doubt, uint32_t no);
 
+/* Whether a request names a creation of the ledger id, and what is here is of another one (INV-T2).  What is deleted is
+ * nobody's. */
+static inline bool
+fbk_is_other_creation(const struct fbk_ledger_state *state, uint32_t creation_mark)
+{
+    return creation_mark != 0 && state && state->creation_mark != 0 && state->creation_mark != creation_mark &&
+           !(state->flags & FBK_LEDGER_DELETED);
+}
+
 /* 1: metadata was never seen to list the ledger, 0. */
 static inline uint64_t
 fbk_is_unconfirmed(const struct fbk_ledger_state *state)

@@ -64,6 +64,7 @@ record_of(const struct fbk_decide_request *request)
         .ledger_id = request->ledger_id,
         .entry_id = request->entry_id,
     };
+    record.creation_mark = request->creation_mark;
     memcpy(record.master_key, request->master_key, sizeof record.master_key);
     return record;
 }

@@ -244,6 +244,26 @@ fill_arguments(struct fbk_index_request *request, const struct fbk_record *recor
     return record->kind == FBK_KIND_READ || record->kind == FBK_KIND_LIST;
 }
 
+/* INV-T2: one look at the ledger's state, which the request needs anyway. */
+static bool
+is_of_other_creation(struct fbk_index *index, const struct fbk_record *record)
+{
+    return record->creation_mark != 0 &&
+           fbk_is_other_creation(fbk_index_ledger(index, record->ledger_id), record->creation_mark);
+}
+
+/* 1: answered; 0: no room for the answer now.  Where states or data were lost, the other creation may not have been alone. */
+static int32_t
+refuse_other_creation(struct fbk_index *index, const struct fbk_asker *asker, const struct fbk_record *record)
+{
+    const struct fbk_ledger_state *state = fbk_index_ledger(index, record->ledger_id);
+    uint32_t status = fbk_index_no(index, state, FBK_S_OTHER_CREATION);
+    if (fbk_index_reply_status(index, asker, status))
+        return 1;
+    index->workers[asker->worker].blocked = true;
+    return 0;
+}
+
 /* 1: done with it; 0: it has to wait; < 0: no worker writes this. */
 static int32_t
 take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *record, const uint8_t *payload)
@@ -259,6 +279,8 @@ take_request(struct fbk_index *index, uint32_t w, const struct fbk_record *recor
         fbk_index_cancel(index, w, record->connection_id);
         return 1;
     }
+    if (FBK_UNLIKELY(is_of_other_creation(index, record)))
+        return refuse_other_creation(index, &asker, record);
     if (record->kind == FBK_KIND_WRITE_LAC) {
         uint8_t *body = fbk_index_scratch(index, record->payload_bytes + 1);
         if (!body)

@@ -37,6 +37,7 @@
 #define FBK_STATUS_READ_ONLY 24
 #define FBK_STATUS_TOO_MANY_REQUESTS 25
 #define FBK_STATUS_TOO_LARGE 26
+#define FBK_STATUS_OTHER_CREATION 27
 #define FBK_STATUS_IO_ERROR 30
 
 #define FBK_DIGEST_TYPE_NONE 0
@@ -96,6 +97,7 @@
 #define FBK_REQUEST_REQUEST_ID 4
 #define FBK_REQUEST_BODY_TYPE 6
 #define FBK_REQUEST_BODY 8
+#define FBK_REQUEST_CREATION_MARK 10
 #define FBK_READ_REPLY_ENTRY_ID 4
 #define FBK_READ_REPLY_LAC 6
 #define FBK_READ_REPLY_ENTRY 8
@@ -219,6 +221,7 @@ static const struct fbk_schema_field fbk_fields_of_Request[] = {
     {4, FBK_FIELD_INLINE, 0, 8, 8},
     {6, FBK_FIELD_INLINE, 0, 1, 1},
     {8, FBK_FIELD_UNION, 0, 0, 0},
+    {10, FBK_FIELD_INLINE, 0, 4, 4},
 };
 static const struct fbk_schema_field fbk_fields_of_ReadReply[] = {
     {4, FBK_FIELD_INLINE, 0, 8, 8},
@@ -277,7 +280,7 @@ static const struct fbk_schema_table fbk_schema_tables[] = {
     {fbk_fields_of_ListEntries, 3}, /* ListEntries */
     {NULL, 0}, /* Info */
     {NULL, 0}, /* Ping */
-    {fbk_fields_of_Request, 3}, /* Request */
+    {fbk_fields_of_Request, 4}, /* Request */
     {fbk_fields_of_ReadReply, 3}, /* ReadReply */
     {fbk_fields_of_ReadBatchReply, 4}, /* ReadBatchReply */
     {fbk_fields_of_ReadLacReply, 5}, /* ReadLacReply */

@@ -15,6 +15,7 @@ struct fbk_request {
     uint64_t request_id;
     uint32_t body_type;        /* FBK_REQUEST_BODY_*; 0 = none, or a number that this schema does not know */
     uint32_t flags;
+    uint32_t creation_mark;    /* 0 = not said */
     int64_t ledger_id;
     int64_t entry_id;          /* entry_id, first_entry_id; WriteLac: lac */
     int64_t other_id;          /* ReadBatch: last_entry_id; ReadLac: previous_lac */

@@ -103,19 +103,26 @@ fbk_wire_put_add_batch(uint8_t *out, uint64_t request_id, int64_t ledger_id, int
     return size_bytes;
 }
 
+void
+fbk_wire_set_creation_mark(uint8_t *frame, uint32_t creation_mark)
+{
+    fbk_store_u32(frame + FBK_FRAME_CREATION_MARK_AT, creation_mark);
+}
+
 /* ------------------------------------------------------------------ small requests */
 
-/* All small requests begin alike: Request at 36, its body's table at 60 with the vtable at 18 (room for 9 entries). */
+/* All small requests begin alike: Request at 36, its body's table at 60 with the vtable at 20 (room for 8 entries). */
 struct small_frame {
     uint32_t size_bytes;
     uint32_t root;
-    uint16_t request_vtable[5];
-    uint16_t body_vtable[9];
+    uint16_t request_vtable[6];
+    uint16_t body_vtable[8];
     int32_t request_vtable_back; /* at 36 */
     uint64_t request_id;
     uint32_t body;
     uint8_t body_type;
-    uint8_t padding[7];
+    uint8_t padding[3];
+    uint32_t creation_mark; /* at FBK_FRAME_CREATION_MARK_AT */
     int32_t body_vtable_back; /* at 60 */
     int64_t numbers[3];       /* at 64, 72, 80: the table's offsets 4, 12, 20 */
     uint32_t words[2];        /* at 88, 92: offsets 28, 32 */
@@ -131,6 +138,7 @@ struct small_frame {
 #define KEY 36
 _Static_assert(offsetof(struct small_frame, end) == SMALL_FRAME_BYTES, "layout");
 _Static_assert(SMALL_FRAME_BYTES <= FBK_WIRE_REQUEST_BYTES_MAX, "layout");
+_Static_assert(offsetof(struct small_frame, creation_mark) == FBK_FRAME_CREATION_MARK_AT, "layout");
 _Static_assert(offsetof(struct small_frame, body_vtable_back) == 60, "layout");
 _Static_assert(offsetof(struct small_frame, words) == 60 + WORD_0, "layout");
 _Static_assert(offsetof(struct small_frame, master_key) == 60 + KEY, "layout");
@@ -139,7 +147,7 @@ _Static_assert(offsetof(struct small_frame, master_key) == 60 + KEY, "layout");
 static uint32_t
 put_small(uint8_t *out, struct small_frame *frame, uint64_t request_id, uint8_t body_type, uint32_t field_count, uint32_t used_bytes)
 {
-    static const uint16_t request_vtable[5] = {10, 17, 4, 16, 12};
+    static const uint16_t request_vtable[6] = {12, 24, 4, 16, 12, 20};
     frame->size_bytes = used_bytes - 4;
     frame->root = 32;
     memcpy(frame->request_vtable, request_vtable, sizeof request_vtable);
@@ -149,7 +157,7 @@ put_small(uint8_t *out, struct small_frame *frame, uint64_t request_id, uint8_t 
     frame->request_id = request_id;
     frame->body = 60 - 48;
     frame->body_type = body_type;
-    frame->body_vtable_back = 60 - 18;
+    frame->body_vtable_back = 60 - 20;
     memcpy(out, frame, used_bytes < SMALL_FRAME_BYTES ? used_bytes : SMALL_FRAME_BYTES);
     return used_bytes;
 }

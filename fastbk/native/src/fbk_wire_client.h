@@ -9,6 +9,9 @@
 /* Encoders write a whole size-prefixed frame at `out` and return its bytes; room for the *_size result is the caller's.
  * master_key: 20 bytes. */
 
+/* Names the creation that a request means, in a frame of any encoder here but that of a batch add; without it, none. */
+void fbk_wire_set_creation_mark(uint8_t *frame, uint32_t creation_mark);
+
 #define FBK_WIRE_ADD_HEAD_BYTES 116u
 /* The entry comes last, nothing behind it: a frame is this head and then the entry's bytes, wherever those are. */
 uint32_t fbk_wire_add_size(uint32_t entry_bytes);

@@ -16,8 +16,8 @@ static bool
 read_own_add(const uint8_t *frame, uint32_t frame_bytes, struct fbk_request *request)
 {
     /* An empty entry would make the vector the last thing in the buffer; the verifier shall judge that. */
-    if (frame_bytes <= FBK_ADD_FRAME_BYTES || !SAME(frame, root, request_id) || !SAME(frame, body, ledger_id) ||
-        !SAME(frame, entry, master_key))
+    if (frame_bytes <= FBK_ADD_FRAME_BYTES || !SAME(frame, root, request_id) || !SAME(frame, body, creation_mark) ||
+        !SAME(frame, add_vtable_back, ledger_id) || !SAME(frame, entry, master_key))
         return false;
     struct fbk_add_frame head;
     memcpy(&head, frame, FBK_ADD_FRAME_BYTES);
@@ -25,6 +25,7 @@ read_own_add(const uint8_t *frame, uint32_t frame_bytes, struct fbk_request *req
         return false;
     request->request_id = head.request_id;
     request->body_type = FBK_REQUEST_BODY_ADD;
+    request->creation_mark = head.creation_mark;
     request->flags = head.flags;
     request->ledger_id = head.ledger_id;
     request->entry_id = head.entry_id;
@@ -126,6 +127,7 @@ fbk_wire_read_request(const uint8_t *frame, uint32_t frame_bytes, struct fbk_req
     if (table == 0 || body_type > FBK_REQUEST_BODY_PING)
         return 0;
     request->body_type = body_type;
+    request->creation_mark = fbk_table_u32(frame, root, FBK_REQUEST_CREATION_MARK);
     switch (body_type) {
     case FBK_REQUEST_BODY_ADD: read_add(frame, table, request); break;
     case FBK_REQUEST_BODY_ADD_BATCH: read_add_batch(frame, table, request); break;

@@ -99,6 +99,7 @@ fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, con
     record->flags = (uint16_t)request->flags;
     record->ledger_id = request->ledger_id;
     record->entry_id = request->entry_id;
+    record->creation_mark = request->creation_mark;
     record->request_id = request->request_id;
     record->connection_id = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
     if (request->master_key != NULL)

@@ -48,7 +48,14 @@ class Request(object):
             return obj
         return None
 
-def RequestStart(builder): builder.StartObject(3)
+    # Request
+    def CreationMark(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def RequestStart(builder): builder.StartObject(4)
 def Start(builder):
     return RequestStart(builder)
 def RequestAddRequestId(builder, requestId): builder.PrependUint64Slot(0, requestId, 0)
@@ -60,6 +67,9 @@ def AddBodyType(builder, bodyType):
 def RequestAddBody(builder, body): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(body), 0)
 def AddBody(builder, body):
     return RequestAddBody(builder, body)
+def RequestAddCreationMark(builder, creationMark): builder.PrependUint32Slot(3, creationMark, 0)
+def AddCreationMark(builder, creationMark):
+    return RequestAddCreationMark(builder, creationMark)
 def RequestEnd(builder): return builder.EndObject()
 def End(builder):
     return RequestEnd(builder)

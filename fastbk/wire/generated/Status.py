@@ -17,4 +17,5 @@ class Status(object):
     READ_ONLY = 24
     TOO_MANY_REQUESTS = 25
     TOO_LARGE = 26
+    OTHER_CREATION = 27
     IO_ERROR = 30

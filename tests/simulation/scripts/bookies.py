@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import AddEntry, ReadEntry
+from fastbk.replication.actions import AddEntry, AskLac, ReadEntry
 from fastbk.wire.statuses import Status
 from tests.simulation.scripts.registry import script
 from tests.simulation.scripts.stage import adds, closes, reads, stage
-from tests.simulation.workload import OTHER_KEY
+from tests.simulation.workload import KEY, OTHER_KEY
 
 
 def _add(entry_id: int, *, recovery: bool = False) -> AddEntry:
@@ -149,3 +149,27 @@ def a_fence_of_an_unknown_ledger_is_durable_with_its_key() -> None:
         s.bookie(3).start()
         assert s.ask("c2", 3, _add(0)).status == Status.FENCED
         assert s.ask("c2", 3, _add(0), key=OTHER_KEY).status == Status.UNAUTHORIZED
+
+
+@script("P9b")
+def an_id_that_was_given_twice_shows_no_entries_of_the_other_ledger() -> None:
+    """INV-T1, INV-T2: metadata was rolled back."""
+    old, new = (KEY + number.to_bytes(4, "little") for number in (1, 2))
+    with stage() as s:
+        s.ledger.written += [b"!", b"!"]
+        assert s.ask("c1", 3, _add(0), key=old).status == Status.OK
+        for client in ("c2", "c3"):  # whose connection the crash has not cut
+            for request in (
+                ReadEntry(0),
+                ReadEntry(-1, fence=True),
+                AskLac(),
+                _add(0),
+                _add(1, recovery=True),
+            ):
+                reply = s.ask(client, 3, request, key=new)
+                assert (reply.status, reply.found, reply.fenced) == (Status.OTHER_CREATION, (), False)
+            assert s.ask(client, 3, ReadEntry(0), key=old).status == Status.OK
+            assert s.ask(client, 3, ReadEntry(0)).status == Status.OK, "Apache's clients name none"
+            s.bookie(3).crash(0.0, is_power_cut=True)
+            s.bookie(3).start()
+        assert s.ask("c0", 3, _add(1), key=old).status == Status.OK, "it was not fenced"

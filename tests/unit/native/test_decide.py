@@ -256,3 +256,40 @@ def test_entries_that_differ_in_lac_and_digest_only_are_the_same() -> None:
 def test_a_key_of_another_length_is_a_mistake(table: LedgerTable) -> None:
     with pytest.raises(ValueError, match="20 bytes"):
         table.decide(1, 0, Kind.ADD, 0, b"short")
+
+
+def test_another_creation_of_the_id_is_refused_and_fences_nothing(table: LedgerTable) -> None:
+    """INV-T1, INV-T2: what was given the same id after a rollback is another ledger."""
+    assert table.decide(7, 0, Kind.ADD, 0, KEY, creation_mark=5) == TAKEN[Take.NEW]
+    for key in (KEY, OTHER_KEY):
+        for kind, flags in ((Kind.ADD, 0), (Kind.ADD, RECOVERY), (Kind.FENCE, 0)):
+            found = table.decide(7, 1, kind, flags, key, creation_mark=6)
+            assert found == refused(Status.OTHER_CREATION)
+    state = table.get(7)
+    assert state is not None
+    assert (state.creation_mark, state.flags & FENCED, state.highest_entry_id) == (5, 0, 0)
+    assert table.decide(7, 1, Kind.ADD, 0, KEY, creation_mark=5) == TAKEN[Take.NEW]
+    assert table.decide(7, 2, Kind.ADD, 0, KEY) == TAKEN[Take.NEW], "Apache's clients name none"
+    table.notice(7, Notice.DELETED)
+    assert table.decide(7, 3, Kind.ADD, 0, KEY, creation_mark=6) == refused(Status.NO_LEDGER)
+
+
+def test_a_ledger_that_began_without_a_creation_never_gets_one(table: LedgerTable) -> None:
+    """Its bytes may be of either: a mark given later would hide them from their own readers."""
+    table.decide(8, 0, Kind.ADD, 0, KEY)
+    assert table.decide(8, 1, Kind.ADD, 0, KEY, creation_mark=9) == TAKEN[Take.NEW]
+    assert table.decide(8, 2, Kind.ADD, 0, KEY, creation_mark=10) == TAKEN[Take.NEW]
+    state = table.get(8)
+    assert state is not None
+    assert state.creation_mark == 0
+
+
+def test_what_expires_takes_nothing_until_metadata_confirms_it(table: LedgerTable) -> None:
+    """INV-G5"""
+    table.decide(1, 0, Kind.ADD, 0, KEY)
+    assert table.notice(1, Notice.EXPIRING)
+    for kind, flags in ((Kind.ADD, 0), (Kind.ADD, RECOVERY), (Kind.FENCE, 0)):
+        assert table.decide(1, 1, kind, flags, KEY) == refused(Status.TOO_MANY_REQUESTS)
+    assert table.notice(1, Notice.CONFIRMED)
+    assert table.decide(1, 1, Kind.ADD, 0, KEY) == TAKEN[Take.NEW]
+    assert not table.notice(1, Notice.EXPIRING), "a confirmed one never expires"

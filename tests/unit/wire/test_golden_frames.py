@@ -54,7 +54,7 @@ def vector(body: Any, name: str) -> bytes:
 
 def test_every_file_is_a_valid_frame() -> None:
     files = list(GOLDEN.glob("*.bin"))
-    assert len(files) == 19
+    assert len(files) == 21
     for file in files:
         frame = file.read_bytes()
         assert (is_response if file.name.startswith("response") else is_request)(frame), file.name
