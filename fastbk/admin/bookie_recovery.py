@@ -38,7 +38,7 @@ class RecoveryPlan:
     bytes_per_s: float = 0.0
     ledgers_at_once: int = 4
     open_ledgers: str = "close"
-    grace_s: float = 10.0
+    grace_s: float = 20.0
     even_if_alive: bool = False
     ledger_ids: tuple[LedgerId, ...] | None = None
     repair: RepairOptions = field(default_factory=RepairOptions)

@@ -43,9 +43,9 @@ def add_recover(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace",
         type=float,
-        default=10.0,
+        default=20.0,
         metavar="SECONDS",
-        help="how long their writers may take to replace the bookie themselves (10)",
+        help="how long their writers may take to replace the bookie themselves (20; longer than replace_after)",
     )
     add_patience(parser)
     parser.add_argument(

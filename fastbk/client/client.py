@@ -257,8 +257,9 @@ class Client:
                 pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
             )
             recovery_run = RecoverLedger(ledger_id, known, options)
-            known = await run(recovery_run, io)
+            known, before = await run(recovery_run, io), known
             log_replacements(ledger_id, "recovery", recovery_run.stats.replacements)
+            self.repairs.check_recovered(ledger_id, before.metadata, known.metadata)
         return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
 
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
@@ -346,6 +347,7 @@ class Client:
 
     async def close(self, *, timeout: float | None = None) -> None:
         """End writers that are left (their ledgers stay open), send what was written, close. Again: does nothing."""
+        await self.repairs.close()
         if self._store.closed is not None:
             return
         self._store.closed = "this client is closed: make a new one"
@@ -359,7 +361,6 @@ class Client:
                 )
             )
         self._refreshing.cancel()
-        self.repairs.cancel()
         await self.pool.close(limit_s)
         await self._store.close(limit_s)
 

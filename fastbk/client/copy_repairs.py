@@ -1,4 +1,4 @@
-"""Repairs, in the background, the copies that were missing when this client closed a ledger.
+"""Repairs, in the background, the copies that were missing when this client closed or recovered a ledger.
 
 A ledger that is closed while a bookie restarts misses copies there, and its writer has marked them. This client tries
 again while it lives: once the bookie is registered, it checks the marked entries there, copies those that the bookie
@@ -8,10 +8,13 @@ lacks from the others, and removes the mark. What it has not repaired when it is
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from fastbk.client.recovered_copies import missing_copies
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.healing import HealLedger
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 LEDGERS_MAX = 1000
 """Ledgers that wait for a repair at most; others stay marked."""
+CHECK_TIMEOUT_S = 5.0
+CLOSE_WAIT_S = 1.0
+"""How long a client that is closed waits for checks."""
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 10.0
 _OPTIONS = RepairOptions(request_timeout_s=5.0, patience_s=5.0)
@@ -34,11 +40,17 @@ class CopyRepairs:
         self._waiting: dict[LedgerId, tuple[MissingReplica, ...]] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._checks: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
         """How many ledgers wait for a repair."""
         return len(self._waiting)
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether a recovered ledger is being checked."""
+        return bool(self._checks)
 
     def add(self, ledger_id: LedgerId, missing: tuple[MissingReplica, ...]) -> None:
         """Repair these when their bookies are there."""
@@ -49,13 +61,38 @@ class CopyRepairs:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._go_on())
 
+    def check_recovered(
+        self, ledger_id: LedgerId, before: LedgerMetadata, metadata: LedgerMetadata
+    ) -> None:
+        """Have a ledger that was recovered checked, from the fragment on that was the last one before."""
+        at = len(before.fragments) - 1
+        task = asyncio.get_running_loop().create_task(self._check(ledger_id, metadata, at))
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    async def _check(self, ledger_id: LedgerId, metadata: LedgerMetadata, at: int) -> None:
+        client = self._client
+        with suppress(Error):
+            services = [one.service for one in await client.list_bookies()]
+            registered = {one.bookie_id: one for one in services}
+            found = await missing_copies(
+                client.pool, registered, ledger_id, metadata, at, CHECK_TIMEOUT_S
+            )
+            if found:
+                mark = await client.marks.update(ledger_id, add=found)
+                self.add(ledger_id, mark.missing)
+
     def bookies_changed(self) -> None:
         """Bookies came or went: try again at once."""
         self._changed.set()
 
-    def cancel(self) -> None:
-        """Give up what waits; it stays marked."""
+    async def close(self) -> None:
+        """Give checks a moment to mark what they find, and give up what waits; it stays marked."""
+        if self._checks and not self._client.pool.is_closed:
+            await asyncio.wait(self._checks, timeout=CLOSE_WAIT_S)
         self._waiting.clear()
+        for one in self._checks:
+            one.cancel()
         if self._task is not None:
             self._task.cancel()
 

@@ -73,7 +73,7 @@ class CopyKeeper:
         """Return what is to be run now, then `ended` to be called, and when to look again."""
         if self._step is not None:
             return None, None
-        if not self._is_any and not any(self._adds.given_up):
+        if not (self._is_any or self.owed.lost or any(self._adds.given_up)):
             return None, None
         if now_s < self._again_s:
             return None, self._again_s

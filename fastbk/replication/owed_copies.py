@@ -85,11 +85,13 @@ class OwedCopies:
     Attributes:
         ready: shares that their holders have acknowledged whole; the metadata does not name these yet.
         marked: what this writer has marked and not unmarked.
+        lost: the indexes of members that have lost all that they had.
     """
 
     def __init__(self, adds: AddMachine) -> None:
         self.ready: list[OwedShare] = []
         self.marked: tuple[MissingReplica, ...] = ()
+        self.lost: set[int] = set()
         self._adds = adds
         self._missing: tuple[MissingReplica, ...] = ()  # of bookies that were replaced
         self._away: frozenset[BookieId] = frozenset()
@@ -114,6 +116,7 @@ class OwedCopies:
         """
         adds, head, before = self._adds, self._adds.head, self._adds.ensemble[index]
         named_from = self._named_from[index]
+        self.lost.discard(index)
         if is_lost:
             named_from = 0  # also earlier fragments may name it
         lacking = [(0, head)] if is_lost else adds.lacking(index)
@@ -160,6 +163,9 @@ class OwedCopies:
         adds = self._adds
         found = [*self._missing, *owed_by(self._away.intersection(adds.ensemble))]
         for index, bookie_id in enumerate(adds.ensemble):
+            if index in self.lost:
+                found.append(MissingReplica(bookie_id, 0, None, _LOST))
+                continue
             given_up = [
                 first for first, end in adds.given_up[index] if end > self._named_from[index]
             ]
@@ -176,6 +182,8 @@ class OwedCopies:
             named_from = self._named_from[index]
             reason = "not acknowledged when the ledger was closed"
             lacking = adds.lacking(index)
+            if index in self.lost:
+                named_from, reason, lacking = 0, _LOST, [(0, adds.head)]
             found += _missing(bookie_id, lacking, named_from, adds.head, reason)
         return merged(found)
 
@@ -189,6 +197,7 @@ class OwedCopies:
 
 
 _AWAY = "the bookie was away when the ledger was created"
+_LOST = "its data was lost"
 _NOT_HELD = "it was away for longer than its writer could hold entries for it"
 
 

@@ -192,6 +192,8 @@ class WriterMachine(Procedure[None]):
         if index is None:
             return
         self.adds.lost(index, reason)
+        if is_gone:
+            self._keeper.owed.lost.add(index)
         self._health.lost(index, now_s, is_gone)
         self._look(now_s)
 

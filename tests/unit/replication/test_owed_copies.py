@@ -301,6 +301,20 @@ def test_what_a_lost_bookie_had_and_nobody_holds_any_more_is_marked() -> None:
     check(rig)
 
 
+def test_a_lost_member_without_a_replacement_is_marked_for_everything() -> None:
+    rig = Rig(spares=[])
+    rig.add(4)
+    rig.ack("b0", "b1", "b2")
+    rig.stored["b2"].clear()
+    rig.lose("b2", is_gone=True)
+    rig.change()
+    assert marks(rig) == [("b2", 0, None)]
+    rig.writer.stop(rig.now_s)
+    rig.take()
+    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
+    assert marks(rig) == [("b2", 0, 3)]
+
+
 def test_entries_that_were_given_up_are_marked_at_once_and_exactly_at_the_close() -> None:
     rig = Rig(spares=[], held_bytes_max=10 * FRAME)
     rig.add(4)
@@ -324,57 +338,6 @@ def test_entries_that_were_given_up_are_marked_at_once_and_exactly_at_the_close(
     ((bookie_id, first, last),) = marks(rig)
     assert (bookie_id, first) == ("b2", 4)
     assert {entry_id for _, entry_id in missing(rig)} == set(range(4, (last or 0) + 1))
-
-
-def test_a_close_marks_what_is_missing_before_it_closes() -> None:
-    rig = Rig()
-    rig.add(4)
-    rig.ack("b0", "b1")
-    rig.writer.stop(rig.now_s)
-    rig.take()
-    closing = rig.writer.closing(10.0)
-    closing.start(0.0)
-    (mark,) = closing.take_actions()
-    assert isinstance(mark, MarkReplicas)
-    closing.completed(mark.tag, MetadataUnavailable("away"), 0.0)
-    assert not rig.store.now.metadata.is_closed
-    (pause,) = closing.take_actions()
-    closing.completed(pause.tag, None, 0.2)
-    (mark,) = closing.take_actions()
-    closing.completed(mark.tag, rig.perform(mark), 0.2)  # type: ignore[arg-type]
-    assert marks(rig) == [("b2", 0, 3)]
-    (update,) = closing.take_actions()
-    closing.completed(update.tag, rig.perform(update), 0.2)  # type: ignore[arg-type]
-    assert closing.value().metadata.is_closed
-    check(rig)
-
-
-def test_a_close_names_replacements_whose_shares_are_whole() -> None:
-    rig = replaced()
-    rig.change()
-    rig.connect("s0")
-    rig.ack("s0")
-    rig.writer.stop(rig.now_s)
-    rig.take()
-    closing = rig.writer.closing(10.0)
-    run(closing, rig)  # type: ignore[arg-type]
-    assert rig.store.now.metadata.is_closed
-    assert [first for first, _ in rig.fragments()] == [0, 4, 10]
-    assert missing(rig) == set()
-    assert marks(rig) == []
-
-
-def test_a_close_in_the_middle_of_copying_leaves_the_mark() -> None:
-    rig = replaced()
-    rig.change()
-    rig.connect("s0")
-    rig.ack("s0", first=4, count=2)
-    rig.writer.stop(rig.now_s)
-    rig.take()
-    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
-    assert rig.store.now.metadata.is_closed
-    assert marks(rig) == [("b2", 4, 9)]
-    check(rig)
 
 
 def test_a_split_passes_by_what_it_must_not_touch() -> None:

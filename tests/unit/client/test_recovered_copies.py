@@ -1,0 +1,68 @@
+"""After a recovery: copies that the dead writer left missing are marked, and repaired once their bookies are there."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastbk
+from fastbk.client.recovered_copies import missing_ranges
+from fastbk.wire.statuses import Status
+from tests.fixtures.wait import wait_until_async
+from tests.unit.client.clients import by_id, toy_cluster
+
+
+def runs_of(ids: set[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for one in sorted(ids):
+        if runs and runs[-1][1] == one - 1:
+            runs[-1] = (runs[-1][0], one)
+        else:
+            runs.append((one, one))
+    return runs
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
+def test_missing_ranges_cover_what_is_missing_and_nothing_that_is_there(
+    wanted: set[int], held: set[int]
+) -> None:
+    found = {
+        one
+        for first, last in missing_ranges(runs_of(wanted), runs_of(held))
+        for one in range(first, last + 1)
+    }
+    assert found & wanted == wanted - held
+
+
+async def test_what_a_dead_writer_left_missing_is_marked_and_repaired() -> None:
+    async with toy_cluster(3) as (client, toys, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        lost = by_id(toys, writer.metadata.fragments[0].ensemble[1])
+        await wait_until_async(lambda: len(lost.ids(writer.ledger_id)) == 5, "all copies")
+        lost.faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        await writer.append_many([b"y"] * 20)
+        await writer.append_many([b"z"] * 5)
+        reader = await other.open_ledger(writer.ledger_id)
+        assert reader.is_closed
+        await wait_until_async(lambda: store.marks.read(writer.ledger_id).missing, "a mark")
+        assert {one.bookie_id for one in store.marks.read(writer.ledger_id).missing} == {
+            lost.bookie_id
+        }
+        lost.faults.refuse_adds = None
+        other.repairs.bookies_changed()
+        await wait_until_async(lambda: not store.marks.read(writer.ledger_id).missing, "a repair")
+        assert len(lost.ids(writer.ledger_id)) == 30
+
+
+async def test_a_whole_ledger_gets_no_mark() -> None:
+    async with toy_cluster(3) as (client, toys, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        await wait_until_async(
+            lambda: all(len(one.ids(writer.ledger_id)) == 5 for one in toys), "all copies"
+        )
+        await other.open_ledger(writer.ledger_id)
+        await wait_until_async(lambda: not other.repairs.is_checking, "the check")
+        assert list(store.marks.list()) == []

@@ -1,0 +1,59 @@
+"""A close with copies missing: marked before it, named with it where they are whole. INV-E3."""
+
+from __future__ import annotations
+
+from fastbk.errors import MetadataUnavailable
+from fastbk.replication.actions import MarkReplicas
+from tests.unit.replication.test_owed_copies import check, marks, missing, replaced
+from tests.unit.replication.writing_rig import Rig, run
+
+
+def test_a_close_marks_what_is_missing_before_it_closes() -> None:
+    rig = Rig()
+    rig.add(4)
+    rig.ack("b0", "b1")
+    rig.writer.stop(rig.now_s)
+    rig.take()
+    closing = rig.writer.closing(10.0)
+    closing.start(0.0)
+    (mark,) = closing.take_actions()
+    assert isinstance(mark, MarkReplicas)
+    closing.completed(mark.tag, MetadataUnavailable("away"), 0.0)
+    assert not rig.store.now.metadata.is_closed
+    (pause,) = closing.take_actions()
+    closing.completed(pause.tag, None, 0.2)
+    (mark,) = closing.take_actions()
+    closing.completed(mark.tag, rig.perform(mark), 0.2)  # type: ignore[arg-type]
+    assert marks(rig) == [("b2", 0, 3)]
+    (update,) = closing.take_actions()
+    closing.completed(update.tag, rig.perform(update), 0.2)  # type: ignore[arg-type]
+    assert closing.value().metadata.is_closed
+    check(rig)
+
+
+def test_a_close_names_replacements_whose_shares_are_whole() -> None:
+    rig = replaced()
+    rig.change()
+    rig.connect("s0")
+    rig.ack("s0")
+    rig.writer.stop(rig.now_s)
+    rig.take()
+    closing = rig.writer.closing(10.0)
+    run(closing, rig)  # type: ignore[arg-type]
+    assert rig.store.now.metadata.is_closed
+    assert [first for first, _ in rig.fragments()] == [0, 4, 10]
+    assert missing(rig) == set()
+    assert marks(rig) == []
+
+
+def test_a_close_in_the_middle_of_copying_leaves_the_mark() -> None:
+    rig = replaced()
+    rig.change()
+    rig.connect("s0")
+    rig.ack("s0", first=4, count=2)
+    rig.writer.stop(rig.now_s)
+    rig.take()
+    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
+    assert rig.store.now.metadata.is_closed
+    assert marks(rig) == [("b2", 4, 9)]
+    check(rig)
