@@ -160,7 +160,7 @@ def test_a_second_bookie_on_the_same_data_is_refused(cluster: LocalCluster) -> N
         [sys.executable, "-m", "fastbk.server", "--config", str(other)],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 75
     assert (
         f"in use by a running bookie (process {cluster.bookies[0].pids['supervisor']})" in done.stderr
     )
@@ -180,7 +180,7 @@ def test_a_port_that_a_stranger_has_is_named(tmp_path: Path) -> None:
             [sys.executable, "-m", "fastbk.server", "--config", str(config)],
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 75
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
 
 
