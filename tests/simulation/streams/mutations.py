@@ -138,12 +138,12 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             (
                 Edit(
                     "fastbk.stream.append_engine:AppendEngine._unknown",
-                    "error = AppendUnknown(",
-                    "error = WriterFailed(",
+                    "error.__cause__ = cause",
+                    "error.outcome = 'not_written'",
                 ),
             ),
         ),
-        95,
+        160,
     ),
     (
         Mutation(

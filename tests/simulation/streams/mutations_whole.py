@@ -93,7 +93,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "a cursor tells a truncation again, with the first record behind it",
             ("fastbk.stream.cursor_delivery:CursorDelivery._see", "if is_told:", "if False:"),
         ),
-        60,
+        151,
     ),
     (
         _fault(

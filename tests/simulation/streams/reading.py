@@ -124,8 +124,8 @@ class Reading:
                         reader.chunks(rng.randint(1, 9), max_wait=wait_s)
                     ) as chunks:
                         item = await anext(chunks)
-                self._took([item] if isinstance(item, Gap) else list(item))
-                if not isinstance(item, Gap) and not len(item) and reader.is_at_end:
+                self._took([item] if isinstance(item, Gap) else list(item or ()))
+                if not isinstance(item, Gap) and not item and reader.is_at_end:
                     self._ended(reader)
                     return False
         except StopAsyncIteration:

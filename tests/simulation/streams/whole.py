@@ -112,7 +112,7 @@ class WholeWorld(World):
         rng = self.rng
         await new_stream(self.cluster, STREAM, self.patch)
         with ExitStack() as stack:
-            stack.enter_context(patch("fastbk.stream.janitor.logs", self))
+            stack.enter_context(patch("fastbk.stream.janitor._log", self))
             for group in SIZES:
                 at = rng.randrange(len(next(iter(group.values()))))
                 for name, sizes in group.items():

@@ -147,7 +147,7 @@ class World:
                 if rng.random() < 0.3:
                     await asyncio.sleep(rng.choice([0, 0.001, 0.5, 40]))
                 if rng.random() < 0.05:
-                    await rng.choice([writer.flush, writer.publish, writer.roll, writer.drain])()
+                    await rng.choice([writer.flush, writer.publish, writer.roll, writer.ready])()
             if rng.random() < 0.3:
                 writer.abort()
             else:
