@@ -68,6 +68,10 @@ produce(void *argument)
         ring_journal(producer);
         wait_published(producer);
     }
+    /* As a worker that leaves: else the other one stalls, once it is all descriptors ahead. */
+    struct fbk_worker_segment *segment = shared.workers[producer->worker].segment;
+    fbk_cursor_publish(&segment->exceptions_consumed, FBK_CONSUMER_GONE);
+    fbk_cursor_publish(&segment->descriptors_consumed, FBK_CONSUMER_GONE);
     return NULL;
 }
 
