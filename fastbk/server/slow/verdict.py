@@ -117,9 +117,12 @@ def verdict(record: SlowRecord) -> Verdict:
 
 
 def _within(record: SlowRecord, stage: Stage, counted_ns: int) -> float:
-    """Return how much of what was counted since `sampled_ns` may be the stage's own: the middle of most and least."""
+    """Return how much of what was counted since `sampled_ns` may be the stage's own, between least and most.
+
+    Nearer to the most: a thread that waited just as long as the stage took waited in it.
+    """
     before_ns = max(0, stage.began_ns - record.sampled_ns)
     after_ns = max(0, record.ended_ns - stage.ended_ns)
     most_ns = min(counted_ns, stage.took_ns)
     least_ns = max(0, counted_ns - before_ns - after_ns)
-    return (most_ns + min(least_ns, most_ns)) / 2
+    return 0.6 * most_ns + 0.4 * min(least_ns, most_ns)

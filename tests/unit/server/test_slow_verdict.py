@@ -51,6 +51,7 @@ def test_the_stages_of_a_commit_are_its_whole_time() -> None:
         (commit(write=50, delayed_ns=10 * MS), "disk", "disk"),
         (commit(write=50, delayed_ns=30 * MS, sampled_ns=NOW - 80 * MS), "disk", "disk"),
         (commit(write=50, delayed_ns=50 * MS, sampled_ns=NOW - 150 * MS), "processor", "others"),
+        (commit(take=50, delayed_ns=49 * MS, sampled_ns=NOW - 90 * MS), "processor", "others"),
         (commit(take=20, write=40, delayed_ns=20 * MS), "disk", "disk"),
         (commit(take=50, processor_ns=45 * MS), "processor", "itself worked"),
         (commit(write=50, continued_ns=NOW), "stopped", "SIGSTOP"),
