@@ -183,13 +183,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     frame_timeout_ms: Milliseconds = 30_000
     """Longest pause in a frame, and the time for a small one. Each byte of a frame adds 1/`frame_rate_min` s."""
 
-    frame_rate_bytes_min: Annotated[int, msgspec.Meta(ge=1)] = 16 * KIB
+    frame_rate_bytes_min: Annotated[int, msgspec.Meta(ge=1, le=GIB)] = 16 * KIB
     """Bytes per second. A frame that arrives more slowly, after `frame_timeout`, ends its connection."""
 
     turn_frames_max: Annotated[int, msgspec.Meta(ge=16, le=1 << 20)] = 16_384
     """Frames that are taken from one connection before others have their turn. A refused one counts as 16."""
 
-    turn_bytes_max: Size = 4 * MIB
+    turn_size_bytes_max: Annotated[int, msgspec.Meta(ge=4 * KIB, le=GIB)] = 4 * MIB
     """The same in bytes."""
 
     apache_requests_max: Annotated[int, msgspec.Meta(ge=16, le=1 << 20)] = 32_768

@@ -57,7 +57,7 @@ def worker_options(child: Child, config: WorkerConfig) -> WorkerOptions:
         frame_bytes_per_s_min=settings.frame_rate_bytes_min,
         write_timeout_ms=settings.write_timeout_ms,
         turn_frames_max=settings.turn_frames_max,
-        turn_bytes_max=settings.turn_bytes_max,
+        turn_bytes_max=settings.turn_size_bytes_max,
         apache_requests_max=settings.apache_requests_max,
         apache_batch_bytes_max=settings.apache_batch_read_bytes_max,
         apache_digests_max=settings.apache_digests_max,
