@@ -138,7 +138,6 @@ class Metrics:
 
     def _own(self, lines: list[str]) -> None:
         state = self._life.state
-        self._conditions(lines)
         lines += _lines(
             "fastbk_build_info", "gauge", "The version that runs.", 1,
             f'{{version="{fastbk.__version__}"}}',
@@ -165,14 +164,6 @@ class Metrics:
             "fastbk_supervisor_state_seconds", "gauge", "How long the bookie has been in its state.",
             round(time.monotonic() - self._life.since_s, 3), f'{{state="{state.value}"}}',
         )  # fmt: skip
-
-
-    def _conditions(self, lines: list[str]) -> None:
-        standing = [one.concerns for one in self._life.conditions(time.monotonic())]
-        metric = "fastbk_supervisor_conditions"
-        text = "Conditions of readiness that stand now: /readyz answers 503 while one concerns data."
-        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} gauge"]
-        lines += [f'{metric}{{concerns="{one}"}} {standing.count(one)}' for one in ("data", "metadata")]
 
 
 _ROLES_OF_PAIRS = ("journal", "index")

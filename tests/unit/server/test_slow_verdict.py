@@ -119,3 +119,4 @@ async def test_counts_are_by_cause_and_what_is_shown_is_bounded() -> None:
     assert len(said["records"]) == SHOWN_MAX and said["lost"] == 7
     assert said["last"]["process"] == "worker.0" and said["longest_ms"]["disk"] == 20.0
     assert 'fastbk_supervisor_slow_total{cause="disk"} 100' in board.metric_lines()
+    assert 'fastbk_supervisor_slow_total{cause="other"} 1' in board.metric_lines()
