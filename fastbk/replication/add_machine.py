@@ -505,7 +505,8 @@ class AddMachine:
     def _class_end(self, remainder: int) -> EntryId:
         """Return the lowest entry id with this remainder that is not complete by frontiers alone."""
         quorum = sorted((self._frontier[one] for one in self._write_sets[remainder]), reverse=True)
-        reached = quorum[self.ack_quorum - 1]
+        # A replacement's frontier may lie below the head: what it is given there says nothing about what follows.
+        reached = max(quorum[self.ack_quorum - 1], self.head)
         return reached + (remainder - reached) % self._size
 
     def _is_complete(self, entry_id: EntryId) -> bool:

@@ -91,7 +91,7 @@ def test_a_conf_file_that_asks_for_what_is_missing_does_not_start(tmp_path: Path
     with running(
         path, log, BK_tlsProviderFactoryClass="org.apache.bookkeeper.tls.TLSContextFactory"
     ) as process:
-        assert process.wait(60) == 2
+        assert process.wait(60) == 78
     (failed,) = events(log, "bookie.failed")
     assert "BK_tlsProviderFactoryClass" in failed["reason"]
     assert "there is no TLS yet" in failed["reason"]

@@ -187,3 +187,35 @@ def test_refusals_that_end_a_writer_end_its_machine(status: Status) -> None:
     assert rig.writer.is_finished
     rig.ack("b1", "b2")
     assert rig.writer.adds.head == 0
+
+
+def test_entries_behind_a_striped_change_are_acknowledged_before_the_replacement_has_old_ones() -> (
+    None
+):
+    """The head stood still until the replacement had acknowledged entries of the former fragment."""
+    machine = AddMachine(7, [f"b{one}" for one in range(4)], 3, 1, held_bytes_max=1 << 30)
+    for index in range(4):
+        machine.connected(index)
+    add(machine, 5)
+    for index, entry_id in (
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (0, 0),
+        (0, 3),
+        (0, 4),
+    ):
+        machine.acknowledged(index, entry_id, 1)
+    assert machine.head == 5
+    for index in range(3):
+        machine.lost(index, "cut")
+    machine.freeze()
+    add(machine, 2)
+    machine.acknowledged(3, 5, 1)
+    machine.acknowledged(3, 6, 1)
+    assert machine.replace(0, "s0") < 5  # it is given entries of the former fragment
+    assert machine.thaw() and machine.head == 7
