@@ -171,6 +171,7 @@ fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection)
         connection->output_used -= (uint32_t)sent;
         if (connection->output_used == 0) {
             output_give_back(worker, connection);
+            connection->todo &= ~(uint32_t)FBK_DO_WRITE; /* a flush in the middle of an earlier call had a rest */
             return;
         }
         memmove(connection->output, connection->output + sent, connection->output_used);

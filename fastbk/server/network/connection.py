@@ -177,6 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             self.act(self._worker.proceed(self.slot))
 
     def _write(self) -> None:
-        self._transport.write(self._worker.take_output(self.slot))
+        output = self._worker.take_output(self.slot)
+        if not output:
+            return  # it was cut since, because another one needed the room, and is aborted next
+        self._transport.write(output)
         if self._transport.get_write_buffer_size() == 0:
             self.act(self._worker.writable(self.slot))
