@@ -42,6 +42,8 @@ class MetadataChecks(ChecksBase):
         else:
             self._check_finished(client, facts, old, new)
         facts.take(new)
+        # One that is named again later is a member like any other.
+        facts.away &= frozenset(new.fragments[0].ensemble)
         self._check_acked_are_held(facts, old, new)
         if new.is_closed and not old.is_closed:
             self._check_close(facts, client, new)
@@ -181,12 +183,11 @@ class MetadataChecks(ChecksBase):
     def closed_without(self, ledger_id: LedgerId, marked: Iterable[MissingReplica]) -> None:
         """Anybody has closed a ledger: what members owe that were away when it was created is marked (I23)."""
         facts = self.facts[ledger_id]
-        if not facts.ledger.away:
+        if not facts.away:
             return
-        # Named again later, such a bookie is a member like any other.
         fragments = facts.metadata.fragments
         end = fragments[1].first_entry_id if len(fragments) > 1 else None
-        self._check_marked(facts, "I23", facts.ledger.away, marked, end)
+        self._check_marked(facts, "I23", facts.away, marked, end)
 
     def _check_marked(
         self,

@@ -13,6 +13,7 @@ class Facts:
 
     Attributes:
         metadata: what the store holds.
+        away: the bookies that were away when the ledger was created, and were never replaced since.
         acked: how many entries its writer was told to be stored; they are 0 to acked - 1.
         forced: with deferred sync: how many of them a force has covered.
         shaky: the first entry that only liars make complete: from there on nothing is promised.
@@ -30,6 +31,7 @@ class Facts:
     def __init__(self, ledger: Ledger, metadata: LedgerMetadata, indexes: dict[str, int]) -> None:
         self.ledger = ledger
         self.metadata = metadata
+        self.away = ledger.away
         self.acked = 0
         self.forced = 0
         self.shaky: EntryId | None = None

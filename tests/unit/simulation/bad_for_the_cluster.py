@@ -69,7 +69,7 @@ def a_writer_closes_with_a_copy_missing_and_marks_another(judge: Judge) -> None:
 
 @bad("I23")
 def a_recovery_closes_and_a_bookie_that_was_away_owes_a_copy_unmarked(judge: Judge) -> None:
-    judge.checks.ledgers[0].away = frozenset({"b2"})
+    judge.checks.facts[0].away = frozenset({"b2"})
     judge.write(1)
     judge.add(0, 0)
     judge.add(1, 0)
