@@ -35,13 +35,13 @@ from fastbk.server.gc_desk import GcDesk
 from fastbk.server.ledger_room import LedgerRoom
 from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
 from fastbk.server.lifeline import Lifeline
+from fastbk.server.monitor import Monitor
 from fastbk.server.read_only_desk import ReadOnlyDesk
 from fastbk.server.registration import Membership
 from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
 from fastbk.server.spawn import Boot, PortGuard
 from fastbk.server.unclean import end_life
 from fastbk.server.watch import Watch
-from fastbk.server.watchdog_desk import WatchdogDesk
 
 if TYPE_CHECKING:
     import socket
@@ -84,10 +84,10 @@ class Supervisor:
         self._disks = DiskBoard(self._life)
         self._gc = GcDesk()
         self._read_only = ReadOnlyDesk(config)
-        self._watchdog = WatchdogDesk(self._life)
+        self._monitor = Monitor(self._life)
         self._ledger_room = LedgerRoom(self._life, config.limits)
         self._metrics.add_source(self._disks.metric_lines)
-        self._metrics.add_source(self._watchdog.metric_lines)
+        self._metrics.add_source(self._monitor.metric_lines)
         self._apache_metrics = ApacheMetrics(config, self._metrics, self._disks, self._gc)
         self._stop_reason: str | None = None
         self._stop_asked = asyncio.Event()
@@ -143,7 +143,7 @@ class Supervisor:
                 read_only=self._read_only,
                 set_read_only=self._ask_read_only,
             )
-            self._admin = await open_admin(stack, facts, self._info, self._watchdog.slow.answer)
+            self._admin = await open_admin(stack, facts, self._info, self._monitor.slow.answer)
             self._membership = Membership(
                 self._config,
                 endpoints(self._config, host, self._guard.port, self._admin),
@@ -290,7 +290,7 @@ class Supervisor:
 
     async def _serve(self, sequence: Sequence, boot: Boot) -> None:
         """Serve until asked to stop, then drain. Raises ChildDied."""
-        beside = [self._follow_disks(), self._watchdog.run(boot), self._ledger_room.run(boot)]
+        beside = [self._follow_disks(), self._monitor.run(boot), self._ledger_room.run(boot)]
         tasks = [asyncio.create_task(one) for one in beside]
         try:
             stop = await sequence.serve()
@@ -391,5 +391,5 @@ class Supervisor:
             "pids": self.pids(),
             **life_info(self._life, self._restarts.budget, self._disks),
             **self._metrics.damage(),
-            "slow": self._watchdog.slow.summary(),
+            "slow": self._monitor.slow.summary(),
         }

@@ -2,7 +2,7 @@ import pytest
 
 from fastbk.native import flight
 from fastbk.native.flight import SlowRecord
-from fastbk.server.slow.board import LOG_INTERVAL_S, SHOWN_MAX, SlowBoard
+from fastbk.server.slow.reports import LOG_INTERVAL_S, SHOWN_MAX, SlowReports
 from fastbk.server.slow.verdict import CAUSES, stages, verdict
 
 MS = 1_000_000
@@ -95,28 +95,28 @@ def test_without_the_kernels_word_on_delays_nothing_is_blamed_on_processors() ->
 def test_log_lines_are_few_and_count_what_they_leave_out(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    board = SlowBoard()
+    reports = SlowReports()
     for n in range(40):
-        board.take("journal", [commit(write=20 + n)], 0, 100.0 + n / 100)
+        reports.take("journal", [commit(write=20 + n)], 0, 100.0 + n / 100)
     assert capfd.readouterr().err.count("journal.slow_commit") == 1
-    board.take("journal", [], 0, 100.0 + LOG_INTERVAL_S)
+    reports.take("journal", [], 0, 100.0 + LOG_INTERVAL_S)
     (line,) = capfd.readouterr().err.splitlines()
     assert '"count":39' in line and '"took_ms":59.0' in line and '"verdict":"disk"' in line
-    board.take("journal", [commit(take=30)], 0, 100.1 + LOG_INTERVAL_S)
+    reports.take("journal", [commit(take=30)], 0, 100.1 + LOG_INTERVAL_S)
     assert '"verdict":"wake_up"' in capfd.readouterr().err, "another cause is said at once"
-    board.take("journal", [], 0, 1000.0)
+    reports.take("journal", [], 0, 1000.0)
     assert capfd.readouterr().err == ""
 
 
 async def test_counts_are_by_cause_and_what_is_shown_is_bounded() -> None:
-    board = SlowBoard()
-    board.take("journal", [commit(write=20)] * 100, 7, 1.0)
-    board.take("index", [SlowRecord(kind=flight.INTAKE, received_ns=0, ended_ns=NOW)], 0, 1.0)
-    board.take("worker.0", [SlowRecord(kind=flight.WAIT, received_ns=0, ended_ns=30 * MS)], 0, 1.0)
-    assert board.counts == dict.fromkeys(CAUSES, 0) | {"disk": 100, "ring": 1}
-    said = await board.answer({})
+    reports = SlowReports()
+    reports.take("journal", [commit(write=20)] * 100, 7, 1.0)
+    reports.take("index", [SlowRecord(kind=flight.INTAKE, received_ns=0, ended_ns=NOW)], 0, 1.0)
+    reports.take("worker.0", [SlowRecord(kind=flight.WAIT, received_ns=0, ended_ns=30 * MS)], 0, 1.0)
+    assert reports.counts == dict.fromkeys(CAUSES, 0) | {"disk": 100, "ring": 1}
+    said = await reports.answer({})
     assert isinstance(said, dict)
     assert len(said["records"]) == SHOWN_MAX and said["lost"] == 7
     assert said["last"]["process"] == "worker.0" and said["longest_ms"]["disk"] == 20.0
-    assert 'fastbk_supervisor_slow_total{cause="disk"} 100' in board.metric_lines()
-    assert 'fastbk_supervisor_slow_total{cause="other"} 1' in board.metric_lines()
+    assert 'fastbk_supervisor_slow_total{cause="disk"} 100' in reports.metric_lines()
+    assert 'fastbk_supervisor_slow_total{cause="other"} 1' in reports.metric_lines()

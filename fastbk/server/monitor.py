@@ -1,7 +1,8 @@
-"""Runs the watchdog and reads the flight recorders while a boot serves, and passes on what they find.
+"""The supervisor's monitor: runs the watchdog and reads the flight recorders while a boot serves.
 
-Workers receive `frozen` (reason), so that they can answer it to clients: `fastbk cluster status`
-reaches bookies by their data port, not by HTTP. See `fastbk.server.watchdog`.
+The monitor sends `frozen` (reason) to the workers, and they answer it to clients:
+`fastbk cluster status` reaches bookies by their data port, not by HTTP.
+See `fastbk.server.watchdog` and `fastbk.server.slow.reports`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fastbk.native.flight import FlightReader
 from fastbk.native.segment import Segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
-from fastbk.server.slow.board import SlowBoard
+from fastbk.server.slow.reports import SlowReports
 from fastbk.server.watchdog import POLL_S, Watchdog
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from fastbk.server.spawn import Boot
 
 
-class WatchdogDesk:
-    """One bookie's, over all its boots."""
+class Monitor:
+    """Monitors one bookie, over all its boots."""
 
     def __init__(self, life: Lifecycle) -> None:
-        """`life` gets a condition for each process and thread that stands still."""
+        """`life` receives a condition for each process and thread that is frozen."""
         self.watchdog = Watchdog(life.note)
-        self.slow = SlowBoard()
+        self.slow = SlowReports()
 
     async def run(self, boot: Boot) -> None:
         """Watch a boot whose children all serve, until cancelled."""
@@ -53,7 +54,7 @@ class WatchdogDesk:
             while True:
                 await asyncio.sleep(POLL_S)
                 if self.watchdog.look(time.monotonic()):
-                    self._tell_workers(boot)
+                    self._send_to_workers(boot)
                 for name, recorder in recorders.items():
                     records, lost = recorder.fresh()
                     self.slow.take(name, records, lost, time.monotonic())
@@ -69,7 +70,7 @@ class WatchdogDesk:
         """Return the metrics of both in Prometheus' text format."""
         return self.watchdog.metric_lines() + self.slow.metric_lines()
 
-    def _tell_workers(self, boot: Boot) -> None:
+    def _send_to_workers(self, boot: Boot) -> None:
         message = {"type": "frozen", "reason": "; ".join(self.watchdog.frozen)}
         for process, child in boot.children.items():
             if process.role == "worker":

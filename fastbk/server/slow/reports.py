@@ -1,4 +1,4 @@
-"""What was slow in one bookie: counted by cause, the newest in full, and a log line now and then."""
+"""Reports of slow commits and answers: counts by cause, the newest records, and log lines at a bounded rate."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class _Line:
         self.longest: tuple[SlowRecord, Verdict] | None = None
 
 
-class SlowBoard:
-    """Takes records in and tells of them."""
+class SlowReports:
+    """Collects the flight recorders' records of one bookie and reports them."""
 
     def __init__(self) -> None:
         self.counts: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
@@ -41,7 +41,7 @@ class SlowBoard:
         self._lines: dict[tuple[str, str, Cause], _Line] = {}
 
     def take(self, process: str, records: list[SlowRecord], lost: int, now_s: float) -> None:
-        """Take in what a process has recorded since the last time."""
+        """Add the records that a process wrote since the last call."""
         self.lost += lost
         for record in records:
             found = verdict(record)
