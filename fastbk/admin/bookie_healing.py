@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
+from fastbk.admin.outdated_marks import remove_outdated_marks
 from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
@@ -99,13 +100,16 @@ class BookieHealing:
                 " does not come back"
             )
         self.progress.done_through = self._plan.after
-        return await go_over(
+        progress = await go_over(
             self.progress,
             await self.find(),
             self._plan.ledgers_at_once,
             self._one,
             self._on_progress,
         )
+        if self._plan.ranges is None:
+            await remove_outdated_marks(self._client, self._bookie_id)
+        return progress
 
     async def _one(self, ledger_id: LedgerId) -> Attempt:
         healed = await self._healed(ledger_id)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
 from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
+from fastbk.admin.outdated_marks import remove_outdated_marks
 from fastbk.client import Client, LedgerInfo
 from fastbk.client.ensemble_log import log_replacements
 from fastbk.errors import ConfigError
@@ -89,13 +90,16 @@ class BookieRecovery:
     async def run(self) -> Progress:
         """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""
         await self.check_gone()
-        return await go_over(
+        progress = await go_over(
             self.progress,
             await self.find(),
             self._plan.ledgers_at_once,
             self._one,
             self._on_progress,
         )
+        if self._plan.ledger_ids is None:
+            await remove_outdated_marks(self._client, self._bookie_id)
+        return progress
 
     async def check_gone(self) -> None:
         """Raise ConfigError if the bookie is alive and the plan does not allow that."""

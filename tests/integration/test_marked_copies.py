@@ -58,3 +58,25 @@ async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_veri
             assert len(await client.marks.list()) == 1
         await BookieHealing(client, bookie_id).run()
         assert await client.marks.list() == []
+
+
+async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_any_more() -> None:
+    """Apache's AutoRecovery names another bookie, and its clients delete ledgers: our marks stayed for good."""
+    async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+        closed_id = await fill(client, ensemble=3, write_quorum=2)
+        deleted_id = await fill(client, ensemble=3, write_quorum=2)
+        await client.delete_ledger(deleted_id)
+        named = (await client.ledger_info(closed_id)).metadata.fragments[0].ensemble
+        (other,) = {one.name for one in cluster.bookies}.difference(named)
+        async with await client.create_ledger(3, 3, 2) as writer:
+            await client.marks.update(writer.ledger_id, add=[MissingReplica(other, 5)])
+            plan = RecoveryPlan(even_if_alive=True, open_ledgers="skip")
+            for verb in (BookieHealing(client, other), BookieRecovery(client, other, plan)):
+                both = [MissingReplica(other, 5, 9), MissingReplica(named[0], 5, 5)]
+                await client.marks.update(closed_id, add=both)
+                await client.marks.update(deleted_id, add=[MissingReplica(other, 0)])
+                await verb.run()
+                assert {
+                    one.ledger_id: [copies.bookie_id for copies in one.missing]
+                    for one in await client.marks.list()
+                } == {closed_id: [named[0]], writer.ledger_id: [other]}, "an open ledger's stays"
