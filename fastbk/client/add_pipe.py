@@ -277,6 +277,7 @@ class AddPipe:
         if status == Status.IO_ERROR:
             self._pool.failed(bookie_id)
         again = machine.refused(bookie_id, first, count, status, self._loop.time())
+        self._note_laggards()
         if again and bookie_id not in self._retries:
             tries = self._tries[bookie_id] = self._tries.get(bookie_id, 0) + 1
             config = self._config
@@ -338,7 +339,7 @@ class AddPipe:
     # --- end ---------------------------------------------------------------------------------------------------
 
     async def wait_for_laggards(self, timeout_s: float) -> None:
-        """Give reachable bookies beyond the ack quorum a moment to take what they were sent."""
+        """Give reachable bookies beyond the ack quorum a moment to take what they were sent, if they take adds."""
         if not self._has_laggards():
             return
         self._laggards = self._loop.create_future()
@@ -349,7 +350,9 @@ class AddPipe:
 
     def _has_laggards(self) -> bool:
         return any(
-            peer.adds.connection is not None and self.adds.lagging(index)
+            peer.adds.connection is not None
+            and self.adds.lagging(index)
+            and self.machine.health.takes_adds(index)
             for index, peer in enumerate(self.peers)
         )
 

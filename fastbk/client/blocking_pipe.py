@@ -240,9 +240,11 @@ class BlockingPipe:
                 return False
 
     def has_laggards(self) -> bool:
-        """Whether bookies that can be reached lack something."""
+        """Whether bookies that can be reached and take adds lack something."""
         return any(
-            channel.is_up and self.adds.lagging(index)
+            channel.is_up
+            and self.adds.lagging(index)
+            and self.machine.health.takes_adds(index)
             for index, channel in enumerate(self.channels)
         )
 

@@ -1,8 +1,9 @@
 """Repairs, in the background, the copies that were missing when this client closed or recovered a ledger.
 
 A ledger that is closed while a bookie restarts misses copies there, and its writer has marked them. This client tries
-again while it lives: once the bookie is registered, it checks the marked entries there, copies those that the bookie
-lacks from the others, and removes the mark. What it has not repaired when it is closed stays marked.
+again while it lives: once the bookie is registered and takes adds, it checks the marked entries there, copies those
+that the bookie lacks from the others, and removes the mark. A read-only bookie would store these copies in the room
+that it keeps for recoveries and fences. What the client has not repaired when it is closed stays marked.
 """
 
 from __future__ import annotations
@@ -117,12 +118,13 @@ class CopyRepairs:
 
     async def _try_all(self) -> None:
         try:
-            registered = {one.service.bookie_id for one in await self._client.list_bookies()}
+            listed = await self._client.list_bookies()
         except Error:
             return
+        writable = {one.service.bookie_id for one in listed if one.writable}
         for ledger_id, missing in list(self._waiting.items()):
             left = [
-                one for one in missing if not await self._is_repaired(ledger_id, one, registered)
+                one for one in missing if not await self._is_repaired(ledger_id, one, writable)
             ]
             if left:
                 self._waiting[ledger_id] = tuple(left)
@@ -130,9 +132,9 @@ class CopyRepairs:
                 self._waiting.pop(ledger_id, None)
 
     async def _is_repaired(
-        self, ledger_id: LedgerId, missing: MissingReplica, registered: set[BookieId]
+        self, ledger_id: LedgerId, missing: MissingReplica, writable: set[BookieId]
     ) -> bool:
-        if missing.bookie_id not in registered or missing.last_entry_id is None:
+        if missing.bookie_id not in writable or missing.last_entry_id is None:
             return False
         client = self._client
         ranges = [(missing.first_entry_id, missing.last_entry_id)]

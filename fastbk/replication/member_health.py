@@ -56,6 +56,11 @@ class MemberHealth:
         self.failed: dict[int, Failed] = {}
         self._policy = policy
 
+    def takes_adds(self, index: int) -> bool:
+        """Return whether a member may take adds now; not when it has refused one because it is read-only."""
+        failed = self.failed.get(index)
+        return failed is None or failed.trouble is not Trouble.READ_ONLY
+
     def connecting(self, index: int, now_s: float) -> None:
         """A bookie was named whose connection is not up yet."""
         self.failed[index] = Failed(Trouble.CONNECTING, now_s)

@@ -72,6 +72,7 @@ class WriterMachine(Procedure[None]):
     Attributes:
         adds: what is sent where; `head`, `next_entry_id`, `next_length`, `add`, `next_to_send` are the driver's to use.
         known: the metadata as this writer last read or wrote it.
+        health: what is wrong with members; its questions are the driver's to ask.
         ensemble_version: counts the changes of `ensemble`.
         changes: how many changes of the ensemble this writer has gone through.
         replacements: those that the driver has not logged and removed yet.
@@ -98,8 +99,8 @@ class WriterMachine(Procedure[None]):
         self.changes = 0
         self.replacements: list[Replacement] = []
         self.wake_s: float | None = None
-        self._health = MemberHealth(options.change)
-        self._failed = self._health.failed
+        self.health = MemberHealth(options.change)
+        self._failed = self.health.failed
         self._index = {one: index for index, one in enumerate(self.ensemble)}
         self._answers_s = [-math.inf] * len(self.ensemble)  # when each could begin to answer
         self._stored = [-1] * len(self.ensemble)  # how far each had come at the last look
@@ -158,7 +159,7 @@ class WriterMachine(Procedure[None]):
     def begin(self, now_s: float) -> None:
         """Begin to wait for the first connections."""
         for index in self._index.values():
-            self._health.connecting(index, now_s)
+            self.health.connecting(index, now_s)
         self._look(now_s)
 
     def added(self, now_s: float) -> None:
@@ -175,7 +176,7 @@ class WriterMachine(Procedure[None]):
         if index is None or self._is_gone(index):
             return
         self.adds.connected(index)
-        self._health.connected(index)
+        self.health.connected(index)
         self._answers_s[index] = now_s
         self._look(now_s)
 
@@ -194,7 +195,7 @@ class WriterMachine(Procedure[None]):
         self.adds.lost(index, reason)
         if is_gone:
             self._keeper.owed.lost.add(index)
-        self._health.lost(index, now_s, is_gone)
+        self.health.lost(index, now_s, is_gone)
         self._look(now_s)
 
     def acknowledged(
@@ -205,7 +206,7 @@ class WriterMachine(Procedure[None]):
         if index is None:
             return False
         if self._failed:
-            self._health.acknowledged(index)
+            self.health.acknowledged(index)
         return self._acknowledged(index, first_entry_id, count)
 
     def refused(
@@ -217,7 +218,7 @@ class WriterMachine(Procedure[None]):
             return False
         is_to_retry = self.adds.refused(index, first_entry_id, count, status)
         if is_to_retry:
-            self._health.refused(index, status, now_s)
+            self.health.refused(index, status, now_s)
             self._answers_s[index] = now_s
         self._look(now_s)
         return is_to_retry and self.failure is None
@@ -292,7 +293,7 @@ class WriterMachine(Procedure[None]):
             self._left_out = None
         expire_s = adds.expire(now_s, self.options.append_timeout_s, self._left_out)
         silent_s = self._find_silent(now_s)
-        due, due_s = self._health.due(now_s, adds)
+        due, due_s = self.health.due(now_s, adds)
         again_s = None
         if self._round is None and adds.failure is None:
             if due and not self._is_put_off(due, now_s):
@@ -326,7 +327,7 @@ class WriterMachine(Procedure[None]):
             end_s = max(owed_s, self._answers_s[index]) + timeout_s
             if now_s >= end_s:
                 self.adds.blame(index, f"left an add unanswered for {timeout_s:g} s")
-                self._health.silent(index, now_s)
+                self.health.silent(index, now_s)
             else:
                 look_s = end_s if look_s is None else min(look_s, end_s)
         return look_s
@@ -397,12 +398,12 @@ class WriterMachine(Procedure[None]):
             change = Replacement(self.adds.head, index, before[index], ensemble[index], reason)
             self.replacements.append(change)
             self._keeper.replace(index, ensemble[index], reason, is_lost=self._is_gone(index))
-            self._health.connecting(index, now_s)
+            self.health.connecting(index, now_s)
             self._avoided.add(before[index], now_s)
             if ensemble[index] in are_up:
                 # Somebody else moved it to another place.
                 self.adds.connected(index)
-                self._health.connected(index)
+                self.health.connected(index)
                 self._answers_s[index] = now_s
         if replaced:
             self.ensemble_version += 1

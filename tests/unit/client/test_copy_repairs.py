@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from fastbk.meta.memory import MemoryStore
 from fastbk.wire.statuses import Status
+from tests.fixtures.sync_toys import sync_cluster
 from tests.fixtures.toy_bookie import ToyBookie
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import toy_cluster
@@ -52,3 +56,45 @@ async def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 0, "nothing to wait for")
         assert marks(store) == []
+
+
+async def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
+    """The room that it has left is for recoveries, and for fences."""
+    async with toy_cluster(3) as (client, toys, store):
+        writer = await client.create_ledger()
+        toys[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        lease = toys[1].register(store, writable=False)
+        await writer.append_many([b"%d" % one for one in range(10)])
+        await writer.close()
+        toys[1].faults.refuse_adds = None  # as of recovery adds
+        had = len(toys[1].ids(writer.ledger_id))
+        assert had < 10
+        await client.repairs._try_all()
+        assert marks(store) == [(writer.ledger_id, toys[1].bookie_id)]
+        assert len(toys[1].ids(writer.ledger_id)) == had
+        lease.set_writable(True)
+        client.repairs.bookies_changed()
+        await wait_until_async(lambda: not marks(store), "the repair")
+        assert lacking(toys[1], writer.ledger_id, 10) == 0
+
+
+async def test_a_close_does_not_wait_for_a_read_only_bookie() -> None:
+    """It takes nothing within the time that a slow bookie is given; each roll of a stream would wait for it."""
+    async with toy_cluster(3, laggard_wait=60.0) as (client, toys, _):
+        writer = await client.create_ledger()
+        toys[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        await writer.append(b"x")
+        await wait_until_async(
+            lambda: "READ_ONLY" in writer.stats().trouble.get(toys[1].bookie_id, ""), "the refusal"
+        )
+        await asyncio.wait_for(writer.close(), 10.0)
+
+
+def test_a_close_of_a_blocking_writer_does_not_wait_for_a_read_only_bookie() -> None:
+    with sync_cluster(laggard_wait=60.0) as (client, toys, _):
+        writer = client.create_ledger()
+        toys.toys[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        writer.append(b"x")
+        began_s = time.monotonic()
+        writer.close(timeout=30.0)
+        assert time.monotonic() - began_s < 10.0
