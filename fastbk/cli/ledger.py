@@ -336,7 +336,7 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-missing-bookies",
         action="store_true",
-        help="begin while bookies are away, as long as the ack quorum answers; their copies are owed",
+        help="begin while bookies are away or read-only, if the ack quorum answers; copies are owed",
     )
     _add_secret(parser)
 

@@ -62,10 +62,10 @@ def partial_ensemble(
     rng: Chance,
     missed: dict[BookieId, str],
 ) -> Choosing[ChosenEnsemble]:
-    """Choose for a new ledger that may begin although too few bookies are up. Raises NotEnoughBookies.
+    """Choose for a new ledger that may begin although too few bookies take adds. Raises NotEnoughBookies.
 
     `away`: bookies that are not registered and were once. `missed`: those that were registered and not reached when
-    all was tried; they come before the former, since they were up a moment ago.
+    all was tried; they come before the former, since they were up a moment ago. Read-only ones come before both.
     """
     while True:
         known = views()

@@ -151,7 +151,8 @@ class Client:
         kept in the ledger's custom metadata, so that whoever replaces a bookie later keeps to it.
 
         `allow_missing_bookies`: begin with fewer bookies, as long as `ack_quorum` of them answer. The ensemble shrinks
-        at most to `write_quorum`. Below that it names bookies that are away: their copies are owed, and marked.
+        at most to `write_quorum`. Below that it names bookies that are read-only or away: their copies are owed, and
+        marked.
 
         Raises NotEnoughBookies unless `ensemble` writable bookies answer, ConfigError, MetadataConflict for a
         `ledger_id` that is taken, or was a deleted ledger's.

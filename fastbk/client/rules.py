@@ -86,7 +86,7 @@ class QuorumWarnings:
 def writer_options(
     config: ClientConfig, is_deferred: bool, away: frozenset[BookieId] = frozenset()
 ) -> WriterOptions:
-    """Return how ledgers are written by a client with that configuration. `away`: members that are not up."""
+    """Return how ledgers are written by a client with that configuration. `away`: members that take no adds."""
     return WriterOptions(
         held_bytes_max=config.held_bytes_max,
         append_timeout_s=config.append_timeout,

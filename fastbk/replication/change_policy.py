@@ -49,4 +49,4 @@ class WriterOptions:
     """Acknowledged entries are only readable, and kept by a close, once a force has covered them. Such a ledger keeps
     its bookies: one that would have to be replaced ends the writer."""
     away: frozenset[BookieId] = frozenset()
-    """Members that were away when the ledger was created, which is marked (`owed_copies.owed_by`)."""
+    """Members that were away or read-only when the ledger was created, which is marked (`owed_copies.owed_by`)."""

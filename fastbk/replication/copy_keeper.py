@@ -51,7 +51,7 @@ class CopyKeeper:
     def __init__(
         self, ledger_id: LedgerId, adds: AddMachine, away: Collection[BookieId] = ()
     ) -> None:
-        """`away`: members that were away when the ledger was created."""
+        """`away`: members that were away or read-only when the ledger was created."""
         self.owed = OwedCopies(adds)
         self.owed.begin_without(away)
         self._ledger_id = ledger_id

@@ -8,8 +8,8 @@ stores of them counts for no ack quorum (INV-E1). The writer does three things:
 3. Once the replacement has acknowledged its whole share of them, a compare-and-set splits the former fragment and names
    the replacement for exactly these entries. Then the mark goes.
 
-A ledger may also name bookies that are away when it is created. All of their share is marked then. The mark goes, but
-for what they have not acknowledged, when the writer has closed the ledger.
+A ledger may also name bookies that are away or read-only when it is created. All of their share is marked then. The
+mark goes, but for what they have not acknowledged, when the writer has closed the ledger.
 
 A writer that dies anywhere in between leaves the mark, and copies that nobody counts on. A ledger that is no longer
 open is not split: its mark stays for a repair. Entries that the writer no longer holds are only marked.
@@ -72,7 +72,7 @@ def split(
 
 
 def owed_by(bookie_ids: Collection[BookieId]) -> list[MissingReplica]:
-    """Return what is marked when a ledger is created whose ensemble names these bookies, which are away (INV-E4).
+    """Return what is marked when a ledger is created whose ensemble names these missing bookies (INV-E4).
 
     All of their share: a client that recovers the ledger after a crash of its writer cannot find out what they got.
     """
@@ -100,7 +100,7 @@ class OwedCopies:
         self._named_from = [adds.head] * len(adds.ensemble)
 
     def begin_without(self, bookie_ids: Collection[BookieId]) -> None:
-        """Members were away when the ledger was created, and what `owed_by` says of them is marked."""
+        """Members were away or read-only when the ledger was created, and what `owed_by` says of them is marked."""
         self._away = frozenset(bookie_ids)
         self.marked = merged((*self.marked, *owed_by(bookie_ids)))
 
@@ -196,7 +196,7 @@ class OwedCopies:
         return without(self.marked, wanted)
 
 
-_AWAY = "the bookie was away when the ledger was created"
+_AWAY = "the bookie was away or read-only when the ledger was created"
 _LOST = "its data was lost"
 _NOT_HELD = "it was away for longer than its writer could hold entries for it"
 

@@ -34,7 +34,7 @@ class StreamPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Copies that are durable before an append is acknowledged."""
     allow_missing_bookies: bool = True
     """Whether a segment may begin while bookies are missing, as long as the ack quorum answers: with fewer bookies, at
-    least `write_quorum`, then with some that are away and owe their copies (docs/quorums.md)."""
+    least `write_quorum`, then with some that are read-only or away and owe their copies (docs/quorums.md)."""
     bookie_group: str = ""
     """Only bookies with this label hold the segments; empty: any (docs of placement: fastbk/placement)."""
     digest: Digest = "crc32c"

@@ -1,4 +1,7 @@
-"""Worlds that begin with too few bookies: the ledger names some that are away, and marks what they owe (INV-E4)."""
+"""Worlds that begin with too few bookies: the ledger names some that are away or read-only, and marks what they owe.
+
+INV-E4.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.3
 """Of the worlds whose quorums allow it."""
+READ_ONLY_SHARE = 0.4
+"""Of the bookies that take no adds when the ledger is created: they are read-only, the others are down."""
 
 
 def draw_away(plan: Plan) -> int:
@@ -27,29 +32,34 @@ def draw_away(plan: Plan) -> int:
     return rng.randint(1, most)
 
 
-def send_away(world: World) -> frozenset[BookieId]:
-    """End all bookies but Qw - `away`; each comes back some time. Return those that are left."""
+def send_away(world: World) -> list[BookieView]:
+    """End all bookies but Qw - `away`, or make them read-only; each comes back some time. Return those that are up."""
     plan = world.plan
     rng = random.Random(f"who is away {plan.seed}")
+    how = random.Random(f"who is read-only {plan.seed}")
     left = frozenset(rng.sample(plan.bookies, plan.write_quorum - plan.away))
+    up = [BookieView(name) for name in plan.bookies if name in left]
     for name in plan.bookies:
         if name not in left:
             bookie = world.bookies[name]
-            bookie.crash(1.0, False)
             back_s = rng.choice((0.05, 0.5, 2.0)) * rng.random() * plan.duration_s
-            world.kernel.after(0.02 + back_s, bookie, bookie.start)
-    return left
+            if how.random() < READ_ONLY_SHARE:
+                bookie.set_writable(False)
+                up.append(BookieView(name, writable=False))
+                world.kernel.after(0.02 + back_s, bookie, bookie.set_writable, True)
+            else:
+                bookie.crash(1.0, False)
+                world.kernel.after(0.02 + back_s, bookie, bookie.start)
+    return up
 
 
 def ensemble_without(
-    world: World, left: frozenset[BookieId]
+    world: World, up: list[BookieView]
 ) -> tuple[list[BookieId], frozenset[BookieId]]:
-    """Return an ensemble by the product's placement, and which of it are away."""
+    """Return an ensemble by the product's placement, and which of it take no adds; `up`: what `send_away` left."""
     plan = world.plan
-    up, away = (
-        [BookieView(name) for name in plan.bookies if (name in left) is is_up]
-        for is_up in (True, False)
-    )
+    known = {view.bookie_id for view in up}
+    away = [BookieView(name) for name in plan.bookies if name not in known]
     quorums = (plan.ensemble, plan.write_quorum, plan.ack_quorum)
     rng = random.Random(f"ensemble {plan.seed}")
     chosen = choose_partial_ensemble(up, away, *quorums, PLACEMENT, rng)

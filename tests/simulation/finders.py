@@ -48,7 +48,7 @@ FINDERS: dict[str, int] = {
     "replacement-named-too-early": 911919046110,  # I19
     "replacement-named-for-what-was-given-up": 911919046201,  # I19
     "away-members-owe-nothing": 5204619,  # I23
-    "away-members-are-not-marked": 5200113,  # I23
+    "away-members-are-not-marked": 432081689447,  # I23
 }
 
 # Too rare for seeds: only their scripts notice them.

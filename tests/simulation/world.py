@@ -90,7 +90,7 @@ class World:
         rng = random.Random(f"ensemble {plan.seed}")
         # Before any fault: registrations are heard, the ledger is made.
         self.faults.schedule(plan.faults)
-        left = send_away(self) if plan.away else frozenset()
+        left = send_away(self) if plan.away else []
         self.kernel.run(0.01, plan.events_max)
         for writer in WRITERS[: plan.ledgers]:
             client = self.clients[writer]

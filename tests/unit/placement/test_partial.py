@@ -1,4 +1,4 @@
-"""Ensembles of new ledgers where too few bookies are up: smaller ones first, then some that name away bookies."""
+"""Ensembles of new ledgers where too few bookies take adds: smaller ones, then some that name missing bookies."""
 
 from __future__ import annotations
 
@@ -51,11 +51,32 @@ def test_what_cannot_begin_is_refused(up: str, away: str, quorums: tuple[int, in
         choose(up, away, quorums)
 
 
-def test_read_only_bookies_are_neither_up_nor_away() -> None:
-    views = [BookieView("a"), BookieView("b"), BookieView("c", writable=False)]
+@pytest.mark.parametrize(
+    ("up", "read_only", "away", "quorums", "named"),
+    [
+        ("ab", "r", "", (3, 3, 2), "r"),
+        ("ab", "r", "xy", (3, 3, 2), "r"),  # before those that are away: it answers fences and reads
+        ("abc", "r", "xy", (5, 5, 3), "rx"),
+        ("abcd", "r", "x", (5, 3, 2), ""),  # a smaller ensemble owes nothing
+    ],
+)
+def test_read_only_bookies_are_named_before_away_ones(
+    up: str, read_only: str, away: str, quorums: tuple[int, int, int], named: str
+) -> None:
+    views = [BookieView(name, writable=name in up) for name in read_only + up]
+    absent = [BookieView(name) for name in away]
+    found = choose_partial_ensemble(views, absent, *quorums, SPREAD, random.Random(1))
+    assert (sorted(found.up), found.away) == (sorted(up), set(named))
+
+
+@pytest.mark.parametrize(("up", "quorums"), [("a", (3, 3, 2)), ("ab", (3, 3, 3))])
+def test_a_read_only_bookie_never_counts_for_the_ack_quorum(
+    up: str, quorums: tuple[int, int, int]
+) -> None:
+    views = [BookieView(name, writable=name in up) for name in "abrs"]
     with pytest.raises(NotEnoughBookies) as refused:
-        choose_partial_ensemble(views, [], 3, 3, 2, SPREAD, random.Random(1))
-    assert refused.value.replicas["c"] == "read-only"
+        choose_partial_ensemble(views, [], *quorums, SPREAD, random.Random(1))
+    assert refused.value.replicas["r"] == "read-only"
 
 
 def test_enforced_minimums_and_hard_groups_hold_for_away_bookies() -> None:
