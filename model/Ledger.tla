@@ -21,6 +21,7 @@ CONSTANTS
     Window,                 \* entries that may be unacknowledged at once
     ReadAhead,              \* entries that a recoverer reads at once
     WriterChanges,          \* ensemble changes of the writer
+    Namings,                \* times that the writer names replacements for copies of former segments
     RecoveryChanges,        \* ensemble changes of each recoverer, in its memory
     Wipes, Crashes,         \* bookies that lose their data; bookies that crash (matters with a fault only)
     Unknowns,               \* compare-and-set whose result does not arrive
@@ -103,14 +104,14 @@ InitWith(ensemble, version) ==
     /\ adds = {}
     /\ writer = [phase |-> "open", next |-> 0, lac |-> None, version |-> version,
                  segments |-> <<[first |-> 0, ensemble |-> ensemble]>>,
-                 acks |-> [e \in Entries |-> {}], plan |-> NoPlan]
+                 acks |-> [e \in Entries |-> {}], copied |-> [e \in Entries |-> {}], plan |-> NoPlan]
     /\ recoverer = [r \in Recoverers |->
                        [phase |-> "idle", version |-> 0, base |-> <<>>, work |-> <<>>,
                         heard |-> [b \in Bookies |-> Silent], start |-> None, found |-> None,
                         yes |-> [e \in 0 .. SendLimit |-> {}], no |-> [e \in 0 .. SendLimit |-> {}],
                         acks |-> [e \in Entries |-> {}], changes |-> 0, plan |-> NoPlan,
                         sent |-> SendLimit]]
-    /\ used = [changes |-> 0, wipes |-> 0, crashes |-> 0, unknowns |-> 0, edits |-> 0]
+    /\ used = [changes |-> 0, namings |-> 0, wipes |-> 0, crashes |-> 0, unknowns |-> 0, edits |-> 0]
 
 Init == \E ensemble \in EnsemblesOf(Bookies) : InitWith(ensemble, 0)
 
@@ -184,13 +185,68 @@ WriterPlansAnyChange ==
     \E old \in Members(Present), new \in Bookies \ Members(Present) :
         WriterPlansChange(ChangedEnsemble(old, new))
 
+\* `new` is `old` but for former segments: an entry's bookie has another one in its place only if that one has told the
+\* writer that it stored the entry.  Segments may be split for it; the last one stays as it is.
+OnlyNames(old, new) ==
+    /\ LastOf(new) = LastOf(old)
+    /\ \A e \in 0 .. LastOf(old).first - 1 :
+           \/ HomeOf(new, e) \ HomeOf(old, e) \subseteq writer.copied[e]
+           \/ Planted("named before stored")
+
+\* A replacement is named for entries of a former segment.  The request is sent while the writer goes on and may arrive
+\* at any time, so nothing is demanded of the writer's phase; the compare-and-set demands an open ledger.
+WriterNames(segments) ==
+    /\ meta.state = "open"
+    /\ used.namings < Namings
+    /\ used' = [used EXCEPT !.namings = @ + 1]
+    /\ segments /= meta.segments
+    /\ OnlyNames(meta.segments, segments)
+    /\ meta' = [meta EXCEPT !.version = @ + 1, !.segments = segments]
+    /\ UNCHANGED <<late, applied, store, adds, writer, recoverer>>
+
+\* Entries first .. last of the former segment `i` are given to `new` where they were given to `old`.
+Split(segments, i, first, last, old, new) ==
+    LET whole == segments[i]
+        before == IF whole.first < first THEN <<whole>> ELSE <<>>
+        named == <<[first |-> first, ensemble |-> Replaced(whole.ensemble, old, new)]>>
+        behind == IF last + 1 < segments[i + 1].first THEN <<[whole EXCEPT !.first = last + 1]>> ELSE <<>>
+    IN  SubSeq(segments, 1, i - 1) \o before \o named \o behind \o SubSeq(segments, i + 1, Len(segments))
+
+WriterNamesAny ==
+    /\ used.namings < Namings
+    /\ \E i \in 1 .. Len(meta.segments) - 1 :
+           LET ensemble == meta.segments[i].ensemble
+               range == meta.segments[i].first .. meta.segments[i + 1].first - 1
+           IN  \E first \in range, last \in range, old \in Members(ensemble), new \in Bookies \ Members(ensemble) :
+                   first <= last /\ WriterNames(Split(meta.segments, i, first, last, old, new))
+
+\* The writer learns that its naming was applied, or reads it.
+WriterReadsNames ==
+    /\ writer.phase = "open"
+    /\ meta.state = "open" /\ meta.version > writer.version
+    /\ LastOf(meta.segments) = LastOf(writer.segments)
+    /\ writer' = [writer EXCEPT !.version = meta.version, !.segments = meta.segments]
+    /\ UNCHANGED <<meta, late, applied, store, adds, recoverer, used>>
+
 \* Closing: nothing more is acknowledged, the last entry is the LAC.
-WriterPlansClose ==
-    /\ writer.phase \in {"open", "change", "failed"}
+WriterPlansCloseOf(version, segments) ==
     /\ writer' = [writer EXCEPT
           !.phase = "close", !.acks = [e \in Entries |-> {}],
-          !.plan = [version |-> writer.version + 1, state |-> "closed", segments |-> writer.segments, last |-> writer.lac]]
+          !.plan = [version |-> version + 1, state |-> "closed", segments |-> segments, last |-> writer.lac]]
     /\ UNCHANGED <<meta, late, applied, store, adds, recoverer, used>>
+
+WriterPlansClose ==
+    /\ writer.phase \in {"open", "change", "failed"}
+    /\ WriterPlansCloseOf(writer.version, writer.segments)
+
+\* The write that closes an open ledger names replacements, too.  It is WriterNames and then the close, in one version.
+WriterPlansCloseAndNames(segments) ==
+    /\ segments /= meta.segments
+    /\ \/ writer.phase \in {"open", "change"}
+       \/ writer.phase = "close" /\ writer.plan \notin late
+    /\ meta.state = "open"
+    /\ OnlyNames(meta.segments, segments)
+    /\ WriterPlansCloseOf(meta.version, segments)
 
 WriterKnowsItIsDone(version) ==
     IF writer.phase = "change"
@@ -445,7 +501,10 @@ BookieTakesAdd(m) ==
         /\ IF m.client = Writer
            THEN /\ writer' = IF /\ writer.phase \in {"open", "change"} /\ m.entry > writer.lac
                                 /\ b \in WriteSet(Present, m.entry) \/ Planted("replaced bookies count")
-                             THEN [writer EXCEPT !.acks[m.entry] = @ \cup {b}] ELSE writer
+                             THEN [writer EXCEPT !.acks[m.entry] = @ \cup {b}]
+                             ELSE IF /\ writer.phase \in {"open", "change"} /\ used.namings < Namings
+                                     /\ m.entry < LastOf(writer.segments).first /\ b \in WriteSet(Present, m.entry)
+                             THEN [writer EXCEPT !.copied[m.entry] = @ \cup {b}] ELSE writer
                 /\ UNCHANGED recoverer
            ELSE /\ recoverer' = IF /\ recoverer[m.client].phase \in {"read", "settle"}
                                    /\ b \in HomeOf(recoverer[m.client].work, m.entry)
@@ -489,6 +548,8 @@ WriterSteps ==
     \/ WriterSends(writer.lac)
     \/ WriterAcknowledges
     \/ WriterPlansAnyChange
+    \/ WriterNamesAny
+    \/ Namings > 0 /\ WriterReadsNames
     \/ WriterPlansClose
     \/ WriterCasSucceeds
     \/ WriterHearsSuccess

@@ -51,12 +51,13 @@ WriterDecides ==
     /\ \/ Event.event = "AddSent" /\ Event.entry > writer.next /\ WriterSends(LacOf(writer.next))
        \/ WriterHearsSuccess
        \/ WriterReadsAgain
+       \/ Event.event \in {"EnsembleCas", "CloseCas"} /\ WriterReadsNames
        \/ /\ Event.event = "EnsembleCas"
           /\ \/ WriterPlansChange([version |-> writer.version + 1, state |-> "open", last |-> None,
                                    segments |-> WithSegment(writer.segments, writer.lac + 1, Event.ensemble)])
              \/ WriterCasUnknown
        \/ /\ Event.event = "CloseCas"
-          /\ WriterPlansClose \/ WriterCasUnknown
+          /\ WriterPlansClose \/ WriterPlansCloseAndNames(Event.segments) \/ WriterCasUnknown
 
 \* What a recoverer does once it has been covered.
 AfterCover == {"ReadOk", "ReadNo", "ReadUnknown", "AddSent", "CloseCas"}
@@ -138,6 +139,8 @@ Happens ==
                  /\ Event.ensemble = LastOf(writer.plan.segments).ensemble
                  /\ Event.version = writer.plan.version
                  /\ StoreAppliesLate(writer.plan)
+      [] Event.event = "NameCas" ->
+            ByWriter /\ Event.version = meta.version + 1 /\ WriterNames(Event.segments)
       [] Event.event = "RecoveryCas" ->
             LET plan == recoverer[Event.client].plan
             IN  plan.state = "recovery" /\ plan.version = Event.version /\ StoreAppliesLate(plan)

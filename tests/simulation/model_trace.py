@@ -25,26 +25,12 @@ from fastbk.replication.actions import (
 from fastbk.replication.recovery import RecoverLedger
 from fastbk.wire.statuses import Status
 from tests.simulation.plan import Plan, draw_plan
-from tests.simulation.planting import Edit, Mutation, planted
 from tests.simulation.world import World
 
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _CLASSES = {"liars", "failed syncs", "corruption"}
 _FAULTS = {"make_liar", "fail_sync", "corrupt"}
 _WORK = {"tell_lac", "force", "intrude", "repair", "delete", "cancel"}
-
-# The model knows no copies of former fragments, which count for nothing that it speaks of.
-_WITHOUT_COPIES = Mutation(
-    "without-copies",
-    "replacements get nothing of former fragments",
-    (
-        Edit(
-            "fastbk.replication.add_machine:AddMachine.replace",
-            "start = min(head, max(held_from, 0 if is_lost else self._frontier[index]))",
-            "start = head",
-        ),
-    ),
-)
 
 
 def plan_for_model(plan: Plan) -> Plan:
@@ -216,8 +202,8 @@ class Recorder:
         if ledger_id != 0 or old.is_closed:
             return  # nothing that the model knows happens to a closed ledger
         new, version = now.metadata, now.version
+        segments = [[one.first_entry_id, list(one.ensemble)] for one in new.fragments]
         if new.is_closed and not old.is_closed:
-            segments = [[one.first_entry_id, list(one.ensemble)] for one in new.fragments]
             self._write(
                 "CloseCas",
                 client=client,
@@ -228,6 +214,8 @@ class Recorder:
         elif new.state is not old.state:
             self._recovering.add(client)
             self._write("RecoveryCas", client=client, version=version)
+        elif new.fragments != old.fragments and new.fragments[-1] == old.fragments[-1]:
+            self._write("NameCas", client=client, version=version, segments=segments)
         elif new.fragments != old.fragments:
             last = new.fragments[-1]
             self._write(
@@ -255,8 +243,7 @@ def trace_of(seed: int) -> list[str]:
     world = World(plan_for_model(draw_plan(seed)))
     recorder = world.checks.recorder = Recorder(f"seed {seed}")
     try:
-        with planted(_WITHOUT_COPIES):
-            world.run()
+        world.run()
     finally:
         world.close()
     return recorder.lines

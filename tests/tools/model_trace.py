@@ -27,6 +27,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "ReadNo": ("client", "bookie", "entry"),
     "ReadUnknown": ("client", "bookie", "entry"),
     "EnsembleCas": ("client", "first", "ensemble"),
+    "NameCas": ("client", "version", "segments"),
     "RecoveryCas": ("client", "version"),
     "RecoveryJoin": ("client", "version"),
     "CloseCas": ("client", "version", "last", "segments"),
@@ -36,7 +37,16 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 BY_A_RECOVERER = ("Fenced", "RecoveryCas", "RecoveryJoin")
 # These without `recovery`.
-BY_THE_WRITER = ("AddSent", "AddAck", "AddRefused", "Acked", "LacWrite", "EnsembleCas", "CloseCas")
+BY_THE_WRITER = (
+    "AddSent",
+    "AddAck",
+    "AddRefused",
+    "Acked",
+    "LacWrite",
+    "EnsembleCas",
+    "NameCas",
+    "CloseCas",
+)
 NUMBERS = ("entry", "last", "version", "first")
 HEADER = ("trace", "write_quorum", "ack_quorum", "version", "ensemble")
 BATCH_SIZE = 50
@@ -153,7 +163,7 @@ def _event(record: dict[str, Any], trace: Trace) -> dict[str, Any]:
     for ensemble in [record["ensemble"]] if kind == "EnsembleCas" else []:
         if len(_bookies(ensemble)) != len(trace.ensemble):
             raise TraceError("an ensemble of another size")
-    if kind == "CloseCas":
+    if kind in ("CloseCas", "NameCas"):
         for first, ensemble in record["segments"]:
             if not isinstance(first, int) or len(_bookies(ensemble)) != len(trace.ensemble):
                 raise TraceError("a segment is [first, ensemble]")
@@ -281,6 +291,7 @@ def config_text(batch: list[Trace]) -> str:
         "Window",
         "ReadAhead",
         "WriterChanges",
+        "Namings",
         "RecoveryChanges",
         "Wipes",
         "Crashes",
