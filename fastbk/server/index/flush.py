@@ -95,6 +95,7 @@ class Flusher:
         self._unaudited: list[dict[str, object]] = []
         self._deleted: array[int] | None = None
         self._has_expired = False
+        """Whether ledgers have expired among `_deleted`."""
         self.upkeep = Upkeeper(
             index,
             store,
@@ -188,7 +189,6 @@ class Flusher:
             now_s = int(self._clock_s())
             event = {"expired": list(ledger_ids[:taken]), "reason": reason, "time_s": now_s}
             self._marked.append(event)
-            self._has_expired = True
         return count
 
     def drop_ledgers(self, ledger_ids: Sequence[int], changed: Sequence[int], reason: str) -> int:
@@ -205,9 +205,13 @@ class Flusher:
         return count
 
     def look_for_leftovers(self) -> None:
-        """Go on with what a stop may have cut off: count what lives without the ledgers that are deleted."""
+        """Go on with what a stop may have cut off.
+
+        Count what lives without the ledgers that are deleted; forget those that have expired.
+        """
         self.upkeep.deleted = self._index.deleted_ledgers()
         if self.upkeep.deleted:
+            self.upkeep.forgetting.hurry()
             self.upkeep.recount()
 
     def look(self) -> None:
@@ -224,6 +228,7 @@ class Flusher:
         """Before the flush that makes deletions durable they are written down; after it what is deleted may go."""
         events = [*self._unaudited, *self._marked]
         self._marked, self._unaudited = [], []
+        self._has_expired = any("expired" in event for event in events)
         self._deleted = self._index.deleted_ledgers()
 
         def audit() -> None:
@@ -266,7 +271,6 @@ class Flusher:
             if self._deleted is not None:
                 self.upkeep.deleted, self._deleted = self._deleted, None
                 if self._has_expired:
-                    self._has_expired = False
                     self.upkeep.forgetting.hurry()
                 self.upkeep.recount()
             self.upkeep.look()

@@ -4,6 +4,9 @@ What the merge left out goes from the tables of index and journal, so that they 
 may be new ledgers': nothing of the old ones may be found any more, in files or caches, and nothing may take the new
 ones for deleted. While it goes on (some thousand ledgers in 50 ms) no merge, recount or compaction may be planned:
 which ids are deleted is known again at its end. A crash on the way is harmless: a start knows what the files know.
+
+Ledgers that have expired do not wait for the daily look. An attacker can make ledgers expire all the time, so the pause
+between two merges grows with what the last one cost.
 """
 
 from __future__ import annotations
@@ -25,12 +28,32 @@ DELETED_KEPT_S = 7 * 24 * 3600
 """How long a deleted ledger's state is remembered (F7)."""
 INTERVAL_S = 24 * 3600
 """Between two looks whether many states could be forgotten."""
-RETRY_S = 600.0
-"""When that merge failed, or could not be; and between two merges for ledgers that have expired."""
+PAUSE_MIN_S = 10.0
+"""After a merge of everything, and before it is tried again; doubled with each failure in succession."""
+PAUSE_MAX_S = 600.0
+BUSY_SHARE = 20
+"""Merges for ledgers that have expired take at most one such part of the time, or one runs every `PAUSE_MAX_S`."""
 FORGET_SHARE = 10
 """Everything is merged when one in so many states could be forgotten."""
 ANY_SHARE = 2**63
 """The same for ledgers that have expired: their ids may be those of real ledgers soon."""
+EXPIRED_BEFORE_S = 2
+"""The index gives ledgers that expire a time of deletion before this one; others have the clock's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetLook:
+    """How to find out whether everything is to be merged: when there are enough states to forget.
+
+    Attributes:
+        before_s: that merge forgets ledgers deleted before this time (wall clock). 0: it is not time to look.
+        count_before_s: states of ledgers deleted before this time are counted.
+        share: one in so many states must be among them.
+    """
+
+    before_s: int = 0
+    count_before_s: int = 0
+    share: int = FORGET_SHARE
 
 
 @dataclass(slots=True)
@@ -42,6 +65,7 @@ class _Plan:
     """Deleted before that: their states are left out, too."""
     through_seal: int
     """What was sealed until then is in the files that are merged."""
+    began_s: float
     is_committed: bool = False
     is_begun: bool = False
     """In memory."""
@@ -63,36 +87,39 @@ class Forgetting:
         self._clock_s = clock_s
         self._monotonic_s = monotonic_s
         self._look_at_s = monotonic_s() + INTERVAL_S
-        self._merge_not_before_s = monotonic_s()
-        self._is_hurried = False
+        self._not_before_s = monotonic_s()
+        self._pause_s = PAUSE_MIN_S
+        self._is_hurried = self._was_hurried = False
         self._plan: _Plan | None = None
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to look for states that can be forgotten, also if nothing was deleted lately."""
-        return self._plan is None and self._monotonic_s() >= self._look_at_s
-
-    @property
-    def share(self) -> int:
-        """One in so many states must be forgettable for a merge of everything."""
-        return ANY_SHARE if self._is_hurried else FORGET_SHARE
+        due_s = max(self._look_at_s, self._not_before_s)
+        return self._plan is None and self._monotonic_s() >= due_s
 
     def hurry(self) -> None:
         """Forget soon: ledgers have expired, that is flushed, and they are to leave no tombstone (INV-G5)."""
         self._is_hurried = True
-        self._look_at_s = min(self._look_at_s, max(self._monotonic_s(), self._merge_not_before_s))
+        self._look_at_s = min(self._look_at_s, self._monotonic_s())
 
-    def look_now(self) -> tuple[int, int]:
-        """Return `look_before_s` and `share`, as a recount takes them."""
-        share = self.share
-        return self.look_before_s(), share
-
-    def look_before_s(self) -> int:
-        """Return the time (wall clock) that forgettable states were deleted before; 0: it is not time to look."""
+    def look_now(self) -> ForgetLook:
+        """Return what a recount looks for, if it is time."""
         if not self.is_due:
-            return 0
+            return ForgetLook()
         self._look_at_s = self._monotonic_s() + INTERVAL_S
-        return max(0, int(self._clock_s()) - DELETED_KEPT_S)
+        before_s = max(EXPIRED_BEFORE_S, int(self._clock_s()) - DELETED_KEPT_S)
+        self._was_hurried, self._is_hurried = self._is_hurried, False
+        if self._was_hurried:
+            return ForgetLook(before_s, EXPIRED_BEFORE_S, ANY_SHARE)
+        return ForgetLook(before_s, before_s)
+
+    def look_again(self) -> None:
+        """Look again after a while: the look failed, or the merge that it led to."""
+        self._is_hurried |= self._was_hurried
+        now_s = self._look_at_s = self._monotonic_s()
+        self._not_before_s = max(self._not_before_s, now_s + self._pause_s)
+        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
 
     @property
     def is_planned(self) -> bool:
@@ -122,23 +149,26 @@ class Forgetting:
         through_seal = self._index.flushed_seal  # before the files are chosen
         merging = checkpoint.plan_merge(deleted, everything=True, forget_deleted_before_s=before_s)
         if merging is None:
-            self._look_at_s = self._monotonic_s() + RETRY_S
+            self.look_again()
         else:
-            self._plan = _Plan(merging, ascending(deleted), before_s, through_seal)
-            self._merge_not_before_s = self._monotonic_s() + RETRY_S
-            self._is_hurried = False
+            gone, now_s = ascending(deleted), self._monotonic_s()
+            self._plan = _Plan(merging, gone, before_s, through_seal, now_s)
         return merging
 
     def merged(self, merging: Merging | Compaction, *, is_committed: bool) -> None:
         """Take note of a merge's end; one that is committed is installed before the next `look`."""
-        if self._plan is None or self._plan.merging is not merging:
+        plan = self._plan
+        if plan is None or plan.merging is not merging:
             return
+        now_s = self._monotonic_s()
+        pause_s = max(PAUSE_MIN_S, BUSY_SHARE * (now_s - plan.began_s))
+        self._not_before_s = now_s + min(PAUSE_MAX_S, pause_s)
         if is_committed:
-            self._plan.is_committed = True
+            plan.is_committed = True
+            self._pause_s = PAUSE_MIN_S
         else:
             self._plan = None
-            self._is_hurried = True  # again, with whatever was to be forgotten
-            self._look_at_s = self._monotonic_s() + RETRY_S
+            self.look_again()
 
     def look(self, *, is_recounting: bool) -> array[int] | None:
         """Begin, if it is time; return the ids that were forgotten at the end, ascending, once.

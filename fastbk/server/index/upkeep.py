@@ -199,7 +199,7 @@ class Upkeeper:
         ):
             self._wants_recount = False
             self._recount_began_s = now_s
-            recount = RecountPlan(self._checkpoint, self.deleted, *self.forgetting.look_now())
+            recount = RecountPlan(self._checkpoint, self.deleted, self.forgetting.look_now())
             self._background.submit(Task("recount", RECOUNT, recount, self._recount_bucket))
 
     def _begin_merges(self) -> None:
@@ -274,8 +274,6 @@ class Upkeeper:
             self._recounted(is_ok=not isinstance(result, Exception))
             if isinstance(result, Exception):
                 self._log("recount.failed", reason=str(result))
-                self._wants_recount = True
-                self._recount_not_before_s += RETRY_S
         return result if isinstance(result, Change) else None
 
     def _written(self, task: Task) -> None:
@@ -286,7 +284,7 @@ class Upkeeper:
             self._jobs.submit("compaction_commit", lambda: self._commit_compaction(plan))
         elif isinstance(plan, RecountPlan):
             if plan.wants_forgetting:
-                self._forget(plan.forget_before_s)
+                self._forget(plan.look.before_s)
             recount = plan.recount
             self._jobs.submit(
                 "recount_commit", lambda: self._checkpoint.commit_recount(self._store, recount)
@@ -333,6 +331,10 @@ class Upkeeper:
         self._index.took("RECOUNTS", took_s, is_ok=is_ok)
         self._recount_began_s = -1.0
         self._recount_not_before_s = self._monotonic_s() + took_s * RECOUNT_SHARE
+        if not is_ok:
+            self._recount_not_before_s += RETRY_S
+            self._wants_recount = True
+            self.forgetting.look_again()
 
     def _compacted(self, committed: Committed) -> Change | None:
         self._compaction_task = None
@@ -381,8 +383,6 @@ class Upkeeper:
         else:
             self._log("recount.failed", reason=str(error))
             self._recounted(is_ok=False)
-            self._recount_not_before_s += RETRY_S
-            self._wants_recount = True
         if isinstance(plan, Merging | Compaction):
             self._give_up(plan)
 

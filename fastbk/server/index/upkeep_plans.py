@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from fastbk.native.store import Store
+    from fastbk.server.index.forgetting import ForgetLook
     from fastbk.storage.checkpoint import Change, Checkpoint
     from fastbk.storage.compaction import Compaction
     from fastbk.storage.merging import Merging
@@ -58,14 +59,13 @@ class RecountPlan:
     """A recount, and now and then a look at how many states could be forgotten: one slice."""
 
     def __init__(
-        self, checkpoint: Checkpoint, deleted: Collection[int], forget_before_s: int, share: int
+        self, checkpoint: Checkpoint, deleted: Collection[int], look: ForgetLook
     ) -> None:
-        """`share`: everything is merged when one in so many states could be forgotten."""
+        """Count what lives without `deleted`."""
         self.recount = Recount(checkpoint.commits, deleted)
-        self.forget_before_s = forget_before_s
+        self.look = look
         self.wants_forgetting = False
         self._checkpoint = checkpoint
-        self._share = share
         self._is_done = False
 
     def step(self, store: Store) -> int:
@@ -74,10 +74,10 @@ class RecountPlan:
             return 0
         self._is_done = True
         size_bytes = self.recount.run(store)
-        if self.forget_before_s:
+        if self.look.before_s:
             files = [entry.file_id for entry in self._checkpoint.manifest.locations]
-            states, forgettable = store.count_states(files, self.forget_before_s)
-            self.wants_forgetting = forgettable * self._share > states
+            states, forgettable = store.count_states(files, self.look.count_before_s)
+            self.wants_forgetting = forgettable * self.look.share > states
         return 1 + size_bytes
 
     def abandon(self) -> None:
