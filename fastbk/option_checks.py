@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, overload
 
 from fastbk.errors import ConfigError
 
@@ -20,6 +20,7 @@ _NAMES: dict[object, str] = {
     bytes: "bytes",
     NoneType: "None",
 }
+_TIMEOUT_MAX_S = 1e9
 
 
 @cache
@@ -51,6 +52,25 @@ def check_type(name: str, value: object, hint: object) -> None:
     if not _is_of(value, hint):
         actual = "" if get_origin(hint) is Literal else f", not {type(value).__name__}"
         raise ConfigError(f"{name}={value!r}: must be {_named(hint)}{actual}")
+
+
+@overload
+def checked_timeout(timeout: float | None, default: float) -> float: ...
+
+
+@overload
+def checked_timeout(timeout: float | None) -> float | None: ...
+
+
+def checked_timeout(timeout: float | None, default: float | None = None) -> float | None:
+    """Return the `timeout=` of a call, or `default` for None. Raises ConfigError unless it is a number of seconds."""
+    if timeout is None:
+        return default
+    if not _is_of(timeout, float) or not 0 <= timeout <= _TIMEOUT_MAX_S:
+        raise ConfigError(
+            f"timeout={timeout!r}: must be a number of seconds from 0 to 1e9, or None for the default"
+        )
+    return timeout
 
 
 def _is_of(value: object, hint: Any) -> bool:  # noqa: ANN401 -- whatever an annotation may be

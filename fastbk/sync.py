@@ -47,12 +47,12 @@ from fastbk.errors import (
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
 from fastbk.meta.replica_marks import delete_ledger
-from fastbk.meta.uri import uri_or_default
+from fastbk.meta.uri import given_store, uri_or_default
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
-from fastbk.option_checks import check_type
+from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -94,7 +94,7 @@ class Client:
     def __init__(self, uri: str | MetadataStore, config: ClientConfig | None = None) -> None:
         self.config = ClientConfig() if config is None else config
         self._uri = uri
-        self._opened: MetadataStore | None = None if isinstance(uri, str) else uri
+        self._opened: MetadataStore | None = given_store(uri)
         self._lock = threading.RLock()
         self.reactor = Reactor(self.config, self.list_bookies)
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
@@ -344,11 +344,11 @@ class Client:
 
     def close(self, *, timeout: float | None = None) -> None:
         """End writers that are left (their ledgers stay open) and close. A second call does nothing."""
+        limit_s = checked_timeout(timeout, self.config.close_timeout)
         with self._lock:
             if self.reactor.is_closed is not None:
                 return
             self.reactor.is_closed = "this client is closed: make a new one"
-            limit_s = self.config.close_timeout if timeout is None else timeout
             if self._streams is not None:
                 self._streams.close(limit_s)
             self.reactor.close(limit_s)

@@ -22,6 +22,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.option_checks import checked_timeout
 from fastbk.replication.actions import Found
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
@@ -68,6 +69,7 @@ class LedgerReader:
 
     def _ask_lac(self, kind: type[ReadLastConfirmed], timeout: float | None) -> EntryId:
         self._check()
+        checked_timeout(timeout)
         with self._client.turn():
             if not self.metadata.is_closed:
                 self._refresh()

@@ -26,6 +26,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.option_checks import checked_timeout
 from fastbk.replication.actions import TellLac
 from fastbk.replication.batch import split
 from fastbk.replication.refusals import too_large
@@ -51,7 +52,7 @@ class Pending:
 
     def result(self, timeout: float | None = None) -> EntryId:
         """Wait until it is acknowledged and return its id; raises as `append` does."""
-        self._writer._wait(self.entry_id, timeout)
+        self._writer._wait(self.entry_id, checked_timeout(timeout))
         return self.entry_id
 
 
@@ -91,6 +92,7 @@ class LedgerWriter:
     ) -> EntryId:
         """Append one entry and return its id once the ack quorum has it; for `entry_id` see the asyncio writer."""
         if self._held is not None or entry_id is not None:
+            checked_timeout(timeout)
             return self.append_nowait(data, entry_id=entry_id).result(timeout)
         first, _ = self.append_many([data], timeout=timeout)
         return first
@@ -99,13 +101,13 @@ class LedgerWriter:
         self, datas: Sequence[Data], *, timeout: float | None = None
     ) -> tuple[EntryId, EntryId]:
         """Append entries with consecutive ids; return the first and the last id once all are acknowledged."""
+        limit_s = checked_timeout(timeout, self._config.append_timeout)
         owned = [data if type(data) is bytes else bytes(data) for data in datas]
         if not owned:
             raise ConfigError("append_many needs at least one entry")
         if self._held is not None:
             raise wrong_use_of_ids(self.ledger_id, None)
         self._check_sizes(owned)
-        limit_s = self._config.append_timeout if timeout is None else timeout
         deadline_s = time.monotonic() + limit_s
         with self._client.turn():
             self._check()
@@ -232,12 +234,13 @@ class LedgerWriter:
 
     def flush(self, *, timeout: float | None = None) -> None:
         """Return when everything appended so far is acknowledged; tells bookies the LAC, so that readers see it."""
+        limit_s = checked_timeout(timeout, self._config.append_timeout)
         with self._client.turn():
             adds = self._adds
             if adds.failure is not None:
                 raise adds.failure.copy()
             if adds.head != adds.next_entry_id:
-                self._wait(adds.next_entry_id - 1, timeout)
+                self._wait(adds.next_entry_id - 1, limit_s)
             if self._machine.last_add_confirmed > self._lac_told:
                 self._tell_lac(min(1.0, self._config.read_timeout))
 
@@ -268,7 +271,7 @@ class LedgerWriter:
 
     def force(self, *, timeout: float | None = None) -> None:
         """Flush, then have the bookies confirm that everything before is durable; see the asyncio writer."""
-        limit_s = self._config.append_timeout if timeout is None else timeout
+        limit_s = checked_timeout(timeout, self._config.append_timeout)
         deadline_s = time.monotonic() + limit_s
         with self._client.turn():
             self._check_open()
@@ -284,9 +287,9 @@ class LedgerWriter:
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, then close the ledger in the metadata; raises what ended the writer. Again: does nothing."""
+        limit_s = checked_timeout(timeout, self._config.close_timeout)
         if self._done:
             return
-        limit_s = self._config.close_timeout if timeout is None else timeout
         deadline_s = time.monotonic() + limit_s
         with self._client.turn():
             machine, adds = self._machine, self._adds

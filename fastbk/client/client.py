@@ -53,7 +53,7 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native import client_codec as codec
 from fastbk.observe.library_log import LibraryLog
-from fastbk.option_checks import check_type
+from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
@@ -348,11 +348,11 @@ class Client:
 
     async def close(self, *, timeout: float | None = None) -> None:
         """End writers that are left (their ledgers stay open), send what was written, close. Again: does nothing."""
+        limit_s = checked_timeout(timeout, self.config.close_timeout)
         await self.repairs.close()
         if self._store.closed is not None:
             return
         self._store.closed = "this client is closed: make a new one"
-        limit_s = self.config.close_timeout if timeout is None else timeout
         _open_clients.discard(self)
         for writer in list(self._writers):
             writer.abandon(

@@ -17,6 +17,7 @@ from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable,
 from fastbk.meta.api import Watch
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.option_checks import checked_timeout
 from fastbk.replication.actions import Found
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
@@ -95,6 +96,7 @@ class LedgerReader:
 
     async def _ask_lac(self, kind: type[ReadLastConfirmed], timeout: float | None) -> EntryId:
         self._check()
+        checked_timeout(timeout)
         if not self.metadata.is_closed:
             await self._refresh()
         if self.metadata.is_closed:

@@ -27,6 +27,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.option_checks import checked_timeout
 from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
 
@@ -138,7 +139,7 @@ class LedgerWriter:
                 return await self.append_nowait(data)
             return await self._append_in_turn(data if type(data) is bytes else bytes(data))
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(checked_timeout(timeout)):
                 return await self.append(data, entry_id=entry_id)
         except TimeoutError:
             raise self._too_late(timeout) from None
@@ -193,7 +194,7 @@ class LedgerWriter:
         """
         if timeout is not None:
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(checked_timeout(timeout)):
                     return await self.append_many(datas)
             except TimeoutError:
                 raise self._too_late(timeout) from None
@@ -309,7 +310,7 @@ class LedgerWriter:
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Return when everything appended so far is acknowledged; raises what ended the writer."""
-        limit_s = self._config.append_timeout if timeout is None else timeout
+        limit_s = checked_timeout(timeout, self._config.append_timeout)
         if self._machine.failure is not None:
             raise self._machine.failure.copy()
         try:
@@ -331,8 +332,8 @@ class LedgerWriter:
         it asks all bookies, and only then may readers see what was appended: the LAC moves to where this began.
         NotEnoughBookies when too few confirm; the same call may succeed later.
         """
+        limit_s = checked_timeout(timeout, self._config.append_timeout)
         self._check_open()
-        limit_s = self._config.append_timeout if timeout is None else timeout
         end_s = self._loop.time() + limit_s
         await self.flush(timeout=limit_s)
         left_s = max(0.001, end_s - self._loop.time())
@@ -369,6 +370,7 @@ class LedgerWriter:
         a fenced writer's ledger is left to whoever fenced it. With deferred sync the ledger ends at the last forced
         entry: force first. Entries that were held for others before them fail, not written.
         """
+        limit_s = checked_timeout(timeout, self._config.close_timeout)
         if self._done:
             return
         if self._blocked is None:
@@ -377,7 +379,6 @@ class LedgerWriter:
             )
         self._give_up_held(self._blocked)
         self._wake_room()
-        limit_s = self._config.close_timeout if timeout is None else timeout
         end_s = self._loop.time() + limit_s
         await self._settle(limit_s)
         machine = self._machine

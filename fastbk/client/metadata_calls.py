@@ -22,7 +22,7 @@ from fastbk.client.config import ClientConfig
 from fastbk.errors import ClientClosed, Error, MetadataUnavailable, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.api import BookieRegistration, GroupingStore, VersionedLedger, Watch
-from fastbk.meta.uri import is_zookeeper
+from fastbk.meta.uri import given_store, is_zookeeper
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 
@@ -80,7 +80,7 @@ class MetadataCalls:
         """Why it takes no more calls."""
         self._uri = uri
         self._config = config
-        self._store: MetadataStore | None = None if isinstance(uri, str) else uri
+        self._store: MetadataStore | None = given_store(uri)
         self._group = _group_of(self._store)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: ThreadPoolExecutor | None = None

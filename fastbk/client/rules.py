@@ -12,7 +12,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
-from fastbk.option_checks import check_type
+from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.change_policy import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
@@ -102,8 +102,8 @@ def writer_options(
 
 
 def pacing_of(config: ClientConfig, timeout_s: float | None = None) -> Pacing:
-    """Return how procedures ask bookies; `timeout_s` in place of the configured read timeout."""
-    limit_s = config.read_timeout if timeout_s is None else timeout_s
+    """Return how procedures ask bookies; `timeout_s` in place of the configured read timeout. Raises ConfigError."""
+    limit_s = checked_timeout(timeout_s, config.read_timeout)
     return Pacing(
         request_timeout_s=limit_s,
         give_up_s=limit_s,

@@ -97,6 +97,18 @@ def _root(uri: str, path: str) -> str:
     return "/" + "/".join(names)
 
 
+def given_store(cluster: str | MetadataStore) -> MetadataStore | None:
+    """Return the store that names a cluster in place of a URI, None for a URI. Raises ConfigError for anything else."""
+    if isinstance(cluster, str):
+        return None
+    if not hasattr(cluster, "read_ledger"):
+        raise ConfigError(
+            f"the cluster {cluster!r}: must be a metadata URI such as {FORMS}, or a MetadataStore,"
+            f" not {type(cluster).__name__}"
+        )
+    return cluster
+
+
 def uri_or_default(uri: str | None, how: str) -> str:
     """Return `uri`, or what FASTBK_METADATA says if it is None.
 

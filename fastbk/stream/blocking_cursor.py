@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 from fastbk.errors import Error
+from fastbk.option_checks import checked_timeout
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_reader import CHUNK_BYTES, CHUNK_RECORDS, BlockingRecords
 from fastbk.stream.bugs import as_error
@@ -58,6 +59,7 @@ class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
     ) -> Chunk | Told | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
         inner = self._opened()
+        checked_timeout(timeout)
         rest = self._rest()
         if rest is not None:
             self._held, self._at = rest[max_records:], 0

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, cast
 
 from fastbk.errors import ClientClosed, Error
+from fastbk.option_checks import checked_timeout
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
@@ -203,6 +204,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
     ) -> Chunk | Told | None:
         """Return the next records in one chunk; None after `timeout` seconds, or at the end."""
         inner = self._opened()
+        checked_timeout(timeout)
         rest = self._rest()
         if rest is not None:
             self._held, self._at = rest[max_records:], 0
@@ -223,6 +225,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
         were taken is raised by the next call of this.
         """
         inner = self._opened()
+        checked_timeout(timeout)
         late, self._late = self._late, None
         if late is not None:
             raise late

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
+from fastbk.option_checks import checked_timeout
 from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.bugs import as_error
 from fastbk.stream.headers import get_headers, put_headers
@@ -51,7 +52,7 @@ class PendingRecord:
         Raises what the asyncio writer's future does, and QuorumTimeout after `timeout` seconds (30): it may still be
         kept, and can be waited for again.
         """
-        self._writer._wait(self.done, _RESULT_TIMEOUT_S if timeout is None else timeout)
+        self._writer._wait(self.done, checked_timeout(timeout, _RESULT_TIMEOUT_S))
         if self._failure is not None:
             raise self._failure.copy()
         assert self._future is not None
@@ -216,7 +217,7 @@ class BlockingStreamWriter:
 
     def _has_room(self, timeout: float | None) -> WriterQueue:
         """Wait for room and return the queue. The condition is held."""
-        limit_s = _RESULT_TIMEOUT_S if timeout is None else timeout
+        limit_s = checked_timeout(timeout, _RESULT_TIMEOUT_S)
         _, queue = self._opened()
         end_s = time.monotonic() + limit_s
         while True:
@@ -343,6 +344,7 @@ class BlockingStreamWriter:
 
     def close(self, *, timeout: float | None = None) -> None:
         """Flush, end the segment, take no more appends. A second call does nothing. Raises what ended the writer."""
+        checked_timeout(timeout)
         if self._is_closed or self._inner is None:
             return
         self._is_closed = True

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, Literal, Never, Self, TypeAlias, Unpack, cast, overload
 
 from fastbk.errors import ClientClosed, ConfigError, Error
+from fastbk.option_checks import checked_timeout
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.cursor_acks import CursorAcks
 from fastbk.stream.cursor_backlog import Backlog, backlog_of
@@ -231,7 +232,7 @@ class Cursor(Generic[Told]):
         timeout: float | None = None,
     ) -> Chunk | Told | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
-        item = await self._delivery().next(max_records, max_bytes, timeout)
+        item = await self._delivery().next(max_records, max_bytes, checked_timeout(timeout))
         return cast("Chunk | Told | None", item)
 
     # --- acknowledging --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Generic, Literal, Never, Self, Unpack, cast, overload
 
 from fastbk.errors import ClientClosed, ConfigError
+from fastbk.option_checks import checked_timeout
 from fastbk.stream.chain_follower import ChainFollower
 from fastbk.stream.context import ContextLike, context_of
 from fastbk.stream.gaps import error_of
@@ -195,7 +196,7 @@ class StreamReader(Generic[Told]):
     ) -> Chunk | Told | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
         self._opened()
-        return await self._next(max_records, max_bytes, timeout, 0.0)
+        return await self._next(max_records, max_bytes, checked_timeout(timeout), 0.0)
 
     def at_hand(self, max_records: int, max_bytes: int) -> Chunk | None:
         """Return more records without waiting; None: none are there, or something else is to be told before them."""

@@ -22,6 +22,7 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
+from fastbk.option_checks import checked_timeout
 from fastbk.stream.append_engine import AppendEngine
 from fastbk.stream.append_turns import AppendTurns
 from fastbk.stream.chain_changes import seal
@@ -158,7 +159,7 @@ class StreamWriter:
         raw = put_headers(headers) if headers else b""
         if timeout is None and self._turns.may_pass:
             return self._take(engine, data, txid, key, raw)
-        return self._turns.append(lambda: self._take(engine, data, txid, key, raw), timeout)
+        return self._turns.append(lambda: self._take(engine, data, txid, key, raw), checked_timeout(timeout))
 
     def append_nowait(
         self,
@@ -252,13 +253,12 @@ class StreamWriter:
         """
         engine = self._opened()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(checked_timeout(timeout)):
                 await self._turns.passed()
                 await engine.until_settled()
         except TimeoutError:
-            raise QuorumTimeout(
-                f"{self._context.name}: not all appends were acknowledged within {timeout:g} s"
-            ) from None
+            name = self._context.name
+            raise QuorumTimeout(f"{name}: not all was acknowledged within {timeout:g} s") from None
         if engine.failure is not None:
             raise engine.failure.copy()
         return engine.last_dlsn
@@ -326,7 +326,7 @@ class StreamWriter:
         for `roll`; whoever opens the stream next does that. Cancelled, it is an `abort`; after `timeout` seconds, too.
         """
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(checked_timeout(timeout)):
                 await self._close()
         except TimeoutError:
             raise QuorumTimeout(f"{self._context.name}: not closed within {timeout:g} s") from None
