@@ -92,7 +92,7 @@ def _answers(cluster: Cluster) -> dict[str, Callable[..., str]]:
         return " ".join(times)
 
     def marked() -> str:
-        return str(_marked(cluster, f"{root}/ledgers"))
+        return str(marked_ledgers(cluster, f"{root}/ledgers"))
 
     def lose(bookie_id: str) -> str:
         cluster.member(bookie_id).kill()
@@ -101,11 +101,12 @@ def _answers(cluster: Cluster) -> dict[str, Callable[..., str]]:
     return {"autorecovery-checks": checks, "autorecovery-marked": marked, "lose": lose}
 
 
-def _marked(cluster: Cluster, path: str) -> int:
+def marked_ledgers(cluster: Cluster, path: str) -> int:
+    """Return how many ledgers Apache's nodes below `path` mark."""
     try:
         names = cluster.kazoo.get_children(path)
     except NoNodeError:
         return 0
     return sum(
-        1 if name.startswith("urL") else _marked(cluster, f"{path}/{name}") for name in names
+        1 if name.startswith("urL") else marked_ledgers(cluster, f"{path}/{name}") for name in names
     )

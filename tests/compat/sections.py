@@ -15,6 +15,7 @@ from tests.compat.full_disk import disk_full_cells
 from tests.compat.jars import NotAvailable, Programs, pulsar_programs
 from tests.compat.java_cells import CELLS_MAIN, run_cells
 from tests.compat.kills import kill_rounds
+from tests.compat.marks import mark_cells
 from tests.compat.python_cells import python_cells
 from tests.compat.python_kills import python_kill_rounds
 from tests.compat.recover import recover_cells
@@ -23,6 +24,7 @@ from tests.compat.rig import Rig
 from tests.compat.rolling import rolling_cells
 from tests.compat.shell import shell_cells
 from tests.compat.suite import suite_tests
+from tests.compat.unconfirmed import unconfirmed_cells
 
 Section = Callable[[Rig], Iterator[Result]]
 PULSAR_MAIN = "fastbk.compat.ManagedLedgerCells"
@@ -52,12 +54,14 @@ def chosen_sections(environment: Mapping[str, str]) -> list[tuple[str, Section]]
         all_parts["mixed"] = lambda rig: group(rig, only, "client", kind="mixed")
         all_parts["conf"] = lambda rig: conf_cells(rig, only)
         all_parts["limits"] = lambda rig: limit_cells(rig, only, kind="ours")
+        all_parts["unconfirmed"] = lambda rig: unconfirmed_cells(rig, only)
         all_parts["disk-full"] = lambda rig: disk_full_cells(rig, only)
         all_parts["python"] = lambda rig: python_cells(rig, only, kind="apache")
         all_parts["python-mixed"] = lambda rig: python_cells(rig, only, kind="mixed")
         all_parts["autorecovery"] = lambda rig: autorecovery_cells(rig, only, kind="ours")
         all_parts["autorecovery-mixed"] = lambda rig: autorecovery_cells(rig, only, kind="mixed")
         all_parts["recover"] = lambda rig: recover_cells(rig, only)
+        all_parts["marks"] = lambda rig: mark_cells(rig, only)
         all_parts["rolling"] = lambda rig: rolling_cells(rig, only)
         all_parts["shell"] = lambda rig: shell_cells(rig, only)
         all_parts["distributedlog"] = lambda rig: group(rig, only, "distributedlog", kind="ours")

@@ -102,7 +102,7 @@ def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
     if not verbs and not last:
         return
     with rig.cluster(ours=4) as cluster, daemon(cluster):
-        conf = _configuration(cluster)
+        conf = configuration(cluster)
         names = _write(cluster) | {"folder": str(cluster.folder)}
         names |= {
             f"b{number}": member.bookie_id for number, member in enumerate(cluster.members, 1)
@@ -117,7 +117,7 @@ def shell_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
             yield _decommission(cluster, conf)
 
 
-def _configuration(cluster: Cluster) -> Path:
+def configuration(cluster: Cluster) -> Path:
     """Return a file by which the shell takes the first bookie for its own (`bookiesanity`)."""
     settings = {
         "bookiePort": cluster.members[0].bookie_id.rpartition(":")[2],
