@@ -5,34 +5,72 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 import fastbk
 import fastbk.sync
 from fastbk.cli.__main__ import main
 from fastbk.errors import Error
-from fastbk.meta.uri import open_store
+from fastbk.meta.uri import is_zookeeper, open_store, parse_zookeeper
 from fastbk.model.entry import DigestType, make_lac_body, master_key
 from fastbk.model.ledger import LedgerState
 from fastbk.native import client_codec as codec
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
+from tests.fixtures.metadata import new_cluster
 from tests.fixtures.raw_bookie import raw_bookie
 from tests.fixtures.wait import wait_until_async
+from tests.fixtures.zookeeper import ZooKeeperPlace
 
 THREE = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
 OLD = [b"old %d" % n for n in range(5)]
 
 
+@pytest.fixture(params=["sqlite", "zookeeper"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URI of a cluster's metadata."""
+    if request.param == "sqlite":
+        return new_cluster(tmp_path / "metadata.sqlite")
+    place: ZooKeeperPlace = request.getfixturevalue("zookeeper")
+    return place.uri()
+
+
 def copy_of_metadata(uri: str, folder: Path) -> str:
     """Return the URI of a copy, as somebody takes one before a restore."""
+    if is_zookeeper(uri):
+        return copy_in_zookeeper(uri, f"/{folder.parent.name}-{folder.name}")
     path = Path(uri.removeprefix("sqlite:"))
     for one in path.parent.glob(f"{path.name}*"):
         shutil.copy(one, folder / one.name)
     return f"sqlite:{folder / path.name}"
+
+
+def copy_in_zookeeper(uri: str, root: str) -> str:
+    """Copy a cluster's nodes to another root of the same server, and move the counter of ids as far there."""
+    location = parse_zookeeper(uri)
+    client = KazooClient(hosts=",".join(location.servers))
+    client.start(timeout=10)
+    try:
+
+        def copy(old: str, new: str) -> None:
+            client.create(new, client.get(old)[0])
+            for name in client.get_children(old):
+                copy(f"{old}/{name}", f"{new}/{name}")
+
+        copy(location.root, root)
+        copied = replace(location, root=root).uri
+        with closing(open_store(uri)) as old, closing(open_store(copied)) as new:
+            while new.highest_drawn_id() < old.highest_drawn_id():
+                client.delete(client.create(f"{root}/idgen/ID-", sequence=True))
+    finally:
+        client.stop()
+        client.close()
+    return copied
 
 
 async def write_old(client: fastbk.Client) -> int:
@@ -52,10 +90,10 @@ async def given_twice(cluster: LocalCluster, folder: Path) -> tuple[str, int]:
 
 
 async def test_a_ledger_given_an_old_id_never_shows_the_old_one_s_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before: adds ended in CONFLICT, the ledger closed, and reading it gave the old records with exit code 0."""
-    async with LocalCluster(3) as cluster:
+    async with LocalCluster(3, metadata_uri=uri) as cluster:
         older, old_id = await given_twice(cluster, tmp_path / "older")
         async with fastbk.connect(older, append_timeout=5.0, read_timeout=5.0) as client:
             writer = await client.create_ledger(**THREE)
@@ -81,9 +119,11 @@ async def test_a_ledger_given_an_old_id_never_shows_the_old_one_s_records(
             assert [bytes(one.data) async for one in reader.read(0, len(OLD) - 1)] == OLD
 
 
-async def test_a_ledger_goes_around_the_bookies_that_hold_another_creation(tmp_path: Path) -> None:
+async def test_a_ledger_goes_around_the_bookies_that_hold_another_creation(
+    uri: str, tmp_path: Path
+) -> None:
     one = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
-    async with LocalCluster(2) as cluster:
+    async with LocalCluster(2, metadata_uri=uri) as cluster:
         async with fastbk.connect(cluster.metadata_uri) as client:
             (tmp_path / "older").mkdir()
             older = copy_of_metadata(cluster.metadata_uri, tmp_path / "older")
@@ -99,9 +139,9 @@ async def test_a_ledger_goes_around_the_bookies_that_hold_another_creation(tmp_p
             assert [bytes(one.data) async for one in reader.read(0, 0)] == [b"new"]
 
 
-async def test_requests_without_a_creation_are_served_as_ever() -> None:
+async def test_requests_without_a_creation_are_served_as_ever(uri: str) -> None:
     """Apache's clients and older ones of ours name none; a ledger that they made has none."""
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
+    async with LocalCluster(1, metadata_uri=uri) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         one = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
         async with await client.create_ledger(**one) as writer:
             await writer.append(b"marked")
