@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 PROBE_INTERVAL_S = 1.0
 ANSWER_TIMEOUT_S = 2.0
@@ -24,14 +25,29 @@ _ZXID = re.compile(rb"^Zxid: 0x([0-9a-fA-F]+)\s*$", re.MULTILINE)
 
 
 def server_zxid(server: str, timeout_s: float = ANSWER_TIMEOUT_S) -> int | None:
-    """Return the last zxid of the server at host:port, None if it does not say, or does not serve."""
+    """Return the last zxid of the server at host:port, None if it does not say, or does not serve.
+
+    A name may stand for several servers, as in Kubernetes: then the highest of theirs, None unless all say theirs. An
+    address of a family of which nobody answers does not count: many servers listen at IPv4 alone.
+    """
     host, _, port = server.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    zxids: dict[int, list[int | None]] = {}
+    for family, _, _, _, address in dict.fromkeys(found):
+        zxids.setdefault(family, []).append(_zxid_at(family, address, timeout_s))
+    counted = [some for some in zxids.values() if any(one is not None for one in some)]
+    known = [zxid for some in counted for zxid in some if zxid is not None]
+    return max(known) if known and len(known) == sum(map(len, counted)) else None
+
+
+def _zxid_at(family: int, address: Any, timeout_s: float) -> int | None:  # noqa: ANN401 -- as the family
     answer = b""
-    with (
-        suppress(OSError),
-        socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection,
-    ):
+    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
+        connection.connect(address)
         connection.sendall(b"srvr")
         while len(answer) < ANSWER_BYTES_MAX and (some := connection.recv(ANSWER_BYTES_MAX)):
             answer += some

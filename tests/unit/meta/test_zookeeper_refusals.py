@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -96,6 +98,39 @@ def test_a_server_says_its_last_transaction(server: Restorable) -> None:
         assert now > first
     server.stop()
     assert server_zxid(server.address) is None
+
+
+@pytest.mark.parametrize("zxid", [2**60, 0, None])
+def test_a_name_of_several_servers_says_the_highest_of_all(
+    server: Restorable,
+    monkeypatch: pytest.MonkeyPatch,
+    zxid: int | None,
+) -> None:
+    """Before: only the first that took a connection was asked, so one that lags spoke for all."""
+    with socket.create_server(("127.0.0.2", server.port)) as other:
+        threading.Thread(target=say_zxid, args=(other, zxid), daemon=True).start()
+        real = socket.getaddrinfo
+
+        def of_two(host: str, *words: object, **more: object) -> list[object]:
+            hosts = ["127.0.0.1", "127.0.0.2", "::1"] if host == "zookeeper.test" else [host]
+            return [one for each in hosts for one in real(each, *words, **more)]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(socket, "getaddrinfo", of_two)
+        own = server_zxid(server.address)
+        assert own is not None
+        found = server_zxid(f"zookeeper.test:{server.port}")
+        assert found == (None if zxid is None else max(own, zxid))
+
+
+def say_zxid(listener: socket.socket, zxid: int | None) -> None:
+    """Answer one client as a server does that has come to this transaction; None: one that does not serve."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4)
+        text = "is not currently serving requests"
+        if zxid is not None:
+            text = f"Zxid: {zxid:#x}\nMode: leader\n"
+        connection.sendall(text.encode())
 
 
 def test_a_refused_session_is_begun_anew_and_metadata_held(
