@@ -21,7 +21,6 @@ from fastbk.private_files import make_directory, opener, write_text
 
 JARS_VARIABLE = "FASTBK_ZOOKEEPER_JARS"
 _DEBIAN_JARS = Path("/usr/share/java")
-_MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 # Without snappy every session is dropped; without the rest the server does not start. Debian's zookeeper.jar names
 # others by absolute paths, which come right behind it: jute has to be of the same version, so it stands first.
 _JARS = ("zookeeper-jute", "zookeeper", "slf4j-api", "metrics-core", "snappy-java")
@@ -45,6 +44,8 @@ HOW_TO_GET_ONE = (
 
 class ZooKeeperServer:
     """A server with its data in `data` (made if missing); the same folder gives the same data, and port."""
+
+    MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
     def __init__(
         self,
@@ -89,9 +90,14 @@ class ZooKeeperServer:
 
         Raises ConfigError when there is none to start, StorageError.
         """
+        self.spawn()
+        self.wait_serving(timeout_s)
+
+    def spawn(self) -> None:
+        """Start it without waiting for it: one of several servers serves only with others. Raises as `start`."""
         if self.is_running:
             return
-        command = [*_bound_to_us(), _java(), *self._java_options(), _MAIN_CLASS]
+        command = [*_bound_to_us(), _java(), *self._java_options(), self.MAIN_CLASS]
         make_directory(self.data)
         self.port = self._choose_port()
         configuration = self.data / "zoo.cfg"
@@ -107,6 +113,9 @@ class ZooKeeperServer:
                 env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
                 process_group=0,
             )
+
+    def wait_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until it serves; one that does not is killed. Raises StorageError."""
         try:
             self._wait_serving(timeout_s)
         except BaseException:
