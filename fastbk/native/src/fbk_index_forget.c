@@ -27,7 +27,8 @@ fbk_index_begin_forget(struct fbk_index *index, const int64_t *ledger_ids, uint6
     int64_t *copy = fbk_memory_take(memory_bytes);
     if (!copy)
         return -ENOMEM;
-    memcpy(copy, ledger_ids, count * sizeof *copy);
+    if (count > 0) /* the list of none may be NULL */
+        memcpy(copy, ledger_ids, count * sizeof *copy);
     forgetting->ledger_ids = copy;
     forgetting->memory_bytes = memory_bytes;
     forgetting->count = count;
