@@ -33,6 +33,7 @@ ROLES = {"writer": 2, "recoverer": 2, "tailer": 1}
 FINAL_READERS = 3
 ROUND_S_MAX = 2.0
 ROUND_ACKS = 50
+BEGINS_S = 120.0
 PROCESSES = ["supervisor", "supervisor", "journal", "index", "worker.0", "gc"]
 
 
@@ -70,6 +71,7 @@ class Torture:
                 for role, count in ROLES.items():
                     for number in range(count):
                         await self._start_worker(role, number)
+                await self._work_begins()
                 for number in range(self.rounds):
                     await self._round(number, nemesis)
                 await self._heal_all()
@@ -162,6 +164,12 @@ class Torture:
                     log = (self.folder / f"{worker}.log").read_text()
                     raise AssertionError(f"{worker} ended by itself:\n{log[-2000:]}")
                 await self._start_worker(role, int(which))
+
+    async def _work_begins(self) -> None:
+        """Wait until the writers have done something: a fault before it strikes nobody."""
+        await wait_until_async(
+            lambda: self._history_bytes() > 100 * ROUND_ACKS, "the first writes", BEGINS_S
+        )
 
     async def _let_it_work(self) -> None:
         """Wait until some acknowledgements came, or the longest time of a round is over."""

@@ -71,6 +71,8 @@ def run(plan: Plan) -> Report:
     done = {case: result for case, result in read_done(plan).items() if result != UNREACHED}
     wanted = [case for case in cases() if re.search(plan.only, case[0])]
     left = [case for case in wanted[plan.job :: plan.jobs] if case not in done]
+    if done and all(case in done for case in wanted):
+        report.skipped = "each case was done before in this folder"
     tried: dict[Case, str] = {}
     asyncio.run(_run_all(plan, report, left, tried))
     report.seconds = time.monotonic() - began_s
@@ -112,13 +114,13 @@ def _batches(left: list[Case], rng: random.Random) -> list[list[Case]]:
 async def _run_all(plan: Plan, report: Report, left: list[Case], tried: dict[Case, str]) -> None:
     rng = random.Random(plan.seed)
     for batch in _batches(left, rng):
-        while batch and plan.goes_on(report.cases):
+        while batch and plan.begins(report.cases):
             folder = Path(tempfile.mkdtemp(prefix="fastbk-points-", dir=plan.folder))
             pairs, settings = _settings(kind_of(batch[0][0]), folder, rng)
             report.counts[f"of_{pairs}"] += 1
             async with LocalCluster(1, data=folder, settings=settings) as cluster:
                 is_good = True
-                while batch and is_good and plan.goes_on(report.cases):
+                while batch and is_good and plan.begins(report.cases):
                     case, case_began_s = batch.pop(), time.monotonic()
                     tried[case], what = await _run_case(cluster, case, plan)
                     if tried[case] == UNREACHED:

@@ -99,7 +99,7 @@ async def lives(plan: Plan, report: Report, metadata_uri: str, folder: Path) -> 
     rng = random.Random(plan.seed)
     notes: list[list[int]] = []
     overtaken: Life | None = None
-    while plan.goes_on(report.cases):
+    while plan.begins(report.cases):
         life = Life(metadata_uri, folder / f"{report.cases}.notes")
         try:
             manner = rng.random()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from tests.rigs.report import Plan, Report
@@ -22,6 +25,10 @@ def broken(plan: Plan) -> Report:
     raise RuntimeError("no such thing")
 
 
+def out_of_time(plan: Plan) -> Report:
+    return Report("slow", cases=0)
+
+
 def idle(plan: Plan) -> Report:
     return Report("idle", skipped="needs root")
 
@@ -40,6 +47,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"broken": broken, "good": good}, 1, "no such thing"),
         ({"idle": idle, "good": good}, 0, "skipped: needs root"),
         ({"idle": idle}, 1, "cases=0"),
+        ({"slow": out_of_time, "good": good}, 1, "no case was done by: slow"),
     ],
 )
 def test_the_exit_code(
@@ -82,3 +90,9 @@ def test_help_and_wrong_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     out, said = capsys.readouterr()
     assert all(name in out for name in torture.RIGS)
     assert "no rig 'nonsense'" in said
+
+
+def test_the_first_case_begins_although_the_start_took_all_the_time(tmp_path: Path) -> None:
+    plan = Plan(1, 4, 6.0, tmp_path, began_s=time.monotonic() - 10.0)
+    assert [plan.goes_on(0), plan.begins(0), plan.begins(1)] == [False, True, False]
+    assert not Plan(1, 4, 0.0, tmp_path).begins(0), "no time was given"
