@@ -6,7 +6,10 @@ ghost: a ledger that was deleted again, or that never was. Dropping a real one l
 - only ledgers that were never confirmed go this way, all others by `fastbk.gc.live_set`;
 - metadata has not listed them, with this key and creation, in any look for `age_s`. A look that fails, metadata on hold
   after a rollback, a restart: each begins that time anew;
-- then the bookie takes nothing to them any more, metadata is read once more, and only what is not in it by name goes.
+- or metadata has listed another ledger under this id, with another key or creation, for
+  FOREIGN_AGE_S: somebody used the id before. The ledger that is listed is refused until then;
+- then the bookie takes nothing to them any more, metadata is read once more, and only what is not in it by name goes,
+  or what is another ledger than the one it lists.
   What was acknowledged before is of a ledger that was in metadata before that reading.
 
 While many ghosts leave no room, the newest ledgers that metadata lists for this bookie are let in by name.
@@ -41,6 +44,8 @@ NAMES_A_LOOK = 2000
 ADMITTED_A_LOOK = 1000
 READ_IDS = 100
 """Ledgers whose metadata is read at once."""
+FOREIGN_AGE_S = 10.0
+"""Such a ledger was in metadata only if that was rolled back, which bookies notice within 2 s and which ends a look."""
 
 
 class LocalUnconfirmed(Protocol):
@@ -92,12 +97,18 @@ def listed_as(ledger_id: int, found: VersionedLedger) -> Listed:
     return Listed(ledger_id, creation_mark(metadata.creation_token), key)
 
 
+def first_seen(before_s: dict[int, float], now_here: set[int], now_s: float) -> dict[int, float]:
+    """Return since when each of these is here without a break."""
+    return {one: before_s.get(one, now_s) for one in sorted(now_here)}
+
+
 @dataclass
 class UnconfirmedWatch:
     """Looks at unconfirmed ledgers. `pace`: in ledgers a second; `listing_pace`: in ids a second.
 
     Attributes:
-        age_s: metadata has not listed a ledger for so long before it expires.
+        age_s: metadata has not listed a ledger for so long before it expires; FOREIGN_AGE_S at most where it lists
+            another one.
         room: how many may be unconfirmed; from half of it on ledgers of metadata are let in by name.
     """
 
@@ -111,6 +122,7 @@ class UnconfirmedWatch:
     room: int
     clock_s: Callable[[], float] = time.monotonic
     _missing_since_s: dict[int, float] = field(default_factory=dict)
+    _foreign_since_s: dict[int, float] = field(default_factory=dict)
 
     def look(self, *, may_expire: bool = True) -> UnconfirmedLook:
         """Confirm what metadata lists; begin and end the expiry of what it has not listed for too long.
@@ -131,12 +143,16 @@ class UnconfirmedWatch:
                 missing += missing_from(every, [everywhere] if everywhere else [])
             look = UnconfirmedLook(len(every), len(listed), len(foreign), admitted=admitted)
             if not may_expire:
-                self._missing_since_s.clear()
+                self._begin_anew()
                 return look
             return self._expire(look, {*missing, *foreign}, set(foreign), expiring)
         except (Error, OSError) as error:
-            self._missing_since_s.clear()
+            self._begin_anew()
             return UnconfirmedLook(stopped=f"{type(error).__name__}: {error}")
+
+    def _begin_anew(self) -> None:
+        self._missing_since_s.clear()
+        self._foreign_since_s.clear()
 
     def _listing(self) -> array[int]:
         return sorted_ids(self.cluster.listed(listed_ledgers(self.store, self.listing_pace)))
@@ -174,11 +190,12 @@ class UnconfirmedWatch:
     def _expire(
         self, look: UnconfirmedLook, missing: set[int], foreign: set[int], expiring: array[int]
     ) -> UnconfirmedLook:
-        now_s = self.clock_s()
-        since_s = {one: self._missing_since_s.get(one, now_s) for one in sorted(missing)}
-        self._missing_since_s = since_s
-        begun = set(expiring)
-        old = {one for one, first_s in since_s.items() if now_s - first_s >= self.age_s}
+        now_s, begun = self.clock_s(), set(expiring)
+        self._missing_since_s = first_seen(self._missing_since_s, missing, now_s)
+        self._foreign_since_s = first_seen(self._foreign_since_s, foreign, now_s)
+        foreign_age_s = min(self.age_s, FOREIGN_AGE_S)
+        old = {one for one, at_s in self._missing_since_s.items() if now_s - at_s >= self.age_s}
+        old |= {one for one, at_s in self._foreign_since_s.items() if now_s - at_s >= foreign_age_s}
         over = [one for one in expiring if one in old][:NAMES_A_LOOK]
         absent = self._by_name([one for one in over if one not in foreign])[1]
         gone = sorted({*absent, *(one for one in over if one in foreign)})
@@ -187,7 +204,7 @@ class UnconfirmedWatch:
             f"never listed in metadata {self.cluster.instance_id}, missing for {self.age_s:g} s"
         )
         expired = self.local.expire(gone, reason) if gone else 0
-        due = sorted(old - begun)
+        due = sorted((old | foreign) - begun)
         count = self.local.begin_expiry(due) if due else 0
         return UnconfirmedLook(
             look.unconfirmed, look.listed, look.foreign, count, expired, look.admitted

@@ -12,6 +12,14 @@ key_differs(const struct fbk_ledger_state *state, const struct fbk_record *recor
     return state && (state->flags & FBK_LEDGER_HAS_KEY) && !fbk_master_key_equal(state->master_key, record->master_key);
 }
 
+/* Somebody has used the id before its ledger was created: metadata lists no such ledger, and this client got its creation and
+ * key from there.  Gc sees that soon, and the id is free again; UNAUTHORIZED would end the writer. */
+static bool
+is_squatted(const struct fbk_ledger_state *state, const struct fbk_record *record)
+{
+    return fbk_is_unconfirmed(state) && state->creation_mark == 0 && record->creation_mark != 0;
+}
+
 uint32_t
 fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record, const struct fbk_decide_limits *limits,
            uint32_t *status)
@@ -28,8 +36,11 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
     if (FBK_UNLIKELY(fbk_is_other_creation(state, record->creation_mark)))
         return FBK_TAKE_REFUSED;
     *status = FBK_S_UNAUTHORIZED; /* the first key wins, for adds and fences */
-    if (key_differs(state, record))
+    if (key_differs(state, record)) {
+        if (is_squatted(state, record))
+            *status = FBK_S_OTHER_CREATION;
         return FBK_TAKE_REFUSED;
+    }
     uint32_t flags = state ? state->flags : 0;
     bool fenced = flags & (FBK_LEDGER_FENCED | FBK_LEDGER_LIMBO); /* INV-X4: nobody knows what was lost */
     bool is_fence = record->kind == FBK_KIND_FENCE;

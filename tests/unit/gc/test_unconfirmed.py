@@ -12,7 +12,7 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.gc import unconfirmed
 from fastbk.gc.live_set import Cluster
 from fastbk.gc.pacing import Pace
-from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch, listed_as
+from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedLook, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory_records import MemoryRecords
@@ -203,14 +203,50 @@ def test_a_listing_that_leaves_a_ledger_out_expires_nothing(world: World) -> Non
 def test_a_ledger_squatted_with_another_key_or_creation_is_freed(
     world: World, change: dict[str, object]
 ) -> None:
-    """The real ledger is refused by this bookie until then, and not for good."""
+    """The real ledger is refused by this bookie until then: some seconds, and not for `age_s` or for good."""
     squatter = replace(MINE, **change)  # type: ignore[arg-type]
     world.here[3] = listed_as(3, VersionedLedger(squatter, 1))
     world.ledgers[3] = MINE
-    looks = world.live(world.watch(), 2 * AGE_S)
-    assert looks[0].foreign == 1
-    assert 3 in world.expired
+    watch = world.watch()
+    assert watch.look().foreign == 1
+    assert world.expiring == {3}, "what it takes until then would be lost"
+    world.now_s += FOREIGN_AGE_S - 1
+    watch.look()
+    assert world.expired == []
+    world.now_s += 1
+    watch.look()
+    assert world.expired == [3]
     assert 3 not in world.confirmed
+
+
+@pytest.mark.parametrize("trouble", ["fails", "hold", "restart", "newer metadata"])
+def test_a_squatted_ledger_stays_while_metadata_may_have_been_rolled_back(
+    world: World, trouble: str
+) -> None:
+    """Then the one that is here may be the real one: metadata lists it again, or an operator decides."""
+    world.here[3] = listed_as(3, VersionedLedger(MINE, 1))
+    world.ledgers[3] = replace(MINE, password=b"other", creation_token=78)
+    watch = world.watch()
+    watch.look()
+    world.now_s += FOREIGN_AGE_S
+    if trouble == "restart":
+        watch = world.watch()
+    elif trouble == "hold":
+        hold = place_hold(world, new_hold("rolled back"))
+        world.live(watch, 10 * AGE_S)
+        assert confirm_hold(world, hold.hold_id)
+    elif trouble == "fails":
+        world.fails = True
+        watch.look()
+        world.fails = False
+    else:
+        world.ledgers[3] = MINE
+    watch.look()
+    assert world.expired == []
+    world.now_s += FOREIGN_AGE_S
+    watch.look()
+    assert world.expired == ([] if trouble == "newer metadata" else [3])
+    assert (3 in world.confirmed) == (trouble == "newer metadata")
 
 
 def test_ledgers_of_metadata_come_in_past_any_number_of_ghosts(world: World) -> None:

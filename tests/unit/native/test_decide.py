@@ -284,6 +284,20 @@ def test_a_ledger_that_began_without_a_creation_never_gets_one(table: LedgerTabl
     assert state.creation_mark == 0
 
 
+def test_a_ledger_whose_id_somebody_used_before_is_not_told_that_its_key_is_wrong(
+    table: LedgerTable,
+) -> None:
+    """INV-G5: its writer repeats the add or goes on without the bookie; UNAUTHORIZED ends it."""
+    table.decide(8, 0, Kind.ADD, 0, OTHER_KEY)
+    for kind, flags in ((Kind.ADD, 0), (Kind.ADD, RECOVERY), (Kind.FENCE, 0)):
+        found = table.decide(8, 1, kind, flags, KEY, creation_mark=9)
+        assert found == refused(Status.OTHER_CREATION)
+        assert table.decide(8, 1, kind, flags, KEY) == refused(Status.UNAUTHORIZED)
+    assert table.notice(8, Notice.CONFIRMED)
+    found = table.decide(8, 1, Kind.ADD, 0, KEY, creation_mark=9)
+    assert found == refused(Status.UNAUTHORIZED), "metadata lists the one that is here"
+
+
 def test_what_expires_takes_nothing_until_metadata_confirms_it(table: LedgerTable) -> None:
     """INV-G5"""
     table.decide(1, 0, Kind.ADD, 0, KEY)
