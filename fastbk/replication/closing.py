@@ -12,7 +12,7 @@ from fastbk.errors import Error, LedgerClosed, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.model.missing_replica import MissingReplica, merged
+from fastbk.model.missing_replica import MissingReplica, merged, without
 from fastbk.replication.actions import Outcome
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.owed_copies import OwedCopies, OwedShare, split
@@ -127,5 +127,11 @@ class CloseLedger(Procedure[VersionedLedger]):
         if not outdated:
             self._finish(found, now_s)
             return
-        # A mark that stays, since the store did not answer, is one for a repair to verify.
-        self._mark_replicas((), outdated, lambda _, at_s: self._finish(found, at_s))
+
+        def unmarked(outcome: Outcome, at_s: float) -> None:
+            # A mark that stays, since the store did not answer, is one for a repair to verify.
+            if not isinstance(outcome, Error):
+                owed.marked = without(owed.marked, outdated)
+            self._finish(found, at_s)
+
+        self._mark_replicas((), outdated, unmarked)

@@ -146,9 +146,9 @@ class WriterMachine(Procedure[None]):
         return self.adds.length_confirmed
 
     @property
-    def missing(self) -> tuple[MissingReplica, ...]:
-        """What bookies lack of the acknowledged entries."""
-        return self._keeper.owed.to_mark_at_end()
+    def marked(self) -> tuple[MissingReplica, ...]:
+        """What this writer has marked as missing and not unmarked; after a close that is left for a repair."""
+        return self._keeper.owed.marked
 
     def index_of(self, bookie_id: BookieId) -> int | None:
         """Return the bookie's index in the ensemble, None if it is no member."""

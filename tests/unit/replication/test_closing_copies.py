@@ -57,3 +57,26 @@ def test_a_close_in_the_middle_of_copying_leaves_the_mark() -> None:
     assert rig.store.now.metadata.is_closed
     assert marks(rig) == [("b2", 4, 9)]
     check(rig)
+
+
+def test_copies_acknowledged_while_a_mark_shrinks_still_count_as_marked() -> None:
+    rig = Rig()
+    rig.add(4)
+    rig.ack("b0", "b1")
+    rig.writer.stop(rig.now_s)
+    rig.take()
+    closing = rig.writer.closing(10.0)
+    closing.start(0.0)
+    (mark,) = closing.take_actions()
+    closing.completed(mark.tag, rig.perform(mark), 0.0)  # type: ignore[arg-type]
+    rig.ack("b2", first=0, count=2)
+    (update,) = closing.take_actions()
+    closing.completed(update.tag, rig.perform(update), 0.0)  # type: ignore[arg-type]
+    (unmark,) = closing.take_actions()
+    outcome = rig.perform(unmark)  # type: ignore[arg-type]
+    rig.ack("b2", first=2, count=2)
+    closing.completed(unmark.tag, outcome, 0.0)
+    assert closing.is_finished
+    assert marks(rig) == [("b2", 2, 3)]
+    left = [(one.bookie_id, one.first_entry_id, one.last_entry_id) for one in rig.writer.marked]
+    assert left == marks(rig)
