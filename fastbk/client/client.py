@@ -258,9 +258,9 @@ class Client:
                 pacing=pacing_of(self.config), metadata_timeout_s=self.config.metadata_timeout
             )
             recovery_run = RecoverLedger(ledger_id, known, options)
-            known, before = await run(recovery_run, io), known
+            known = await run(recovery_run, io)
             log_replacements(ledger_id, "recovery", recovery_run.stats.replacements)
-            self.repairs.check_recovered(ledger_id, before.metadata, known.metadata)
+            self.repairs.check_recovered(ledger_id, known.metadata)
         return LedgerReader(known.metadata, io, self.config, self._store.watch_ledger)
 
     async def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:

@@ -21,6 +21,10 @@ class MarkCalls:
         """Return all marks: which bookie may lack which entries."""
         return await self._store.call(lambda store: list(store.marks.list()))
 
+    async def read(self, ledger_id: LedgerId) -> LedgerMark:
+        """Return the mark of a ledger."""
+        return await self._store.call(lambda store: store.marks.read(ledger_id))
+
     async def update(
         self,
         ledger_id: LedgerId,

@@ -6,6 +6,7 @@ names another ledger or entry than was asked for, leaves this file as data.
 
 from __future__ import annotations
 
+import struct
 from typing import TypeAlias
 
 from fastbk.client.connection import Answer
@@ -19,6 +20,7 @@ from fastbk.replication.actions import (
     BookieRequest,
     ForceLedger,
     Found,
+    ListEntries,
     ReadEntries,
     ReadEntry,
     Reply,
@@ -27,7 +29,8 @@ from fastbk.replication.actions import (
 from fastbk.replication.found_run import FoundRun
 from fastbk.wire.statuses import Status
 
-SmallRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger
+SmallRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | ListEntries
+_RANGE = struct.Struct("<qq")
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
@@ -91,6 +94,8 @@ class LedgerRequests:
                 body = make_lac_body(ledger_id, lac, self.digest_type, self._password)
                 self._told = (lac, body)
             return codec.put_write_lac(request_id, ledger_id, lac, self.adds.master_key, body)
+        if isinstance(request, ListEntries):
+            return codec.put_list_entries(request_id, ledger_id, request.first, request.ranges_max)
         return codec.put_force(request_id, ledger_id)
 
     def _add(self, request: AddEntry, request_id: int) -> bytearray:
@@ -116,6 +121,9 @@ class LedgerRequests:
             if status == Status.OK:
                 return self._lac(request, answer)
             return Reply(status, fenced=answer.fenced)
+        if isinstance(request, ListEntries) and status == Status.OK:
+            ranges = tuple(_RANGE.iter_unpack(answer.extra))
+            return Reply(status, ranges=ranges, next_entry_id=answer.entry_id)
         return Reply(status)
 
     def _whole(self, entry: bytes | memoryview) -> Found | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fastbk.client.config import ClientConfig
 from fastbk.errors import ConfigError, NotEnoughBookies, Unauthorized, WeakQuorumWarning
+from fastbk.meta.api import BookieRegistration
 from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
@@ -15,9 +16,12 @@ from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.change_policy import ChangePolicy, WriterOptions
+from fastbk.replication.checking_copies import CheckCopies
 from fastbk.replication.reading import ReadOptions
 from fastbk.replication.replicas import Pacing
 
+CHECK_TIMEOUT_S = 5.0
+"""Of one request of a check after a recovery."""
 GROUP_KEY = "fastbk.group"
 """Custom metadata of a ledger that is pinned to bookies with a label: `soft:LABEL` or `hard:LABEL`."""
 
@@ -110,6 +114,15 @@ def pacing_of(config: ClientConfig, timeout_s: float | None = None) -> Pacing:
         pause_min_s=config.backoff_min,
         pause_max_s=config.backoff_max,
     )
+
+
+def checking_of(
+    ledger_id: LedgerId, metadata: LedgerMetadata, bookies: Iterable[BookieRegistration]
+) -> CheckCopies:
+    """Return the check of a ledger that was recovered."""
+    services = {one.service.bookie_id: one.service for one in bookies}
+    unable = {bookie_id for bookie_id, one in services.items() if one.endpoint() is None}
+    return CheckCopies(ledger_id, metadata, services, unable, CHECK_TIMEOUT_S)
 
 
 def read_options(

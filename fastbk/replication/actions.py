@@ -73,7 +73,17 @@ class AddEntry:
     recovery: bool = True
 
 
-BookieRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | AddEntry
+@dataclass(frozen=True, slots=True)
+class ListEntries:
+    """Which entries the bookie holds from `first` on, in at most so many ranges. It reads none of them."""
+
+    first: EntryId
+    ranges_max: int
+
+
+BookieRequest: TypeAlias = (
+    ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | AddEntry | ListEntries
+)
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
@@ -167,7 +177,9 @@ class Reply:
         damaged: something in the answer fails its digest, or names another ledger or entry than was asked for.
         lacs: LACs that good digests prove; a bare number never counts.
         fenced: whether the ledger is fenced there.
-        next_entry_id: of ReadEntries: ids below it that are not in the answer are not there.
+        next_entry_id: of ReadEntries and ListEntries: ids below it that are not in the answer are not there; where it
+            is not above the first id that a ListEntries asked for, no more are there at all.
+        ranges: of ListEntries: first and last ids, ascending.
     """
 
     status: int
@@ -176,6 +188,7 @@ class Reply:
     lacs: tuple[EntryId, ...] = ()
     fenced: bool = False
     next_entry_id: EntryId = -1
+    ranges: tuple[tuple[EntryId, EntryId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

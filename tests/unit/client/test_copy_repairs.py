@@ -31,9 +31,9 @@ async def test_what_a_bookie_lacks_at_the_close_is_marked_and_then_repaired() ->
         assert lacking(toys[1], writer.ledger_id, 10) > 0
         toys[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
-        await wait_until_async(lambda: not marks(store), "the repair")
+        await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
+        assert marks(store) == []
         assert lacking(toys[1], writer.ledger_id, 10) == 0
-        assert client.repairs.waiting == 0
 
 
 async def test_a_client_that_is_closed_first_leaves_the_mark() -> None:

@@ -2,37 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 import fastbk
-from fastbk.client.recovered_copies import missing_ranges
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import by_id, toy_cluster
-
-
-def runs_of(ids: set[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for one in sorted(ids):
-        if runs and runs[-1][1] == one - 1:
-            runs[-1] = (runs[-1][0], one)
-        else:
-            runs.append((one, one))
-    return runs
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
-def test_missing_ranges_cover_what_is_missing_and_nothing_that_is_there(
-    wanted: set[int], held: set[int]
-) -> None:
-    found = {
-        one
-        for first, last in missing_ranges(runs_of(wanted), runs_of(held))
-        for one in range(first, last + 1)
-    }
-    assert found & wanted == wanted - held
 
 
 async def test_what_a_dead_writer_left_missing_is_marked_and_repaired() -> None:
