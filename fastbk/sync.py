@@ -13,13 +13,15 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from fastbk.client.blocking import Reactor
+from fastbk.client.blocking_creation import create_in
 from fastbk.client.blocking_ensembles import BlockingEnsembles
 from fastbk.client.blocking_reader import LedgerReader
+from fastbk.client.blocking_repairs import BlockingRepairs
 from fastbk.client.blocking_runner import BlockingIo, run_blocking
 from fastbk.client.blocking_writer import LedgerWriter, Pending
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
@@ -38,14 +40,9 @@ from fastbk.client.rules import (
     with_group,
     writer_options,
 )
-from fastbk.errors import (
-    ClientClosed,
-    MetadataConflict,
-    MetadataUnavailable,
-    NoSuchLedger,
-)
+from fastbk.errors import ClientClosed, NoSuchLedger
 from fastbk.meta import MetadataStore, open_store
-from fastbk.meta.api import BookieRegistration, VersionedLedger, Watch
+from fastbk.meta.api import BookieRegistration, Watch
 from fastbk.meta.replica_marks import delete_ledger
 from fastbk.meta.uri import given_store, uri_or_default
 from fastbk.model.entry import DigestType
@@ -96,12 +93,14 @@ class Client:
         self._uri = uri
         self._opened: MetadataStore | None = given_store(uri)
         self._lock = threading.RLock()
-        self.reactor = Reactor(self.config, self.list_bookies)
+        # Not `list_bookies`: a connection that is made again calls this in the middle of a turn.
+        self.reactor = Reactor(self.config, lambda: self.store().list_bookies())
         self._writers: weakref.WeakSet[LedgerWriter] = weakref.WeakSet()
         self._ensembles = BlockingEnsembles(self.reactor, self.store)
         self._warnings = QuorumWarnings()
         self._watch: Watch | None = None
         self._streams: BlockingLoop | None = None
+        self.repairs = BlockingRepairs(self)
         _open_clients.add(self)
 
     @contextmanager
@@ -110,6 +109,8 @@ class Client:
         with self._lock:
             if self.reactor.is_closed is not None:
                 raise ClientClosed(self.reactor.is_closed)
+            if self.reactor.before_wait is not None:
+                self.reactor.turn(0.0)  # what goes on beside calls, also where this one waits for nothing
             yield self.reactor
 
     def store(self) -> MetadataStore:
@@ -136,7 +137,15 @@ class Client:
         def choose(action: Choose) -> Replaced:
             return self._ensembles.replace(action, metadata, config)
 
-        return BlockingIo(requests.ledger_id, requests, self.reactor, self.store, choose)
+        return BlockingIo(
+            requests.ledger_id, requests, self.reactor, self.store, choose, self.repairs.add
+        )
+
+    def tool_io(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> BlockingIo:
+        """Return what procedures about a ledger act on, with the digest and password that its metadata names."""
+        digest_type = metadata.digest_type or DigestType.CRC32
+        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
+        return self._io(requests, metadata)
 
     # --- ledgers -----------------------------------------------------------------------------------------------
 
@@ -171,7 +180,7 @@ class Client:
             now_ms, size = int(time.time() * 1000), len(chosen.bookies)
             value = new_metadata(chosen.bookies, size, *arguments, now_ms, secrets.randbits(62))
             found_id = store.next_ledger_id() if ledger_id is None else ledger_id
-            known = self._create(store, found_id, value)
+            known = create_in(store, found_id, value)
             if chosen.away:
                 store.marks.update(found_id, add=owed_by(chosen.away))
             flags = codec.FLAG_DEFERRED_SYNC if deferred_sync else 0
@@ -198,20 +207,6 @@ class Client:
         with self.turn():
             self._ensembles.new(shape, wish, allow_missing_bookies=allow_missing_bookies)
 
-    @staticmethod
-    def _create(
-        store: MetadataStore, ledger_id: LedgerId, value: LedgerMetadata
-    ) -> VersionedLedger:
-        try:
-            return VersionedLedger(value, store.create_ledger(ledger_id, value))
-        except (MetadataConflict, MetadataUnavailable):
-            # The answer of a creation that took effect may have been lost: the token tells.
-            with suppress(NoSuchLedger):
-                found = store.read_ledger(ledger_id)
-                if found.metadata.creation_token == value.creation_token:
-                    return found
-            raise
-
     def open_ledger(
         self,
         ledger_id: LedgerId,
@@ -232,6 +227,7 @@ class Client:
                 recovery_run = RecoverLedger(ledger_id, known, options)
                 known = run_blocking(recovery_run, io)
                 log_replacements(ledger_id, "recovery", recovery_run.stats.replacements)
+                self.repairs.check_recovered(ledger_id, known.metadata)
             return LedgerReader(self, known.metadata, io)
 
     def delete_ledger(self, ledger_id: LedgerId, *, password: bytes | None = None) -> None:
@@ -301,10 +297,8 @@ class Client:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, procedure: Procedure[T]
     ) -> T:
         """Run a procedure of fastbk/replication about a ledger and return its result; for tools."""
-        digest_type = metadata.digest_type or DigestType.CRC32
-        requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
         with self.turn():
-            return run_blocking(procedure, self._io(requests, metadata))
+            return run_blocking(procedure, self.tool_io(ledger_id, metadata))
 
     def list_bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""
@@ -348,6 +342,7 @@ class Client:
         with self._lock:
             if self.reactor.is_closed is not None:
                 return
+            self.repairs.close()
             self.reactor.is_closed = "this client is closed: make a new one"
             if self._streams is not None:
                 self._streams.close(limit_s)

@@ -108,6 +108,8 @@ class Reactor:
         self._request_id = 0
         self._slot = 0
         self.is_closed: str | None = None
+        self.before_wait: Callable[[float], float] | None = None
+        """Work that goes on beside calls: called before each wait with its longest time, returns how long to wait."""
 
     def channel(self, bookie_id: BookieId, use: Use) -> BlockingChannel:
         """Return the channel for `use`."""
@@ -159,6 +161,8 @@ class Reactor:
 
     def turn(self, timeout_s: float) -> None:
         """Wait once for the sockets and handle what happened; connect what is wanted and down."""
+        if self.before_wait is not None:
+            timeout_s = self.before_wait(timeout_s)
         now_s = time.monotonic()
         poll = select.poll()
         by_file: dict[int, BlockingChannel] = {}

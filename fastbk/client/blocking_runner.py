@@ -17,6 +17,7 @@ from fastbk.client.requests import LedgerRequests
 from fastbk.errors import ClientClosed, Error, QuorumTimeout
 from fastbk.meta.api import MetadataStore
 from fastbk.model.ids import LedgerId
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import (
     Action,
     Ask,
@@ -46,6 +47,8 @@ class BlockingIo:
     reactor: Reactor
     store: Callable[[], MetadataStore]
     choose: Callable[[Choose], Replaced]
+    closed_with_missing: Callable[[LedgerId, tuple[MissingReplica, ...]], None]
+    """Called when a writer has closed its ledger, with what bookies lack of it."""
 
 
 class BlockingRunner(Generic[T]):

@@ -316,6 +316,7 @@ class LedgerWriter:
                     # For good: there is nothing to call `close` again for.
                     self._finish()
                     raise
+                self._io.closed_with_missing(self.ledger_id, machine.marked)
             self._finish()
             if failure is not None:
                 raise failure.copy()

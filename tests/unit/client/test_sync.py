@@ -183,6 +183,7 @@ def test_the_sync_names_and_arguments_are_the_async_ones(name: str) -> None:
         "tell_soon",  # for streams' writers, which are asyncio's
         "turn",
         "store",
+        "tool_io",
     }
     ours, theirs = public(getattr(fastbk.sync, name)), public(getattr(fastbk.client, name))
     if name == "Client":
