@@ -23,6 +23,7 @@ class Plan:
         is_resumed: what an earlier run in that folder did is not done again, where the rig keeps a list.
         only: a regular expression: what of the rig is meant, where it can choose. Empty: everything.
         job, jobs: which part of the work this is, of how many.
+        metadata: sqlite or zookeeper, for rigs that run on either.
     """
 
     seed: int
@@ -33,6 +34,7 @@ class Plan:
     only: str = ""
     job: int = 0
     jobs: int = 1
+    metadata: str = "sqlite"
     began_s: float = field(default_factory=time.monotonic)
 
     def goes_on(self, cases: int) -> bool:

@@ -1,80 +1,56 @@
-"""Rig `rolling`: bookies are restarted one after the other under load, and no copy may be missing at the end.
+"""Rig `rolling`: bookies are restarted in turns under load, and no copy is missing at the end.
 
-Several writers write at a steady rate with E = 3, Qw = 3 and Qa = 2. Some write one ledger all the time, others close
-theirs after a while and go on in new ones. Each bookie in turn is stopped or killed, stays away for a moment, and is
-started again. Some clients replace a bookie sooner than it is back, so that ensembles change where there are spares.
-Then the writers close, and `cluster under-replicated --verify` must be empty without anybody's help. INV-C1, INV-E3.
+Several writers write at a steady rate with Qw = 3 and Qa = 2: ledgers with both clients, on every
+bookie or striped, and a stream. Some write one ledger all the time. Others go on in new ones after
+a while; of these every second one is left by a client that ends, and recovered by another. Each
+bookie in turn is stopped or killed, stays away for a moment, and is started again. Some clients
+replace a bookie sooner than it is back, so that ensembles change where there are spares. Then the
+writers end, and `cluster under-replicated --verify` must be empty without anybody's help. INV-C1,
+INV-E3.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import fastbk
+import fastbk.sync
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
-from fastbk.errors import NotEnoughBookies
+from fastbk.client.blocking_repairs import BlockingRepairs
+from fastbk.client.copy_repairs import CopyRepairs
+from fastbk.devcluster.zookeeper import ZooKeeperServer, find_jars
+from fastbk.errors import ConfigError
+from fastbk.meta import zookeeper_admin
+from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.stream.records import Record
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until_async
 from tests.rigs.report import Plan, Report
+from tests.rigs.rolling_writers import (
+    LOADS,
+    NAMESPACE,
+    Load,
+    Round,
+    data_of,
+    write,
+    write_blocking,
+    write_stream,
+)
 
-WRITERS = 3
-ENTRY_BYTES = 1000
-BATCH = 20
-PAUSE_S = 0.02
-"""Between batches of one writer: 1 MB/s each, so that what a restart leaves out fits into the writer's memory."""
-SOON_S = 0.5
-"""How long some clients wait before they replace a bookie."""
-
-
-@dataclass
-class Round:
-    """One cluster's life.
-
-    Attributes:
-        acknowledged: ledger id -> how many entries were acknowledged.
-        counts: what happened.
-    """
-
-    rng: random.Random
-    is_over: bool = False
-    acknowledged: dict[int, int] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-
-
-def data_of(ledger_id: int, entry_id: int) -> bytes:
-    """Return the bytes of an entry."""
-    return (b"%d/%d " % (ledger_id, entry_id)).ljust(ENTRY_BYTES, b".")
-
-
-async def write(client: Client, life: Round, ledger_s: float) -> None:
-    """Write ledgers until the round is over, each for about `ledger_s` seconds."""
-    while not life.is_over:
-        try:
-            writer = await client.create_ledger(3, 3, 2)
-        except NotEnoughBookies:
-            await asyncio.sleep(0.1)
-            continue
-        count, end_s = 0, time.monotonic() + ledger_s
-        while not life.is_over and time.monotonic() < end_s:
-            await writer.append_many(
-                [data_of(writer.ledger_id, count + one) for one in range(BATCH)]
-            )
-            count += BATCH
-            life.acknowledged[writer.ledger_id] = count
-            await asyncio.sleep(PAUSE_S)
-        life.counts["ensemble changes"] += writer.stats().ensemble_changes
-        await writer.close()
-        life.counts["ledgers"] += 1
-        life.counts["entries"] += count
+REPAIRS_S = 60.0
+ENDS_S = 60.0
+SESSION_TIMEOUT_S = 4.0
+"""Of clients of ZooKeeper: a bookie that was killed is registered for so long at most."""
 
 
 async def restart(cluster: LocalCluster, bookie: int, life: Round) -> None:
@@ -90,40 +66,65 @@ async def restart(cluster: LocalCluster, bookie: int, life: Round) -> None:
     life.counts["restarts"] += 1
 
 
-async def roll(cluster: LocalCluster, life: Round, bookies: Sequence[int]) -> None:
-    """Restart bookies, one after the other, under load; then close everything and wait for repairs."""
-    uri = cluster.metadata_uri
-    async with (
-        fastbk.connect(uri) as patient,
-        fastbk.connect(uri, replace_after=SOON_S) as hasty,
-    ):
-        lives = [(patient, 1e9), (patient, 2.0), (hasty, 1e9), (hasty, 2.0)]
-        writers = [asyncio.create_task(write(client, life, long_s)) for client, long_s in lives]
+async def roll(
+    cluster: LocalCluster, life: Round, bookies: Sequence[int], loads: Sequence[Load] = LOADS
+) -> None:
+    """Restart bookies in turns under load; then end everything and wait for repairs."""
+    async with AsyncExitStack() as stack:
+        clients: list[Client] = []
+        blocking: list[fastbk.sync.Client] = []
+        writers: list[asyncio.Task[Counter[str] | None]] = []
+        for load in loads:
+            if load.kind == "blocking":
+                keeper = fastbk.sync.connect(life.uri, replace_after=load.replace_after_s)
+                stack.push_async_callback(asyncio.to_thread, keeper.close)
+                blocking.append(keeper)
+                work = asyncio.to_thread(write_blocking, keeper, life, load)
+                writers.append(asyncio.create_task(work))
+                continue
+            client = fastbk.connect(life.uri, replace_after=load.replace_after_s)
+            clients.append(await stack.enter_async_context(client))
+            make = write_stream if load.kind == "stream" else write
+            writers.append(asyncio.create_task(make(client, life, load)))
+        ledgers = [load for load in loads if load.kind != "stream"]
         try:
-            await wait_until_async(lambda: len(life.acknowledged) >= len(lives), "all writers")
+            await wait_until_async(lambda: len(life.acknowledged) >= len(ledgers), "all writers")
             for bookie in bookies:
                 await restart(cluster, bookie, life)
-            life.is_over = True
-            await asyncio.wait_for(asyncio.gather(*writers), 60)
-            life.counts["ledgers closed with missing copies"] += await repaired(patient, hasty)
         finally:
-            for one in writers:
-                one.cancel()
+            life.is_over = True
+            for counts in await asyncio.wait_for(asyncio.gather(*writers), ENDS_S):
+                life.counts += counts or Counter()
+        await repaired(life, clients, blocking)
 
 
-async def repaired(*clients: Client) -> int:
-    """Wait until the clients have repaired what they closed while a bookie was away; return how many ledgers."""
-    count = sum(one.repairs.waiting for one in clients)
-    await wait_until_async(
-        lambda: not any(one.repairs.waiting for one in clients), "the clients' repairs", 60
-    )
-    return count
+async def repaired(
+    life: Round, clients: Sequence[Client], blocking: Sequence[fastbk.sync.Client]
+) -> None:
+    """Wait until the clients have repaired what was missing of ended ledgers."""
+
+    repairs: list[CopyRepairs | BlockingRepairs] = [one.repairs for one in clients]
+    repairs += [one.repairs for one in blocking]
+
+    def is_done() -> bool:
+        return not any(one.waiting or one.is_checking for one in repairs)
+
+    def call_all() -> None:
+        """A blocking client goes on with its repairs while it is called."""
+        for one in blocking:
+            one.list_bookies()
+
+    life.counts["ledgers that waited for repairs at the end"] += sum(one.waiting for one in repairs)
+    end_s = time.monotonic() + REPAIRS_S
+    while not is_done() and time.monotonic() < end_s:
+        await asyncio.to_thread(call_all)
+        await asyncio.sleep(0.05)
 
 
 async def judge(cluster: LocalCluster, life: Round) -> list[str]:
     """Return what is missing, marked or unreadable."""
     wrong = []
-    async with fastbk.connect(cluster.metadata_uri) as client:
+    async with fastbk.connect(life.uri) as client:
         while len(await client.list_bookies()) < len(cluster.bookies):
             await asyncio.sleep(0.1)
         async for one in under_replicated(client, verify=True):
@@ -136,17 +137,48 @@ async def judge(cluster: LocalCluster, life: Round) -> list[str]:
             found = [bytes(one.data) async for one in reader.read()]
             if found[:count] != [data_of(ledger_id, one) for one in range(count)]:
                 wrong.append(f"ledger {ledger_id}: not all of its {count} entries are read")
+        if life.records:
+            stream = client.namespace(NAMESPACE).stream("records")
+            async with stream.reader("earliest") as records:
+                for number in range(life.records):
+                    record = await anext(records)
+                    assert isinstance(record, Record), "nothing is lost, so there is no gap"
+                    if bytes(record.payload) != data_of(-1, number):
+                        wrong.append(f"record {number} of {life.records} is another one")
+                        break
     return wrong
+
+
+@asynccontextmanager
+async def metadata_in(folder: Path, kind: str) -> AsyncIterator[str | None]:
+    """Run a cluster's metadata; yield its URI, None for sqlite in the cluster's folder."""
+    if kind == "sqlite":
+        yield None
+        return
+    if kind != "zookeeper":
+        raise ConfigError(f"there is no metadata {kind!r}: give sqlite or zookeeper")
+    server = ZooKeeperServer(folder, tick_ms=100, session_timeout_max_s=SESSION_TIMEOUT_S)
+    await asyncio.to_thread(server.start)
+    try:
+        location = ZooKeeperLocation((server.address,), "/rolling/ledgers", None)
+        await asyncio.to_thread(zookeeper_admin.init, location)
+        yield location.uri
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
 async def _run(plan: Plan, report: Report, folder: Path) -> None:
     rng = random.Random(plan.seed)
+    loads = [load for load in LOADS if re.search(plan.only, load.name)]
     while plan.goes_on(report.cases):
-        bookies = (3, 5)[report.cases % 2]
-        life = Round(rng)
+        bookies = (5, 3)[report.cases % 2]
         data = folder / f"case-{report.cases}"
-        async with LocalCluster(bookies, data=data) as cluster:
-            await roll(cluster, life, [*range(bookies)] * 2)
+        async with (
+            metadata_in(folder / f"metadata-{report.cases}", plan.metadata) as uri,
+            LocalCluster(bookies, data=data, metadata_uri=uri) as cluster,
+        ):
+            life = Round(cluster.metadata_uri, bookies, rng)
+            await roll(cluster, life, [*range(bookies)] * 2, loads)
             wrong = await judge(cluster, life)
         report.lose(wrong, f"seed {plan.seed}, {bookies} bookies, kept in {data}")
         report.counts += life.counts
@@ -156,8 +188,14 @@ async def _run(plan: Plan, report: Report, folder: Path) -> None:
 
 
 def run(plan: Plan) -> Report:
-    """Restart bookies of clusters of 3 and of 5 in turns; a cluster's folder is kept when copies are missing."""
+    """Restart bookies of clusters of 5 and of 3; the folder is kept when copies are missing."""
     report, began_s = Report("rolling"), time.monotonic()
+    if plan.metadata == "zookeeper":
+        try:
+            find_jars()
+        except ConfigError as error:
+            report.skipped = str(error)
+            return report
     folder = Path(tempfile.mkdtemp(prefix="fastbk-rolling-", dir=plan.folder))
     asyncio.run(_run(plan, report, folder))
     if report.is_good:

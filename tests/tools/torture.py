@@ -8,6 +8,7 @@ A rig that did nothing at all is as bad: on a busy machine give more time.
     SEED=n           the same choices again (not the timing of real processes)
     ONLY=regex       of the kill points those whose names match; of RIG=spark its kinds: steps, zombie,
                      executor, orphan, bookie, metadata
+    METADATA=zookeeper   of RIG=rolling: ZooKeeper instead of sqlite
     JOBS=2           processes at once, for the rigs that can use them
     DATA=folder      where files go; what is kept after a loss lies there; kill points done there are not done again
 """
@@ -138,7 +139,13 @@ def plan_of(rig: Rig, seed: int, times: float, cases: int, folder: Path) -> Plan
     if rig.cases and not cases:
         cases = max(1, round(rig.cases * times))
     return Plan(
-        seed, cases, seconds, folder, is_resumed="DATA" in os.environ, only=os.environ.get("ONLY", "")
+        seed,
+        cases,
+        seconds,
+        folder,
+        is_resumed="DATA" in os.environ,
+        only=os.environ.get("ONLY", ""),
+        metadata=os.environ.get("METADATA", "sqlite"),
     )
 
 
