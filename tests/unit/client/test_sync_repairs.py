@@ -140,3 +140,22 @@ def test_connecting_again_beside_a_repair(monkeypatch: pytest.MonkeyPatch) -> No
         toys.do(toys.toys[2].start())
         toy.faults.refuse_adds = None
         wait_until(lambda: is_unmarked_after_a_call(client, store), "the repair")
+
+
+def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
+    with sync_cluster(3) as (client, toys, store):
+        writer = client.create_ledger()
+        toy = toys.toys[1]
+        toy.faults.refuse_adds = lambda *_: Status.READ_ONLY
+        lease = toy.register(store, writable=False)
+        writer.append_many([b"%d" % one for one in range(10)])
+        writer.close()
+        toy.faults.refuse_adds = None  # as of recovery adds
+        had = len(toy.ids(writer.ledger_id))
+        assert had < 10
+        client.repairs.close()  # a round of what can be done at once
+        assert len(toy.ids(writer.ledger_id)) == had
+        assert marked(store) == [(writer.ledger_id, toy.bookie_id)]
+        client.repairs.add(writer.ledger_id, store.marks.read(writer.ledger_id).missing)
+        lease.set_writable(True)
+        wait_until(lambda: is_unmarked_after_a_call(client, store), "the repair")
