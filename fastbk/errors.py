@@ -13,6 +13,10 @@ from typing import Literal
 Outcome = Literal["written", "not_written", "unknown"]
 
 
+REPLICAS_SHOWN_MAX = 8
+"""Bookies that the text of an error names; `replicas` has all."""
+
+
 class Error(Exception):
     """Root of fastbk's errors.
 
@@ -21,7 +25,7 @@ class Error(Exception):
         outcome: what is known about the data of the failed call: "written" (it is stored and will be read),
             "not_written" (nothing of it will ever be read), "unknown" (it may be either: read before deciding).
         retryable: whether the same call may succeed later without anybody repairing anything.
-        replicas: bookie id -> what that bookie answered or why it did not.
+        replicas: bookie id -> what that bookie answered or why it did not. The text shows the first of them.
         ledger_id, entry_id: what the call was about, None where that does not apply.
     """
 
@@ -50,8 +54,10 @@ class Error(Exception):
     def __str__(self) -> str:
         text = self.message or type(self).__name__
         if self.replicas:
-            said = "; ".join(f"{bookie}: {reason}" for bookie, reason in self.replicas.items())
-            text = f"{text} [{said}]"
+            told = [f"{bookie}: {reason}" for bookie, reason in self.replicas.items()]
+            if len(told) > REPLICAS_SHOWN_MAX:
+                told[REPLICAS_SHOWN_MAX:] = [f"and {len(told) - REPLICAS_SHOWN_MAX} more"]
+            text = f"{text} [{'; '.join(told)}]"
         return text
 
     def __reduce__(self) -> tuple[object, ...]:

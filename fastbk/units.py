@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -64,6 +66,18 @@ def format_span_s(span_s: float) -> str:
 def format_count(count: int, noun: str, plural: str | None = None) -> str:
     """Return `count` with its noun (`1 bookie`, `2,000 entries`); `plural` where it is more than an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+NAMES_SHOWN_MAX = 20
+
+
+def format_names(names: Iterable[str]) -> str:
+    """Return `names` in their order (`a, b`), the first 20 of many (`…, and 3 more`); `none` for none."""
+    found = sorted(names)
+    more = len(found) - NAMES_SHOWN_MAX
+    if more > 0:
+        found[NAMES_SHOWN_MAX:] = [f"and {more} more"]
+    return ", ".join(found) or "none"
 
 
 def format_entries(count: int) -> str:

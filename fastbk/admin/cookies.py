@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.errors import ConfigError, MetadataConflict, StorageError
 from fastbk.meta.hold import check_not_held
 from fastbk.server.identity import LEDGERS_NAMED, ledgers_of
+from fastbk.units import format_names
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
@@ -94,7 +95,7 @@ def check_known(uri: str, bookie_id: BookieId) -> None:
     if not is_known:
         raise ConfigError(
             f"no bookie {bookie_id}: the metadata at {uri} has none of that id, and no ledger names it."
-            f" It has {', '.join(sorted(known)) or 'none'}"
+            f" It has {format_names(known)}"
         )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from fastbk.cli.options import add_metadata, metadata_uri
 from fastbk.errors import ConfigError, Error, StorageError
+from fastbk.units import format_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,7 +136,7 @@ def find_bookie(uri: str, bookie_id: str | None) -> AdminClient:
 
 
 def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> BookieRegistration:
-    ids = ", ".join(sorted(one.service.bookie_id for one in listed))
+    ids = format_names(one.service.bookie_id for one in listed)
     if wanted is None:
         if len(listed) == 1:
             return listed[0]
@@ -143,7 +144,7 @@ def _chosen(listed: list[BookieRegistration], wanted: str | None, uri: str) -> B
     for one in listed:
         if one.service.bookie_id == wanted:
             return one
-    raise Error(f"{uri} lists no bookie {wanted} that is up; up are: {ids or 'none'}")
+    raise Error(f"{uri} lists no bookie {wanted} that is up; up are: {ids}")
 
 
 def _client_of(registration: BookieRegistration, uri: str) -> AdminClient:

@@ -10,7 +10,7 @@ from fastbk.cli.confirmation import exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
-from fastbk.units import format_count, format_size
+from fastbk.units import format_count, format_names, format_size
 
 if TYPE_CHECKING:
     import argparse
@@ -151,7 +151,7 @@ async def _recover(options: argparse.Namespace, *, forget: bool) -> int:
             if others is not None:
                 note(
                     f"the metadata knows no {options.bookie_id} (any more): was that its id?"
-                    f" There are {', '.join(sorted(others)) or 'none'}"
+                    f" There are {format_names(others)}"
                 )
         answer["decommissioned"] = not is_named
     say(options, answer)

@@ -7,7 +7,14 @@ import pickle
 
 import pytest
 
-from fastbk.errors import ConfigError, Error, NotEnoughBookies, PositionTruncated, WriterFailed
+from fastbk.errors import (
+    REPLICAS_SHOWN_MAX,
+    ConfigError,
+    Error,
+    NotEnoughBookies,
+    PositionTruncated,
+    WriterFailed,
+)
 
 
 def raised(cause: BaseException | None, *, hides: bool = False) -> Error:
@@ -57,3 +64,15 @@ def test_subclasses_keep_what_they_add() -> None:
     assert isinstance(ConfigError("x").copy(), ValueError)
     failed = WriterFailed("x", outcome="unknown").copy()
     assert (failed.outcome, failed.retryable) == ("unknown", False)
+
+
+def test_the_text_names_the_first_bookies_and_counts_the_others() -> None:
+    """A cluster of a thousand bookies made it a text of 70 KB."""
+    why = {f"bookie-{number}": "read-only" for number in range(1000)}
+    error = NotEnoughBookies("too few", replicas=why)
+    assert len(str(error)) < 400
+    assert str(error).startswith("too few [bookie-0: read-only; bookie-1: read-only; ")
+    assert str(error).endswith(f"bookie-7: read-only; and {1000 - REPLICAS_SHOWN_MAX} more]")
+    assert error.replicas == why and error.copy().replicas == why
+    few = NotEnoughBookies("too few", replicas=dict(list(why.items())[:REPLICAS_SHOWN_MAX]))
+    assert str(few).endswith("bookie-7: read-only]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.units import format_amount, format_span_s, parse_duration_us
+from fastbk.units import format_amount, format_names, format_span_s, parse_duration_us
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_a_span_is_told_in_its_largest_whole_unit(span_s: float, text: str) -> N
 )  # fmt: skip
 def test_an_amount_has_three_digits_and_a_prefix(amount: float, text: str) -> None:
     assert format_amount(amount) == text
+
+
+def test_of_many_names_the_first_are_told() -> None:
+    assert format_names([]) == "none"
+    assert format_names(["b", "a"]) == "a, b"
+    many = format_names(f"b{number:04}" for number in range(1000))
+    assert many.startswith("b0000, b0001, ") and many.endswith("b0019, and 980 more")
