@@ -134,9 +134,12 @@ async def go_over(
     """Do all of the work, which is (ledger id, estimated bytes) by rising id.
 
     `one` does a ledger. One that is deleted meanwhile is done. An Error that may pass parks it, any other one fails it.
+    No progress is reported when there is nothing to do.
     """
     progress.ledgers = len(work)
     progress.size_bytes = sum(size_bytes for _, size_bytes in work)
+    if not work:
+        return progress
     on_progress(progress)
     queue = deque((ledger_id, size_bytes, 1) for ledger_id, size_bytes in work)
     order = deque(ledger_id for ledger_id, _ in work)
