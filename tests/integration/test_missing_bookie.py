@@ -16,6 +16,7 @@ from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.writer import StreamWriter
 from fastbk.testing import LocalCluster
+from tests.fixtures.wait import wait_until_async
 
 Client = fastbk.Client
 QUICK_S = 4.0
@@ -172,6 +173,7 @@ async def test_a_writer_that_cannot_write_fences_nobody() -> None:
 
 
 async def _until_down(client: Client, bookie_id: str) -> None:
-    async with asyncio.timeout(60):
-        while bookie_id in {one.service.bookie_id for one in await client.list_bookies()}:
-            await asyncio.sleep(0.1)
+    async def is_down() -> bool:
+        return bookie_id not in {one.service.bookie_id for one in await client.list_bookies()}
+
+    await wait_until_async(is_down, f"{bookie_id} is not registered", 60.0)
