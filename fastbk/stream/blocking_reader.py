@@ -47,6 +47,7 @@ class BlockingRecords(Generic[Inner, Told]):
         self._make = make
         self._inner: Inner | None = None
         self._is_closed = False
+        self._is_own = False  # an iteration has opened it, and closes it
         self._source: AsyncIterator[Chunk | Gap] | None = None
         self._wish = (0, 0, 0.0)
         self._held: Chunk | None = None
@@ -60,7 +61,7 @@ class BlockingRecords(Generic[Inner, Told]):
         return self._inner
 
     def open(self) -> None:
-        """Begin; `with`, and a `for` loop over it, do it."""
+        """Begin; `with` does it, and a `for` loop over what is not open."""
         if self._inner is not None or self._is_closed:
             raise ClientClosed("it was opened before: make a new one")
 
@@ -139,9 +140,11 @@ class BlockingRecords(Generic[Inner, Told]):
         return held[at:] if held is not None and at < len(held) else None
 
     def __iter__(self) -> Iterator[Record | Told]:
-        """Yield records (and Gaps, with on_gap="yield"), until the end if it has one; then it is closed."""
-        if self._inner is None:
-            self.open()
+        """Yield records (and Gaps, with on_gap="yield"), until the end if it has one.
+
+        Iteration opens what is not open, and closes that at the end. What `with` or `open` has opened stays open.
+        """
+        self._open_own()
         while True:
             while self._held is not None and self._at < len(self._held):
                 self._at += 1
@@ -149,25 +152,34 @@ class BlockingRecords(Generic[Inner, Told]):
             self._held = None
             item = self._pull((CHUNK_RECORDS, CHUNK_BYTES, 0.0))
             if item is None:
-                self.close()
+                self._close_own()
                 return
             if isinstance(item, Gap):
                 yield cast("Told", item)
             else:
                 self._held, self._at = item, 0
 
-    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | Told]:
+    def _open_own(self) -> None:
         if self._inner is None:
             self.open()
+            self._is_own = True
+
+    def _close_own(self) -> None:
+        if self._is_own:
+            self.close()
+
+    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | Told]:
+        self._open_own()
         rest = self._rest()
         if rest is not None:
             yield rest
         while (item := self._pull(wish)) is not None:
             yield cast("Chunk | Told", item)
+        self._close_own()
 
 
 class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
-    """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in reader` opens and closes it."""
+    """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in stream.reader()` opens, closes it."""
 
     def _chunks(
         self, inner: StreamReader[Gap], wish: tuple[int, int, float]
