@@ -16,7 +16,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from fastbk.errors import Error, MetadataOnHold
+from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.gc.listing import listed_ledgers
 from fastbk.gc.sorted_ids import in_both, missing_from
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
@@ -66,7 +66,10 @@ class Rules:
 
 @dataclass(frozen=True)
 class Cycle:
-    """What a cycle did. `stopped`: why it ended early or deleted nothing; empty when it ran to its end."""
+    """What a cycle did. `stopped`: why it ended early or deleted nothing; empty when it ran to its end.
+
+    `unanswered`: it ended early since metadata did not answer.
+    """
 
     local: int = 0
     candidates: int = 0
@@ -74,6 +77,7 @@ class Cycle:
     deleted: int = 0
     refused: bool = False
     stopped: str = ""
+    unanswered: bool = False
 
 
 @dataclass
@@ -151,7 +155,9 @@ class Collector:
             self.cluster.check()
         except (Error, OSError) as error:
             self.suspects = array("q")
-            return Cycle(local=len(local), stopped=f"{type(error).__name__}: {error}")
+            stopped = f"{type(error).__name__}: {error}"
+            unanswered = isinstance(error, MetadataUnavailable)
+            return Cycle(local=len(local), stopped=stopped, unanswered=unanswered)
         self.suspects = candidates
         deleted, stopped = self._delete(confirmed)
         kept = len(twice) - len(confirmed)

@@ -120,9 +120,9 @@ class Work:
         self._next_cycle_s = began_s + self.interval_s
         cycle = self.cycle = self.collector.run(force=force)
         ended_s = self._cycle_ended_s = self.clock_s()
-        self._next_cycle_s = max(
-            began_s + self.interval_s, ended_s + BUSY_SHARE * (ended_s - began_s)
-        )
+        # Waiting for an answer that does not come is no work.
+        work_s = 0.0 if cycle.unanswered else ended_s - began_s
+        self._next_cycle_s = max(began_s + self.interval_s, ended_s + BUSY_SHARE * work_s)
         self.report.cycle(cycle, ended_s - began_s)
         if not cycle.stopped or cycle.refused:
             self.report.limbo(self.limbo.look())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fastbk.errors import MetadataUnavailable
 from fastbk.gc.compaction import CompactionSettings, Compactor
 from fastbk.gc.control import Control, Draining
 from fastbk.gc.limbo import LimboWatch, Look
@@ -191,6 +192,21 @@ def test_a_long_listing_makes_the_next_one_wait(rig: Rig) -> None:
     rig.live(2000)
     took_s = 2 * 15.0
     assert 2 <= len(rig.report.cycles) <= 2 + 2000 / (BUSY_SHARE * took_s)
+
+
+def test_an_outage_of_metadata_makes_no_later_look_wait(rig: Rig) -> None:
+    """Before, ten seconds without an answer were followed by 200 in which gc did not see a hold, either."""
+
+    def no_answer() -> None:
+        rig.line.now_s += 10.0
+        raise MetadataUnavailable("it does not answer within 10 s")
+
+    rig.bookie.on_list = no_answer
+    rig.live(30)
+    assert rig.report.cycles[-1].unanswered
+    rig.bookie.on_list = lambda: None
+    rig.live(3 * rig.work.interval_s)
+    assert not rig.report.cycles[-1].stopped
 
 
 def test_a_suspension_cuts_a_look_off_and_lasts(rig: Rig) -> None:
