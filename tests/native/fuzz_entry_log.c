@@ -109,7 +109,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int32_t status = images_read_range(store, location.ledger_id, entry, entry);
         if (status == FBK_S_NO_ENTRY)
             CHECK(entry != location.first_entry_id && entry != location.last_entry_id);
-        if (entry > location.first_entry_id + 20 || entry == INT64_MAX)
+        if (entry - location.first_entry_id > 20 || entry == INT64_MAX)
             break;
     }
     images_read_range(store, location.ledger_id, 0, INT64_MAX);

@@ -51,11 +51,11 @@ ask_batch(const struct fbk_worker *worker, const struct fbk_apache_context *cont
 {
     uint32_t most = FBK_APACHE_BATCH_ENTRIES_MAX;
     uint32_t count = context->count_max == 0 || context->count_max > most ? most : context->count_max;
-    int64_t left = INT64_MAX - context->entry_id;
+    int64_t first = context->entry_id; /* below 0 it is the id of no entry */
     int64_t limit = context->size_bytes_max < BATCH_HEAD_BYTES ? 0 : context->size_bytes_max - BATCH_HEAD_BYTES;
     int64_t frame = worker->options.frame_size_bytes_max;
     request->body_type = FBK_REQUEST_BODY_READ_BATCH;
-    request->other_id = context->entry_id < 0 ? -1 : context->entry_id + (left < count ? left : (int64_t)count - 1);
+    request->other_id = first < 0 ? -1 : INT64_MAX - first < count ? INT64_MAX : first + (int64_t)count - 1;
     request->count_max = count;
     request->size_bytes_max = limit < 1 ? 1 : (uint32_t)(limit < frame ? limit : frame); /* the first one comes anyway */
 }
