@@ -1,4 +1,4 @@
-"""Marks of missing copies that our client makes, as Apache's shell and AutoRecovery see them, and who removes them."""
+"""Marks of missing copies that our client makes, beside Apache's shell and AutoRecovery."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mark_cells(rig: Rig, only: list[str]) -> Iterator[Result]:
 
 
 async def repaired_by_autorecovery(cluster: Cluster) -> None:
-    """Apache's shell lists the ledger, its worker copies; `bookie repair` removes our mark, which nobody needs."""
+    """Apache's shell lists the ledger, and its worker copies. `bookie repair` removes our mark."""
     victim, spare = cluster.members[1], cluster.members[3]
     await _away(cluster, spare)
     async with fastbk.connect(cluster.metadata_uri) as client:
@@ -68,7 +68,7 @@ async def repaired_by_autorecovery(cluster: Cluster) -> None:
 
 
 async def middle_stays_marked(cluster: Cluster) -> None:
-    """Apache's worker reads the first and the last entry of a fragment: our mark of the middle outlasts its node."""
+    """Apache's worker checks a fragment's first and last entry: our mark outlasts its node."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         async with await client.create_ledger(3, 3, 2, password=PASSWORD) as writer:
             await writer.append_many([payload(writer.ledger_id, n) for n in range(HALF)])
@@ -83,7 +83,7 @@ async def middle_stays_marked(cluster: Cluster) -> None:
 
 
 async def repaired_by_the_writer(cluster: Cluster) -> None:
-    """The client that closed a ledger without a bookie of Apache's copies to it, and removes mark and node."""
+    """The client that closed a ledger without a bookie copies to it, and removes mark and node."""
     victim, spare = cluster.members[2], cluster.members[3]
     await _away(cluster, spare)
     async with fastbk.connect(cluster.metadata_uri) as client:
@@ -97,7 +97,7 @@ async def repaired_by_the_writer(cluster: Cluster) -> None:
 
 
 async def owed_to_a_replacement(cluster: Cluster) -> None:
-    """A replacement gets what the replaced bookie lacked, and metadata names it for exactly these entries."""
+    """A replacement gets what the replaced bookie lacked, and metadata names it for them."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         writer = await client.create_ledger(3, 3, 2, password=PASSWORD)
         await writer.append_many([payload(writer.ledger_id, n) for n in range(HALF)])
@@ -122,7 +122,7 @@ async def owed_to_a_replacement(cluster: Cluster) -> None:
 
 
 async def writer_beside_autorecovery(cluster: Cluster) -> None:
-    """Apache's worker changes an open ledger's metadata, which drops the creation token: the writer goes on."""
+    """Apache's worker sets the creation token of an open ledger to 0, and the writer goes on."""
     async with fastbk.connect(cluster.metadata_uri) as client:
         writer = await client.create_ledger(3, 3, 3, password=PASSWORD)
         assert (await _metadata(client, writer)).creation_token != 0

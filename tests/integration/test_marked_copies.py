@@ -61,7 +61,7 @@ async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_veri
 
 
 async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_any_more() -> None:
-    """Apache's AutoRecovery names another bookie, and its clients delete ledgers: our marks stayed for good."""
+    """Apache's AutoRecovery names other bookies, its clients delete ledgers. Our marks stayed."""
     async with LocalCluster(4) as cluster, fastbk.connect(cluster.metadata_uri) as client:
         closed_id = await fill(client, ensemble=3, write_quorum=2)
         deleted_id = await fill(client, ensemble=3, write_quorum=2)
