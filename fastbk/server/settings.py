@@ -168,7 +168,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory, and slow frames are closed, the slowest first."""
 
     reply_backlog_bytes_max: Size = 8 * MIB
-    """Replies that one connection does not read; beyond it the connection is cut (A16)."""
+    """Replies that one connection of our protocol does not read; beyond it the connection is cut (A16). Apache's
+    clients request any number of entries at once: for them only `unread_replies_max` counts.
+    """
 
     unread_replies_bytes_max: Size = 128 * MIB
     """All replies that clients have not read yet, over all connections of a worker. Beyond it a connection is cut: the

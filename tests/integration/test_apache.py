@@ -86,6 +86,25 @@ async def test_what_one_client_writes_the_others_read() -> None:
         own.close()
 
 
+async def test_many_large_entries_that_are_requested_at_once() -> None:
+    """Java's client reads so. Its connection was closed above `reply_backlog_max`: ConnectionLoss."""
+    count, data = 48, bytes(900_000)
+    async with LocalCluster(1) as cluster:
+        client, other = await connect(cluster), await connect(cluster)
+        for entry_id in range(count):
+            assert await add_v2(client, entry(entry_id, data)) == [0]
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(apache.v2_read(i) for i in range(count)))
+        for _ in range(20):  # the replies are made meanwhile
+            other.send(apache.v2_read(0))
+            assert (await hear_v2(other)).error == 0
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        replies = [await hear_v2(client) for _ in range(count)]
+        assert {one.entry_id: one.error for one in replies} == dict.fromkeys(range(count), 0)
+        await client.close()
+        await other.close()
+
+
 async def test_fences_and_repairs() -> None:
     """A fence of one client ends the adds of all; what a recovery writes again is the same entry with another LAC."""
     async with LocalCluster(1) as cluster:

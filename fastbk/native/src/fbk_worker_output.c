@@ -46,13 +46,28 @@ fbk_output_cut(struct fbk_worker *worker, struct fbk_connection *connection)
     fbk_connection_todo(worker, connection, FBK_DO_ABORT);
 }
 
+/* Doubled up to here, then grown by so much: what is taken and not used counts as unread, too. */
+#define FBK_OUTPUT_STEP_BYTES (8u << 20)
+#define FBK_BACKLOG_BYTES_MAX ((1u << 30) - FBK_OUTPUT_STEP_BYTES)
+
+/* Replies that one connection may leave unread.  Apache's clients request any number of entries at once, and their whole read
+ * fails when the connection ends: for them only the bound over all connections counts. */
+static uint64_t
+backlog_max(const struct fbk_worker *worker, const struct fbk_connection *connection)
+{
+    uint64_t most = worker->options.unread_replies_bytes_max;
+    if (!connection->is_apache)
+        return worker->options.reply_backlog_bytes_max;
+    return most < FBK_BACKLOG_BYTES_MAX ? most : FBK_BACKLOG_BYTES_MAX;
+}
+
 /* Makes the output at least size_bytes large. */
 static bool
 grow(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t size_bytes)
 {
     uint64_t room = connection->output_size_bytes == 0 ? FBK_OUTPUT_BLOCK_BYTES : connection->output_size_bytes;
     while (room < size_bytes)
-        room *= 2;
+        room += room < FBK_OUTPUT_STEP_BYTES ? room : FBK_OUTPUT_STEP_BYTES;
     uint8_t *output = room == FBK_OUTPUT_BLOCK_BYTES ? block_take(worker) : malloc(room);
     if (output == NULL) {
         fbk_output_cut(worker, connection);
@@ -84,7 +99,7 @@ fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, ui
                 return NULL;
             needed = (uint64_t)connection->output_used + size_bytes;
         }
-        if (connection->handed_bytes + needed > worker->options.reply_backlog_bytes_max) {
+        if (connection->handed_bytes + needed > backlog_max(worker, connection)) {
             fbk_worker_note(worker, FBK_C_WORKER_SLOW_READERS_CUT);
             fbk_output_cut(worker, connection);
             return NULL;
