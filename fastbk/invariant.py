@@ -1,6 +1,6 @@
 """What a process does when it finds that it is itself wrong: it says which sentence was broken, and ends.
 
-Invariants are numbered in ARCHITECTURE.md; code that keeps one names it (`check(..., "INV-J1 ...")`). Bytes from a
+docs/invariants.md numbers the invariants; code that keeps one names it (`check(..., "INV-J1 ...")`). Bytes from a
 disk, a network or another process are never checked here: those can be wrong without a bug of ours.
 """
 

@@ -43,7 +43,7 @@ class Summary:
 @dataclass(frozen=True)
 class Total:
     """A summary without quantiles: how many, and what they sum up to. No dashboard draws their quantiles, and nobody
-    can add them up over bookies (ARCHITECTURE.md: series are paid for).
+    can add them up over bookies (docs/decisions.md, 70: users pay for series).
 
     Attributes:
         done, failed: counters of how many, and of the sum. failed = None: nothing is known of failures.

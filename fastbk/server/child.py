@@ -2,7 +2,7 @@
 
 A child is started as `python -m <module> <control descriptor>`: spawned, never forked from a
 running interpreter. The control socket is a SOCK_SEQPACKET pair, one JSON object a message
-("Control messages" in ARCHITECTURE.md). A child's life: `hello` (imported, waiting), `configure`
+("Control messages" in docs/lifecycle.md). A child's life: `hello` (imported, waiting), `configure`
 (only its own configuration and descriptors), its work, its end. Two ropes tie it to the supervisor,
 so that a SIGKILL of that one leaves no orphan: a parent-death signal, and the end of the control
 socket, at which `receive` raises SupervisorGone.

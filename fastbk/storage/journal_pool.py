@@ -1,7 +1,7 @@
 """Journal files ahead of need: made full of zeros, or taken again when the mark has passed them.
 
 A journal must never wait for a new file's blocks: only blocks that were written before are written again
-at the price of one disk write (fallocate is not enough, see `ARCHITECTURE.md`). So one file is always
+at the price of one disk write (fallocate is not enough, see docs/decisions.md, 12). So one file is always
 ready: renamed, opened, locked. Making one is a C thread's work (`Prewrite`), the rename of a recycled one and its
 directory's sync too.
 """

@@ -1,6 +1,6 @@
 """Three real bookies under load, one process killed after another, every kind of process; then the history is checked.
 
-What is checked (the names are those of the invariants in ARCHITECTURE.md): acks come in entry order (INV-C1), every
+What is checked (the names are those of the invariants in docs/invariants.md): acks come in entry order (INV-C1), every
 acknowledged entry is read back with exactly its bytes by a new client (INV-J1, INV-A1), also when any one bookie is
 down (so the ack quorum really held it), entries are dense, and nothing runs on afterwards.
 """

@@ -5,25 +5,34 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from fastbk.server.apache_conf.reference import reference
 from tests.style.tree import ROOT, walk
 
-PAGES = ("ARCHITECTURE.md", "README.md")
+NAMED = re.compile(r"`((?:fastbk|tests|loadtest|requirements)/[\w./-]+)`")
+"""Paths of ours that a page names. CHANGELOG.md names files as they were then."""
 
 
-def paths_named(text: str) -> set[str]:
-    """Return the paths of ours that a page names: `fastbk/...`, `tests/...` and the targets of its links."""
-    named = set(re.findall(r"`((?:fastbk|tests|loadtest|requirements)/[\w./-]+)`", text))
-    named |= set(re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", text))
-    return {name.rstrip("/.") for name in named}
+def test_paths_that_pages_name_exist() -> None:
+    missing = [
+        f"{relative}: {name}"
+        for relative, path in walk((".md",))
+        if relative != "CHANGELOG.md"
+        for name in NAMED.findall(path.read_text())
+        if not (ROOT / name.rstrip("/.")).exists()
+    ]
+    assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_paths_named_exist(page: str) -> None:
-    named = paths_named((ROOT / page).read_text())
-    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+def test_c_files_that_pages_name_exist() -> None:
+    sources = {path.name for path in (ROOT / "fastbk" / "native" / "src").rglob("fbk_*")}
+    missing = [
+        f"{relative}: {name}"
+        for relative, path in walk((".md",))
+        if relative != "CHANGELOG.md"
+        for name in re.findall(r"`(fbk_\w+\.[ch])`", path.read_text())
+        if name not in sources
+    ]
+    assert missing == []
 
 
 def test_the_reference_of_apaches_keys_is_what_the_tables_say() -> None:
@@ -52,8 +61,9 @@ def test_links_of_all_pages_lead_somewhere() -> None:
 
 
 def invariants() -> list[str]:
-    """Return the ids of ARCHITECTURE.md's table of invariants."""
-    return re.findall(r"^\| (INV-\w+) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    """Return the ids that docs/invariants.md lists."""
+    page = (ROOT / "docs" / "invariants.md").read_text()
+    return re.findall(r"^\| (INV-\w+) \|", page, re.MULTILINE)
 
 
 def test_every_invariant_is_cited_by_code_and_by_a_test() -> None:
@@ -68,7 +78,7 @@ def test_every_invariant_is_cited_by_code_and_by_a_test() -> None:
     ]
     assert not missing, "\n".join(missing)
     unknown = (cited["code"] | cited["tests"]) - set(listed)
-    assert not unknown, f"cited but not in ARCHITECTURE.md: {sorted(unknown)}"
+    assert not unknown, f"cited but not in docs/invariants.md: {sorted(unknown)}"
 
 
 def test_the_version_has_one_home() -> None:
