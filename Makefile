@@ -1,5 +1,6 @@
 # `make TARGET NAME=value` is `./dev TARGET NAME=value`: everything lives there.
-.PHONY: help setup run test bench fuzz load
+TARGETS = help setup run stream-demo pipeline test bench sim fuzz torture model compat load
+.PHONY: $(TARGETS)
 .DEFAULT_GOAL := help
-help setup run test bench fuzz load:
+$(TARGETS):
 	@./dev $@ $(MAKEOVERRIDES)

@@ -24,12 +24,17 @@ refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struc
     case FBK_S_UNAUTHORIZED: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_KEY); break;
     case FBK_S_UNSUPPORTED: fbk_worker_note(worker, FBK_C_WORKER_REFUSED_UNSUPPORTED); break;
     case FBK_S_TOO_LARGE: fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE); break;
-    case FBK_S_OK: break;
     default: fbk_worker_note(worker, FBK_C_WORKER_BAD_REQUEST); break;
     }
-    if (status != FBK_S_OK) /* a ping */
-        fbk_worker_finish_refused(worker, connection, request);
+    fbk_worker_finish_refused(worker, connection, request);
     fbk_output_status(worker, connection, request->request_id, status);
+    return FBK_TAKEN;
+}
+
+static enum fbk_taken
+answer_ping(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+{
+    fbk_output_status(worker, connection, request->request_id, FBK_S_OK);
     return FBK_TAKEN;
 }
 
@@ -315,7 +320,7 @@ fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, co
             return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
         return take_ordered(worker, lane, connection, request, FBK_KIND_FORCE);
     case FBK_REQUEST_BODY_INFO: return FBK_TAKEN_COLD;
-    case FBK_REQUEST_BODY_PING: return refuse(worker, connection, request, FBK_S_OK);
+    case FBK_REQUEST_BODY_PING: return answer_ping(worker, connection, request);
     case FBK_REQUEST_BODY_HELLO: return refuse(worker, connection, request, FBK_S_BAD_REQUEST); /* only once */
     default: return refuse(worker, connection, request, FBK_S_UNSUPPORTED);
     }

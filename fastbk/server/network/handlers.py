@@ -20,10 +20,7 @@ from fastbk.wire.messages import (
     decode_cold_request,
     encode_reply,
 )
-
-STATUS_OK = 0
-STATUS_UNSUPPORTED = 2
-STATUS_TOO_MANY_REQUESTS = 25
+from fastbk.wire.statuses import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,13 +54,13 @@ class Handlers:
         """Return the answer to a verified cold request."""
         request = decode_cold_request(frame)
         if request.hello is None:
-            return Answer(encode_reply(request.request_id, STATUS_OK, self._info()), info="done")
+            return Answer(encode_reply(request.request_id, Status.OK, self._info()), info="done")
         return self._hello(request, request.hello)
 
     def too_many_connections(self) -> bytes:
         """Return what a client hears for whom there is no slot."""
         reason = f"this bookie has {self._config.settings.connections_max} connections already: try again later"
-        return encode_reply(0, STATUS_TOO_MANY_REQUESTS, ErrorReply(message=reason))
+        return encode_reply(0, Status.TOO_MANY_REQUESTS, ErrorReply(message=reason))
 
     def _hello(self, request: ColdRequest, hello: Hello) -> Answer:
         version = min(hello.version_max, VERSION_MAX)
@@ -80,7 +77,7 @@ class Handlers:
         if reason:
             self._worker.count(BAD_VERSION)
             error = ErrorReply(message=reason, version_min=VERSION_MIN, version_max=VERSION_MAX)
-            frame = encode_reply(request.request_id, STATUS_UNSUPPORTED, error)
+            frame = encode_reply(request.request_id, Status.UNSUPPORTED, error)
             return Answer(frame, is_last=True, is_open=False)
         reply = HelloReply(
             version=version,
@@ -91,7 +88,7 @@ class Handlers:
             bookie_id=self._config.bookie_id,
             software=f"fastbk {__version__}",
         )
-        return Answer(encode_reply(request.request_id, STATUS_OK, reply))
+        return Answer(encode_reply(request.request_id, Status.OK, reply))
 
     def _info(self) -> InfoReply:
         is_read_only = self._worker.is_read_only
