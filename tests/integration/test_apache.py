@@ -87,7 +87,7 @@ async def test_what_one_client_writes_the_others_read() -> None:
 
 
 async def test_many_large_entries_that_are_requested_at_once() -> None:
-    """Java's client reads so. Its connection was closed above `reply_backlog_max`: ConnectionLoss."""
+    """Java's client reads so. Above `reply_backlog_max` its connection was closed, and its read failed with -8."""
     count, data = 48, bytes(900_000)
     async with LocalCluster(1) as cluster:
         client, other = await connect(cluster), await connect(cluster)
