@@ -95,7 +95,7 @@ class Disks:
         return ok(name, why)
 
     def writes(self, directory: str, place: Place) -> Finding:
-        """What real operations show: io_uring, O_DIRECT, RWF_DSYNC (A14)."""
+        """What real operations show: io_uring, O_DIRECT, RWF_DSYNC."""
         name = f"writes to the {place}"
         probed = existing_parent(directory)
         backend = self._config.journal.backend if place.role == "journal" else "plain"

@@ -1,6 +1,6 @@
 """One cycle of garbage collection: find ledgers that are here and that metadata no longer lists, and have them deleted.
 
-Deleting a live ledger loses data, keeping a dead one costs space; so every doubt keeps (F8):
+Deleting a live ledger loses data, keeping a dead one costs space; so every doubt keeps:
 
 - the set of local ledgers is taken before metadata is listed, so what comes meanwhile is not in it (INV-G1). That set
   is the watermark: a number would have to be trusted to rise, and people may choose ledger ids themselves;

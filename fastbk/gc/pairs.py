@@ -1,4 +1,4 @@
-"""The indexes of all journal/index pairs as one, for whoever asks about ledgers (A19). Logs are each pair's own.
+"""The indexes of all journal/index pairs as one, for whoever asks about ledgers. Logs are each pair's own.
 
 What is asked of all is the union of their answers; what is asked about certain ledgers goes to the pair each lives in.
 An index that does not answer ends the call: a part of the truth is no basis for deletions (INV-G1).

@@ -98,7 +98,7 @@ def work_of(
 
 def open_metadata(control: Control, uri: str) -> MetadataStore:
     """Open the store, however long that takes. Raises Draining, SupervisorGone."""
-    # Metadata logs by the standard module, which no other child imports (A21).
+    # Metadata logs by the standard module, which no other child imports.
     from fastbk.observe import library_log
 
     library_log.forward()

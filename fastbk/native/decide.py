@@ -234,7 +234,7 @@ class LedgerTable:
 
 
 def entries_same(stored: bytes, given: bytes, digest_type: int) -> bool:
-    """Return whether two entries have the same ids, length field and data; LAC and digest may differ (A5).
+    """Return whether two entries have the same ids, length field and data; LAC and digest may differ.
 
     `digest_type` 0: not known; then the entries have to tell by a CRC that is right in both.
     """

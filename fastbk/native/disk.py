@@ -1,7 +1,7 @@
 """A disk: everything a bookie stores goes through one of these (`src/fbk_io.h`).
 
 Backends: `io_uring`, `plain` (system calls that wait; what a container without io_uring gets) and the fake disk of
-`fake_disk.py` for tests. `auto` takes io_uring where real operations in the directory show that it works (A14);
+`fake_disk.py` for tests. `auto` takes io_uring where real operations in the directory show that it works;
 the environment's FASTBK_IO=plain|io_uring decides instead of `auto`. The calls of this class wait for the disk;
 journal, index and store take `handle` and do their own writing in C.
 """

@@ -42,10 +42,10 @@ class IndexOptions:
         watched_fds: up to four others whose being readable ends a step.
         frame_bytes_max: longest frame in either direction.
         cache_bytes: of each of the two write caches, a multiple of 4096.
-        cache_reserve_bytes: not given to normal adds, so that recovery adds have room (A7).
+        cache_reserve_bytes: not given to normal adds, so that recovery adds have room.
         flush_...: a flush is due when the cache holds so much, so much journal lies behind the mark, or
             something unflushed is that old.
-        parked_bytes_max: copies that wait for a look at the disk (A5).
+        parked_bytes_max: copies that wait for a look at the disk.
         waiters_max: long polls. requests_max: requests that wait for a disk.
         header_key: random, as the journal has it and no worker.
         seed: random; ids come from outside, and hash tables must not be at their mercy.
@@ -240,7 +240,7 @@ class Index(LedgerNotices):
         lib.fbk_index_replay_done(self.handle, sequence)
 
     def damage(self) -> None:
-        """Fence every known ledger and put it in limbo: acknowledged data of any of them may be lost (A10)."""
+        """Fence every known ledger and put it in limbo: acknowledged data of any of them may be lost."""
         check(lib.fbk_index_damage(self.handle), "mark ledgers damaged")
 
     def write_states(self, states_fd: int) -> int:

@@ -66,7 +66,7 @@ def read_header(disk: Disk, path: str, *, lock: bool = False) -> JournalHeader:
     """Read and check the header of a journal file.
 
     Args:
-        lock: wait until no dead writer's last request can still change the file (A11); TimeoutError.
+        lock: wait until no dead writer's last request can still change the file; TimeoutError.
 
     Raises OSError, FormatTooNewError.
     """

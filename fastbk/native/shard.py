@@ -6,7 +6,7 @@ from fastbk.native._bookie import lib
 
 SHARD_COUNT: int = lib.FBK_SHARD_COUNT
 PAIRS_MAX: int = lib.FBK_PAIRS_MAX
-"""Journal/index pairs of one bookie (A19)."""
+"""Journal/index pairs of one bookie."""
 
 
 def shard_of(ledger_id: int) -> int:

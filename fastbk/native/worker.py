@@ -102,7 +102,7 @@ class WorkerOptions:
     apache_adds_in_progress_max: int = 0
     apache_reads_in_progress_max: int = 0
     is_reads_only: bool = False
-    """There is no journal: adds, fences and forces are refused with READ_ONLY (A13)."""
+    """There is no journal: adds, fences and forces are refused with READ_ONLY."""
     pair_of_shard: Sequence[int] = (0,) * lib.FBK_SHARD_COUNT
     """Where the ledgers of each shard live (`fastbk.storage.shards`)."""
 

@@ -7,7 +7,7 @@ everything else a typed key with its unit (`wait_us=180`). Role, number, bookie 
 once at the start of a process.
 
 Not the standard library's logging: its import costs more than all of this module's users need, in
-every child (A21). One line is one write, so lines of several processes on one pipe do not mix.
+every child. One line is one write, so lines of several processes on one pipe do not mix.
 The client library, whose applications own their stderr, logs by `fastbk.observe.library_log`."""
 
 from __future__ import annotations

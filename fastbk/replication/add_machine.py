@@ -517,7 +517,7 @@ class AddMachine:
         return acks >= self.ack_quorum
 
     def _let_go(self) -> None:
-        """Drop batches that every bookie has, and the oldest completed ones beyond the bound (A24)."""
+        """Drop batches that every bookie has, and the oldest completed ones beyond the bound."""
         end = self._batches.end
         head = self.head
         while self._released < end and self._batches[self._released].end_entry_id <= head:

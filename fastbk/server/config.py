@@ -106,7 +106,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: WorkerSettings
     drain_timeout_ms: int
     reads_only_reason: str = ""
-    """Not empty: there is no journal, and whatever would have to be written is refused (A13)."""
+    """Not empty: there is no journal, and whatever would have to be written is refused."""
 
     @property
     def pair_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Adds empty journal/index pairs to a stopped bookie (A19): `fastbk bookie expand`.
+"""Adds empty journal/index pairs to a stopped bookie: `fastbk bookie expand`.
 
 Which directories may be added is decided in `fastbk.storage.start_rules`. Order: folders and first manifest,
 identities and cookies of the new directories, metadata, the identities of the old ones. Cut off anywhere it is done

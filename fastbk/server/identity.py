@@ -1,4 +1,4 @@
-"""Makes directories and metadata agree on who this bookie is, once, before anything is served (INV-D1, A20).
+"""Makes directories and metadata agree on who this bookie is, once, before anything is served (INV-D1).
 
 What may be done with which findings is decided in `fastbk.storage.start_rules`; here is where they come from, and how
 a new bookie is born: folders and first manifest, then the identities, the cookies, then metadata. A birth that was cut

@@ -52,7 +52,7 @@ class Lifecycle:
         self.metadata_hold = ""
         """Why metadata is on hold; empty: it is not. Data is served all the same."""
         self.crash_loop = ""
-        """Why only reads are served until somebody restarts the bookie by hand; empty: they are not (A13)."""
+        """Why only reads are served until somebody restarts the bookie by hand; empty: they are not."""
 
     def go(self, state: State, reason: str, now_s: float) -> None:
         """Change the state. Raises ValueError for a step that a bookie never takes."""
@@ -93,7 +93,7 @@ class Lifecycle:
 
 class RestartBudget:
     """Counts the deaths of children; says how long to wait before the next start, or that it is
-    enough (A13).
+    enough.
     """
 
     def __init__(self, restarts_max: int, window_s: float) -> None:
@@ -123,7 +123,7 @@ class RestartBudget:
 
 
 class Restarts:
-    """What follows a death: one more start, a start that serves reads only, or the end (A13)."""
+    """What follows a death: one more start, a start that serves reads only, or the end."""
 
     def __init__(self, budget: RestartBudget) -> None:
         self.budget = budget

@@ -1,4 +1,4 @@
-"""What each journal/index pair gets of a bookie's settings (A19).
+"""What each journal/index pair gets of a bookie's settings.
 
 A bookie has one pair for each journal and ledger directory. What is set is what the whole bookie may take: caches and
 rings are divided among its pairs, down to the least that one can work with. So a bookie of one pair is as it always
@@ -55,7 +55,7 @@ def ring_sizes(limits: LimitSettings, pairs: int) -> tuple[int, int, int]:
     return (
         _ring_share(limits.add_ring_size_bytes, pairs, 3 * frame_bytes),
         _ring_share(limits.request_ring_size_bytes, pairs, PAGE_BYTES),
-        # A header comes on top of each of the two replies that have to fit (A16).
+        # A header comes on top of each of the two replies that have to fit.
         _ring_share(limits.reply_ring_size_bytes, pairs, 2 * frame_bytes + PAGE_BYTES),
     )
 

@@ -68,7 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[int, ...]
     """The pair of each shard."""
     reads_only_reason: str = ""
-    """Not empty: a boot without journal and gc (A13)."""
+    """Not empty: a boot without journal and gc."""
     refuses_adds: bool = False
     """Whether an operator wants no normal adds."""
 

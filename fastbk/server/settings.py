@@ -52,7 +52,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     restarts_max: Count = 10
     """So many deaths of children within `restarts_window` end in a bookie that only serves reads,
-    without journal and gc, until it is restarted by hand (A13).
+    without journal and gc, until it is restarted by hand.
     """
 
     restarts_window_s: Count = 60
@@ -113,8 +113,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Section [limits]: bounds that several processes must agree on (INV-B1)."""
 
     frame_size_bytes_max: Size = 5 * MIB + 4 * KIB
-    """Longest frame in either direction, its length field included. Rings must hold several (A9,
-    A16).
+    """Longest frame in either direction, its length field included. Rings must hold several.
     """
 
     batch_entries_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
@@ -131,11 +130,11 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     add_ring_size_bytes: Size = 32 * MIB
-    """Each worker's ring to journal and index: at least three of the largest frames (A9)."""
+    """Each worker's ring to journal and index: at least three of the largest frames."""
 
     request_ring_size_bytes: Size = 4 * MIB
     reply_ring_size_bytes: Size = 16 * MIB
-    """Each worker's ring of encoded replies: at least two of the largest (A16)."""
+    """Each worker's ring of encoded replies: at least two of the largest."""
 
 
 def unconfirmed_ledgers_max(limits: LimitSettings) -> int:
@@ -164,11 +163,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Unanswered requests of one connection; the bookie then stops reading it."""
 
     partial_frames_bytes_max: Size = 64 * MIB
-    """All frames that are not complete yet, over all connections of a worker (A9). Beyond it a connection waits for
+    """All frames that are not complete yet, over all connections of a worker. Beyond it a connection waits for
     memory, and slow frames are closed, the slowest first."""
 
     reply_backlog_bytes_max: Size = 8 * MIB
-    """Replies that one connection of our protocol does not read; beyond it the connection is cut (A16). Apache's
+    """Replies that one connection of our protocol does not read; beyond it the connection is cut. Apache's
     clients request any number of entries at once: for them only `unread_replies_max` counts.
     """
 
@@ -240,7 +239,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return self.directories or (self.directory,)
 
     backend: Annotated[str, msgspec.Meta(pattern="^(auto|io_uring|plain)$")] = "auto"
-    """How disks are written: `auto` chooses by a probe with real writes (A14)."""
+    """How disks are written: `auto` chooses by a probe with real writes."""
 
     sync: Annotated[str, msgspec.Meta(pattern="^(always|never)$")] = "always"
     """`never`: adds are acknowledged before they are durable, for test clusters and for data that its
@@ -249,7 +248,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     limit_bytes: Annotated[int, msgspec.Meta(ge=32 * MIB)] = 512 * MIB
-    """Most journal behind the mark (A13): bounds replay time; beyond it only fences and recovery
+    """Most journal behind the mark: bounds replay time; beyond it only fences and recovery
     adds.
     """
 
@@ -320,7 +319,7 @@ class DiskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The same by free bytes, whatever the share. 0: one and a half times what a flush of a full journal may need."""
 
     high_priority_free_bytes_min: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Below this much free space recovery adds and fences are refused too (A13). 0: one and a quarter times what a
+    """Below this much free space recovery adds and fences are refused too. 0: one and a quarter times what a
     flush of a full journal may need; what is kept is for that flush and for compaction.
     """
 

@@ -314,5 +314,5 @@ class Boot:
                 return self._gc_pairs[pair][end].fileno()
 
     def _read_only(self, descriptor: int) -> int:
-        """Return the same memory file, opened so that the kernel refuses to map it writable (A6)."""
+        """Return the same memory file, opened so that the kernel refuses to map it writable."""
         return self._own(reopen_read_only(descriptor))

@@ -3,7 +3,7 @@
 It starts all children at once under a fresh epoch, leads them to readiness (`sequence`), watches them, and ends them. A
 child that dies takes the rest with it: what they shared is thrown away, what was acknowledged is on disk, and the next
 boot replays it. A crash loop ends in a boot without journal and gc that serves reads only, until somebody restarts the
-bookie (A13); when that fails too, in a failed bookie with the reason.
+bookie; when that fails too, in a failed bookie with the reason.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The table of a bookie: its processes, shared segments, rings, bells, and who gets which
 descriptor.
 
-A bookie has one journal and one index for each pair of directories (A19); workers reach all of them,
+A bookie has one journal and one index for each pair of directories; workers reach all of them,
 by a segment each for every pair, so that a pair sees nothing of the others.
 
 Everything that starts or connects processes reads this file; nothing else knows who talks to whom.
-The picture in ARCHITECTURE.md shows the same set. Memory (A21) is a table too: start-up adds it up
+The picture in ARCHITECTURE.md shows the same set. Memory is a table too: start-up adds it up
 and refuses what is above the total.
 """
 
@@ -80,7 +80,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class States:
-    """The memory file in which the index of a pair hands all ledger states to its journal (A3)."""
+    """The memory file in which the index of a pair hands all ledger states to its journal."""
 
     writable: bool
     pair: int = 0
@@ -136,7 +136,7 @@ def children(
 ) -> list[Process]:
     """Return all processes that a supervisor starts, in drain order.
 
-    `is_reads_only`: what is left of them after a crash loop (A13): nobody that writes the journal, and
+    `is_reads_only`: what is left of them after a crash loop: nobody that writes the journal, and
     nobody that asks for deletions.
     """
     writers = [] if is_reads_only else [journal(pair) for pair in range(pair_count)]
@@ -235,7 +235,7 @@ BACKGROUND_BYTES = 8 * MIB
 def write_cache_sizes(wanted_bytes: int, limits: LimitSettings, workers: int) -> tuple[int, int]:
     """Return the size of a write cache, and how much of it is the reserve.
 
-    The reserve is what recovery adds and fences may take when normal adds have used up their credit (A7): room
+    The reserve is what recovery adds and fences may take when normal adds have used up their credit: room
     for the largest frames, and for the end of a cache that the next batch does not fit into. Beside it each worker's
     share of the credit has to hold its largest add, or that one would wait for ever: with many workers the cache
     is made larger than `wanted_bytes`.
@@ -295,8 +295,7 @@ bound, the rest is what an attack may take on top."""
 
 
 def memory_table(config: BookieConfig) -> list[Budget]:
-    """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`
-    (A21).
+    """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`.
     """
     count = pairs.pair_count(config)
     table = [

@@ -1,4 +1,4 @@
-"""What follows when the last life of this bookie did not stop cleanly (F9, P23).
+"""What follows when the last life of this bookie did not stop cleanly.
 
 With a journal that is synced nothing does: replay has all that was acknowledged. Without, or when replay has met damage
 in the journal, any ledger that metadata names this bookie for may miss entries or a fence, ledgers that are unknown

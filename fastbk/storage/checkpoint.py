@@ -1,4 +1,4 @@
-"""The order of a checkpoint (A18, INV-X2, INV-X3): a flush, its commit, and what follows.
+"""The order of a checkpoint (INV-X2, INV-X3): a flush, its commit, and what follows.
 
 The flush thread calls `run`, which looks into new, synced files and commits a manifest. What comes back is a `Change`:
 the main loop installs it (`install`, memory work only), frees the write cache and publishes the mark; then the flush
@@ -120,7 +120,7 @@ class Checkpoint(Upkeep):
     # ---- the flush thread's part
 
     def is_low_on_space(self, reserve_bytes: int) -> bool:
-        """Return whether normal adds must be refused, so that what is acknowledged can always be flushed (A13)."""
+        """Return whether normal adds must be refused, so that what is acknowledged can always be flushed."""
         return self._free(self._directory) < reserve_bytes
 
     def run(

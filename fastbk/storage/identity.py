@@ -1,4 +1,4 @@
-"""`identity.json`: whose data a directory holds (A19, A20).
+"""`identity.json`: whose data a directory holds.
 
 It lies in every journal and ledger directory; metadata knows the same under the bookie's id, and
 `fastbk.storage.start_rules` says what may be started with (INV-D1).

@@ -54,7 +54,7 @@ class FoundFile:
 def find_files(disk: Disk, directory: str, *, lock: bool = True) -> list[FoundFile]:
     """Return all journal files in `directory` with their headers, by rising id.
 
-    With `lock` each one is waited for until no dead writer can change it any more (A11).
+    With `lock` each one is waited for until no dead writer can change it any more.
     Raises OSError, TimeoutError, FormatTooNewError.
     """
     found = []

@@ -45,7 +45,7 @@ class JournalPool:
     """The files of one journal directory that are not being written to.
 
     A file is held while the mark is not past its last batch (INV-J3), then free, then renamed to a new id and
-    ready. `behind_bytes` is what counts against the journal's limit (A13).
+    ready. `behind_bytes` is what counts against the journal's limit.
     """
 
     def __init__(

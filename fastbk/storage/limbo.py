@@ -1,4 +1,4 @@
-"""`limbo.ids`: the ledgers whose data a bookie has lost, from its rebirth to its first start (INV-X4, A20).
+"""`limbo.ids`: the ledgers whose data a bookie has lost, from its rebirth to its first start (INV-X4).
 
 A bookie whose data is gone, and that is told to start all the same, writes down every ledger that metadata says it
 held, before anybody may know its new incarnation. The index takes the file in before it answers anything, flushes what

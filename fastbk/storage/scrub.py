@@ -1,4 +1,4 @@
-"""One cycle of the scrub of a running bookie: is what lies on its disks still what was written (F16)? In slices.
+"""One cycle of the scrub of a running bookie: is what lies on its disks still what was written? In slices.
 
 Every block of the locations files, every run that a location names, and the sealed journal files behind the mark are
 read past the page cache. A damaged run counts only for those of its entries of which no other copy here is whole. Files

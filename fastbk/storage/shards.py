@@ -1,4 +1,4 @@
-"""Which journal/index pair a ledger lives in (A19).
+"""Which journal/index pair a ledger lives in.
 
 A ledger falls into one of 64 shards by a hash of its id, for good; a map in `identity.json` of every directory says
 which pair has a shard (INV-D3). The map changes only when a shard is moved (`fastbk.storage.move`).

@@ -5,7 +5,7 @@ One `DiskHealth` a directory. The floors of a ledger directory, from above:
     free_bytes_min            below it normal adds are refused: the bookie is read-only to clients
     repair_free_bytes_min     below it recovery adds and fences are refused too: nothing more is taken in
     reserve_bytes             never given away by choice: what is acknowledged and only in the journal has to be flushed
-                              here, at the latest by replay (A13); what lies above it is also compaction's room
+                              here, at the latest by replay; what lies above it is also compaction's room
 
 Everything comes back by itself, a bit above where it went, so that nobody sees it flap.
 """

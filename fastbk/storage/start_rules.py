@@ -1,4 +1,4 @@
-"""Which directories a bookie may start with (INV-D1, A19, A20). Pure.
+"""Which directories a bookie may start with (INV-D1). Pure.
 
 Serving with a directory that is missing, empty, foreign, swapped or an old copy would answer "no such entry" for
 acknowledged data, so every difference ends the start with an error that says what differs, the likely cause, and what

@@ -1,4 +1,4 @@
-"""`unclean`: lies in a ledger directory from a bookie's start to its clean stop (F9).
+"""`unclean`: lies in a ledger directory from a bookie's start to its clean stop.
 
 It says how that life acknowledged. What a life with `sync = "never"` acknowledged may be gone after a crash, of any
 ledger that it held: its successor puts them into limbo before it answers anything (P23). With `sync = "always"` replay

@@ -111,7 +111,7 @@ class Contents(msgspec.Struct, frozen=True):
 def close_segment(chain: Chain, ledger_id: int, contents: Contents) -> Chain:
     """The first open segment, of this ledger, holds this for good: the ledger is closed. An empty one leaves the chain.
 
-    What stands open behind an empty one goes with it: it was only to be written when this one was full (S14).
+    What stands open behind an empty one goes with it: it was only to be written when this one was full.
     """
     row = chain.open_rows[0] if chain.open_rows else None
     if row is None or row.ledger_id != ledger_id:
@@ -244,7 +244,7 @@ def drop_deleted(chain: Chain, below: int, head_seq: int) -> Chain:
 
 
 def condemn(chain: Chain) -> Chain:
-    """The stream is being deleted: nobody opens, appends or attaches any more, so that no ledger comes to it (S18)."""
+    """The stream is being deleted: nobody opens, appends or attaches any more, so that no ledger comes to it."""
     if chain.owner == CONDEMNED:
         return chain
     return replace(chain, epoch=chain.epoch + 1, owner=CONDEMNED, is_sealed=True)

@@ -1,4 +1,4 @@
-"""Deleting a whole stream: cursors, ledgers, pages, and last its chain and record, in one change (S18).
+"""Deleting a whole stream: cursors, ledgers, pages, and last its chain and record, in one change.
 
 Its name has gone before (`namespace.py`), together with a mark in its record. Every step may be repeated by anybody
 after a crash of whoever began it; the janitor does that for every record with the mark. Nobody's help is needed: a

@@ -1,4 +1,4 @@
-"""Ending segments that nobody writes to any more (S17): their writer is gone, and they are past their age.
+"""Ending segments that nobody writes to any more: their writer is gone, and they are past their age.
 
 A writer that lives ends its segments by age itself. So who finds records in an open segment, and nothing newer than its
 age and a grace, takes the stream over, and leaves it closed. A segment without records is left alone, whoever has it:

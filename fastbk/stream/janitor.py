@@ -1,4 +1,4 @@
-"""The janitor of all streams: ends what is idle, applies retention, deletes what is not needed any more (S17, S18).
+"""The janitor of all streams: ends what is idle, applies retention, deletes what is not needed any more.
 
 Any number may run, and be killed at any moment: all they do are compare-and-sets and deletions that may be repeated.
 A stream that cannot be worked on is counted and passed by until the next pass; without metadata the pass ends.

@@ -9,7 +9,7 @@
 /* Of the key that a journal and its index have in common, and workers do not: fbk_header_hash.h. */
 #define FBK_HEADER_KEY_BYTES 120
 
-/* Journal/index pairs of one bookie (A19), and the shards that ledgers fall into: fbk_shard.h. */
+/* Journal/index pairs of one bookie, and the shards that ledgers fall into: fbk_shard.h. */
 #define FBK_PAIRS_MAX 8
 #define FBK_SHARD_COUNT 64
 uint32_t fbk_python_shard_of(int64_t ledger_id);

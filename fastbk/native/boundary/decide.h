@@ -2,9 +2,9 @@
 
 /* What becomes of a record. */
 #define FBK_TAKE_NEW 0      /* written; acknowledged when durable */
-#define FBK_TAKE_CHECK 1    /* written; acknowledged after a look at what is stored (A5) */
+#define FBK_TAKE_CHECK 1    /* written; acknowledged after a look at what is stored */
 #define FBK_TAKE_FENCE 2    /* written; answered by the index */
-#define FBK_TAKE_ORDERED 3  /* a fence of a fenced ledger: goes through the order only (A2) */
+#define FBK_TAKE_ORDERED 3  /* a fence of a fenced ledger: goes through the order only */
 #define FBK_TAKE_BARRIER 4  /* force */
 #define FBK_TAKE_REFUSED 5  /* the status says why */
 
@@ -46,5 +46,5 @@ int32_t fbk_decide_table_put(struct fbk_decide_table *table, const uint8_t *stat
 /* *cursor starts at 0; 0 at the end. */
 int32_t fbk_decide_table_next(const struct fbk_decide_table *table, uint64_t *cursor, uint8_t *state);
 
-/* Do two entries have the same ids, length field and data?  Their LACs and digests may differ (A5). */
+/* Do two entries have the same ids, length field and data?  Their LACs and digests may differ. */
 int32_t fbk_python_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint32_t digest_type);

@@ -18,12 +18,12 @@ struct fbk_index_options {
     int32_t watched_fds[4];          /* others that end fbk_index_step when readable; -1 = none */
     uint32_t frame_bytes_max;        /* longest frame in either direction */
     uint64_t cache_bytes;            /* of each of the two write caches; a multiple of 4096 */
-    uint64_t cache_reserve_bytes;    /* of them not given to normal adds (A7) */
+    uint64_t cache_reserve_bytes;    /* of them not given to normal adds */
     uint64_t flush_used_bytes;       /* FBK_INDEX_FLUSH when the active cache holds this much, */
     uint64_t flush_journal_bytes;    /* or this much journal lies behind the mark, */
     uint64_t flush_age_ns;           /* or something unflushed is this old */
     uint64_t ledgers_max;
-    uint64_t parked_bytes_max;       /* copies waiting for a look at the disk (A5); one batch may go over */
+    uint64_t parked_bytes_max;       /* copies waiting for a look at the disk; one batch may go over */
     uint32_t waiters_max;            /* long polls */
     uint32_t requests_max;           /* requests waiting for a disk */
     uint64_t seed;                   /* random */
@@ -93,7 +93,7 @@ struct fbk_index_replay {
 int32_t fbk_index_replay(struct fbk_index *index, struct fbk_journal_scan *scan, struct fbk_index_replay *at);
 /* All up to this batch is in. */
 void fbk_index_replay_done(struct fbk_index *index, uint64_t sequence);
-/* Every known ledger is fenced and in limbo from now on (A10). */
+/* Every known ledger is fenced and in limbo from now on. */
 int32_t fbk_index_damage(struct fbk_index *index);
 /* All states into a memory file, one behind the other.  Returns their count. */
 int64_t fbk_index_write_states(struct fbk_index *index, int32_t states_fd);

@@ -9,7 +9,7 @@ struct fbk_journal;
 #define FBK_JOURNAL_ROLL 4      /* nothing in flight and the next record does not fit: call fbk_journal_roll */
 #define FBK_JOURNAL_NEARLY_FULL 8 /* less than a quarter of the file is left: have the next one ready */
 
-/* fbk_journal_set_limit: what is refused with READ_ONLY (A13). */
+/* fbk_journal_set_limit: what is refused with READ_ONLY. */
 #define FBK_JOURNAL_OPEN 0       /* nothing */
 #define FBK_JOURNAL_NO_ADDS 1    /* normal adds */
 #define FBK_JOURNAL_NO_WRITES 2  /* whatever would have to be written */

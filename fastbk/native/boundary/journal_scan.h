@@ -30,7 +30,7 @@ struct fbk_journal_header {
 };
 
 /* Reads and checks the header blocks of the file at `path`.  0 or -errno, FBK_E_TOO_NEW, -ETIMEDOUT when its
- * lock is not to be had (lock = 1: waits until a dead writer's last request has left the kernel, A11). */
+ * lock is not to be had (lock = 1: waits until a dead writer's last request has left the kernel). */
 int32_t fbk_journal_read_header(struct fbk_io *io, const char *path, uint32_t lock, struct fbk_journal_header *header);
 
 /* What the caller knows before it reads a file. */
@@ -62,7 +62,7 @@ struct fbk_journal_batch {
 #define FBK_END_CLOSING 1   /* a closing batch */
 #define FBK_END_SUCCESSOR 2 /* end_sequence was reached */
 #define FBK_END_TAIL 3      /* nothing valid follows that was ever acknowledged: the ordinary end after a crash */
-#define FBK_END_DAMAGE 4    /* acknowledged batches from last_sequence + 1 on can't be read (A10) */
+#define FBK_END_DAMAGE 4    /* acknowledged batches from last_sequence + 1 on can't be read */
 
 struct fbk_journal_end {
     uint32_t kind;

@@ -16,7 +16,7 @@
 #define FBK_DO_DIGESTS 512 /* digest types are wanted: fbk_worker_digests_wanted; lost with its connection, so look at each sweep, too */
 #define FBK_DO_TIGHT 256  /* waiting input fills half its bound: receive into the shared buffer's first few KiB only */
 
-/* One journal/index pair, as the worker meets it (A19). */
+/* One journal/index pair, as the worker meets it. */
 struct fbk_worker_pair {
     int32_t segment_fd; /* own, for this pair, writable; the descriptors stay the caller's and must stay open */
     int32_t journal_segment_fd;
@@ -46,7 +46,7 @@ struct fbk_worker_options {
     uint32_t write_timeout_ms;      /* replies of which nothing is read for so long end their connection */
     uint32_t turn_frames_max;       /* that a connection may have taken before others have their turn; refused ones count more */
     uint32_t turn_bytes_max;
-    uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY (A13) */
+    uint32_t is_reads_only; /* 1: there is no journal: all that would go into the add ring is READ_ONLY */
     /* Of all connections that speak Apache's protocols: */
     uint32_t apache_requests_max;         /* unanswered ones; beyond it they are not read */
     uint32_t apache_batch_bytes_max;      /* a batch read's reply, as Apache counts it */

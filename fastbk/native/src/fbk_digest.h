@@ -25,7 +25,7 @@ fbk_digest_bytes(uint32_t digest_type)
 /* fbk_digest_check while copying: one pass over the data.  *crc: CRC32C of all the bytes as they now are at `to`. */
 int32_t fbk_digest_copy_check(uint32_t digest_type, uint8_t *to, const uint8_t *entry, uint32_t entry_bytes, uint32_t *crc);
 
-/* Same ids, length field and data?  LACs may differ, and digests by them (A5); a CRC that is right in one copy only makes them
+/* Same ids, length field and data?  LACs may differ, and digests by them; a CRC that is right in one copy only makes them
  * different.  NONE: nobody said which digest it is, as with what comes from Apache's clients; then both copies have to say it. */
 bool fbk_entry_same(const uint8_t *a, uint32_t a_bytes, const uint8_t *b, uint32_t b_bytes, uint8_t digest_type);
 

@@ -25,7 +25,7 @@ map_worker(struct fbk_index *index, uint32_t w)
         error = fbk_segment_map_ring(index->options.segment_fd, &index->segment->header, 0, w, true, &worker->reply_ring);
     if (error < 0)
         return error;
-    /* A16: the largest reply fits twice, so a full ring empties by itself. */
+    /* The largest reply fits twice, so a full ring empties by itself. */
     if (worker->reply_ring.size_bytes < 2ull * (index->options.frame_bytes_max + sizeof(struct fbk_reply)))
         return -EINVAL;
     return 0;

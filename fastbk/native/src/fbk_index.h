@@ -3,7 +3,7 @@
  *   fbk_index.c          create, ledger states in memory, seal and flushed
  *   fbk_index_publish.c  credit, cursors, bells
  *   fbk_index_take.c     descriptors -> write cache and ledger states; queues checks and fences
- *   fbk_index_check.c    adds that need a look at what is stored (A5)
+ *   fbk_index_check.c    adds that need a look at what is stored
  *   fbk_index_reply.c    room in the reply rings, frames into them
  *   fbk_index_request.c  the request rings; requests that wait for a disk
  *   fbk_index_disk.c     what requests ask the disk, and what it answers
@@ -17,9 +17,9 @@
  *   fbk_index_ledgers.c  states in and out, deletion
  *   fbk_index_unconfirmed.c  ledgers that metadata was never seen to list
  *   fbk_index_forget.c   deleted ledgers that no file knows any more
- *   fbk_index_step.c     the loop: what happens when, and when to sleep (A8)
+ *   fbk_index_step.c     the loop: what happens when, and when to sleep
  *
- * One thread, but for fbk_index_sealed, which the flush thread calls.  Nothing here waits for a disk (A15). */
+ * One thread, but for fbk_index_sealed, which the flush thread calls.  Nothing here waits for a disk. */
 #ifndef FBK_INDEX_H
 #define FBK_INDEX_H
 

@@ -1,4 +1,4 @@
-/* Adds that need a look at what is stored (A5): recovery adds and ids that are not above the ledger's highest.
+/* Adds that need a look at what is stored: recovery adds and ids that are not above the ledger's highest.
  *
  * The record is copied out of the ring (parked), so that the journal's order goes on while a disk is read.  For each of its
  * entries: stored with the same data: fine; stored with other data: conflict, the stored one stays; not stored: it comes

@@ -2,7 +2,7 @@
 #include "fbk_index.h"
 
 /* What can be taken in without waiting for a disk, but for the reserve, is shared between the workers: never more is out
- * than there is room for, and what was given is never taken back (A7, INV-R3).  While no flush is under way that is one cache
+ * than there is room for, and what was given is never taken back (INV-R3).  While no flush is under way that is one cache
  * only: the active one may be sealed at any moment, and its free part is then lost until the flush has ended. */
 void
 fbk_index_grant_credit(struct fbk_index *index)

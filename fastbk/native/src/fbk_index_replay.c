@@ -1,4 +1,4 @@
-/* Taking journal batches in at start.  The same rules as live (A5): ids above the ledger's highest are new, others are
+/* Taking journal batches in at start.  The same rules as live: ids above the ledger's highest are new, others are
  * looked for, and what is stored already stays; so a replay that was cut off may be repeated from the mark at any time. */
 #include "fbk_index.h"
 

@@ -1,4 +1,4 @@
-/* Answers: encoded straight into the worker's reply ring, whose room is looked at first (A16). */
+/* Answers: encoded straight into the worker's reply ring, whose room is looked at first. */
 #include "fbk_index.h"
 
 #include "fbk_wire.h"

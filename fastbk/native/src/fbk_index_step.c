@@ -1,4 +1,4 @@
-/* The loop: take in, answer, publish, and sleep no longer than anybody may have to wait (A8).
+/* The loop: take in, answer, publish, and sleep no longer than anybody may have to wait.
  *
  * Requests seen before the look at `published` are answered only when everything published then is taken in: whoever got an
  * acknowledgement before asking finds it (read-your-write). */

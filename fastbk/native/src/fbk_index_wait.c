@@ -99,7 +99,7 @@ heap_remove(struct fbk_index *index, uint32_t at)
 static void
 set_count(struct fbk_index *index, uint32_t count)
 {
-    /* While somebody waits the journal rings at every publish; else lazily (A8). */
+    /* While somebody waits the journal rings at every publish; else lazily. */
     if ((count == 0) != (index->waiter_count == 0))
         fbk_cursor_publish(&index->segment->wants_wake, count != 0);
     index->waiter_count = count;

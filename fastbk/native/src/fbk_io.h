@@ -14,7 +14,7 @@ struct fbk_io;
 #define FBK_IO_DIRECT 2u     /* O_DIRECT where the file system has it: buffers, sizes, offsets are then block multiples */
 #define FBK_IO_READ_ONLY 4u
 #define FBK_IO_LOCK 8u       /* exclusive lock on this open file, waits up to lock_timeout; held until the last request of a dead
-                                process has left the kernel (A11); released by close */
+                                process has left the kernel; released by close */
 #define FBK_IO_SYNC 1u       /* write: durable when it completes (RWF_DSYNC, or a linked fsync where that is refused) */
 
 struct fbk_io_completion {
@@ -72,7 +72,7 @@ struct fbk_io {
 /* Threads: all calls may come from several threads at once, but write and wait of one backend only from one thread,
  * the one that came first (an io_uring belongs to its thread).
  *
- * NULL with *error = -errno where it can't work here (probe by real operations in `directory`, A14). */
+ * NULL with *error = -errno where it can't work here (probe by real operations in `directory`). */
 struct fbk_io *fbk_io_uring_create(const char *directory, uint32_t depth, int32_t *error);
 struct fbk_io *fbk_io_plain_create(const char *directory, int32_t *error);
 struct fbk_io *fbk_io_plain_create_unproven(_Bool reads_direct, int32_t *error);

@@ -63,7 +63,7 @@ fbk_io_whole_blocks(const struct fbk_io *io, int32_t file, uint32_t done_bytes)
     return fbk_io_is_direct(file) ? done_bytes & ~(io->block_size_bytes - 1) : done_bytes;
 }
 
-/* A14: writes a block durably in `directory`, reads it back, removes it, all through io->operations; finds
+/* Writes a block durably in `directory`, reads it back, removes it, all through io->operations; finds
  * io->block_size_bytes and whether O_DIRECT was granted.  0 or -errno. */
 int32_t fbk_io_probe(struct fbk_io *io, const char *directory, bool *direct_granted);
 

@@ -53,7 +53,7 @@ map_segments(struct fbk_journal *journal)
         int32_t rc = fbk_segment_map_ring(fd, &worker->segment->header, 0, 0, false, &worker->ring);
         if (rc < 0)
             return rc;
-        /* A9 asks for three of the largest frames; our header comes on top. */
+        /* Room for three of the largest frames; our header comes on top. */
         if (worker->ring.size_bytes / 3 + FBK_PAGE_BYTES < options->record_bytes_max)
             return -EINVAL;
         worker->bell_fd = options->worker_bell_fds[w];

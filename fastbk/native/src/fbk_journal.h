@@ -1,5 +1,5 @@
 /* The journal: takes records out of the workers' add rings, decides about each, commits them in batches, publishes one
- * descriptor a batch.  Its order is the bookie's only order (A1).
+ * descriptor a batch.  Its order is the bookie's only order.
  *
  *   fbk_journal.c          create, step: what happens when
  *   fbk_journal_take.c     rings -> batch buffer, as fbk_decide.c decides (INV-F1, INV-F2)
@@ -9,7 +9,7 @@
  *   fbk_journal_flight.c   what took long
  *   fbk_journal_status.c   how it stands
  *
- * One thread.  Other processes' segments are mapped read-only and believed nothing (A6). */
+ * One thread.  Other processes' segments are mapped read-only and believed nothing. */
 #ifndef FBK_JOURNAL_H
 #define FBK_JOURNAL_H
 

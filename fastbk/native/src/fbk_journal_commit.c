@@ -41,7 +41,7 @@ seal(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags)
         .salt = journal->file.salt,
         .offset_bytes = journal->offset_bytes,
         .sequence = journal->sequence + 1,
-        /* Unsynced, no batch proves that one before it was durable: a hole is no damage then (A10). */
+        /* Unsynced, no batch proves that one before it was durable: a hole is no damage then. */
         .acked_through = journal->options.unsynced ? 0 : journal->published_sequence,
         .first_record_sequence = slot->first_record_sequence,
         .written_s = wall_clock_s(),

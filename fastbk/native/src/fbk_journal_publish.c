@@ -3,7 +3,7 @@
 #include "fbk_fault.h"
 #include "fbk_journal.h"
 
-/* The index is woken for these, and at the latest so long after the last time while there is something for it (A8: woken at
+/* The index is woken for these, and at the latest so long after the last time while there is something for it (woken at
  * every commit it costs a lone add a third). */
 #define INDEX_WAKE_NS (5u * 1000u * 1000u)
 

@@ -269,7 +269,7 @@ resumes_behind_mark(const struct fbk_journal_scan *scan, const struct fbk_batch_
     return header->sequence > scan->next_sequence && header->sequence <= scan->expectation.mark_sequence + 1;
 }
 
-/* Batch next_sequence is not there.  The tail, damage (A10), or, when all of it lies behind the mark, a hole to pass over:
+/* Batch next_sequence is not there.  The tail, damage, or, when all of it lies behind the mark, a hole to pass over:
  * 1 = go on at the new offset. */
 static int32_t
 judge_end(struct fbk_journal_scan *scan, int32_t read_error)

@@ -24,7 +24,7 @@
 enum fbk_record_kind {
     FBK_KIND_ADD = 1,       /* payload: one entry */
     FBK_KIND_ADD_BATCH = 2, /* payload: entry_count x fbk_batch_item, then the entries one behind the other */
-    FBK_KIND_FENCE = 3,     /* fence and read in one (A2); entry_id = the entry to read, -1 = the highest */
+    FBK_KIND_FENCE = 3,     /* fence and read in one; entry_id = the entry to read, -1 = the highest */
     FBK_KIND_FORCE = 4,     /* an ordered barrier; never written to the journal */
     /* request ring only */
     FBK_KIND_READ = 16,
@@ -96,7 +96,7 @@ struct fbk_reply {
 };
 _Static_assert(sizeof(struct fbk_reply) == 32, "reply header");
 
-/* What an entry costs the write cache; both sides of the credit (A7) count with this one function. */
+/* What an entry costs the write cache; both sides of the credit count with this one function. */
 #define FBK_CACHE_ITEM_HEADER_BYTES 48u
 static inline uint64_t
 fbk_cache_cost(uint32_t entry_bytes)
@@ -110,7 +110,7 @@ fbk_record_cost(uint32_t payload_bytes, uint32_t entry_count)
     return (uint64_t)entry_count * (FBK_CACHE_ITEM_HEADER_BYTES + 8) + fbk_round_up(payload_bytes, 8);
 }
 
-/* ------------------------------------------------------------------ shared segments, one per writer (A6, INV-R1) */
+/* ------------------------------------------------------------------ shared segments, one per writer (INV-R1) */
 
 #define FBK_SEGMENT_MAGIC 0x746765736b6266ull /* "fbkseg" */
 /* Roles and the sizes of statistics: boundary/base.h. */
@@ -181,7 +181,7 @@ struct fbk_worker_segment {
     struct fbk_sleeper sleeper;
     struct fbk_cursor add_written;          /* bytes ever put into the add ring */
     struct fbk_cursor add_replied;          /* bytes of it that were answered (or handed to the index) */
-    struct fbk_cursor cost_written;         /* cache cost of the normal adds ever put in (A7) */
+    struct fbk_cursor cost_written;         /* cache cost of the normal adds ever put in */
     struct fbk_cursor request_written;
     struct fbk_cursor reply_consumed;       /* bytes taken from the index's reply ring for this worker */
     struct fbk_cursor descriptors_consumed;
@@ -190,7 +190,7 @@ struct fbk_worker_segment {
     struct fbk_stats stats;
 };
 
-/* One batch in the journal's order: A1.  `order` is dense; descriptor n lies in slot n mod count. */
+/* One batch in the journal's order.  `order` is dense; descriptor n lies in slot n mod count. */
 struct fbk_batch_descriptor {
     uint64_t order;
     uint64_t batch_sequence;  /* of the last batch written at or before this point (the log mark's unit) */
@@ -265,7 +265,7 @@ struct fbk_journal_file_header {
     uint32_t reserved;
     uint64_t file_size_bytes;
     uint64_t predecessor_file_id; /* 0 = none */
-    uint64_t predecessor_sequence; /* last batch that counts before this file's first: A11 */
+    uint64_t predecessor_sequence; /* last batch that counts before this file's first */
     uint32_t predecessor_crc;     /* chain value there */
     uint32_t reserved2;
     uint64_t first_sequence;      /* of this file's first batch: predecessor_sequence + 1 */
@@ -287,7 +287,7 @@ struct fbk_batch_header {
     uint64_t salt;
     uint64_t offset_bytes;          /* in the file: finds misdirected writes */
     uint64_t sequence;              /* dense over the whole journal */
-    uint64_t acked_through;         /* highest sequence durable when this was submitted: A10 */
+    uint64_t acked_through;         /* highest sequence durable when this was submitted */
     uint64_t first_record_sequence;
     uint64_t written_s;
     uint32_t record_count;

@@ -1,4 +1,4 @@
-/* What is known of a ledger beside its entries (A3), and what metadata says of it.  Part of fbk_layout.h, whose rules hold. */
+/* What is known of a ledger beside its entries, and what metadata says of it.  Part of fbk_layout.h, whose rules hold. */
 #ifndef FBK_LAYOUT_STATES_H
 #define FBK_LAYOUT_STATES_H
 

@@ -1,4 +1,4 @@
-/* The table of ledger states in the journal's and the index's memory (A3), bounded by ledgers_max; nothing is ever
+/* The table of ledger states in the journal's and the index's memory, bounded by ledgers_max; nothing is ever
  * evicted here, only what its owner gives up is removed.
  *
  * States lie one behind the other in chunks that never move; a hash index of 4 bytes a slot finds them: a state costs its

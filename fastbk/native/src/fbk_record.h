@@ -1,4 +1,4 @@
-/* Taking a record out of a ring whose producer may be broken (A6): the header is copied once, the copy is
+/* Taking a record out of a ring whose producer may be broken: the header is copied once, the copy is
  * checked, and only the copy is used from then on. */
 #ifndef FBK_RECORD_H
 #define FBK_RECORD_H

@@ -3,7 +3,7 @@
  * A ring's bytes lie in the producer's segment, mapped twice one behind the other, so that a record never
  * wraps.  Positions count bytes since the segment was made and never go back.  Each cursor has one writer
  * and lies in that writer's own segment (INV-R1); the other side maps it read-only.  A consumer copies a
- * header once, checks the copy, and uses the copy (A6): the producer may be broken. */
+ * header once, checks the copy, and uses the copy: the producer may be broken. */
 #ifndef FBK_RING_H
 #define FBK_RING_H
 

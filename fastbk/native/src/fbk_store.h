@@ -1,7 +1,7 @@
 /* What is flushed: entry logs and locations files, and finding entries in them.
  *
  * Threads (all inside the index process): the main loop looks up and submits jobs; the flush thread writes
- * new files; reader threads read disks.  The main loop never waits for a disk (A15).  Locks are plain
+ * new files; reader threads read disks.  The main loop never waits for a disk.  Locks are plain
  * mutexes inside this process, held for memory work only.
  *
  * Structs and prototypes: ../boundary/store.h.  What they promise:

@@ -46,7 +46,7 @@ make_lane(struct fbk_worker *worker, uint32_t number)
     int32_t error = map_lane(worker, lane, &worker->options.pairs[number]);
     if (error != 0)
         return error;
-    /* A9, A16: a ring holds several of its largest records. */
+    /* A ring holds several of its largest records. */
     uint64_t frame_bytes = worker->options.frame_size_bytes_max;
     if (lane->add_ring.size_bytes < 3 * frame_bytes || lane->reply_ring.size_bytes < 2 * frame_bytes ||
         lane->request_ring.size_bytes < FBK_PAGE_BYTES)

@@ -1,6 +1,6 @@
 /* The input that connections have to keep: part of a frame, or frames that wait.  All of it together has a bound (INV-B1).
  *
- * Memory is taken as bytes arrive (A9), doubling: a connection that announces much and sends little holds little.  While
+ * Memory is taken as bytes arrive, doubling: a connection that announces much and sends little holds little.  While
  * half of the bound is free a frame gets its memory at once, which saves copies.  When memory is short, the slowest frame
  * under way is closed if it is slow (fbk_worker_rates.c); else the one that wants memory waits in line.  New wishes get
  * three quarters of the bound, so that there is always something for the line.

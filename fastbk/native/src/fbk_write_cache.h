@@ -2,7 +2,7 @@
  * ledger in the order they came in.
  *
  * An item is a 48-byte header and the entry, so an entry costs fbk_cache_cost() of the arena, which is what credit
- * (A7) counts.  Items are named by references: position in the arena / 8, + 1; 0 = none.
+ * counts.  Items are named by references: position in the arena / 8, + 1; 0 = none.
  *
  * One thread inserts.  Once sealed nothing changes any more until fbk_cache_reset, so the flush thread may read it
  * beside the main loop without a lock. */

@@ -1,4 +1,4 @@
-"""How much room is kept on a ledger directory's disk, from the settings (A13)."""
+"""How much room is kept on a ledger directory's disk, from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the index makes of its ledger directory's disk: what is refused meanwhile (A13), and what is told of it.
+"""What the index makes of its ledger directory's disk: what is refused meanwhile, and what is told of it.
 
 A flush is tried five times within some 1.5 s before it counts as failed; until then nothing is refused. From then on
 normal adds are, at once: caches and journal still hold what was acknowledged, and the room that is left in them is

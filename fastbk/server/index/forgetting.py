@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastbk.storage.merging import Merging
 
 DELETED_KEPT_S = 7 * 24 * 3600
-"""How long a deleted ledger's state is remembered (F7)."""
+"""How long a deleted ledger's state is remembered."""
 INTERVAL_S = 24 * 3600
 """Between two looks whether many states could be forgotten."""
 PAUSE_MIN_S = 10.0

@@ -1,6 +1,6 @@
-"""Replay: what the journal holds behind the mark goes into the index, and is flushed before anybody hears of it (A12).
+"""Replay: what the journal holds behind the mark goes into the index, and is flushed before anybody hears of it.
 
-Everything here may be cut off at any point and begun again (F10): batches are taken in idempotently, and only a
+Everything here may be cut off at any point and begun again: batches are taken in idempotently, and only a
 checkpoint moves the mark. Afterwards all old journal files lie behind it.
 """
 

@@ -79,7 +79,7 @@ class Upkeeper:
         """Told which deleted ledgers are not known any more: their ids may come again, as those of new ledgers."""
         self.forgetting = Forgetting(index, store, clock_s, monotonic_s)
         self.room_bytes: Callable[[], int] = lambda: sys.maxsize
-        """How much of the disk merges may take: what is above the floor (A13)."""
+        """How much of the disk merges may take: what is above the floor."""
         self._index = index
         self._store = store
         self._checkpoint = checkpoint

@@ -1,7 +1,7 @@
 """The journal process: a loop of one C call a batch, and the change from file to file.
 
 C takes, decides, commits and publishes (`fastbk.native.journal`); here is decided which file comes next, what
-is refused when the journal may not grow (A13), and when to stop.
+is refused when the journal may not grow, and when to stop.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class JournalLoop:
         return reasons
 
     def roll(self) -> None:
-        """Go on in the next file, if the limit allows one (A13), else refuse.
+        """Go on in the next file, if the limit allows one, else refuse.
 
         The last file within the limit is left by normal adds; one more is the room of fences and recovery
         adds. When that is full too, all that would have to be written is refused.
