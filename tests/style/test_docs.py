@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fastbk.server import settings_page
 from fastbk.server.apache_conf.reference import reference
 from tests.style.tree import ROOT, walk
 
@@ -39,6 +40,12 @@ def test_the_reference_of_apaches_keys_is_what_the_tables_say() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert reference() in page, (
         "put the output of python -m fastbk.server.apache_conf.reference in its place"
+    )
+
+
+def test_the_page_of_settings_is_what_the_structs_say() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == settings_page.page(), (
+        "put the output of python -m fastbk.server.settings_page into docs/settings.md"
     )
 
 
