@@ -5,6 +5,9 @@ This client tries again while it lives: once the bookie is registered and takes 
 marked entries there, copies those that the bookie lacks from the others, and removes the mark. A
 read-only bookie would store these copies in the room that it keeps for recoveries and fences. What
 the client has not repaired when it is closed stays marked.
+
+The logger `fastbk.client` reports why a repair did not succeed, once for each reason, and when one
+has succeeded.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
+from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.repairing_missing import RepairMissing, RepairQueue
 
 if TYPE_CHECKING:
     from fastbk.client.client import Client
 
+_log = LibraryLog("fastbk.client")
 CLOSE_WAIT_S = 1.0
 """How long a client that is closed waits for checks."""
 
@@ -36,6 +41,7 @@ class CopyRepairs:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._checks: set[asyncio.Task[None]] = set()
+        self._reasons: dict[tuple[LedgerId, MissingReplica], str] = {}
 
     @property
     def waiting(self) -> int:
@@ -111,13 +117,45 @@ class CopyRepairs:
         writable = {one.service.bookie_id for one in listed if one.writable}
         queue.begin_round(writable, now_s)
         while (step := queue.next()) is not None:
-            ledger_id, missing = step
-            try:
-                metadata = (await self._client.ledger_info(ledger_id)).metadata
-                repairing = RepairMissing(ledger_id, missing)
-                if await self._client.run_procedure(ledger_id, metadata, repairing):
-                    queue.repaired(ledger_id, missing)
-            except NoSuchLedger:
-                queue.deleted(ledger_id)
-            except Error:
-                continue
+            await self._repair(*step)
+        if not len(queue):
+            self._reasons.clear()
+
+    async def _repair(self, ledger_id: LedgerId, missing: MissingReplica) -> None:
+        repairing = RepairMissing(ledger_id, missing)
+        try:
+            metadata = (await self._client.ledger_info(ledger_id)).metadata
+            if not await self._client.run_procedure(ledger_id, metadata, repairing):
+                self._failed(ledger_id, missing, repairing.reason)
+                return
+        except NoSuchLedger:
+            self._queue.deleted(ledger_id)
+        except Error as error:
+            self._failed(ledger_id, missing, str(error))
+        except Exception as error:  # noqa: BLE001 -- a fault of ours must not end the other repairs
+            self._failed(ledger_id, missing, repr(error), error)
+        else:
+            self._queue.repaired(ledger_id, missing)
+            _log.info("ledger.copies_repaired", **_fields(ledger_id, missing))
+
+    def _failed(
+        self,
+        ledger_id: LedgerId,
+        missing: MissingReplica,
+        reason: str,
+        fault: Exception | None = None,
+    ) -> None:
+        """Log why a repair did not succeed, unless the last attempt failed for the same reason."""
+        if self._reasons.get((ledger_id, missing)) != reason:
+            self._reasons[ledger_id, missing] = reason
+            fields = _fields(ledger_id, missing)
+            _log.warning("ledger.copies_unrepaired", failed=fault, reason=reason, **fields)
+
+
+def _fields(ledger_id: LedgerId, missing: MissingReplica) -> dict[str, object]:
+    return {
+        "ledger_id": ledger_id,
+        "bookie": missing.bookie_id,
+        "first_entry_id": missing.first_entry_id,
+        "last_entry_id": missing.last_entry_id,
+    }

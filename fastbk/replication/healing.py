@@ -60,6 +60,18 @@ class LedgerHealed:
         return not (self.left or self.lost_count or self.refused_count)
 
     @property
+    def why_not_whole(self) -> str:
+        """Why it does not hold all that it should, "" if it does."""
+        reasons = [f"from entry {first}: {reason}" for first, reason in self.left.items()][:1]
+        if self.lost_count:
+            reasons.append(f"nobody has a good copy of {self.lost_count} entries")
+        if self.refused_count:
+            reasons.append(f"the bookie keeps other data of {self.refused_count} entries")
+        if self.is_open:
+            reasons.append("the ledger is not closed")
+        return ", ".join(reasons)
+
+    @property
     def is_parked(self) -> bool:
         """Whether all that is left waits for bookies that do not answer."""
         is_only_left = not (self.lost_count or self.refused_count)

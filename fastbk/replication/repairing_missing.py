@@ -24,10 +24,14 @@ class RepairMissing(Procedure[bool]):
     """Repairs marked entries of a closed ledger at one bookie, and removes the mark.
 
     The result is whether nothing of the mark is left to do, as with a ledger that was deleted.
+
+    Attributes:
+        reason: why something is left to do, "" where nothing is.
     """
 
     def __init__(self, ledger_id: LedgerId, missing: MissingReplica) -> None:
         super().__init__()
+        self.reason = ""
         self._ledger_id = ledger_id
         self._missing = missing
 
@@ -47,6 +51,7 @@ class RepairMissing(Procedure[bool]):
         if healed.is_deleted:
             self._finish(True, now_s)
         elif healed.is_open or not healed.is_whole:
+            self.reason = healed.why_not_whole
             self._finish(False, now_s)
         else:
             self._mark_replicas((), (self._missing,), self._unmarked)

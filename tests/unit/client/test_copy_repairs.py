@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+
+import pytest
 
 from fastbk.meta.memory import MemoryStore
 from fastbk.wire.statuses import Status
@@ -34,6 +37,67 @@ async def test_what_a_bookie_lacks_at_the_close_is_marked_and_then_repaired() ->
         await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
         assert marks(store) == []
         assert lacking(toys[1], writer.ledger_id, 10) == 0
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
+    return [
+        (one.event.removeprefix("ledger.copies_"), one.fields)  # type: ignore[attr-defined]
+        for one in caplog.records
+        if getattr(one, "event", "").startswith("ledger.copies_")
+    ]
+
+
+async def test_the_log_reports_why_a_repair_fails_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "fastbk")
+    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, _):
+        writer = await client.create_ledger()
+        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        await writer.append_many([b"%d" % one for one in range(10)])
+        await writer.close()
+        toys[1].faults.refuse_adds = lambda *_: Status.IO_ERROR
+        await client.repairs._try_all()
+        await client.repairs._try_all()
+        io_errors = [one for _, one in said(caplog) if "IO_ERROR" in str(one["reason"])]
+        assert len(io_errors) == 1
+        found = {name: io_errors[0][name] for name in ("ledger_id", "bookie", "last_entry_id")}
+        expected = {"ledger_id": writer.ledger_id, "bookie": toys[1].bookie_id, "last_entry_id": 9}
+        assert found == expected
+        toys[1].faults.refuse_adds = None
+        client.repairs.bookies_changed()
+        await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
+        assert said(caplog)[-1][0] == "repaired"
+
+
+async def test_a_fault_in_one_repair_does_not_end_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task of all repairs ended with it, and what waited was never tried again."""
+    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+        run_procedure = client.run_procedure
+        ledgers: list[int] = []
+
+        async def run(ledger_id: int, *rest: object) -> object:
+            if ledger_id == ledgers[0]:
+                raise RuntimeError("a fault of ours")
+            return await run_procedure(ledger_id, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(client, "run_procedure", run)
+        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        for _ in range(2):
+            writer = await client.create_ledger()
+            ledgers.append(writer.ledger_id)
+            await writer.append(b"x")
+            await writer.close()
+        toys[1].faults.refuse_adds = None
+        client.repairs.bookies_changed()
+        await wait_until_async(lambda: client.repairs.waiting == 1, "the other repair")
+        assert marks(store) == [(ledgers[0], toys[1].bookie_id)]
+        assert "a fault of ours" in caplog.text
+        monkeypatch.undo()
+        client.repairs.bookies_changed()
+        await wait_until_async(lambda: client.repairs.waiting == 0, "the first repair")
 
 
 async def test_a_client_that_is_closed_first_leaves_the_mark() -> None:

@@ -42,6 +42,7 @@ def world_without(*missing: int, is_closed: bool = True) -> World:
 def repair(world: World, missing: MissingReplica) -> bool:
     procedure = RepairMissing(LEDGER, missing)
     Client(world, procedure).run()
+    assert bool(procedure.reason) is not procedure.value()
     return procedure.value()
 
 
@@ -60,6 +61,16 @@ def test_a_copy_that_nobody_can_give_stays_marked() -> None:
         world.bookies[name].read_status = Status.NOT_READY
     assert not repair(world, world.marked[0])
     assert world.marked == (MissingReplica("b1", 0, 9),)
+
+
+def test_a_repair_reports_why_something_is_left() -> None:
+    world = world_without(2)
+    for name in ("b0", "b2"):
+        del world.bookies[name].entries[2]
+    procedure = RepairMissing(LEDGER, world.marked[0])
+    Client(world, procedure).run()
+    assert not procedure.value()
+    assert procedure.reason == "nobody has a good copy of 1 entries"
 
 
 def test_a_ledger_that_is_open_stays_marked() -> None:
