@@ -147,9 +147,7 @@ class HealLedger(Procedure[LedgerHealed]):
         now_s: float,
     ) -> None:
         """Look for what is bad, up to a bounded number of ranges; copy that; go on."""
-        look = LookAtCopies(
-            self._bookie_id, runs, last if self._ranges is None else -1, self._options
-        )
+        look = LookAtCopies(self._bookie_id, runs, self._through(last), self._options)
 
         def looked(_: object, at_s: float) -> None:
             self.healed.checked += look.checked
@@ -161,6 +159,13 @@ class HealLedger(Procedure[LedgerHealed]):
                 self._next(at_s)
 
         self._run(look, looked, now_s)
+
+    def _through(self, last: EntryId) -> EntryId:
+        """Return how far one request may reach: never beyond the wanted ids."""
+        if self._ranges is None:
+            return last
+        # A range of a striped ledger is many short runs of ids. One request covers all of them.
+        return min(last, self._ranges[0][1]) if len(self._ranges) == 1 else -1
 
     def _copy(
         self,

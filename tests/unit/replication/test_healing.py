@@ -156,6 +156,22 @@ def test_only_the_ranges_that_were_asked_for(rng: random.Random) -> None:
             assert any(first <= low <= high <= last for first, last in [(4, 6), (18, 22), (50, 50)])
 
 
+def test_one_range_of_a_striped_ledger_is_one_request(rng: random.Random) -> None:
+    """Each run of three ids was a request of its own: repairs of marks took a third as many as entries."""
+    world, sick = world_of(metadata_of(5, 3, 2), 300)
+    whole, client = heal(world, rng, [(10, 250)])
+    assert whole.is_whole
+    (request,) = (one.request for one in asked(client, ReadEntries))
+    assert isinstance(request, ReadEntries)
+    assert request.first >= 10
+    assert request.last == 250
+    for entry_id in [one for one in sick.entries if 20 <= one <= 240]:
+        del sick.entries[entry_id]
+    healed, _ = heal(world, rng, [(10, 250)])
+    assert healed.is_whole
+    check_whole(world, sick)
+
+
 def test_more_bad_ranges_than_are_held_at_once(rng: random.Random) -> None:
     world, sick = world_of(metadata_of(3, 3, 2), 3 * BAD_RANGES_MAX)
     for entry_id in range(0, 3 * BAD_RANGES_MAX, 2):
