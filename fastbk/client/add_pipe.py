@@ -329,8 +329,9 @@ class AddPipe:
         for last, _, future, _ in waiters:
             if not future.done():
                 error = failure.copy()
-                error.entry_id = entry_id
-                error.outcome = self.adds.outcome(entry_id)
+                # A flush adds nothing: what it waited for came before it.
+                error.entry_id = min(entry_id, last)
+                error.outcome = self.adds.outcome(error.entry_id)
                 future.set_exception(error)
             entry_id = last + 1
         self._on_progress()

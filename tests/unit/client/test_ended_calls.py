@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.client.connection import SLOT_MAX
-from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies
+from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import Watch
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import toy_cluster
@@ -85,3 +85,18 @@ async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
         may_begin.set()
         await wait_until_async(lambda: bool(watches) and watches[0].is_closed, "it is closed")
         await writer.close()
+
+
+async def test_a_flush_that_fails_says_what_became_of_what_it_waited_for() -> None:
+    async with toy_cluster(3, append_timeout=0.2, laggard_wait=0.01) as (client, toys, _):
+        writer = await client.create_ledger()
+        for toy in toys:
+            toy.faults.swallow_adds = True
+        pending = [writer.append_nowait(b"x") for _ in range(3)]
+        with pytest.raises(QuorumTimeout) as flushed:
+            await writer.flush(timeout=10)
+        assert flushed.value.outcome == "unknown"
+        assert flushed.value.entry_id == 2
+        assert {str(one.exception()) for one in pending} == {str(flushed.value)}
+        with pytest.raises(QuorumTimeout):
+            await writer.close()
