@@ -59,14 +59,15 @@ from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.writer_machine import WriterMachine
 
 if TYPE_CHECKING:
+    from fastbk.client.loop_thread import LoopThread
     from fastbk.stream.blocking import BlockingNamespace as Namespace
     from fastbk.stream.blocking import BlockingStream as Stream
     from fastbk.stream.blocking_cursor import BlockingCursor as Cursor
     from fastbk.stream.blocking_cursor import PendingAck
-    from fastbk.stream.blocking_loop import BlockingLoop
     from fastbk.stream.blocking_reader import BlockingStreamReader as StreamReader
     from fastbk.stream.blocking_writer import BlockingStreamWriter as StreamWriter
     from fastbk.stream.blocking_writer import PendingRecord
+    from fastbk.stream.client import Client as AsyncClient
 
 __all__ = [
     "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "Pending", "PendingAck",
@@ -99,7 +100,7 @@ class Client:
         self._ensembles = BlockingEnsembles(self.reactor, self.store)
         self._warnings = QuorumWarnings()
         self._watch: Watch | None = None
-        self._streams: BlockingLoop | None = None
+        self._streams: LoopThread[AsyncClient] | None = None
         self.repairs = BlockingRepairs(self)
         _open_clients.add(self)
 
@@ -320,15 +321,15 @@ class Client:
 
         Streams live on an event loop in a thread of its own, with connections of its own; gevent can't patch those.
         """
+        from fastbk.client.loop_thread import LoopThread
         from fastbk.stream.blocking import BlockingNamespace
-        from fastbk.stream.blocking_loop import BlockingLoop
         from fastbk.stream.client import Client as AsyncClient
 
         with self._lock:
             if self.reactor.is_closed is not None:
                 raise ClientClosed(self.reactor.is_closed)
             if self._streams is None:
-                self._streams = BlockingLoop(lambda: AsyncClient(self._uri, self.config))
+                self._streams = LoopThread(lambda: AsyncClient(self._uri, self.config))
             return BlockingNamespace(self._streams, path)
 
     def mark_forked(self) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.option_checks import check_options
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter
+from fastbk.stream.client import Client
 from fastbk.stream.listing import StreamInfo
 from fastbk.stream.names import check_name, split_path
 from fastbk.stream.namespace import Namespace
@@ -38,7 +39,7 @@ LISTED_AT_ONCE = 256
 class BlockingNamespace:
     """A namespace by its path; made by `Client.namespace` of `fastbk.sync`, without I/O."""
 
-    def __init__(self, loop: BlockingLoop, path: str = "") -> None:
+    def __init__(self, loop: LoopThread[Client], path: str = "") -> None:
         self._loop = loop
         self._path = split_path(path)
 
@@ -164,7 +165,7 @@ class BlockingNamespace:
 class BlockingStream:
     """One stream; made by `Namespace.stream` of `fastbk.sync`, without I/O."""
 
-    def __init__(self, loop: BlockingLoop, find: Callable[[], Stream], name: str) -> None:
+    def __init__(self, loop: LoopThread[Client], find: Callable[[], Stream], name: str) -> None:
         self._loop = loop
         self._find = find
         self._found: Stream | None = None

@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import Error
 from fastbk.option_checks import checked_timeout
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_reader import CHUNK_BYTES, CHUNK_RECORDS, BlockingRecords
 from fastbk.stream.bugs import as_error
+from fastbk.stream.client import Client
 from fastbk.stream.cursor import Cursor, check_done
 from fastbk.stream.cursor_backlog import Backlog
 from fastbk.stream.lag import Lag
@@ -39,7 +40,7 @@ class PendingAck:
 class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
     """A durable cursor; made by `Stream.cursor(name)` of `fastbk.sync`. The rules are the asyncio cursor's."""
 
-    def __init__(self, loop: BlockingLoop, make: Callable[[], Cursor[Gap]]) -> None:
+    def __init__(self, loop: LoopThread[Client], make: Callable[[], Cursor[Gap]]) -> None:
         super().__init__(loop, make)
         self._acks: deque[tuple[Record | Chunk | DLSN, Mapping[str, int | str] | None]] = deque()
         self._ack_lock = threading.Lock()

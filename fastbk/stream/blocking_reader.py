@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, cast
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed, Error
 from fastbk.option_checks import checked_timeout
-from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.client import Client
 from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.read_options import Told
@@ -42,7 +43,7 @@ Inner = TypeVar("Inner", bound=Source[Gap])
 class BlockingRecords(Generic[Inner, Told]):
     """What readers and cursors share: iteration by records and by chunks. Not for several threads at once."""
 
-    def __init__(self, loop: BlockingLoop, make: Callable[[], Inner]) -> None:
+    def __init__(self, loop: LoopThread[Client], make: Callable[[], Inner]) -> None:
         self._loop = loop
         self._make = make
         self._inner: Inner | None = None

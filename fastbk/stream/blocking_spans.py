@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import Error
-from fastbk.stream.blocking_loop import BlockingLoop
+from fastbk.stream.client import Client
 from fastbk.stream.marks import Marks
 from fastbk.stream.positions import DLSN
 from fastbk.stream.spans import Span, Spans
@@ -14,7 +15,7 @@ from fastbk.stream.spans import Span, Spans
 class BlockingSpans:
     """Looks at the streams of a client's cluster; made by `Namespace.spans` of `fastbk.sync`, without I/O."""
 
-    def __init__(self, loop: BlockingLoop, make: Callable[[], Spans]) -> None:
+    def __init__(self, loop: LoopThread[Client], make: Callable[[], Spans]) -> None:
         self._loop = loop
         self._make = make
         self._made: Spans | None = None
@@ -46,7 +47,7 @@ class BlockingSpans:
 class BlockingMarks:
     """Moves marks of one cursor in many streams; made by `Namespace.marks` of `fastbk.sync`."""
 
-    def __init__(self, loop: BlockingLoop, inner: Marks) -> None:
+    def __init__(self, loop: LoopThread[Client], inner: Marks) -> None:
         self._loop = loop
         self._inner = inner
 

@@ -15,11 +15,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import BufferFull, ClientClosed, ConfigError, Error, QuorumTimeout, QuotaExceeded
 from fastbk.observe.library_log import LibraryLog
 from fastbk.option_checks import checked_timeout
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.bugs import as_error
+from fastbk.stream.client import Client
 from fastbk.stream.headers import get_headers, put_headers
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer import Data, HeadersLike, StreamWriter, with_txids
@@ -73,7 +74,7 @@ class BlockingStreamWriter:
     """
 
     def __init__(
-        self, loop: BlockingLoop, make: Callable[[], StreamWriter], options: WriterOptions
+        self, loop: LoopThread[Client], make: Callable[[], StreamWriter], options: WriterOptions
     ) -> None:
         self._loop = loop
         self._make = make

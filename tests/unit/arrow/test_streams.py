@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from fastbk.arrow import stream_batches, stream_schema
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
 from fastbk.stream.blocking import BlockingStream
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.records import Gap, Record
 from fastbk.stream.stream import Stream
@@ -33,7 +33,7 @@ class Rig:
             return None
 
         client.close = closed  # type: ignore[attr-defined]
-        self.loop = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
+        self.loop = LoopThread(lambda: client)  # type: ignore[arg-type, return-value]
         self.context = self.loop.call(lambda: new_stream(self.cluster))
         self.stream = BlockingStream(self.loop, self._stream, STREAM)
 

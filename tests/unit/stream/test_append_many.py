@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, Error, TxidOutOfOrder
 from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
 from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
@@ -64,20 +65,20 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def loop(cluster: Cluster) -> Iterator[BlockingLoop]:
+def loop(cluster: Cluster) -> Iterator[LoopThread[Any]]:
     client = cluster.client()
 
     async def closed(timeout: float | None = None) -> None:
         del timeout
 
     client.close = closed  # type: ignore[attr-defined]
-    made = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
+    made = LoopThread(lambda: client)  # type: ignore[arg-type, return-value]
     yield made
     made.close(5.0)
 
 
 @pytest.fixture
-def blocking(cluster: Cluster, loop: BlockingLoop) -> Make:
+def blocking(cluster: Cluster, loop: LoopThread[Any]) -> Make:
     """What makes writers without `await`."""
     options = WriterOptions()
 
@@ -126,7 +127,7 @@ def test_a_bug_on_the_loop_ends_the_writer(blocking: Make, monkeypatch: pytest.M
 
 
 def test_what_is_no_record_is_not_acknowledged(
-    cluster: Cluster, loop: BlockingLoop, blocking: Make, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, loop: LoopThread[Any], blocking: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with blocking() as writer:
         writer.append_many([b"a", b"b", b"c"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import (
     BufferFull,
     ClientClosed,
@@ -20,7 +21,6 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter
 from fastbk.stream.chain import Chain
 from fastbk.stream.chain_codec import put_chain
@@ -56,7 +56,7 @@ class Rig:
         client = self.cluster.client()
         client.close = self._closed  # type: ignore[attr-defined]
         self.is_client_closed = False
-        self.loop = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
+        self.loop = LoopThread(lambda: client)  # type: ignore[arg-type, return-value]
         change = Change(chain_path("ab"), put_chain(Chain("ab")))
         self.loop.call(lambda: client.records.change(change))
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import PositionTruncated
 from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.catalog import Catalog
 from fastbk.stream.cursor import Cursor
 from fastbk.stream.cursor_store import cursors_of
@@ -120,7 +120,7 @@ async def test_an_existing_cursor_and_reset_take_a_truncated_start() -> None:
 
 
 def test_the_blocking_cursor_raises_too() -> None:
-    loop = BlockingLoop(lambda: FakeClient(Cluster(), "unused"))  # type: ignore[arg-type, return-value]
+    loop = LoopThread(lambda: FakeClient(Cluster(), "unused"))  # type: ignore[arg-type, return-value]
     try:
         cluster = loop.call(truncated_stream)
         context = context_of(cluster.client())

@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
 from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.reader import StreamReader
@@ -66,7 +67,7 @@ async def drain_cursor(cluster: Cluster, how: str) -> int:
     return len(records)
 
 
-def drain_blocking(loop: BlockingLoop, cluster: Cluster, how: str) -> int:
+def drain_blocking(loop: LoopThread[Any], cluster: Cluster, how: str) -> int:
     """Do the same without `await`."""
     context = context_of(cluster.client())
     with BlockingCursor(loop, lambda: Cursor(context, "c", tail=False)) as cursor:
@@ -99,7 +100,7 @@ async def test_a_drained_cursor_ends_when_it_is_opened_again(segment: str, how: 
 def test_a_drained_blocking_cursor_ends_when_it_is_opened_again(segment: str, how: str) -> None:
     cluster = Cluster()
     client = cluster.client()
-    loop = BlockingLoop(lambda: client)  # type: ignore[arg-type, return-value]
+    loop = LoopThread(lambda: client)  # type: ignore[arg-type, return-value]
 
     found: list[int] = []
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import (
     AppendUnknown,
     Error,
@@ -18,7 +19,6 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.stream.blocking_loop import BlockingLoop
 from fastbk.stream.blocking_writer import BlockingStreamWriter, PendingRecord
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer import StreamWriter
@@ -188,7 +188,7 @@ async def test_two_clients_that_follow_the_errors_leave_one_writer() -> None:
 def test_the_blocking_writer_says_the_same() -> None:
     plan = HeldAppends()
     cluster = Cluster(plan)
-    loop = BlockingLoop(lambda: cluster.client("former"))  # type: ignore[arg-type, return-value]
+    loop = LoopThread(lambda: cluster.client("former"))  # type: ignore[arg-type, return-value]
     try:
         loop.call(lambda: new_stream(cluster))
         writer = BlockingStreamWriter(loop, lambda: former_of(cluster), WriterOptions())

@@ -12,30 +12,39 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fastbk.errors import ClientClosed
-from fastbk.stream.client import Client
 
 T = TypeVar("T")
 _FORKED = "this client was made before a fork: make a new one in the child"
-_open_loops: weakref.WeakSet[BlockingLoop] = weakref.WeakSet()
+_open_loops: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
 
 
-class BlockingLoop:
+class Closing(Protocol):
+    """An asyncio client."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Close it."""
+
+
+C = TypeVar("C", bound=Closing)
+
+
+class LoopThread(Generic[C]):
     """Runs coroutines for callers in any thread; calls of several threads run side by side."""
 
-    def __init__(self, connect: Callable[[], Client]) -> None:
+    def __init__(self, connect: Callable[[], C]) -> None:
         """`connect` makes the client; it is called on the loop, at the first use, and closed with this."""
         self.is_closed: str | None = None
         self._connect = connect
-        self._client: Client | None = None
+        self._client: C | None = None
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         _open_loops.add(self)
 
-    def client(self) -> Client:
+    def client(self) -> C:
         """Return the asyncio client. Only on the loop."""
         if self._client is None:
             self._client = self._connect()
