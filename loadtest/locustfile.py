@@ -3,7 +3,7 @@
 The cluster is named by FASTBK_METADATA (or locust's --host). Response times are reported in **microseconds**; the
 exact percentiles go to the file named by FASTBK_LOAD_OUT as JSON, since locust rounds what it prints.
 
-The synchronous client runs on sockets that gevent has patched, so thousands of users share one thread.
+gevent has patched the thread of the client's event loop and its sockets, so thousands of users share one thread.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import fastbk.sync
 from fastbk.arrow.batches import entry_batches_batch
 from fastbk.arrow.clients import client_in
 from fastbk.arrow.schemas import check_ledger_schema, ledger_schema
-from fastbk.client.blocking_reader import LedgerReader
 from fastbk.client.entries import Batch
+from fastbk.client.sync_reader import LedgerReader
 from fastbk.errors import ConfigError, DigestMismatch, NoSuchEntry
 
 ROWS_MAX = 8192

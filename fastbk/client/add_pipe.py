@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
@@ -26,6 +26,19 @@ from fastbk.replication.writer_machine import WriterMachine
 from fastbk.wire.statuses import Status
 
 T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """What waits for an acknowledgement: a future, or what callers in other threads wait for."""
+
+    def done(self) -> bool:
+        """Whether it waits no more."""
+
+    def set_result(self, result: Any, /) -> None:  # noqa: ANN401
+        """It is acknowledged."""
+
+    def set_exception(self, exception: Error, /) -> None:
+        """It has failed."""
 
 
 class AddPipe:
@@ -60,7 +73,7 @@ class AddPipe:
         # Admitted and not encoded yet.
         self._queue: list[bytes] = []
         # (last entry id, bytes, future, its result): resolved when the head has passed the id.
-        self._waiters: deque[tuple[EntryId, int, asyncio.Future[object], object]] = deque()
+        self._waiters: deque[tuple[EntryId, int, Waiter, object]] = deque()
         self._encode_scheduled = False
         self._retries: dict[BookieId, asyncio.TimerHandle] = {}
         self._tries: dict[BookieId, int] = {}
@@ -98,7 +111,7 @@ class AddPipe:
         size = len(data)
         self.bytes_in_flight += size
         future: asyncio.Future[EntryId] = self._loop.create_future()
-        self._waiters.append((entry_id, size, future, entry_id))  # type: ignore[arg-type]
+        self._waiters.append((entry_id, size, future, entry_id))
         self._queue.append(data)
         if not self._encode_scheduled:
             self._schedule(entry_id)
@@ -107,15 +120,19 @@ class AddPipe:
     def admit_many(self, datas: list[bytes], size: int) -> asyncio.Future[tuple[EntryId, EntryId]]:
         """Take entries of `size` bytes in all; return a future of the first and the last id."""
         first = self.next_entry_id
-        last = first + len(datas) - 1
-        self.next_entry_id = last + 1
-        self.bytes_in_flight += size
         future: asyncio.Future[tuple[EntryId, EntryId]] = self._loop.create_future()
-        self._waiters.append((last, size, future, (first, last)))  # type: ignore[arg-type]
+        self.admit(datas, size, future, (first, first + len(datas) - 1))
+        return future
+
+    def admit(self, datas: list[bytes], size: int, waiter: Waiter, result: object) -> None:
+        """Take entries of `size` bytes in all; `waiter` gets `result` when all are acknowledged."""
+        first = self.next_entry_id
+        self.next_entry_id = first + len(datas)
+        self.bytes_in_flight += size
+        self._waiters.append((first + len(datas) - 1, size, waiter, result))
         self._queue += datas
         if not self._encode_scheduled:
             self._schedule(first)
-        return future
 
     def _schedule(self, first: EntryId) -> None:
         if first == self.adds.head:

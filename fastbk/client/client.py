@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -320,6 +320,10 @@ class Client:
         digest_type = metadata.digest_type or DigestType.CRC32
         requests = LedgerRequests(ledger_id, digest_type, metadata.password or b"", 0, metadata.creation_token)
         return await run(procedure, self._io(requests, metadata))
+
+    async def call_store(self, call: Callable[[MetadataStore], T]) -> T:
+        """Return `call(store)` of the metadata store, in a thread of the client's; for tools."""
+        return await self._store.call(call)
 
     async def list_bookies(self) -> list[BookieRegistration]:
         """Return the bookies that are registered now."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = LibraryLog("fastbk.client")
 CLOSE_WAIT_S = 1.0
-"""How long a client that is closed waits for checks."""
+"""How long a client that is closed goes on with checks and repairs."""
 
 
 class CopyRepairs:
@@ -82,14 +82,26 @@ class CopyRepairs:
         self._changed.set()
 
     async def close(self) -> None:
-        """Give checks a moment to mark what they find, and give up what waits; it stays marked."""
-        if self._checks and not self._client.pool.is_closed:
-            await asyncio.wait(self._checks, timeout=CLOSE_WAIT_S)
+        """Do what can be done within a moment, and give up the rest; it stays marked."""
+        await self._stop()
+        if (self._checks or len(self._queue)) and not self._client.pool.is_closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_WAIT_S):
+                    if self._checks:
+                        await asyncio.wait(self._checks)
+                        await self._stop()
+                    if len(self._queue):
+                        self._queue.hurry()
+                        await self._try_all()
         self._queue.clear()
         for one in self._checks:
             one.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        if (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _go_on(self) -> None:
         loop = asyncio.get_running_loop()

@@ -128,13 +128,21 @@ class LedgerReader:
         self, first: EntryId = 0, last: EntryId | None = None
     ) -> AsyncGenerator[Batch, None]:
         """Like `read`, a Batch of consecutive entries at a time: the fast way."""
+        async with contextlib.aclosing(self.found_batches(first, last)) as parts:
+            async for batches in parts:
+                for batch in batches:
+                    yield batch
+
+    async def found_batches(
+        self, first: EntryId, last: EntryId | None
+    ) -> AsyncGenerator[list[Batch], None]:
+        """Like `read_batches`, all that has come at a time; for `fastbk.sync`."""
         end = await self._last_readable(first, last)
         if end < first:
             return
         async with contextlib.aclosing(self._found(first, end)) as parts:
             async for runs in parts:
-                for batch in batches_of(self.ledger_id, self.metadata, runs):
-                    yield batch
+                yield list(batches_of(self.ledger_id, self.metadata, runs))
 
     async def _found(
         self,
@@ -230,26 +238,35 @@ class LedgerReader:
 
     async def tail_batches(self, first: EntryId = 0) -> AsyncGenerator[Batch, None]:
         """Like `tail`, a Batch of consecutive entries at a time: whatever was acknowledged since the last one."""
+        async with contextlib.aclosing(self.tailed_batches(first)) as parts:
+            async for batches in parts:
+                for batch in batches:
+                    yield batch
+
+    async def tailed_batches(self, first: EntryId) -> AsyncGenerator[list[Batch], None]:
+        """Like `tail_batches`, all that has come at a time; for `fastbk.sync`."""
         self._check()
         news = _Changes()
         if not self.metadata.is_closed:
             news.watch = await self._watch_ledger(self.ledger_id, news.tell)
             await self._refresh()
         try:
-            async with contextlib.aclosing(self._follow(first, news)) as batches:
-                async for batch in batches:
-                    yield batch
+            async with contextlib.aclosing(self._follow(first, news)) as parts:
+                async for batches in parts:
+                    yield batches
         finally:
             if news.watch is not None:
                 news.watch.close()
 
-    async def _follow(self, position: EntryId, news: _Changes) -> AsyncGenerator[Batch, None]:
+    async def _follow(
+        self, position: EntryId, news: _Changes
+    ) -> AsyncGenerator[list[Batch], None]:
         while True:
             if self._lac >= position:
-                async with contextlib.aclosing(self.read_batches(position, self._lac)) as batches:
-                    async for batch in batches:
-                        position = batch.last_entry_id + 1
-                        yield batch
+                async with contextlib.aclosing(self.found_batches(position, self._lac)) as parts:
+                    async for batches in parts:
+                        position = batches[-1].last_entry_id + 1
+                        yield batches
                 continue
             if self.metadata.is_closed:
                 return
@@ -259,8 +276,8 @@ class LedgerReader:
                 self._prefer.were_slow([heard.slow])
             if heard.entry is not None:
                 entry = heard.entry._replace(data=memoryview(heard.entry.data))
-                yield Batch(self.ledger_id, [entry])
                 position += 1
+                yield [Batch(self.ledger_id, [entry])]
 
     async def _poll(self, position: EntryId, news: _Changes) -> LacNews:
         """Wait at the bookies until the LAC has reached `position`, a close, or for `poll_interval`."""
@@ -336,9 +353,13 @@ class LedgerReader:
                 "this reader is closed: open the ledger again", ledger_id=self.ledger_id
             )
 
+    def end(self) -> None:
+        """Take no more calls; for `fastbk.sync`."""
+        self._closed = True
+
     async def close(self) -> None:
         """Take no more calls."""
-        self._closed = True
+        self.end()
 
     async def __aenter__(self) -> LedgerReader:
         return self

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeAlias
 
-from fastbk.client.add_pipe import AddPipe
+from fastbk.client.add_pipe import AddPipe, Waiter
 from fastbk.client.config import ClientConfig
 from fastbk.client.held_entries import HeldEntries
 from fastbk.client.rules import wrong_use_of_ids
@@ -28,6 +28,7 @@ from fastbk.errors import (
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.option_checks import checked_timeout
+from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.refusals import too_large
 from fastbk.replication.writer_machine import WriterMachine
 
@@ -184,6 +185,18 @@ class LedgerWriter:
             data, future = held.take(pipe.next_entry_id)
             pipe.admit_one(data).add_done_callback(partial(_pass_on, future))
 
+    def admit(self, datas: list[bytes], size: int, waiter: Waiter) -> None:
+        """Take entries of `size` bytes in all, for `fastbk.sync`, which has checked size and room.
+
+        What has ended the writer is given to `waiter`.
+        """
+        if self._blocked is None:
+            self._pipe.admit(datas, size, waiter, None)
+            return
+        error = self._blocked.copy()
+        error.outcome = "not_written"
+        waiter.set_exception(error)
+
     async def append_many(
         self, datas: Sequence[Data], *, timeout: float | None = None
     ) -> tuple[EntryId, EntryId]:
@@ -254,6 +267,11 @@ class LedgerWriter:
             entries < self._entries_max
             and self._pipe.bytes_in_flight + size <= self._config.bytes_in_flight_max
         )
+
+    async def room(self, size: int) -> None:
+        """Return when `size` bytes have room, for `fastbk.sync`; raises what ended the writer."""
+        async with self._gate:
+            await self._wait_for_room(size)
 
     async def ready(self) -> None:
         """Return when `append_nowait` has room for an entry of ordinary size; raises what ended the writer.
@@ -425,6 +443,26 @@ class LedgerWriter:
         self._done = True
         self._pipe.end(error)
         self._pipe.stop()
+
+    @property
+    def ended(self) -> Error | None:
+        """Why it takes no more appends, None while it does."""
+        return self._blocked
+
+    @property
+    def adds(self) -> AddMachine:
+        """What bookies have acknowledged, refused and not answered yet."""
+        return self._adds
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to close."""
+        return self._done
+
+    @property
+    def data_bytes_max(self) -> int:
+        """The largest entry that all bookies take, as far as is known."""
+        return self._pipe.data_bytes_max
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -1,24 +1,28 @@
-"""A thread that runs an event loop with one asyncio client on it: what the calls without `await` stand on.
+"""The thread that runs the asyncio client for callers without `await`: threads, scripts, gevent.
 
-Streams keep going between calls (segments are made and ended, acknowledgements come in), so unlike the blocking client
-of ledgers they need a thread of their own. It is started by the first call, and ends with `close`.
+There is one loop in one thread for all clients of a process. The first call of a client starts it,
+and it ends with the last client. gevent runs that thread as a greenlet, and asyncio permits one
+running loop in each native thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastbk.errors import ClientClosed
 
 T = TypeVar("T")
 _FORKED = "this client was made before a fork: make a new one in the child"
-_open_loops: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
+_CLOSED = "this client is closed: make a new one"
+_LOOK_S = 1.0
+"""How often a caller that waits checks whether the thread has ended."""
 
 
 class Closing(Protocol):
@@ -31,66 +35,236 @@ class Closing(Protocol):
 C = TypeVar("C", bound=Closing)
 
 
-class LoopThread(Generic[C]):
-    """Runs coroutines for callers in any thread; calls of several threads run side by side."""
+class _Shared:
+    """The loop of this process and its thread. The module's lock guards `clients`, its count."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_task_factory(_owned_task)
+        self.clients = 0
+        self.ident: int | None = None
+        self.has_ended = False
+        self.thread = threading.Thread(target=self._run, name="fastbk", daemon=True)
+
+    def _run(self) -> None:
+        self.ident = threading.get_ident()
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.has_ended = True
+            self.loop.close()
+
+
+_lock = threading.Lock()
+_shared: _Shared | None = None
+_ending: threading.Thread | None = None
+_open_threads: weakref.WeakSet[LoopThread[Any]] = weakref.WeakSet()
+
+
+def _join() -> _Shared:
+    """Return the loop, started where there was none, for one client more."""
+    global _shared, _ending
+    with _lock:
+        if _shared is None:
+            if _ending is not None:
+                _ending.join()
+                _ending = None
+            _shared = _Shared()
+            _shared.thread.start()
+        _shared.clients += 1
+        return _shared
+
+
+def _leave(shared: _Shared) -> None:
+    """Count one client less; the last one ends the thread. Only on the loop."""
+    global _shared, _ending
+    with _lock:
+        shared.clients -= 1
+        if shared.clients == 0 and shared is _shared:
+            _shared, _ending = None, shared.thread
+            shared.loop.call_soon(shared.loop.stop)
+
+
+class _Part(Generic[C]):
+    """One client's part on the loop: the client and its tasks. It may outlive its LoopThread."""
 
     def __init__(self, connect: Callable[[], C]) -> None:
-        """`connect` makes the client; it is called on the loop, at the first use, and closed with this."""
-        self.is_closed: str | None = None
+        self.shared: _Shared | None = None
+        self.calls: set[asyncio.Task[None]] = set()
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.context = contextvars.Context()
+        self.context.run(_owner.set, self)
+        self.is_ended = False
         self._connect = connect
         self._client: C | None = None
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        _open_loops.add(self)
 
     def client(self) -> C:
-        """Return the asyncio client. Only on the loop."""
+        """Return the asyncio client, made at its first use."""
         if self._client is None:
             self._client = self._connect()
         return self._client
 
+    async def end(self, timeout_s: float) -> None:
+        """End the calls under way, close the client, and end what is left."""
+        shared, self.is_ended = self.shared, True
+        assert shared is not None
+        me = asyncio.current_task()
+        try:
+            await _cancel(self.calls - {me}, timeout_s)
+            if self._client is not None:
+                await self._client.close(timeout=timeout_s)
+        finally:
+            await _cancel({task for task in self.tasks if not task.done()} - {me}, timeout_s)
+            self.shared = None
+            _leave(shared)
+
+
+async def _cancel(tasks: set[Any], timeout_s: float) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout_s)
+
+
+_owner: contextvars.ContextVar[_Part[Any]] = contextvars.ContextVar("fastbk client")
+
+
+def _owned_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
+    /,
+    **options: Any,  # noqa: ANN401 -- asyncio's own
+) -> asyncio.Task[T]:
+    """Make a task, and note whose it is: of the client whose call has led to it."""
+    task: asyncio.Task[T] = asyncio.Task(coroutine, loop=loop, **options)
+    owner = _owner.get(None)
+    if owner is not None:
+        owner.tasks.add(task)
+    return task
+
+
+def _let_go(part: _Part[Any], timeout_s: float) -> None:
+    """Close a client that nobody has any more. Takes no lock: it runs in any thread at any time."""
+    shared = part.shared
+    if shared is None or part.is_ended or shared.has_ended:
+        return
+
+    def begin() -> None:
+        if not part.is_ended:
+            part.is_ended = True
+            _endings.add(task := shared.loop.create_task(part.end(timeout_s)))
+            task.add_done_callback(_endings.discard)
+
+    shared.loop.call_soon_threadsafe(begin, context=part.context)
+
+
+_endings: set[asyncio.Task[None]] = set()
+
+
+class _Call(Generic[T]):
+    """A call on its way to the loop and back."""
+
+    __slots__ = ("_calls", "_latch", "_make", "_task", "error", "is_over", "result")
+
+    def __init__(self, part: _Part[Any], make: Callable[[], Awaitable[T]]) -> None:
+        self.error: BaseException | None = None
+        self.result: T | None = None
+        self.is_over = False
+        self._calls = part.calls
+        self._make = make
+        self._task: asyncio.Task[None] | None = None
+        # A plain lock: half the price of a future's condition. gevent patches it all the same.
+        self._latch = threading.Lock()
+        self._latch.acquire()
+
+    def begin(self) -> None:
+        """Start it. On the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._calls.add(self._task)
+        self._task.add_done_callback(self._ended)
+
+    async def _run(self) -> None:
+        try:
+            self.result = await self._make()
+        except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
+            self.error = error
+        # Not in the task's callback, which would run a turn of the loop later.
+        self.end()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        if not self.is_over:  # cancelled before it began
+            self.error = asyncio.CancelledError()
+            self.end()
+
+    def end(self) -> None:
+        """Let the caller go on."""
+        self.is_over = True
+        self._latch.release()
+
+    def cancel(self) -> None:
+        """Give it up. On the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it is over."""
+        return self.is_over or self._latch.acquire(timeout=timeout_s)
+
+
+class LoopThread(Generic[C]):
+    """Runs coroutines of one client for callers in any thread. Their calls run side by side."""
+
+    def __init__(self, connect: Callable[[], C], close_timeout_s: float = 10.0) -> None:
+        """`connect` makes the client on the loop, at the first use. It is closed with this.
+
+        `close_timeout_s`: how long the client's end may take when this is let go without `close`.
+        """
+        self.is_closed: str | None = None
+        self._part = _Part(connect)
+        self._lock = threading.Lock()
+        self._shared: _Shared | None = None
+        weakref.finalize(self, _let_go, self._part, close_timeout_s).atexit = False
+        _open_threads.add(self)
+
+    def client(self) -> C:
+        """Return the asyncio client. Only on the loop."""
+        return self._part.client()
+
     def check(self) -> None:
-        """Raise ClientClosed where nothing can be done any more: after `close`, and in a forked child."""
+        """Raise ClientClosed after `close`, and in a forked child."""
         if self.is_closed is not None:
             raise ClientClosed(self.is_closed)
 
-    def loop(self) -> asyncio.AbstractEventLoop:
+    def _started(self) -> _Shared:
         """Return the loop, started where it was not. Raises ClientClosed."""
         self.check()
-        with self._lock:
-            self.check()
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run, args=(self._loop,), name="fastbk-streams", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+        if self._shared is None:
+            with self._lock:
+                self.check()
+                if self._shared is None:
+                    self._shared = self._part.shared = _join()
+        return self._shared
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Call a function on the loop, and wait for nothing. Raises ClientClosed."""
+        self._schedule(self._started(), callback)
+
+    def _schedule(self, shared: _Shared, callback: Callable[[], object]) -> None:
+        try:
+            shared.loop.call_soon_threadsafe(callback, context=self._part.context)
+        except RuntimeError:  # the loop is closed
+            raise ClientClosed(self.is_closed or _CLOSED) from None
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await on the loop what `make` returns, and return its result.
 
-        Whatever ends the wait in the caller's thread (Ctrl-C) cancels what it waited for. Raises ClientClosed.
+        What ends the wait in the caller's thread (Ctrl-C) cancels what it waited for.
+        Raises ClientClosed.
         """
-
-        async def made() -> T:
-            return await make()
-
-        coroutine = made()
-        try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop())
-        except BaseException:
-            coroutine.close()
-            raise
-        try:
-            return future.result()
-        except CancelledError:
-            self.check()
-            raise
-        except BaseException:
-            future.cancel()
-            raise
+        return self._waited(self._started(), _Call(self._part, make))
 
     def call_plain(self, call: Callable[[], T]) -> T:
         """Call a function on the loop and return its result."""
@@ -100,8 +274,30 @@ class LoopThread(Generic[C]):
 
         return self.call(made)
 
+    def _waited(self, shared: _Shared, call: _Call[T]) -> T:
+        if shared.ident == threading.get_ident():
+            raise RuntimeError("a call without `await` on the thread that would have to run it")
+        try:
+            self._schedule(shared, call.begin)
+            while not call.wait(_LOOK_S):
+                if shared.has_ended:
+                    raise ClientClosed(self.is_closed or _CLOSED)
+        except BaseException:
+            if not shared.has_ended:
+                self._schedule(shared, call.cancel)
+            raise
+        error, call.error = call.error, None
+        if error is None:
+            return call.result  # type: ignore[return-value]
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                self.check()
+            raise error
+        finally:
+            del error  # or its traceback would keep this frame, and this frame it
+
     def iterate(self, make: Callable[[], AsyncIterator[T]], at_once: int = 1) -> Iterator[T]:
-        """Yield what an asynchronous iterator yields, `at_once` items for each turn to the loop and back."""
+        """Yield what an asynchronous iterator yields, `at_once` items for each call of the loop."""
         source = self.call_plain(make)
 
         async def some() -> list[T]:
@@ -116,52 +312,39 @@ class LoopThread(Generic[C]):
             while found := self.call(some):
                 yield from found
         finally:
-            close = getattr(source, "aclose", None)
-            if close is not None and self.is_closed is None:
-                self.call(close)
+            self._close(source)
+
+    def _close(self, source: AsyncIterator[T]) -> None:
+        """End an iterator without waiting: the garbage collector may call this in any thread."""
+        close = getattr(source, "aclose", None)
+        if close is not None and self.is_closed is None:
+            with suppress(ClientClosed):
+                self._schedule(self._started(), _Call(self._part, close).begin)
 
     def close(self, timeout_s: float) -> None:
-        """End what is under way, close the client and the thread. A second call does nothing."""
+        """End what is under way and close the client; the last one ends the thread."""
         with self._lock:
             if self.is_closed is not None:
                 return
-            self.is_closed = "this client is closed: make a new one"
-            loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+            self.is_closed = _CLOSED
+            shared = self._shared
+        if shared is None:
             return
-        ended = asyncio.run_coroutine_threadsafe(self._end(timeout_s), loop)
-        try:
-            ended.result(2 * timeout_s + 1)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout_s)
-
-    async def _end(self, timeout_s: float) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others, timeout=timeout_s)
-        if self._client is not None:
-            await self._client.close(timeout=timeout_s)
+        self._waited(shared, _Call(self._part, lambda: self._part.end(timeout_s)))
+        if shared is not _shared:
+            shared.thread.join(timeout_s)
 
     def mark_forked(self) -> None:
-        """Make this refuse everything: it lives in a forked child, which has neither the thread nor its sockets."""
+        """Refuse everything: a forked child has neither the thread nor its sockets."""
         self.is_closed = _FORKED
         self._lock = threading.Lock()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+        self._shared = self._part.shared = None
 
 
 def _after_fork_in_child() -> None:
-    for one in list(_open_loops):
+    global _lock, _shared, _ending
+    _lock, _shared, _ending = threading.Lock(), None, None
+    for one in list(_open_threads):
         one.mark_forked()
 
 

@@ -1,4 +1,4 @@
-"""Decisions about ledgers that the async and the sync client share. Pure functions."""
+"""Decisions about ledgers that clients make. Pure functions."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A driver calls `start`, performs `take_actions()`, calls `completed` with each outcome, takes the actions again, and so
 on until `is_finished`; then `value()` gives the result or raises. No I/O, clock or chance in here: times are seconds
-of any one clock, handed in. The asyncio client, the blocking client and the simulator are such drivers.
+of any one clock, handed in. The asyncio client and the simulator are such drivers.
 
 A procedure may run others as its parts: they share its tags and its list of actions.
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastbk.arrow.schemas import HEADERS
-from fastbk.client.blocking_writer import LedgerWriter
+from fastbk.client.sync_writer import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
 from fastbk.native.stream_gather import Column, Table

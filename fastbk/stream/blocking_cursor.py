@@ -84,7 +84,7 @@ class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
             self._acks.append((up_to, data))
             waiting = len(self._acks)
         if waiting == 1:
-            self._loop.loop().call_soon_threadsafe(self._take_acks)
+            self._loop.soon(self._take_acks)
         elif waiting > ACKS_WAITING_MAX:
             self._loop.call_plain(self._take_acks)
         return PendingAck(self.flush)

@@ -255,7 +255,7 @@ class BlockingStreamWriter:
     def _wake(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.loop().call_soon_threadsafe(self._send)
+            self._loop.soon(self._send)
 
     # --- on the loop --------------------------------------------------------------------------------------------
 

@@ -230,6 +230,6 @@ def test_a_client_of_a_uri_is_closed_with_its_reader(cluster: LocalCluster) -> N
                 read(reader)
                 del reader
         assert len(made) == 3
-        assert all(one.reactor.is_closed for one in made)
+        assert all(one._thread.is_closed for one in made)
         assert read_stream(client, "let/go").read_all().num_rows == 100
-        assert client.reactor.is_closed is None
+        assert client._thread.is_closed is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from fastbk.errors import StorageError
 from fastbk.testing import LocalCluster
 from loadtest.latency import Latency, bucket_of, top_of
-from tests.tools.load import run_locust
+from tests.tools.load import ROOT, ensure_venv, run_locust
 
 SECONDS = 30 if os.environ.get("FASTBK_TIER") == "all" else 6
 
@@ -27,6 +28,23 @@ def test_a_headless_run_appends_and_reads_without_a_failure(tmp_path: Path) -> N
         # Microseconds: a bookie answers in far less than a second, and in no less than one of them.
         assert 1 <= figures["p50_us"] <= figures["p99_us"] <= figures["max_us"]
         assert figures["p50_us"] < 1_000_000
+
+
+@pytest.mark.timeout(400)
+def test_clients_of_one_process_share_gevents_thread() -> None:
+    """One native thread runs one event loop at a time: with a loop for each client the second would fail."""
+    with LocalCluster(3) as cluster:
+        command = [str(ensure_venv()), "-m", "tests.fixtures.gevent_clients", cluster.metadata_uri]
+        ended = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+    assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr[-3000:]
 
 
 @pytest.mark.timeout(400)

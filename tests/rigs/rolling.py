@@ -26,7 +26,6 @@ import fastbk
 import fastbk.sync
 from fastbk.admin.cluster import under_replicated
 from fastbk.client import Client
-from fastbk.client.blocking_repairs import BlockingRepairs
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.devcluster.zookeeper import ZooKeeperServer, find_jars
 from fastbk.errors import ConfigError
@@ -102,22 +101,15 @@ async def repaired(
     life: Round, clients: Sequence[Client], blocking: Sequence[fastbk.sync.Client]
 ) -> None:
     """Wait until the clients have repaired what was missing of ended ledgers."""
-
-    repairs: list[CopyRepairs | BlockingRepairs] = [one.repairs for one in clients]
+    repairs: list[CopyRepairs] = [one.repairs for one in clients]
     repairs += [one.repairs for one in blocking]
 
     def is_done() -> bool:
         return not any(one.waiting or one.is_checking for one in repairs)
 
-    def call_all() -> None:
-        """A blocking client goes on with its repairs while it is called."""
-        for one in blocking:
-            one.list_bookies()
-
     life.counts["ledgers that waited for repairs at the end"] += sum(one.waiting for one in repairs)
     end_s = time.monotonic() + REPAIRS_S
     while not is_done() and time.monotonic() < end_s:
-        await asyncio.to_thread(call_all)
         await asyncio.sleep(0.05)
 
 

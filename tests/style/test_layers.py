@@ -44,7 +44,7 @@ HOMES = {
     "fastbk.native._bench": ["fastbk/native/"],
     "flatbuffers": ["fastbk/wire/"],
     "fastbk.wire.generated": ["fastbk/wire/"],
-    "uvloop": ["fastbk/server/network/", "fastbk/client/blocking.py"],
+    "uvloop": ["fastbk/server/network/"],
     "sqlite3": ["fastbk/meta/"],
     "rocksdict": ["fastbk/apache_import/rocksdb.py"],
     "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],

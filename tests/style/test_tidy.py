@@ -25,8 +25,6 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/replication/add_machine.py": (600, "one state machine; half of it is its events and questions"),
     "fastbk/replication/writer_machine.py": (430, "one state machine, with the text of what its drivers do"),
     "fastbk/client/client.py": (410, "the client's public calls with their docstrings"),
-    "fastbk/client/blocking.py": (420, "one thread, one channel, the calls over it"),
-    "fastbk/client/blocking_writer.py": (430, "the writer's public calls with their docstrings"),
     "fastbk/client/ledger_reader.py": (430, "the reader's public calls with their docstrings"),
     "fastbk/client/ledger_writer.py": (690, "a public handle, the first candidate for a split"),
     "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),

@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 import fastbk.sync
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
+from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId
 from fastbk.spark.jobs.places import check_place, names_in
 from fastbk.spark.jobs.usage_counting import DAY_S, ROWS, WEEK_S, Clock, rows_of
@@ -114,8 +115,7 @@ def ranges_of(client: fastbk.sync.Client, count: int) -> list[tuple[LedgerId, Le
     ranges: list[tuple[LedgerId, LedgerId]] = []
     after = -1
     while True:
-        with client.turn():
-            page = client.store().list_ledgers(after, count)
+        page = _page(client, after, count)
         if not page:
             return ranges
         ranges.append((after, page[-1]))
@@ -125,9 +125,8 @@ def ranges_of(client: fastbk.sync.Client, count: int) -> list[tuple[LedgerId, Le
 def infos_in(client: fastbk.sync.Client, after: LedgerId, last: LedgerId) -> Iterator[LedgerInfo]:
     """Yield the ledgers of a range; those that were deleted meanwhile are not there."""
     while after < last:
-        with client.turn():
-            page = client.store().list_ledgers(after, RANGE_LEDGERS)
-            found = client.store().read_ledgers(page)
+        page = _page(client, after, RANGE_LEDGERS)
+        found = _read(client, page)
         for ledger_id, read in zip(page, found, strict=True):
             if ledger_id > last:
                 return
@@ -136,6 +135,14 @@ def infos_in(client: fastbk.sync.Client, after: LedgerId, last: LedgerId) -> Ite
         if not page:
             return
         after = page[-1]
+
+
+def _page(client: fastbk.sync.Client, after: LedgerId, count: int) -> list[LedgerId]:
+    return client.call_store(lambda store: store.list_ledgers(after, count))
+
+
+def _read(client: fastbk.sync.Client, page: list[LedgerId]) -> list[VersionedLedger | None]:
+    return client.call_store(lambda store: store.read_ledgers(page))
 
 
 def _streams(client: fastbk.sync.Client) -> Iterator[StreamInfo]:

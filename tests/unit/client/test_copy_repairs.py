@@ -8,12 +8,13 @@ import time
 
 import pytest
 
+import fastbk.sync
 from fastbk.meta.memory import MemoryStore
 from fastbk.wire.statuses import Status
 from tests.fixtures.sync_toys import sync_cluster
 from tests.fixtures.toy_bookie import ToyBookie
-from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import toy_cluster
+from tests.fixtures.wait import wait_until, wait_until_async
+from tests.unit.client.clients import by_id, toy_cluster
 
 
 def lacking(toy: ToyBookie, ledger_id: int, entries: int) -> int:
@@ -162,3 +163,30 @@ def test_a_close_of_a_blocking_writer_does_not_wait_for_a_read_only_bookie() -> 
         began_s = time.monotonic()
         writer.close(timeout=30.0)
         assert time.monotonic() - began_s < 10.0
+def test_a_ledger_of_a_writer_without_await_heals_over_a_restart() -> None:
+    with sync_cluster(3, laggard_wait=0.01) as (client, toys, store):
+        writer = client.create_ledger()
+        writer.append(b"0")
+        toys.do(toys.toys[1].stop())
+        writer.append_many([b"%d" % one for one in range(1, 10)])
+        writer.close()
+        ledger_id = writer.ledger_id
+        assert marks(store) == [(ledger_id, toys.toys[1].bookie_id)]
+        toys.do(toys.toys[1].start())
+        # No call of the client: it repairs between calls.
+        wait_until(lambda: not marks(store), "the repair")
+        assert lacking(toys.toys[1], ledger_id, 10) == 0
+
+
+def test_what_is_recovered_without_await_is_checked_and_repaired() -> None:
+    with sync_cluster(3) as (client, toys, store), fastbk.sync.connect(store) as other:
+        writer = client.create_ledger()
+        writer.append_many([b"x"] * 5)
+        lost = by_id(toys.toys, writer.metadata.fragments[0].ensemble[1])
+        lost.faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        writer.append_many([b"y"] * 20)
+        other.open_ledger(writer.ledger_id)
+        wait_until(lambda: marks(store) == [(writer.ledger_id, lost.bookie_id)], "a mark")
+        lost.faults.refuse_adds = None
+        wait_until(lambda: not marks(store), "a repair")
+        assert lacking(lost, writer.ledger_id, 25) == 0

@@ -87,11 +87,11 @@ def test_without_a_loop_it_is_the_same() -> None:
         assert [bytes(data) for data in next(left).datas] == DATAS[:7]
         next(left)
         left.close()
-        channels = list(client.reactor._channels.values())
-        assert not any(channel.answers for channel in channels), "nothing is waited for"
+        pool = client._thread.call_plain(lambda: client._inner().pool)
+        assert not pool.runs, "nothing is waited for"
         toys.toys[1].faults.damage_reads = lambda _, entry_id: entry_id % 30 == 4
         toys.toys[2].faults.hide = lambda _, entry_id: entry_id % 30 == 9
         for _ in range(2):
             again = client.open_ledger(writer.ledger_id)
             assert [bytes(one.data) for one in again.read()] == DATAS
-        assert not any(channel.answers for channel in channels)
+        assert not pool.runs

@@ -1,4 +1,4 @@
-"""The blocking client repairs what was missing when it closed or recovered a ledger."""
+"""Without `await`, too, a client repairs what was missing when it closed or recovered a ledger."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_a_bookie_lacks_at_the_close_is_marked_and_then_repaired() -> None:
         toy.faults.refuse_adds = None
         wait_until(lambda: is_unmarked_after_a_call(client, store), "the repair")
         assert toy.ids(writer.ledger_id) == list(range(10))
-        assert client.repairs.is_idle
+        assert client.repairs.waiting == 0
 
 
 def test_appends_to_another_ledger_go_on_beside_a_repair() -> None:
@@ -86,7 +86,7 @@ def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
         writer.append(b"x")
         writer.close()
         client.delete_ledger(writer.ledger_id)
-        wait_until(lambda: bool(client.list_bookies()) and client.repairs.is_idle, "nothing to do")
+        wait_until(lambda: client.repairs.waiting == 0, "nothing to do")
         assert marked(store) == []
 
 
@@ -116,14 +116,13 @@ def test_a_whole_ledger_gets_no_mark_after_its_recovery() -> None:
         writer.append_many([b"x"] * 5)
         wait_until(lambda: all(len(one.ids(writer.ledger_id)) == 5 for one in toys.toys), "copies")
         other.open_ledger(writer.ledger_id)
-        assert not other.repairs.is_idle
-        wait_until(lambda: bool(other.list_bookies()) and other.repairs.is_idle, "the check")
+        wait_until(lambda: not other.repairs.is_checking, "the check")
         assert marked(store) == []
 
 
 def test_connecting_again_beside_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is made again reads the bookies' addresses in the middle of a turn."""
-    monkeypatch.setattr("fastbk.client.blocking._REFRESH_S", 0.0)
+    monkeypatch.setattr("fastbk.client.bookie_pool._REFRESH_S", 0.0)
     with sync_cluster(3, laggard_wait=0.01) as (client, toys, store):
         writer = client.create_ledger()
         other = client.create_ledger()
@@ -153,9 +152,10 @@ def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
         toy.faults.refuse_adds = None  # as of recovery adds
         had = len(toy.ids(writer.ledger_id))
         assert had < 10
-        client.repairs.close()  # a round of what can be done at once
+        client._thread.call(client.repairs.close)  # a round of what can be done at once
         assert len(toy.ids(writer.ledger_id)) == had
         assert marked(store) == [(writer.ledger_id, toy.bookie_id)]
-        client.repairs.add(writer.ledger_id, store.marks.read(writer.ledger_id).missing)
+        left = store.marks.read(writer.ledger_id).missing
+        client._thread.call_plain(lambda: client._inner().repairs.add(writer.ledger_id, left))
         lease.set_writable(True)
         wait_until(lambda: is_unmarked_after_a_call(client, store), "the repair")

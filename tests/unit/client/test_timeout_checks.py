@@ -11,9 +11,9 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.client.blocking_reader import LedgerReader as BlockingLedgerReader
-from fastbk.client.blocking_writer import LedgerWriter as BlockingLedgerWriter
-from fastbk.client.blocking_writer import Pending
+from fastbk.client.sync_pending import Pending
+from fastbk.client.sync_reader import LedgerReader as BlockingLedgerReader
+from fastbk.client.sync_writer import LedgerWriter as BlockingLedgerWriter
 from fastbk.errors import ConfigError
 from fastbk.stream.blocking_cursor import BlockingCursor
 from fastbk.stream.blocking_reader import BlockingStreamReader

@@ -1,0 +1,94 @@
+"""The reader of `fastbk.sync`: the asyncio reader on the loop's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from fastbk.client.entries import Batch, Entry
+from fastbk.client.ledger_reader import LedgerReader as AsyncLedgerReader
+from fastbk.client.loop_thread import LoopThread
+from fastbk.model.ids import EntryId
+from fastbk.model.ledger import LedgerMetadata
+
+
+class LedgerReader:
+    """Reads one ledger; made by `fastbk.sync.Client.open_ledger`. See the asyncio reader."""
+
+    def __init__(self, thread: LoopThread[Any], inner: AsyncLedgerReader) -> None:
+        self.ledger_id = inner.ledger_id
+        self._thread = thread
+        self._inner = inner
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this reader last read it."""
+        return self._inner.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed, as far as this reader knows."""
+        return self._inner.is_closed
+
+    @property
+    def last_known(self) -> EntryId:
+        """The highest entry that this reader knows to be acknowledged; no I/O."""
+        return self._inner.last_known
+
+    def last_add_confirmed(self, *, timeout: float | None = None) -> EntryId:
+        """Ask the bookies for the last acknowledged entry, -1 if there is none."""
+        return self._thread.call(lambda: self._inner.last_add_confirmed(timeout=timeout))
+
+    def try_last_add_confirmed(self, *, timeout: float | None = None) -> EntryId:
+        """Ask all bookies once and return the best that is proven, however few answer."""
+        return self._thread.call(lambda: self._inner.try_last_add_confirmed(timeout=timeout))
+
+    def read(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
+        """Yield the entries first..last in order; `last` None: up to the last acknowledged one."""
+        for batch in self.read_batches(first, last):
+            yield from batch
+
+    def read_batches(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Batch]:
+        """Like `read`, a Batch of consecutive entries at a time. More is fetched meanwhile."""
+        for batches in self._thread.iterate(lambda: self._inner.found_batches(first, last)):
+            yield from batches
+
+    def read_unconfirmed(
+        self, first: EntryId, last: EntryId, *, timeout: float | None = None
+    ) -> list[Entry]:
+        """Return the entries first..last that bookies hold, up to the first that is missing."""
+        return self._thread.call(lambda: self._inner.read_unconfirmed(first, last, timeout=timeout))
+
+    def read_last(self, *, timeout: float | None = None) -> Entry:
+        """Return the last acknowledged entry; NoSuchEntry in an empty ledger."""
+        return self._thread.call(lambda: self._inner.read_last(timeout=timeout))
+
+    def tail(self, first: EntryId = 0) -> Iterator[Entry]:
+        """Yield entries from `first` on as they are acknowledged, to the end of a closed ledger."""
+        for batch in self.tail_batches(first):
+            yield from batch
+
+    def tail_batches(self, first: EntryId = 0) -> Iterator[Batch]:
+        """Like `tail`, a Batch of consecutive entries at a time: all that came meanwhile."""
+        for batches in self._thread.iterate(lambda: self._inner.tailed_batches(first)):
+            yield from batches
+
+    def stats(self) -> dict[str, int]:
+        """Return this reader's figures; `replicas_skipped`: copies missing, damaged or away."""
+        return self._inner.stats()
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._inner.end()
+
+    def __enter__(self) -> LedgerReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,371 @@
+"""The writer of `fastbk.sync`: the asyncio writer on the loop's thread, for callers in other
+threads.
+
+Appends are numbered and counted in the thread of the caller, so ids and BufferFull come at once.
+They wait in a queue that the loop is woken for once. Crossing over to the loop's thread costs more
+than many appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+from fastbk.client.config import ClientConfig
+from fastbk.client.ledger_writer import Data
+from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
+from fastbk.client.loop_thread import LoopThread
+from fastbk.client.rules import wrong_use_of_ids
+from fastbk.client.sync_pending import Pending
+from fastbk.client.writer_stats import WriterStats
+from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout
+from fastbk.model.ids import BookieId, EntryId
+from fastbk.model.ledger import LedgerMetadata
+from fastbk.option_checks import checked_timeout
+from fastbk.replication.batch import split
+from fastbk.replication.refusals import too_large
+
+T = TypeVar("T")
+_CHUNK_ENTRIES = 512
+_LOOK_S = 1.0
+"""How often a caller that waits checks whether the client was closed."""
+
+
+class LedgerWriter:
+    """Appends to one ledger; made by `fastbk.sync.Client.create_ledger`. See the asyncio writer.
+
+    Several threads may append. The writer goes on between calls: it hears acknowledgements, tells
+    bookies the LAC, and replaces bookies that fail.
+    """
+
+    def __init__(
+        self,
+        thread: LoopThread[Any],
+        inner: AsyncLedgerWriter,
+        config: ClientConfig,
+        *,
+        explicit_ids: bool,
+    ) -> None:
+        self.ledger_id = inner.ledger_id
+        self._thread = thread
+        self._inner = inner
+        self._adds = inner.adds
+        self._config = config
+        self._has_explicit_ids = explicit_ids
+        # Guards what follows; nobody waits while holding it.
+        self._lock = threading.Lock()
+        self._next_entry_id: EntryId = self._adds.next_entry_id
+        self._bytes_given = 0
+        self._queue: deque[tuple[list[bytes], Pending]] = deque()
+        self._is_scheduled = False
+        # Written on the loop only.
+        self._bytes_settled = 0
+        self._lac_told: EntryId = -1
+        # Whoever waits for room holds the gate; meanwhile nobody may pass.
+        self._gate = threading.Lock()
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last read or wrote it."""
+        return self._inner.metadata
+
+    # --- appending ----------------------------------------
+
+    def append(
+        self, data: Data, *, entry_id: EntryId | None = None, timeout: float | None = None
+    ) -> EntryId:
+        """Append one entry and return its id once the ack quorum has it; see the asyncio writer."""
+        checked_timeout(timeout)
+        if self._has_explicit_ids or entry_id is not None:
+            return self.append_nowait(data, entry_id=entry_id).result(timeout)
+        begun_s = time.monotonic()
+        owned = self._checked(data)
+        size = len(owned)
+        with self._lock:
+            pending = None if self._gate.locked() else self._put([owned], size)
+        if pending is None:
+            (pending,) = self._in_turn([[owned]], timeout)
+        if timeout is None:
+            return pending.result()
+        return pending.result(max(0.0, begun_s + timeout - time.monotonic()))
+
+    def append_many(
+        self, datas: Sequence[Data], *, timeout: float | None = None
+    ) -> tuple[EntryId, EntryId]:
+        """Append entries with consecutive ids; return the first and last id once all have acks."""
+        checked_timeout(timeout)
+        owned = [data if type(data) is bytes else bytes(data) for data in datas]
+        if not owned:
+            raise ConfigError("append_many needs at least one entry")
+        if self._has_explicit_ids:
+            raise wrong_use_of_ids(self.ledger_id, None)
+        for data in owned:
+            self._check_size(data)
+        self._check()
+        begun_s = time.monotonic()
+        pieces = split(owned, min(_CHUNK_ENTRIES, self._config.entries_in_flight_max))
+        begun = self._in_turn(pieces, timeout)
+        left_s = None if timeout is None else max(0.0, begun_s + timeout - time.monotonic())
+        return begun[0].entry_id - len(pieces[0]) + 1, begun[-1].result(left_s)
+
+    def append_nowait(self, data: Data, *, entry_id: EntryId | None = None) -> Pending:
+        """Send an entry without waiting for its ack. Raises BufferFull at the bounds."""
+        owned = self._checked(data)
+        if self._has_explicit_ids or entry_id is not None:
+            return self._thread.call_plain(lambda: self._hold(owned, entry_id))
+        with self._lock:
+            pending = None if self._gate.locked() else self._put([owned], len(owned))
+        if pending is None:
+            raise BufferFull(f"ledger {self.ledger_id}: too much is in flight; call ready()")
+        return pending
+
+    def _hold(self, data: bytes, entry_id: EntryId | None) -> Pending:
+        """Give the asyncio writer an entry with an id of the caller's. On the loop."""
+        future = self._inner.append_nowait(data, entry_id=entry_id)
+        assert entry_id is not None
+        pending = Pending(self, entry_id, 0)
+
+        def pass_on(_: object) -> None:
+            error = future.exception()
+            if error is None:
+                pending.set_result(None)
+            else:
+                assert isinstance(error, Error)
+                pending.set_exception(error)
+
+        future.add_done_callback(pass_on)
+        return pending
+
+    def ready(self) -> None:
+        """Return when `append_nowait` has room for an entry of ordinary size."""
+        self._check()
+        if not self._gate.locked() and self._has_room(1):
+            return
+        limit_s = self._config.append_timeout
+        deadline_s = time.monotonic() + limit_s
+        has_gate = self._gate.acquire(timeout=limit_s)
+        try:
+            if not has_gate or not self._wait_for_room(1, deadline_s):
+                raise self._too_late(self._adds.head, limit_s, "unknown")
+        finally:
+            if has_gate:
+                self._gate.release()
+
+    def _checked(self, data: Data) -> bytes:
+        owned = data if type(data) is bytes else bytes(data)
+        self._check()
+        self._check_size(owned)
+        return owned
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > self._inner.data_bytes_max:
+            raise too_large(self.ledger_id, len(data), self._inner.data_bytes_max)
+
+    def _check(self) -> None:
+        self._thread.check()
+        ended = self._inner.ended
+        if ended is not None:
+            raise ended.copy()
+
+    # --- admission ----------------------------------------
+
+    def _has_room(self, size: int) -> bool:
+        entries, config = self.pending, self._config
+        return entries == 0 or (
+            entries < config.entries_in_flight_max
+            and self._bytes_given - self._bytes_settled + size <= config.bytes_in_flight_max
+        )
+
+    def _put(self, datas: list[bytes], size: int) -> Pending | None:
+        """Take entries if there is room; return what waits for the last one. The lock is held."""
+        if not self._has_room(size):
+            return None
+        self._next_entry_id += len(datas)
+        self._bytes_given += size
+        pending = Pending(self, self._next_entry_id - 1, size)
+        self._queue.append((datas, pending))
+        if not self._is_scheduled:
+            try:
+                self._is_scheduled = True
+                self._thread.soon(self._send)
+            except BaseException:  # Ctrl-C: the next append wakes the loop for this one, too
+                self._is_scheduled = False
+                raise
+        return pending
+
+    def _in_turn(self, pieces: Sequence[list[bytes]], timeout: float | None) -> list[Pending]:
+        """Take entries as soon as there is room, and let nobody else append meanwhile."""
+        limit_s = self._config.append_timeout if timeout is None else timeout
+        deadline_s = time.monotonic() + limit_s
+        begun: list[Pending] = []
+        has_gate = self._gate.acquire(timeout=max(0.0, limit_s))
+        try:
+            for piece in pieces:
+                size = sum(map(len, piece))
+                if not has_gate or not self._wait_for_room(size, deadline_s):
+                    outcome: Outcome = "unknown" if begun else "not_written"
+                    raise self._too_late(self._adds.head, limit_s, outcome)
+                with self._lock:
+                    pending = self._put(piece, size)
+                assert pending is not None
+                begun.append(pending)
+        finally:
+            if has_gate:
+                self._gate.release()
+        return begun
+
+    def _wait_for_room(self, size: int, deadline_s: float) -> bool:
+        """Return whether there is room in time. The gate is held: nobody takes it away."""
+
+        async def waited() -> bool:
+            try:
+                async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                    await self._inner.room(size)
+            except TimeoutError:
+                return False
+            return True
+
+        self._check()
+        while not self._has_room(size):
+            if not self._call(waited):
+                return False
+            self._check()
+        return True
+
+    def _send(self) -> None:
+        """Give the asyncio writer all that was appended. On the loop."""
+        queue, admit = self._queue, self._inner.admit
+        self._is_scheduled = (
+            False  # before the last look at the queue: what comes behind that wakes the loop again
+        )
+        while queue:
+            datas, pending = queue.popleft()
+            admit(datas, pending._size, pending)
+
+    def _call(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Run something on the loop behind all that was appended here."""
+
+        async def acted() -> T:
+            self._send()
+            return await act()
+
+        return self._thread.call(acted)
+
+    # --- waiting ----------------------------------------
+
+    def _new_latch(self, pending: Pending) -> threading.Lock:
+        with self._lock:
+            if pending._latch is None:
+                latch = threading.Lock()
+                latch.acquire()
+                pending._latch = latch
+            return pending._latch
+
+    def _wait(self, pending: Pending, timeout: float | None) -> None:
+        """Wait until it is done; QuorumTimeout if it is not in time."""
+        limit_s = timeout
+        if limit_s is None and self._has_explicit_ids:
+            limit_s = self._config.append_timeout  # what is held may never be sent
+        end_s = float("inf") if limit_s is None else time.monotonic() + limit_s
+        while not pending.done():
+            self._thread.check()
+            left_s = end_s - time.monotonic()
+            # A client that is closed meanwhile may not know of what was just appended.
+            if not pending._wait(max(0.0, min(left_s, _LOOK_S))) and left_s <= _LOOK_S:
+                assert limit_s is not None
+                is_held = self._has_explicit_ids and pending.entry_id >= self._adds.next_entry_id
+                outcome: Outcome = "not_written" if is_held else "unknown"
+                raise self._too_late(pending.entry_id, limit_s, outcome)
+
+    def _too_late(self, entry_id: EntryId, limit_s: float, outcome: Outcome) -> QuorumTimeout:
+        replicas: dict[BookieId, str] = {}
+        with suppress(Error):
+            replicas = self._thread.call_plain(self._adds.trouble)
+        return QuorumTimeout(
+            f"ledger {self.ledger_id}: entry {entry_id} was not acknowledged within {limit_s:g} s;"
+            " it stays in the pipe, so read before appending it again",
+            ledger_id=self.ledger_id,
+            entry_id=entry_id,
+            outcome=outcome,
+            replicas=replicas,
+        )
+
+    # --- flush, force, close ----------------------------------------
+
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Return when all appended so far is acknowledged, and tell bookies the LAC for readers."""
+
+        async def flushed() -> None:
+            inner = self._inner
+            await inner.flush(timeout=timeout)
+            lac = inner.last_add_confirmed
+            if lac > self._lac_told:
+                self._lac_told = lac
+                with suppress(Error, TimeoutError):
+                    async with asyncio.timeout(min(1.0, self._config.read_timeout)):
+                        await inner.tell_last_add_confirmed()
+
+        self._call(flushed)
+
+    def tell_last_add_confirmed(self) -> EntryId:
+        """Tell the bookies the LAC now, so that readers see the last entries; return it."""
+        return self._call(self._inner.tell_last_add_confirmed)
+
+    def force(self, *, timeout: float | None = None) -> None:
+        """Flush, and have the bookies confirm that all is durable; see the asyncio writer."""
+        self._call(lambda: self._inner.force(timeout=timeout))
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Flush, then close the ledger in the metadata. Raises what ended the writer."""
+        checked_timeout(timeout)
+        if not self._inner.is_done:
+            self._call(lambda: self._inner.close(timeout=timeout))
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last acknowledged entry, -1 before the first."""
+        return self._inner.last_add_confirmed
+
+    @property
+    def pending(self) -> int:
+        """How many entries are appended and not acknowledged."""
+        if self._has_explicit_ids:
+            return self._inner.pending
+        return self._next_entry_id - self._adds.head
+
+    def stats(self) -> WriterStats:
+        """Return this writer's figures now."""
+
+        def told() -> WriterStats:
+            self._send()
+            return self._inner.stats()
+
+        return told_on(self._thread, told, self._inner.stats)
+
+    def __enter__(self) -> LedgerWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except Error:
+            if error is None:
+                raise
+
+
+def told_on(thread: LoopThread[Any], live: Callable[[], T], last: Callable[[], T]) -> T:
+    """Return `live()` of the loop, or `last()` of a client that was closed."""
+    if thread.is_closed is not None:
+        return last()
+    return thread.call_plain(live)
