@@ -12,7 +12,7 @@ from fastbk.errors import Error, LedgerClosed, MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.model.missing_replica import MissingReplica, merged, without
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.owed_copies import OwedCopies, OwedShare, split
@@ -77,9 +77,11 @@ class CloseLedger(Procedure[VersionedLedger]):
 
         def marked(outcome: Outcome, at_s: float) -> None:
             if not isinstance(outcome, Error):
-                owed.marked = merged((*owed.marked, *add))
+                owed.mark_changed(add, ())
                 self._close(at_s)
-            elif isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
+                return
+            owed.mark_unanswered(add, ())
+            if isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
                 self._sleep(MARK_PAUSE_S, lambda _, s: self._mark(s))
             else:
                 self._fail(outcome, at_s)
@@ -131,7 +133,7 @@ class CloseLedger(Procedure[VersionedLedger]):
         def unmarked(outcome: Outcome, at_s: float) -> None:
             # A mark that stays, since the store did not answer, is one for a repair to verify.
             if not isinstance(outcome, Error):
-                owed.marked = without(owed.marked, outdated)
+                owed.mark_changed((), outdated)
             self._finish(found, at_s)
 
         self._mark_replicas((), outdated, unmarked)

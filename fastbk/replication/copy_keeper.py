@@ -7,7 +7,7 @@ from collections.abc import Collection
 from fastbk.errors import Error, LedgerClosed, LedgerFenced, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
-from fastbk.model.missing_replica import MissingReplica, merged, without
+from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.naming_copies import NameReplacements
@@ -95,6 +95,7 @@ class CopyKeeper:
         if step.error is None:
             self._pause_s = AGAIN_MIN_S
             return self._done(step)
+        self._unanswered(step)
         if isinstance(step.error, LedgerClosed | LedgerFenced | NoSuchLedger):
             # The writer learns of it by itself. What was marked stays marked.
             self.owed.ready.clear()
@@ -108,5 +109,15 @@ class CopyKeeper:
         if isinstance(step, NameReplacements):
             owed.named(step.shares, step.freed)
             return step.value()
-        owed.marked = merged((*without(owed.marked, step.remove), *step.add))
+        owed.mark_changed(step.add, step.remove)
         return None
+
+    def give_up(self) -> None:
+        """Begin no step any more: the ledger is about to be closed. One under way may still be done."""
+        step, self._step = self._step, None
+        if step is not None:
+            self._unanswered(step)
+
+    def _unanswered(self, step: NameReplacements | ChangeMark) -> None:
+        if isinstance(step, ChangeMark):
+            self.owed.mark_unanswered(step.add, step.remove)

@@ -85,12 +85,14 @@ class OwedCopies:
     Attributes:
         ready: shares that their holders have acknowledged whole; the metadata does not name these yet.
         marked: what this writer has marked and not unmarked.
+        unsure: what a change of the mark was about that the store did not answer: it may be marked.
         lost: the indexes of members that have lost all that they had.
     """
 
     def __init__(self, adds: AddMachine) -> None:
         self.ready: list[OwedShare] = []
         self.marked: tuple[MissingReplica, ...] = ()
+        self.unsure: tuple[MissingReplica, ...] = ()
         self.lost: set[int] = set()
         self._adds = adds
         self._missing: tuple[MissingReplica, ...] = ()  # of bookies that were replaced
@@ -188,12 +190,30 @@ class OwedCopies:
         return merged(found)
 
     def unmarked(self, wanted: tuple[MissingReplica, ...]) -> tuple[MissingReplica, ...]:
-        """Return what of `wanted` is not marked yet."""
-        return without(wanted, self.marked)
+        """Return what of `wanted` is not marked yet, or may not be."""
+        return without(wanted, without(self.marked, self.unsure))
 
     def outdated(self, wanted: tuple[MissingReplica, ...]) -> tuple[MissingReplica, ...]:
-        """Return what is marked and not `wanted` any more: its copies were acknowledged."""
-        return without(self.marked, wanted)
+        """Return what may be marked and is not `wanted` any more: its copies were acknowledged."""
+        return without(self.maybe_marked, wanted)
+
+    @property
+    def maybe_marked(self) -> tuple[MissingReplica, ...]:
+        """What this writer has marked, or may have, and has not unmarked."""
+        return merged((*self.marked, *self.unsure))
+
+    def mark_changed(
+        self, add: Sequence[MissingReplica], remove: Sequence[MissingReplica]
+    ) -> None:
+        """The store has changed the mark."""
+        self.marked = merged((*without(self.marked, remove), *add))
+        self.unsure = without(self.unsure, (*add, *remove))
+
+    def mark_unanswered(
+        self, add: Sequence[MissingReplica], remove: Sequence[MissingReplica]
+    ) -> None:
+        """The store may have changed the mark, or may still do so."""
+        self.unsure = merged((*self.unsure, *add, *remove))
 
 
 _AWAY = "the bookie was away or read-only when the ledger was created"

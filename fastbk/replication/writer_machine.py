@@ -147,8 +147,8 @@ class WriterMachine(Procedure[None]):
 
     @property
     def marked(self) -> tuple[MissingReplica, ...]:
-        """What this writer has marked as missing and not unmarked; after a close that is left for a repair."""
-        return self._keeper.owed.marked
+        """What this writer may have marked and has not unmarked; after a close that is left for a repair."""
+        return self._keeper.owed.maybe_marked
 
     def index_of(self, bookie_id: BookieId) -> int | None:
         """Return the bookie's index in the ensemble, None if it is no member."""
@@ -253,14 +253,13 @@ class WriterMachine(Procedure[None]):
         """Begin no change any more and give up one that is under way: the ledger is about to be closed or left."""
         self.wake_s = None
         self._finish(None, now_s)
+        self._keeper.give_up()
 
     # --- close and force ---------------------------------------------------------------------------------------
 
     def closing(self, timeout_s: float) -> CloseLedger:
-        """Return the procedure that closes the ledger at this writer's LAC. Call `stop` first.
-
-        A change that was given up may still reach the store, before or after: it moves no entry below the LAC.
-        """
+        """Return the procedure that closes the ledger at this writer's LAC. Call `stop` first."""
+        # A change that was given up may still reach the store, before or after: it moves no entry below the LAC.
         end = self.last_add_confirmed, self.length_confirmed
         return CloseLedger(self.ledger_id, self.known, *end, timeout_s, self._keeper.owed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.replication.actions import MarkReplicas
+from fastbk.replication.copy_keeper import ChangeMark
 from tests.unit.replication.test_owed_copies import check, marks, missing, replaced
 from tests.unit.replication.writing_rig import Rig, run
 
@@ -80,3 +81,40 @@ def test_copies_acknowledged_while_a_mark_shrinks_still_count_as_marked() -> Non
     assert marks(rig) == [("b2", 2, 3)]
     left = [(one.bookie_id, one.first_entry_id, one.last_entry_id) for one in rig.writer.marked]
     assert left == marks(rig)
+
+
+def close(rig: Rig) -> None:
+    rig.writer.stop(rig.now_s)
+    rig.take()
+    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
+    assert rig.store.now.metadata.is_closed
+
+
+def test_a_mark_without_an_end_that_the_stop_of_the_writer_gives_up_is_removed() -> None:
+    """The store made it, and the answer came too late: a closed ledger kept a mark without an end."""
+    rig = Rig(spares=[])
+    rig.add(4)
+    rig.ack("b0", "b1", "b2")
+    rig.lose("b2", is_gone=True)
+    rig.add(2)
+    rig.ack("b0", "b1")
+    while not (rig.todo and isinstance(rig.todo[0], MarkReplicas)):
+        rig.answer() if rig.todo else rig.pass_time(0.1)
+    rig.perform(rig.todo[0])
+    assert marks(rig) == [("b2", 0, None)]
+    close(rig)
+    assert marks(rig) == [("b2", 0, 5)]
+    check(rig)
+
+
+def test_what_a_given_up_removal_took_away_is_marked_again_when_it_is_missing_again() -> None:
+    rig = replaced()
+    rig.change()
+    assert marks(rig) != []
+    marked = rig.writer.marked
+    keeper = rig.writer._keeper
+    keeper._step = ChangeMark((), marked)
+    rig.store.marked = ()  # the store did it, and the writer gave it up
+    close(rig)
+    assert missing(rig) != set()
+    check(rig)
