@@ -1,8 +1,9 @@
 """`limbo.ids`: the ledgers whose data a bookie has lost, from its rebirth to its first start (INV-X4).
 
-A bookie whose data is gone, and that is told to start all the same, writes down every ledger that metadata says it
-held, before anybody may know its new incarnation. The index takes the file in before it answers anything, flushes what
-follows from it into ledger states, and removes it. It counts only for the incarnation that it names.
+A bookie whose data is gone can be told to start all the same. It then writes down every ledger that
+metadata says it held, and every one in recovery, before anybody may know its new incarnation. The
+index takes the file in before it answers anything, flushes what follows from it into ledger states,
+and removes it. The file counts only for the incarnation that it names.
 
     "FBKLIMBO" | version u32 | count u32 | incarnation u64 | CRC32C of the ids u32 | CRC32C of the 28 bytes so far u32
     | count ids, i64

@@ -1,7 +1,7 @@
 """`./dev sim`: simulated clusters by the thousand, from seeds; `tests/simulation/` has all of it.
 
     SEEDS=1000         how many worlds; SEED=n the first (random), JOBS=2 processes
-    MUTATION=name      with a planted fault: a violation is success
+    MUTATION=name      with a planted fault: it must end with a violation, and so with 1
     REPLAY=seed        one world as a readable trace, one column a node
     SHRINK=seed        the fewest faults and pieces of work that still break the same invariant
     TRACES=n OUT=dir   traces for the TLA+ model of the worlds from SEED on, dir/traces.jsonl

@@ -1,5 +1,7 @@
-"""`./dev torture`: a short version of every fault rig in 40 seconds; prints cases and losses, ends with 1 on any loss.
-A rig that did nothing at all is as bad: on a busy machine give more time.
+"""`./dev torture`: a short version of most fault rigs, in about two minutes; `attacks` and `spark` run by name.
+
+It prints cases and losses. It ends with 1 after any loss, or if a rig ran no case: give more time
+on a busy machine.
 
     N=20             that many times as much
     RIG=power        one of them (`./dev torture RIG=help` lists them)
