@@ -367,6 +367,7 @@ class Client:
             )
         self._refreshing.cancel()
         await self.pool.close(limit_s)
+        await self.marks.close(limit_s)
         await self._store.close(limit_s)
 
     async def __aenter__(self) -> Self:

@@ -65,6 +65,15 @@ class MarkCalls:
             await asyncio.wait([before])
         return await self._store.call(lambda store: store.marks.update(ledger_id, add, remove))
 
+    async def close(self, timeout_s: float) -> None:
+        """Wait for changes that are under way, and give up those that take longer."""
+        if self._last:
+            _, late = await asyncio.wait(self._last.values(), timeout=timeout_s)
+            for one in late:
+                one.cancel()
+            if late:
+                await asyncio.wait(late)
+
     async def perform(self, ledger_id: LedgerId, action: MarkReplicas) -> None:
         """Do what a procedure asks for."""
         await self.update(ledger_id, action.add, action.remove)

@@ -6,7 +6,10 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 import fastbk
+from fastbk.meta.memory import MemoryStore
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.model.missing_replica import MissingReplica
 from tests.fixtures.wait import wait_until_async
@@ -50,3 +53,25 @@ async def test_a_change_that_was_given_up_is_not_done_behind_a_later_one(
         await removing
         await wait_until_async(ended.is_set, "the end of the first change")
         assert (await client.marks.read(7)).missing == ()
+
+
+async def test_a_client_that_is_closed_leaves_no_change_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, begun, goes_on = MemoryStore(), threading.Event(), threading.Event()
+
+    def hang(*_: object, **__: object) -> LedgerMark:
+        begun.set()
+        assert goes_on.wait(PATIENCE_S)
+        return LedgerMark(7, ())
+
+    monkeypatch.setattr(store.marks, "update", hang)
+    client = fastbk.connect(store, metadata_timeout=PATIENCE_S)
+    before = asyncio.all_tasks()
+    adding = asyncio.create_task(client.marks.update(7, add=[MissingReplica("b1", 0, 9)]))
+    await wait_until_async(begun.is_set, "the change in its thread")
+    adding.cancel()
+    await client.close(timeout=0.05)
+    await asyncio.wait([adding])
+    assert asyncio.all_tasks() == before
+    goes_on.set()
