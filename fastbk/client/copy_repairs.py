@@ -70,11 +70,13 @@ class CopyRepairs:
 
     async def _check(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         client = self._client
-        with suppress(Error):
+        try:
             checking = checking_of(ledger_id, metadata, await client.list_bookies())
             await client.run_procedure(ledger_id, metadata, checking)
             # Also what the dead writer had marked.
             self.add(ledger_id, (await client.marks.read(ledger_id)).missing)
+        except Error as error:
+            _log.warning("ledger.copies_unchecked", ledger_id=ledger_id, reason=str(error))
 
     def bookies_changed(self) -> None:
         """Bookies came or went: try again at once."""

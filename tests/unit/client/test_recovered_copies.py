@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 import fastbk
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta.replica_marks import LedgerMark
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import by_id, toy_cluster
@@ -39,3 +45,27 @@ async def test_a_whole_ledger_gets_no_mark() -> None:
         await other.open_ledger(writer.ledger_id)
         await wait_until_async(lambda: not other.repairs.is_checking, "the check")
         assert list(store.marks.list()) == []
+
+
+async def test_the_log_reports_a_check_that_failed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the dead writer left missing is neither marked nor repaired then."""
+    caplog.set_level(logging.WARNING, "fastbk")
+
+    def is_away(ledger_id: int) -> LedgerMark:
+        raise MetadataUnavailable(f"no answer about ledger {ledger_id}")
+
+    async with toy_cluster(3) as (client, _, store), fastbk.connect(store) as other:
+        writer = await client.create_ledger()
+        await writer.append_many([b"x"] * 5)
+        monkeypatch.setattr(store.marks, "read", is_away)
+        await other.open_ledger(writer.ledger_id)
+        await wait_until_async(lambda: not other.repairs.is_checking, "the check")
+        (fields,) = (
+            one.fields  # type: ignore[attr-defined]
+            for one in caplog.records
+            if getattr(one, "event", "") == "ledger.copies_unchecked"
+        )
+        assert fields["ledger_id"] == writer.ledger_id
+        assert "no answer" in str(fields["reason"])
