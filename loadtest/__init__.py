@@ -1,1 +1,4 @@
-"""Load tests with locust. See README.md here."""
+"""Load tests of a cluster with locust.
+
+No other package imports this one, and locust is never a dependency of fastbk. Begin with README.md.
+"""

@@ -1,4 +1,7 @@
-"""Lets Spark find `format("fastbk")` without being told: it looks for `DefaultSource` in packages named `pyspark_…`."""
+"""Lets Spark find `format("fastbk")`: it looks for `DefaultSource` in packages `pyspark_…`.
+
+The code of the data source never lives here. Begin with `fastbk/spark`.
+"""
 
 from fastbk.spark.source import FastbkSource as DefaultSource
 

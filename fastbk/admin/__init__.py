@@ -1,1 +1,5 @@
-"""What operators do to a whole cluster: recover and retire bookies, see who holds what. Built on the client."""
+"""Operations on a whole cluster: recover, repair and retire bookies, and report its state.
+
+Nothing here parses a command line or reads a running bookie's files. Begin with `cluster.py` and
+`bookie_recovery.py`.
+"""

@@ -1,1 +1,5 @@
-"""What Apache's bookies left on their disks, read offline and taken into a bookie of ours."""
+"""Reads the data of a stopped Apache bookie and imports it into a new bookie.
+
+Apache's files are never changed, and nothing here runs in a live bookie. Begin with `work.py` and
+`content.py`.
+"""

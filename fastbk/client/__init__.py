@@ -1,4 +1,8 @@
-"""The asyncio client. Import names from here or from `fastbk`."""
+"""The asyncio client of ledgers: connections, writers and readers.
+
+Decisions of the replication protocol never live here; they are in `fastbk/replication`. Begin with
+`client.py`; import names from here or from `fastbk`.
+"""
 
 from __future__ import annotations
 

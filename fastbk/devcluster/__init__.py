@@ -1,6 +1,6 @@
-"""A cluster on this machine: N bookies on loopback and their metadata, all in one folder.
+"""Starts a cluster on this machine: bookies on loopback and metadata in one folder.
 
-`fastbk dev`, `fastbk.testing.LocalCluster`, the main job and `fastbk bench` start their service with this.
+Nothing here belongs in production, and no bookie imports it. Begin with `cluster.py`.
 """
 
 from fastbk.devcluster.bookie import STOP_TIMEOUT_S, Bookie

@@ -1,4 +1,7 @@
-"""Where ledgers' metadata and the bookies' identities and registrations live. `open_store` opens one by its URI."""
+"""Metadata stores, in ZooKeeper or sqlite: ledgers, bookies' identities, registrations.
+
+Entries never live here. Begin with `api.py`; `open_store` opens a store by its URI.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,5 @@
-"""Values and arithmetic of the replication model: no I/O, no clock, no third-party library."""
+"""Values and arithmetic of the replication model: entries, ledgers, quorums and cookies.
+
+Nothing here does I/O, reads a clock or imports a third-party library. Begin with `ledger.py` and
+`quorum.py`.
+"""

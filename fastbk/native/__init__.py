@@ -1,1 +1,5 @@
-"""The only door to the C code: typed faces of the extension modules, and what builds those."""
+"""Typed wrappers of the C extension modules, and the scripts that build them.
+
+No other package calls C directly, and no decision about the cluster is made here. Begin with
+`worker.py`, `journal.py` and `index.py`; the C code is in `src`.
+"""

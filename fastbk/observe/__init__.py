@@ -1,1 +1,4 @@
-"""What can be seen of a running bookie: log lines, and the names of its counters."""
+"""Log lines and the names of counters, for every process.
+
+Nothing here decides anything, and HTTP pages never live here. Begin with `logs.py` and `names.py`.
+"""

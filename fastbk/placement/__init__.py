@@ -1,1 +1,4 @@
-"""Which bookies hold a new fragment: policies over what is known of the bookies; pure functions, no I/O."""
+"""Policies that choose the bookies of a new fragment.
+
+All functions are pure: nothing here does I/O or keeps state of a cluster. Begin with `api.py`.
+"""

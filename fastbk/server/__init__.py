@@ -1,1 +1,5 @@
-"""The bookie: a supervisor and the processes that it spawns. See `topology.py` and ARCHITECTURE.md."""
+"""The bookie: a supervisor and the processes that it starts.
+
+Python handles only what is rare; work for each entry is in C, and the formats on disk are in
+`fastbk/storage`. Begin with `topology.py` and `supervisor.py`.
+"""

@@ -1,7 +1,7 @@
-"""Spark reads and writes ledgers and streams: `format("fastbk")`; needs the extra `spark`. See README.md here.
+"""The Spark data source `format("fastbk")` for ledgers and streams (extra `spark`).
 
-Importing this loads neither Spark nor Arrow: `json`, which parses values, and `FastbkSource`, to register by hand, come
-with their first use. There is mostly no need to register it: Spark finds the package `pyspark_fastbk` by itself.
+Importing this package never loads Spark or Arrow; both come with the first use of a name. Begin
+with README.md and `source.py`; Spark finds the source through `pyspark_fastbk`.
 """
 
 import importlib

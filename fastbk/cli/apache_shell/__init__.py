@@ -1,1 +1,4 @@
-"""The verbs of Apache's `bookkeeper shell`: a thin layer over what fastbk's own commands do."""
+"""The verbs of Apache's `bookkeeper shell`, with its options and exit codes (docs/shell.md).
+
+Each is a thin layer: the work itself is never here. Begin with `context.py` and `ledgers.py`.
+"""

@@ -1,1 +1,4 @@
-"""The data pipeline's demo (`./dev pipeline`): this machine's package records through streams, Spark and back."""
+"""The pipeline demo (`./dev pipeline`): package records through streams and Spark.
+
+No other package imports this one, and no library code lives here. Begin with `__main__.py`.
+"""

@@ -1,5 +1,5 @@
-"""A bookie's configuration from Apache BookKeeper's `bk_server.conf` and `BK_` environment variables.
+"""Translates Apache's `bk_server.conf` and `BK_` variables into a bookie's configuration.
 
-`source` reads both, `table` says what becomes of each key, `translate` makes a `BookieConfig` of it and tells what it
-did (`report`). The supervisor and the tools come here through `fastbk.server.bookie_file`.
+Settings of fastbk's own format never live here; they are in `fastbk/server/settings.py`. Begin with
+`translate.py` and the table of keys in `table.py`.
 """

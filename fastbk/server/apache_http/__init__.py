@@ -1,1 +1,4 @@
-"""The HTTP endpoints of Apache's bookies, by their paths, methods, statuses and JSON (docs/http.md)."""
+"""The HTTP endpoints of Apache's bookies, with their paths and JSON (docs/http.md).
+
+Pages of fastbk's own never live here; they are in `fastbk/server/admin`. Begin with `routes.py`.
+"""

@@ -1,1 +1,5 @@
-"""What a bookie knows of its disks: each looked at by the process that writes there, shown by the supervisor."""
+"""Watches a bookie's disks: room, failures, and slow disks.
+
+Entries are never read or written here; the journal and the index process do that. Begin with
+`watch.py` and `board.py`.
+"""

@@ -1,1 +1,5 @@
-"""The network worker process: connections on one side, rings on the other. All per-entry work is in C."""
+"""The network worker process: client connections on one side, shared rings on the other.
+
+Work for each entry is never here but in C, and no data file is opened here. Begin with `process.py`
+and `connection.py`.
+"""

@@ -1,1 +1,5 @@
-"""What slowed commits and answers: the flight recorder's records, judged, counted, logged and shown."""
+"""Reports slow commits and answers, with the part of the bookie that made them slow.
+
+The flight recorder itself is never here; it is C code behind `fastbk/native/flight.py`. Begin with
+`verdict.py`.
+"""
