@@ -87,7 +87,7 @@ async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
         assert len(marks := await marked(first)) >= 3
         assert set(marks.values()) == {full.name}
 
-        # A writer that dies leaves its mark to `bookie repair`.
+        # A writer that dies leaves its mark to clients that recover the ledger and to `bookie repair`.
         other.abort()
         last = third.namespace("shop").stream("orders").writer()
         await last.open()
@@ -100,7 +100,6 @@ async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
         assert ledger_id not in await marked(first), "the writer gave it what it owed"
         healed = await BookieHealing(first, full.name).run()
         assert healed.is_whole, (healed.failed, healed.parked)
-        assert healed.entries_copied > 0
         assert await missing(first, verify=True) == []
         assert await texts(stream) == wanted
 
