@@ -282,12 +282,14 @@ class AddPipe:
         machine = self.machine
         first = entry_of(first_sequence, self.adds.head)
         if status == Status.OK:
-            if self._tries:
-                self._tries.pop(bookie_id, None)
+            self._tries.pop(bookie_id, None)
+            was_probed = bool(self.adds.probes) and machine.index_of(bookie_id) in self.adds.probes
             if machine.acknowledged(bookie_id, first, count, self._loop.time()):
                 self._release()
             if self.adds.failure is not None:
                 self._after()
+            if was_probed:
+                self._pump_bookie(bookie_id)
             if self._laggards is not None:
                 self._note_laggards()
             return
@@ -297,11 +299,9 @@ class AddPipe:
         self._note_laggards()
         if again and bookie_id not in self._retries:
             tries = self._tries[bookie_id] = self._tries.get(bookie_id, 0) + 1
-            config = self._config
-            wait_s = min(config.backoff_max, config.backoff_min * 2 ** min(tries, 20))
-            self._retries[bookie_id] = self._loop.call_later(
-                wait_s * random.uniform(0.75, 1.25), self._retry, bookie_id
-            )
+            wait_s = min(self._config.backoff_max, self._config.backoff_min * 2 ** min(tries, 20))
+            wait_s *= random.uniform(0.75, 1.25)
+            self._retries[bookie_id] = self._loop.call_later(wait_s, self._retry, bookie_id)
         self._after()
 
     def _retry(self, bookie_id: BookieId) -> None:

@@ -9,6 +9,9 @@ two positions: `sent` (the next batch to send) and the frontier (everything of i
 there). Acks of one connection come in order but for entries that the bookie had to look up, so a frontier and a
 small set of stragglers say everything, and a run of acks costs the same as one.
 
+A bookie that refuses adds as read-only is *probed*: each `rewind` lets it be sent one entry, and the rest follows
+once it has stored one.
+
 A batch is held until every bookie of the ensemble has it. Completed batches that a missing bookie still lacks are
 held up to `held_bytes_max`, then dropped, oldest first, and counted as under-replicated.
 """
@@ -23,7 +26,7 @@ from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.replication.batch import Batch, Buffer, HeldBatches
 from fastbk.replication.refusals import UNABLE, full, refusal, too_few_able, too_late
 from fastbk.replication.shares import Shares
-from fastbk.wire.statuses import status_name
+from fastbk.wire.statuses import Status, status_name
 
 _ENTRY_IDS_END = ID_MAX + 1
 # Of so many given up entries of one bookie a late ack is noticed; more stay counted as under-replicated.
@@ -42,6 +45,7 @@ class AddMachine:
         is_frozen: acks are recorded and the head stays.
         under_replicated: for each index, how many acknowledged entries its bookie was to hold but were dropped.
         given_up: for each index, the half-open ranges of ids that those entries lie in.
+        probes: the indexes that are probed, and whether each may be sent an entry now.
         forced_entry_id, forced_length: with deferred sync, the LAC and the bytes of data up to it.
 
     Args:
@@ -78,6 +82,7 @@ class AddMachine:
         self.forced_length = length
         self.under_replicated = [0] * len(self.ensemble)
         self.given_up: list[list[tuple[EntryId, EntryId]]] = [[] for _ in self.ensemble]
+        self.probes: dict[int, bool] = {}
         self.held_bytes_max = held_bytes_max
         self.entries_resent = 0
         self._ends_when_unable = ends_when_unable
@@ -256,6 +261,7 @@ class AddMachine:
         self._caught_up_at[index] = self.next_entry_id
         self._trouble[index] = None
         self._unable.discard(index)
+        self.probes.pop(index, None)
         self.rewind(index)
 
     def lost(self, index: int, reason: str) -> None:
@@ -263,6 +269,7 @@ class AddMachine:
         self._up[index] = False
         self._trouble[index] = reason
         self._dropped[index].clear()
+        self.probes.pop(index, None)
         self.rewind(index)
 
     def blame(self, index: int, reason: str) -> None:
@@ -270,7 +277,9 @@ class AddMachine:
         self._trouble[index] = reason
 
     def rewind(self, index: int) -> None:
-        """Send again what bookie `index` has not acknowledged."""
+        """Send again what bookie `index` has not acknowledged; one entry of it if it is probed."""
+        if index in self.probes:
+            self.probes[index] = True
         if self._sent[index] > self._batches.first:
             number = self._sent[index]
             while number > self._batches.first:
@@ -284,19 +293,22 @@ class AddMachine:
 
     def next_to_send(self, index: int) -> Buffer | None:
         """Return the next frames for bookie `index` and take them as sent, None when there is nothing."""
-        end = self._batches.end
+        is_probe = index in self.probes
+        end = 0 if is_probe and not self.probes[index] else self._batches.end
         number = max(self._sent[index], self._batches.first)
         while number < end:
             batch = self._batches[number]
             number += 1
             self._sent[index] = number
             is_again = number <= self._reached[index]
-            if not is_again:
+            if not is_again and not is_probe:
                 self._reached[index] = number
                 if not self._striped and self._frontier[index] <= batch.first_entry_id:
                     return batch.frames
-            frames = self._selected(index, batch, is_again)
+            frames = self._selected(index, batch, is_again, 1 if is_probe else None)
             if frames is not None:
+                if is_probe:
+                    self.probes[index] = False
                 return frames
         return None
 
@@ -304,6 +316,8 @@ class AddMachine:
         """Bookie `index` has entries [first, first + count) durably; return whether the head moved."""
         end = first_entry_id + count
         frontier = self._frontier[index]
+        if self.probes and self.probes.pop(index, None) is not None:
+            self.rewind(index)
         if self._dropped[index] and first_entry_id < frontier:
             self._late_ack_of_dropped(index, first_entry_id, min(end, frontier))
         if end <= frontier or end > self.next_entry_id or self.failure is not None:
@@ -332,7 +346,8 @@ class AddMachine:
         while entry_id < first_entry_id + count and entry_id in self._late[index]:
             entry_id += 1
         if entry_id >= first_entry_id + count or self.failure is not None:
-            return False
+            # Its entry may have been given up meanwhile: the next probe must be sent all the same.
+            return index in self.probes and self.failure is None
         for one in range(entry_id, min(first_entry_id + count, self.next_entry_id)):
             if one >= self.head:
                 self._refusals.setdefault(one, set()).add(index)
@@ -341,6 +356,8 @@ class AddMachine:
         if error is not None:
             self._fail(error, entry_id)
             return False
+        if status == Status.READ_ONLY:
+            self.probes.setdefault(index, False)
         if status in UNABLE and self._ends_when_unable:
             self._unable.add(index)
             self._check_able()
@@ -406,6 +423,7 @@ class AddMachine:
         late.clear()
         self._dropped[index].clear()
         self._unable.discard(index)
+        self.probes.pop(index, None)
         self._frontier[index] = self._nothing_below[index] = start
         self._sent[index] = self._reached[index] = held.first
         self.under_replicated[index] = 0
@@ -460,15 +478,17 @@ class AddMachine:
         first = held[held.first].first_entry_id if held.first < held.end else self.next_entry_id
         return number > 0 and first > entry_id
 
-    def _selected(self, index: int, batch: Batch, is_again: bool) -> Buffer | None:
-        """Return the frames of `batch` that bookie `index` is to hold and has not acknowledged."""
+    def _selected(
+        self, index: int, batch: Batch, is_again: bool, count_max: int | None
+    ) -> Buffer | None:
+        """Return the first frames of `batch` that bookie `index` is to hold and has not acknowledged."""
         frontier, late = self._frontier[index], self._late[index]
         first = batch.first_entry_id
         wanted = [
             entry_id - first
             for entry_id in range(max(first, frontier), batch.end_entry_id)
             if self._shares.owns(index, entry_id) and entry_id not in late
-        ]
+        ][:count_max]
         if is_again:
             self.entries_resent += len(wanted)
         if len(wanted) == len(batch.data_sizes):

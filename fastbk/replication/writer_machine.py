@@ -21,6 +21,7 @@ metadata (`.known`). When a bookie fails for longer than the policy bears, a *ch
   contiguous. A frame carries `last_add_confirmed` of this object;
 - reports `acknowledged`, `refused`, `connected`, `lost` by bookie id; bookies that are no members (any more) are
   ignored. After `refused` returned True it calls `retry(bookie_id)` after a pause, then sends again;
+- sends to a member once it has `acknowledged` something that was in `adds.probes` before;
 - calls `bookies_changed(now_s)` when bookies came or became writable, and `tick(now_s)` at `wake_s`;
 - performs `take_actions()` whenever `has_actions`, and brings each outcome to `completed(tag, outcome, now_s)`.
 

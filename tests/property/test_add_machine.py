@@ -26,10 +26,21 @@ def entries_in(frames: bytes) -> list[int]:
 
 
 def machine_of(
-    ensemble: int = 3, write_quorum: int = 3, ack_quorum: int = 2, held: int = 1 << 30
+    ensemble: int = 3,
+    write_quorum: int = 3,
+    ack_quorum: int = 2,
+    held: int = 1 << 30,
+    ends_when_unable: bool = True,
 ) -> AddMachine:
     names = [f"b{one}" for one in range(ensemble)]
-    machine = AddMachine(7, names, write_quorum, ack_quorum, held_bytes_max=held)
+    machine = AddMachine(
+        7,
+        names,
+        write_quorum,
+        ack_quorum,
+        held_bytes_max=held,
+        ends_when_unable=ends_when_unable,
+    )
     for index in range(ensemble):
         machine.connected(index)
     return machine
@@ -55,7 +66,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.write_quorum = data.draw(st.integers(1, self.size))
         self.ack_quorum = data.draw(st.integers(1, self.write_quorum))
         held = data.draw(st.sampled_from([0, 5 * FRAME, 1 << 30]))
-        self.machine = machine_of(self.size, self.write_quorum, self.ack_quorum, held)
+        self.machine = machine_of(
+            self.size, self.write_quorum, self.ack_quorum, held, ends_when_unable=False
+        )
         self.up = [True] * self.size
         self.wire: list[list[int]] = [[] for _ in range(self.size)]
         self.acked: list[set[int]] = [set() for _ in range(self.size)]
@@ -102,11 +115,14 @@ class AnyHistory(RuleBasedStateMachine):
         del wire[at : at + len(run)]
         self.answer(index, run[0], len(run))
 
-    @rule(index=st.integers(0, 3))
-    def refuse(self, index: int) -> None:
+    @rule(
+        index=st.integers(0, 3),
+        status=st.sampled_from([Status.TOO_MANY_REQUESTS, Status.READ_ONLY]),
+    )
+    def refuse(self, index: int, status: Status) -> None:
         if index < self.size and self.wire[index]:
             entry_id = self.wire[index].pop(0)
-            if self.machine.refused(index, entry_id, 1, Status.TOO_MANY_REQUESTS):
+            if self.machine.refused(index, entry_id, 1, status):
                 self.machine.rewind(index)
 
     @rule(index=st.integers(0, 3), stored=st.booleans())

@@ -191,7 +191,10 @@ class Writing(Running[None]):
         machine, now_s = self.machine, self.client.kernel.now_s
         for first, count, status in verdicts:
             if status == 0:
+                was_probed = machine.index_of(bookie_id) in machine.adds.probes
                 machine.acknowledged(bookie_id, first, count, now_s)
+                if was_probed:
+                    self.send(bookie_id)
             elif (
                 machine.refused(bookie_id, first, count, status, now_s)
                 and bookie_id not in self._retrying

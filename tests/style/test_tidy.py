@@ -22,7 +22,7 @@ TEXT = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".fbs", ".in", "")
 
 # Files over the limit: lines that they may have, and why they are one file.
 LONG_FILES: dict[str, tuple[int, str]] = {
-    "fastbk/replication/add_machine.py": (600, "one state machine; half of it is its events and questions"),
+    "fastbk/replication/add_machine.py": (625, "one state machine; half of it is its events and questions"),
     "fastbk/replication/writer_machine.py": (430, "one state machine, with the text of what its drivers do"),
     "fastbk/client/client.py": (410, "the client's public calls with their docstrings"),
     "fastbk/client/ledger_reader.py": (430, "the reader's public calls with their docstrings"),

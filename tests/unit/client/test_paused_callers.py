@@ -79,6 +79,39 @@ def test_nobody_waits_for_a_bookie_that_refuses() -> None:
         writer.close()
 
 
+def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> None:
+    with sync_cluster(3, backoff_max=0.02) as (client, toys, _):
+        writer = client.create_ledger()
+        writer.append(b"x")
+        refused: list[int] = []
+
+        def refuse(_: int, entry_id: int) -> int:
+            refused.append(entry_id)
+            return Status.READ_ONLY
+
+        full = toys.toys[0]
+        full.faults.refuse_adds = refuse
+
+        def is_probed() -> bool:
+            writer.append_many([b"y"] * 50)
+            return len(refused) >= 60
+
+        wait_until(is_probed, "it was probed")
+        assert set(refused[:50]) == set(range(1, 51))
+        assert set(refused[50:]) == {1}
+        owed = writer.append(b"z")
+        full.faults.refuse_adds = None
+
+        def has_the_rest() -> bool:
+            writer.append(b"z")
+            return len(full.ids(writer.ledger_id)) > owed
+
+        wait_until(has_the_rest, "it gets the rest")
+        last = writer.append(b"last")
+        writer.close()
+        assert full.ids(writer.ledger_id) == list(range(last + 1))
+
+
 def test_a_fence_that_came_during_the_pause_ends_the_writer_at_once() -> None:
     with sync_cluster(append_timeout=TIMEOUT_S) as (client, toys, _):
         writer = client.create_ledger()

@@ -181,3 +181,27 @@ async def test_what_could_not_be_encoded_is_never_acknowledged(
         assert isinstance(said, Error)
         assert said.outcome == "not_written"
         assert all(toy.ids(writer.ledger_id) in ([], [0]) for toy in toys)
+
+
+async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> None:
+    async with toy_cluster(backoff_max=0.02, append_timeout=30.0) as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"x")
+        refused: list[int] = []
+
+        def refuse(_: int, entry_id: int) -> int:
+            refused.append(entry_id)
+            return READ_ONLY
+
+        toys[0].faults.refuse_adds = refuse
+        for _ in range(20):
+            await writer.append_many([b"y"] * 50)
+        await wait_until_async(lambda: len(refused) >= 60, "it was probed ten times")
+        # One entry a retry, but for the batch that it was sent before it refused anything.
+        assert set(refused) <= set(range(1, 51))
+        assert set(refused[50:]) == {1}
+        toys[0].faults.refuse_adds = None
+        # Without another add.
+        await wait_until_async(lambda: not writer.stats().is_under_replicated, "it got the rest")
+        assert toys[0].ids(writer.ledger_id) == list(range(1001))
+        await writer.close()
