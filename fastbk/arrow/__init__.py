@@ -1,10 +1,10 @@
-"""Streams and ledgers as Apache Arrow's record batches: `read_stream`, `read_ledger`, and what these are made of.
+"""Streams and ledgers as Apache Arrow's record batches. Begin with `read_stream` and `read_ledger`.
 
     import polars, fastbk.arrow
     frame = polars.from_arrow(fastbk.arrow.read_stream("sqlite:/data/metadata.sqlite", "shop/orders"))
 
-Needs the extra `arrow`. Importing this does not load Arrow: the names come with their first use. README.md says what
-the columns are.
+Nothing here writes to a stream or ledger. It needs the extra `arrow`; importing the package does not
+load Arrow before the first use. README.md lists the columns.
 """
 
 from typing import TYPE_CHECKING
