@@ -39,7 +39,7 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Groups it belongs to: ledgers may be pinned to bookies with a label."""
 
     workers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 0
-    """Network processes. 0: one on up to four cores, a quarter of the cores above."""
+    """Network processes. 0: a quarter of the cores, at least 1 and at most 16."""
 
     allow_unauthenticated_remote: bool = False
     """There is no authentication yet: only with this set does a bookie listen beyond loopback."""

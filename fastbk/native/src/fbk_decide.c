@@ -57,7 +57,7 @@ fbk_decide(const struct fbk_ledger_state *state, const struct fbk_record *record
     *status = FBK_S_FENCED; /* INV-F1: whatever lies behind the fence in the order, in a ring already or not */
     if (normal && fenced)
         return FBK_TAKE_REFUSED;
-    *status = FBK_S_READ_ONLY; /* A13 */
+    *status = FBK_S_READ_ONLY;
     if (limits->journal == FBK_JOURNAL_NO_WRITES)
         return FBK_TAKE_REFUSED;
     if (normal && (limits->journal != FBK_JOURNAL_OPEN || limits->reads_only))
