@@ -100,15 +100,19 @@ class Bookie:
 
     def refresh(self) -> None:
         """Take in what the supervisor has said since the last call. Raises nothing."""
-        while self._lifeline is not None:
+        lifeline = self._lifeline
+        # Another thread may `forget` this run meanwhile: what it said then counts no more.
+        while lifeline is not None and lifeline is self._lifeline:
             try:
-                data = self._lifeline.recv(1 << 16)
+                data = lifeline.recv(1 << 16)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
+            if lifeline is not self._lifeline:
+                return
             if not data:
-                self._lifeline.close()
+                lifeline.close()
                 self._lifeline = None
                 self.is_ready, self.reads_only = False, ""
                 return
