@@ -1,4 +1,4 @@
-"""Typed face of a lane (`fbk_apache_lane.c`): our client's frames as one of Apache's bookies takes them, and back.
+"""Typed face of a lane (`client/apache_translation.c`): our client's frames for Apache's bookies, and back.
 
 One for each connection. What it is given may be used again at once; what it returns are copies. No I/O.
 """

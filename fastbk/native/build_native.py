@@ -159,8 +159,8 @@ class BuildNative(build_ext):
 
     def compile_one(self, source: Path, folder: Path, flags: list[str]) -> Path:
         """Return the object of `source`, compiled if it is missing or older than anything it includes."""
-        target = folder / f"{source.stem}.o"
-        depends = folder / f"{source.stem}.d"
+        target = folder / f"{source.parent.name}-{source.stem}.o"
+        depends = target.with_suffix(".d")
         if is_fresh(target, depends, flags):
             return target
         include = self.compiler.include_dirs + self.include_dirs
@@ -168,6 +168,7 @@ class BuildNative(build_ext):
             *self.compiler.compiler_so,
             *(f"-I{path}" for path in include),
             f"-I{NATIVE}",
+            f"-I{NATIVE / 'src'}",
             *flags,
             "-MMD",
             "-MF",
@@ -181,7 +182,7 @@ class BuildNative(build_ext):
         self.compiler.spawn(command)
         # As old as what the compiler read: a file saved while it ran makes the object out of date.
         os.utime(target, ns=(started_ns, started_ns))
-        (folder / f"{source.stem}.flags").write_text("\n".join(flags))
+        target.with_suffix(".flags").write_text("\n".join(flags))
         return target
 
 

@@ -1,4 +1,4 @@
-"""Typed face of the client's codec (`fbk_client.c`): encodes adds and requests, parses answers, checks entries.
+"""Typed face of the client's codec (`client/client.c`): encodes adds and requests, parses answers, checks entries.
 
 One call encodes a batch of adds; one call turns everything that a socket gave into a few events. All buffers are
 plain Python ones; nothing here does I/O or keeps state but `AnswerBuffer`, which owns a receive buffer.

@@ -1,4 +1,4 @@
-"""Moving what lives in some entry logs into a new one (`src/fbk_compact.c`). For the background thread."""
+"""Moving what lives in some entry logs into a new one (`src/store/compact.c`). For the background thread."""
 
 from __future__ import annotations
 

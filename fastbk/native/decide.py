@@ -2,7 +2,7 @@
 
 `LedgerTable` is the table of ledger states of one bookie. A simulated bookie asks `decide` for each record in the order
 of its journal, `stored` for each entry it keeps, `replay` for each record that it reads back after a crash, and
-`missing` for what to answer about something it does not have (`src/fbk_decide.h`).
+`missing` for what to answer about something it does not have (`src/journal/decide.h`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A disk: everything a bookie stores goes through one of these (`src/fbk_io.h`).
+"""A disk: everything a bookie stores goes through one of these (`src/io/io.h`).
 
 Backends: `io_uring`, `plain` (system calls that wait; what a container without io_uring gets) and the fake disk of
 `fake_disk.py` for tests. `auto` takes io_uring where real operations in the directory show that it works;

@@ -1,4 +1,4 @@
-"""Typed face of `fbk_client_entries.c`: entries that were read into columns, as Apache Arrow has them in memory.
+"""Typed face of `client/entry_columns.c`: entries that were read into columns, as Apache Arrow has them in memory.
 
 One call for each table of entries, without the interpreter lock, however many entries it holds.
 """

@@ -1,7 +1,7 @@
 """The fake disk for tests: loses, tears, fails, fills and lies on command, and repeats it from a seed.
 
 Any number of `Disk` handles share one `FakeDisk`, so that several parts of a bookie, in one process, see one disk.
-What it does and where it is stricter than real disks is in `src/fbk_io_fake.h`.
+What it does and where it is stricter than real disks is in `src/fake_disk/fake_disk.h`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One flush: sorted entries and ledger states on their way into entry log and locations file (`src/fbk_flush.c`)."""
+"""One flush: sorted entries and ledger states on their way into entry log and locations file (`src/store/flush.c`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key of the hashes by which an index notices that a worker has rewritten a record (`fbk_header_hash.h`, INV-R4).
+"""The key of the hashes by which an index notices that a worker has rewritten a record (`base/header_hash.h`, INV-R4).
 
 The supervisor draws one for each pair and boot, and gives it to the pair's journal and index alone.
 """

@@ -1,4 +1,4 @@
-"""What is known of a ledger beside its entries, and its 72 bytes on disk (`src/fbk_layout_states.h`)."""
+"""What is known of a ledger beside its entries, and its 72 bytes on disk (`src/base/layout_states.h`)."""
 
 from __future__ import annotations
 

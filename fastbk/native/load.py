@@ -1,4 +1,4 @@
-"""Load generator in C (`fbk_load*.c`) and the disk probe (`fbk_probe.c`), for `fastbk bench` and `fastbk disk bench`.
+"""Load generator in C (`src/load`) and the disk probe (`load/probe.c`), for `fastbk bench` and `fastbk disk bench`.
 
 Each call runs for as long as it is told with the interpreter lock released. Latencies come back as `Latencies`,
 whose buckets are at most 1.6 % wide.

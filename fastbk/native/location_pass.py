@@ -1,4 +1,4 @@
-"""Passes over all locations of some files: live bytes, the runs of a log in order, merges (`src/fbk_store.h`).
+"""Passes over all locations of some files: live bytes, the runs of a log in order, merges (`src/store/store.h`).
 
 For the background thread, or anyone at rest. Every call lets go of the interpreter lock.
 """

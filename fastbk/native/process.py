@@ -1,4 +1,4 @@
-"""The typed face of `fbk_process.c`: what a child asks of the kernel at its start."""
+"""The typed face of `base/process.c`: what a child asks of the kernel at its start."""
 
 from __future__ import annotations
 

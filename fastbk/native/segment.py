@@ -2,7 +2,7 @@
 
 A segment has one writer (INV-R1). The supervisor makes it, gives its owner the descriptor and everybody else a
 read-only one (`reopen_read_only`). The owner maps it and seals it (`seal_segment`).
-What lies in it is in `src/fbk_layout.h`; C reads and writes it.
+What lies in it is in `src/base/layout.h`; C reads and writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hash of ledger ids that decides where a ledger lives (`src/fbk_shard.h`), as workers compute it."""
+"""The hash of ledger ids that decides where a ledger lives (`src/base/shard.h`), as workers compute it."""
 
 from __future__ import annotations
 

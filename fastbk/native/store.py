@@ -1,4 +1,4 @@
-"""The typed face of the store (`src/fbk_store.h`): entry logs and locations files, and reading what is in them.
+"""The typed face of the store (`src/store/store.h`): entry logs and locations files, and reading what is in them.
 
 Used in the index process by four kinds of threads: the main loop (`add`, `remove`, and in C submit and collect),
 the flush thread (`prepare`, `begin_flush`), the background thread (merges and passes over all locations), and reader

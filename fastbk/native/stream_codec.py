@@ -1,4 +1,4 @@
-"""Typed face of the codec of streams' entries (`fbk_stream.c`): records into an entry, entries into tables of records.
+"""Typed face of the codec of streams' entries (`stream/codec.c`): records into an entry, entries into tables.
 
 One call an entry written, two calls a batch of entries read, however many records they hold.
 """

@@ -1,4 +1,4 @@
-"""Typed face of `fbk_stream_columns.c`: records of streams into columns, laid out as Apache Arrow wants them in memory.
+"""Typed face of `stream/columns.c`: records of streams into columns, laid out as Apache Arrow wants them in memory.
 
 Two calls for each table of records, without the interpreter lock, however many records there are.
 """

@@ -1,4 +1,4 @@
-"""Typed face of `fbk_stream_gather.c`: rows of Arrow's columns into entries of a stream, one call an entry."""
+"""Typed face of `stream/gather.c`: rows of Arrow's columns into entries of a stream, one call an entry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finds processes and threads of a bookie that stand still, by their heartbeats.
 
-Each child beats in its own segment (`fbk_heartbeat` in `native/src/fbk_layout.h`): journal and index
+Each child beats in its own segment (`fbk_heartbeat` in `native/src/base/layout.h`): journal and index
 ten times a second, workers and gc once. The supervisor compares the words twice a second. A child
 that is stopped, hangs in a call or gets no processor stops to beat. The watchdog reports that as a
 condition of readiness, in the log and in `/metrics`, and reports when it ends. It kills nobody.

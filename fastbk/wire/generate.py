@@ -1,4 +1,4 @@
-"""Writes what is generated from schema/protocol.fbs: the Python in generated/ and native/src/fbk_schema.h.
+"""Writes what is generated from schema/protocol.fbs: the Python in generated/ and native/src/wire/schema.h.
 
 `python -m fastbk.wire.generate` rewrites both; the results are committed, so that installing needs no flatc, and
 a test checks that generating again changes nothing. The Python is flatc's. The C header is written here from
@@ -19,7 +19,7 @@ from pathlib import Path
 WIRE = Path(__file__).resolve().parent
 SCHEMA = WIRE / "schema" / "protocol.fbs"
 GENERATED = WIRE / "generated"
-C_HEADER = WIRE.parent / "native" / "src" / "fbk_schema.h"
+C_HEADER = WIRE.parent / "native" / "src" / "wire" / "schema.h"
 FLATC_VERSION = "2.0.8"
 
 SCALAR_SIZES = {
@@ -201,7 +201,7 @@ def c_tables(schema: Schema) -> list[str]:
 
 
 def c_header(text: str) -> str:
-    """Return fbk_schema.h for the schema in `text`."""
+    """Return wire/schema.h for the schema in `text`."""
     schema = parse(text)
     return "\n".join(
         [
@@ -211,7 +211,7 @@ def c_header(text: str) -> str:
             "",
             "/* Union members and enum values; then each field's place in its vtable, in bytes. */",
             *c_constants(schema),
-            "/* What fbk_verify.c goes by. */",
+            "/* What wire/verify.c goes by. */",
             "#ifdef FBK_SCHEMA_TABLES",
             "enum fbk_field_kind {",
             "    FBK_FIELD_INLINE,  /* scalar or struct: size, alignment */",

@@ -6,10 +6,10 @@
 #include "check.h"
 #include "stand_in.c"
 
-#include "fbk_apache.h"
-#include "fbk_digest.h"
-#include "fbk_wire_client.h"
-#include "fbk_worker.h"
+#include "apache/apache.h"
+#include "base/digest.h"
+#include "wire/client.h"
+#include "worker/worker.h"
 
 #include <sys/socket.h>
 

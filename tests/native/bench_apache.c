@@ -2,10 +2,10 @@
  * Nothing touches the entry's bytes, so this is the price of the frame alone.  No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES] */
 #include "check.h"
 
-#include "fbk_apache.h"
-#include "fbk_protobuf.h"
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
+#include "apache/apache.h"
+#include "apache/protobuf.h"
+#include "wire/wire.h"
+#include "wire/client.h"
 
 #include <time.h>
 

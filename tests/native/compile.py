@@ -52,7 +52,7 @@ def compile_object(source: Path, kind: str) -> Path:
     flags = [*COMMON_FLAGS, *WARNING_FLAGS, "-Werror", *KINDS[kind], f"-I{SOURCES}", f"-I{NATIVE}", f"-I{HERE}"]
     if kind == "fuzz":
         flags.remove("-Werror")  # another compiler, other opinions
-    target = folder / f"{source.stem}.o"
+    target = folder / f"{source.parent.name}-{source.stem}.o"
     depends = target.with_suffix(".d")
     noted = target.with_suffix(".flags")
     if is_fresh(target, depends, flags):
@@ -77,7 +77,7 @@ def build_program(
     """Return the program of `files` (in this folder) and `sources` (of fastbk/native/src) in this kind of build."""
     objects = [compile_object(HERE / name, kind) for name in files]
     # Every file of the bookie may have kill points.
-    objects += [compile_object(SOURCES / name, kind) for name in dict.fromkeys([*sources, "fbk_fault.c"])]
+    objects += [compile_object(SOURCES / name, kind) for name in dict.fromkeys([*sources, "base/fault.c"])]
     link = FUZZ_LINK if kind == "fuzz" else KINDS[kind]
     command = [compiler(kind), *map(str, objects), *link, *libraries, "-lpthread"]
     # A program is found again by what it was linked from; times would lie after a change of branch.

@@ -1,7 +1,7 @@
 /* Apache's frames from outside: what a bookie makes of any bytes, what it would answer, and the reader of protocol buffers
  * over both kinds of messages, and lists of entries.  Each input is read as it is and as a message of version 3. */
-#include "fbk_apache.h"
-#include "fbk_apache_messages.h"
+#include "apache/apache.h"
+#include "apache/messages.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

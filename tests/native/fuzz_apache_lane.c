@@ -1,7 +1,7 @@
 /* A lane between our client and one of Apache's bookies: requests of ours in any order, answers to any of them and to none,
  * noise.  Whatever comes, what the client is told are answers of ours. */
-#include "fbk_apache.h"
-#include "fbk_wire_client.h"
+#include "apache/apache.h"
+#include "wire/client.h"
 
 #include "boundary/apache_lane.h"
 #include "boundary/status.h"

@@ -6,7 +6,7 @@
 
 #include "store_images.h"
 
-#include "fbk_entry_log.h"
+#include "store/entry_log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,10 +2,10 @@
  * what flatbuffers' own says, of every input.
  *
  * Each input is read as both roots, as it is and with its length set right (few inputs would get past that). */
-#include "fbk_digest.h"
-#include "fbk_verify.h"
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
+#include "base/digest.h"
+#include "wire/verify.h"
+#include "wire/wire.h"
+#include "wire/client.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,5 +1,5 @@
 /* Any bytes as entries of a stream: what is accepted lies inside what was given, and fits to its head. */
-#include "fbk_stream.h"
+#include "stream/stream.h"
 
 #include <string.h>
 

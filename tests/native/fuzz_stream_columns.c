@@ -1,6 +1,6 @@
 /* Any bytes as entries of a stream, and any rows of them, into columns: buffers of exactly the size that was asked for are
  * enough, what does not fit or is not there is refused, and nothing outside is touched (ASan watches the buffers' ends). */
-#include "fbk_stream.h"
+#include "stream/stream.h"
 
 #define RECORDS_MAX 512u
 #define PARTS_MAX 3u

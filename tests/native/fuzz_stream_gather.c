@@ -1,5 +1,5 @@
 /* Any offsets, bits and bytes as Arrow's columns: what becomes an entry is one, with as many rows as are said, within its room. */
-#include "fbk_stream.h"
+#include "stream/stream.h"
 
 #include "boundary/stream_gather.h"
 

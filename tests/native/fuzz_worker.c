@@ -4,7 +4,7 @@
  * end all that was properly asked is answered, once. */
 #include "fuzz_worker.h"
 
-#include "fbk_schema.h"
+#include "wire/schema.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

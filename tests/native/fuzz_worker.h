@@ -6,8 +6,8 @@
 #include "stand_in.c"
 #include "worker_invariants.h"
 
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
+#include "wire/wire.h"
+#include "wire/client.h"
 
 #include <sys/socket.h>
 

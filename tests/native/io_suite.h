@@ -2,8 +2,8 @@
 #ifndef FBK_TEST_IO_SUITE_H
 #define FBK_TEST_IO_SUITE_H
 
-#include "fbk_io.h"
-#include "fbk_segment.h"
+#include "io/io.h"
+#include "base/segment.h"
 
 #include "check.h"
 

@@ -7,11 +7,11 @@
 
 #include <sys/eventfd.h>
 
-#include "fbk_checksum.h"
-#include "fbk_journal.h"
-#include "fbk_journal_format.h"
-#include "fbk_journal_scan.h"
-#include "fbk_record.h"
+#include "base/checksum.h"
+#include "journal/journal.h"
+#include "journal/format.h"
+#include "journal/scan.h"
+#include "base/record.h"
 
 struct rig_worker {
     int segment_fd;

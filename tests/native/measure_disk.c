@@ -2,7 +2,7 @@
  *
  * usage: measure_disk [folder]
  * build: gcc -O2 -D_GNU_SOURCE -Ifastbk/native/src -Itests/native tests/native/measure_disk.c \
- *        fastbk/native/src/fbk_{io_common,io_plain,io_uring,uring_queue,segment}.c -l:liburing.a -pthread */
+ *        fastbk/native/src/{io/{common,plain,uring,uring_queue},base/segment}.c -l:liburing.a -pthread */
 #include "io_suite.h"
 
 static struct fbk_io *

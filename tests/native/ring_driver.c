@@ -7,8 +7,8 @@
  *   written VALUE             a broken producer's cursor: "set"
  *   header SIZE PAYLOAD       a sealed header with these lengths and nothing else: "set"
  */
-#include "fbk_record.h"
-#include "fbk_segment.h"
+#include "base/record.h"
+#include "base/segment.h"
 
 #include "check.h"
 

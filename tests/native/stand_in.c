@@ -1,7 +1,7 @@
 #include "stand_in.h"
 
-#include "fbk_record.h"
-#include "fbk_segment.h"
+#include "base/record.h"
+#include "base/segment.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
 #ifndef FBK_STAND_IN_H
 #define FBK_STAND_IN_H
 
-#include "fbk_layout.h"
-#include "fbk_ring.h"
-#include "fbk_worker.h"
+#include "base/layout.h"
+#include "base/ring.h"
+#include "worker/worker.h"
 
 struct stand_in {
     int32_t worker_fd, journal_fd, index_fd;

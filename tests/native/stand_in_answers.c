@@ -1,7 +1,7 @@
 /* What an index answers, encoded as an index does it, for tests in Python. */
 #include "stand_in.h"
 
-#include "fbk_wire.h"
+#include "wire/wire.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "fbk_io.h"
+#include "io/io.h"
 
 #define STEERED_FILES 8
 #define STEERED_WRITES 16

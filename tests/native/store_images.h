@@ -4,8 +4,8 @@
 
 #include "check.h"
 
-#include "fbk_checksum.h"
-#include "fbk_store.h"
+#include "base/checksum.h"
+#include "store/store.h"
 
 #define IMAGE_INCARNATION 7u
 

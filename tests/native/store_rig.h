@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "fbk_checksum.h"
-#include "fbk_store.h"
+#include "base/checksum.h"
+#include "store/store.h"
 
 #define RIG_INCARNATION 0x1234567890abcdefull
 #define RIG_SALT 77u

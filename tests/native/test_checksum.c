@@ -1,6 +1,6 @@
 /* Checksums: published vectors, a bit-by-bit model, fast path against tables, combining, and what a copy whose
  * source changes meanwhile must still promise. `test_checksum time` prints nanoseconds instead. */
-#include "fbk_checksum.h"
+#include "base/checksum.h"
 
 #include "check.h"
 

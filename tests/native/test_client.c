@@ -3,11 +3,11 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "fbk_base.h"
-#include "fbk_client.h"
-#include "fbk_digest.h"
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
+#include "base/base.h"
+#include "client/client.h"
+#include "base/digest.h"
+#include "wire/wire.h"
+#include "wire/client.h"
 
 #define ENTRIES 50u
 

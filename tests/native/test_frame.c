@@ -2,9 +2,9 @@
  * PROGRAM FOLDER compares; PROGRAM FOLDER write makes them anew. */
 #include "check.h"
 
-#include "fbk_digest.h"
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
+#include "base/digest.h"
+#include "wire/wire.h"
+#include "wire/client.h"
 
 static const uint8_t key[20] = "0123456789abcdefghi";
 static uint8_t out[4096];

@@ -1,8 +1,8 @@
 /* The disk backends do the same: one suite runs on io_uring and plain in each mode, and on the fake disk.
  *
  * usage: test_io uring|plain|fake [folder]     folder: where files go, default the current one */
-#include "fbk_io_common.h"
-#include "fbk_io_fake.h"
+#include "io/common.h"
+#include "fake_disk/fake_disk.h"
 
 #include "io_suite.h"
 

@@ -1,5 +1,5 @@
 /* The table of ledger states against an array indexed by ledger, the limit, and master keys. */
-#include "fbk_ledgers.h"
+#include "base/ledgers.h"
 
 #include "check.h"
 

@@ -1,5 +1,5 @@
 /* The pace of history: no limit without a foreground, halved while that is disturbed, never below the floor. */
-#include "fbk_pace.h"
+#include "index/pace.h"
 
 #include "check.h"
 

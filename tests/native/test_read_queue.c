@@ -1,5 +1,5 @@
 /* Lanes and flows: who goes first, who is held back, and that nobody is starved. */
-#include "fbk_read_queue.h"
+#include "store/read_queue.h"
 
 #include "check.h"
 

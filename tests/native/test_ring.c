@@ -3,9 +3,9 @@
  * Two threads pass messages of changing size through a small ring and sleep whenever there is nothing to do, on
  * both sides.  A lost wake-up would leave both asleep: every wait has a limit, and reaching it fails the test.
  * usage: test_ring [messages] */
-#include "fbk_record.h"
-#include "fbk_segment.h"
-#include "fbk_stats.h"
+#include "base/record.h"
+#include "base/segment.h"
+#include "base/stats.h"
 
 #include "check.h"
 

@@ -1,4 +1,4 @@
-"""fbk_verify.c against flatbuffers' own C++ verifier, on fuzzed frames: both must agree on every input."""
+"""wire/verify.c against flatbuffers' own C++ verifier, on fuzzed frames: both must agree on every input."""
 
 from __future__ import annotations
 

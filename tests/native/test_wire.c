@@ -1,11 +1,11 @@
 /* Encoders and readers against each other, and what the verifier says of every frame we make. */
 #include "check.h"
 
-#include "fbk_checksum.h"
-#include "fbk_digest.h"
-#include "fbk_verify.h"
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
+#include "base/checksum.h"
+#include "base/digest.h"
+#include "wire/verify.h"
+#include "wire/wire.h"
+#include "wire/client.h"
 
 static uint8_t out[1 << 20];
 static const uint8_t key[20] = "twenty bytes of key!";

@@ -1,8 +1,8 @@
 /* What a worker remembers of ledgers' digests, and when it asks: the table alone, with a clock of the test's. */
 #include "check.h"
 
-#include "fbk_segment.h"
-#include "fbk_worker.h"
+#include "base/segment.h"
+#include "worker/worker.h"
 
 static struct fbk_worker worker;
 static struct fbk_digests *digests = &worker.digests;

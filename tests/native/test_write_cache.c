@@ -1,9 +1,9 @@
 /* The write cache against a plain array of what was put in: finding, going on from an id, listing, sorting. */
 #include "check.h"
 
-#include "fbk_checksum.h"
-#include "fbk_segment.h"
-#include "fbk_write_cache.h"
+#include "base/checksum.h"
+#include "base/segment.h"
+#include "index/write_cache.h"
 
 #define MODEL_MAX 4096
 

@@ -1,4 +1,4 @@
-// flatbuffers' own verifier over code that flatc made from our schema: what fbk_verify.c has to agree with.
+// flatbuffers' own verifier over code that flatc made from our schema: what wire/verify.c has to agree with.
 #include <cstdint>
 
 #include "protocol_generated.h"

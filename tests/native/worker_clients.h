@@ -5,10 +5,10 @@
 #include "check.h"
 #include "stand_in.c"
 
-#include "fbk_digest.h"
-#include "fbk_wire.h"
-#include "fbk_wire_client.h"
-#include "fbk_worker.h"
+#include "base/digest.h"
+#include "wire/wire.h"
+#include "wire/client.h"
+#include "worker/worker.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "fbk_worker.h"
+#include "worker/worker.h"
 
 static inline bool
 is_in_line_for(const struct fbk_connection *c, uint32_t why)

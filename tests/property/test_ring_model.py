@@ -24,7 +24,7 @@ class Driver:
     """A running ring_driver; one command, one line of answer."""
 
     def __init__(self) -> None:
-        program = build_program(["ring_driver.c"], ["fbk_checksum.c", "fbk_segment.c"], "asan")
+        program = build_program(["ring_driver.c"], ["base/checksum.c", "base/segment.c"], "asan")
         self.process = subprocess.Popen(
             [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )

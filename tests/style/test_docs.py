@@ -25,13 +25,14 @@ def test_paths_that_pages_name_exist() -> None:
 
 
 def test_c_files_that_pages_name_exist() -> None:
-    sources = {path.name for path in (ROOT / "fastbk" / "native" / "src").rglob("fbk_*")}
+    source = ROOT / "fastbk" / "native" / "src"
+    named = re.compile(rf"`((?:{'|'.join(path.name for path in source.iterdir() if path.is_dir())})/\w+\.[ch])`")
     missing = [
         f"{relative}: {name}"
         for relative, path in walk((".md",))
         if relative != "CHANGELOG.md"
-        for name in re.findall(r"`(fbk_\w+\.[ch])`", path.read_text())
-        if name not in sources
+        for name in named.findall(path.read_text())
+        if not (source / name).exists()
     ]
     assert missing == []
 

@@ -119,7 +119,7 @@ uint32_t fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_asked *a
  * the request only ends by its timeout. */
 int32_t fbk_apache_error_v2(uint32_t status);
 
-/* The list of a ledger's entries (fbk_apache_list.c), from and to ranges of consecutive ids: pairs first, last; ascending, apart.
+/* The list of a ledger's entries (apache/entry_list.c), from and to ranges of consecutive ids: pairs first, last; ascending, apart.
  * Returns the list's size; when that is more than out_bytes, what was written means nothing. */
 uint64_t fbk_apache_put_list(uint8_t *out, uint64_t out_bytes, const int64_t *ranges, uint32_t range_count);
 /* Returns how many ranges a list has, of which at most range_count_max are written; or FBK_E_PROTOCOL. */

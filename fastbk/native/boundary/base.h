@@ -6,10 +6,10 @@
 #define FBK_ROLE_INDEX 4
 #define FBK_ROLE_GC 5
 
-/* Of the key that a journal and its index have in common, and workers do not: fbk_header_hash.h. */
+/* Of the key that a journal and its index have in common, and workers do not: base/header_hash.h. */
 #define FBK_HEADER_KEY_BYTES 120
 
-/* Journal/index pairs of one bookie, and the shards that ledgers fall into: fbk_shard.h. */
+/* Journal/index pairs of one bookie, and the shards that ledgers fall into: base/shard.h. */
 #define FBK_PAIRS_MAX 8
 #define FBK_SHARD_COUNT 64
 uint32_t fbk_python_shard_of(int64_t ledger_id);
@@ -24,7 +24,7 @@ uint32_t fbk_python_shard_of(int64_t ledger_id);
 #define FBK_BEAT_FLUSH 1      /* of the index: odd while its flush thread has a job */
 #define FBK_BEAT_BACKGROUND 2 /* of the index: odd while its background thread has a slice */
 
-/* The flight recorder: src/fbk_flight.h. Times are the monotonic clock's; 0: that stage was none. */
+/* The flight recorder: src/base/flight.h. Times are the monotonic clock's; 0: that stage was none. */
 #define FBK_FLIGHT_RECORDS 128
 #define FBK_FLIGHT_COMMIT 1 /* journal: a batch, from its first record's arrival at the worker to its publication */
 #define FBK_FLIGHT_ANSWER 2 /* worker: from a batch's publication to its answers */

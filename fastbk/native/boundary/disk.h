@@ -1,5 +1,5 @@
 /* A disk for Python: files, names, and the handle that journal, index and store take. Paths are UTF-8, sizes and
- * offsets in bytes. The calls behind it are described in src/fbk_io.h. */
+ * offsets in bytes. The calls behind it are described in src/io/io.h. */
 
 #define FBK_DISK_CREATE 1
 #define FBK_DISK_DIRECT 2

@@ -1,4 +1,4 @@
-/* Kill points: named places where a test has a process end by SIGKILL.  See fbk_fault.h. */
+/* Kill points: named places where a test has a process end by SIGKILL.  See base/fault.h. */
 
 /* From now on this process dies at the `pass`-th time that it comes by the point `name`, and says so in a new file at
  * `path`; if that file is there already it goes on: once is enough, or the restarted process would die again for ever.

@@ -1,5 +1,5 @@
 /* Reading what is stored to find out whether it still is what was written: scrub, offline check, rebuilding locations.  All
- * reads go past the page cache where the file system can. Meanings: src/fbk_log_scan.c, src/fbk_locations_check.c. */
+ * reads go past the page cache where the file system can. Meanings: src/store/log_scan.c, src/store/locations_check.c. */
 struct fbk_log_scan;
 
 /* One run, as its header or a location describes it. */

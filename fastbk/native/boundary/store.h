@@ -1,4 +1,4 @@
-/* The store: entry logs, locations files, reading and flushing them. Meanings: src/fbk_store.h. */
+/* The store: entry logs, locations files, reading and flushing them. Meanings: src/store/store.h. */
 struct fbk_io;
 struct fbk_store;
 struct fbk_flush;

@@ -1,0 +1,129 @@
+/* Apache's messages of version 3 as tables for fbk_protobuf_read, and their numbers.  A slot is named after its message and
+ * field; the slots of messages themselves say only that they came. */
+#ifndef FBK_APACHE_MESSAGES_H
+#define FBK_APACHE_MESSAGES_H
+
+#include "apache/protobuf.h"
+
+/* Field numbers that writers need. */
+#define FBK_APACHE_HEADER 1u
+#define FBK_APACHE_RESPONSE_STATUS 2u
+#define FBK_APACHE_BODY_READ 100u /* of Request and Response alike, up to 108 */
+#define FBK_APACHE_BODY_ADD 101u
+#define FBK_APACHE_BODY_AUTH 102u
+#define FBK_APACHE_BODY_WRITE_LAC 103u
+#define FBK_APACHE_BODY_READ_LAC 104u
+#define FBK_APACHE_BODY_INFO 105u
+#define FBK_APACHE_BODY_START_TLS 106u
+#define FBK_APACHE_BODY_FORCE 107u
+#define FBK_APACHE_BODY_LIST 108u
+
+#define FBK_APACHE_PROTOCOL_VERSION 3u
+
+/* The field of Request and Response that holds the message of an operation; 0 = version 3 has none. */
+static inline uint32_t
+fbk_apache_body_field(uint32_t operation)
+{
+    static const uint8_t fields[13] = {
+        [1] = FBK_APACHE_BODY_READ,     [2] = FBK_APACHE_BODY_ADD,       [5] = FBK_APACHE_BODY_AUTH,
+        [6] = FBK_APACHE_BODY_WRITE_LAC, [7] = FBK_APACHE_BODY_READ_LAC, [8] = FBK_APACHE_BODY_INFO,
+        [9] = FBK_APACHE_BODY_START_TLS, [10] = FBK_APACHE_BODY_FORCE,   [11] = FBK_APACHE_BODY_LIST,
+    };
+    return operation < 13 ? fields[operation] : 0;
+}
+
+enum fbk_apache_request_slot {
+    REQUEST_HEADER,
+    REQUEST_READ,
+    REQUEST_ADD,
+    REQUEST_AUTH,
+    REQUEST_WRITE_LAC,
+    REQUEST_READ_LAC,
+    REQUEST_INFO,
+    REQUEST_START_TLS,
+    REQUEST_FORCE,
+    REQUEST_LIST,
+    REQUEST_CONTEXT,
+    REQUEST_HEADER_VERSION,
+    REQUEST_HEADER_OPERATION,
+    REQUEST_HEADER_TRANSACTION_ID,
+    REQUEST_HEADER_PRIORITY,
+    REQUEST_READ_LEDGER_ID,
+    REQUEST_READ_ENTRY_ID,
+    REQUEST_READ_MASTER_KEY,
+    REQUEST_READ_PREVIOUS_LAC,
+    REQUEST_READ_TIMEOUT,
+    REQUEST_READ_FLAG,
+    REQUEST_ADD_LEDGER_ID,
+    REQUEST_ADD_ENTRY_ID,
+    REQUEST_ADD_MASTER_KEY,
+    REQUEST_ADD_BODY,
+    REQUEST_ADD_WRITE_FLAGS,
+    REQUEST_ADD_FLAG,
+    REQUEST_AUTH_PLUGIN,
+    REQUEST_AUTH_PAYLOAD,
+    REQUEST_WRITE_LAC_LEDGER_ID,
+    REQUEST_WRITE_LAC_LAC,
+    REQUEST_WRITE_LAC_MASTER_KEY,
+    REQUEST_WRITE_LAC_BODY,
+    REQUEST_READ_LAC_LEDGER_ID,
+    REQUEST_INFO_WANTED,
+    REQUEST_FORCE_LEDGER_ID,
+    REQUEST_LIST_LEDGER_ID,
+    REQUEST_CONTEXT_KEY,
+    REQUEST_CONTEXT_VALUE,
+    REQUEST_SLOTS,
+};
+
+enum fbk_apache_response_slot {
+    RESPONSE_HEADER,
+    RESPONSE_READ,
+    RESPONSE_ADD,
+    RESPONSE_AUTH,
+    RESPONSE_WRITE_LAC,
+    RESPONSE_READ_LAC,
+    RESPONSE_INFO,
+    RESPONSE_START_TLS,
+    RESPONSE_FORCE,
+    RESPONSE_LIST,
+    RESPONSE_STATUS,
+    RESPONSE_HEADER_VERSION,
+    RESPONSE_HEADER_OPERATION,
+    RESPONSE_HEADER_TRANSACTION_ID,
+    RESPONSE_HEADER_PRIORITY,
+    RESPONSE_READ_STATUS,
+    RESPONSE_READ_LEDGER_ID,
+    RESPONSE_READ_ENTRY_ID,
+    RESPONSE_READ_BODY,
+    RESPONSE_READ_MAX_LAC,
+    RESPONSE_READ_LAC_TIME,
+    RESPONSE_ADD_STATUS,
+    RESPONSE_ADD_LEDGER_ID,
+    RESPONSE_ADD_ENTRY_ID,
+    RESPONSE_AUTH_PLUGIN,
+    RESPONSE_AUTH_PAYLOAD,
+    RESPONSE_WRITE_LAC_STATUS,
+    RESPONSE_WRITE_LAC_LEDGER_ID,
+    RESPONSE_READ_LAC_STATUS,
+    RESPONSE_READ_LAC_LEDGER_ID,
+    RESPONSE_READ_LAC_BODY,
+    RESPONSE_READ_LAC_LAST_ENTRY,
+    RESPONSE_INFO_STATUS,
+    RESPONSE_INFO_TOTAL,
+    RESPONSE_INFO_FREE,
+    RESPONSE_FORCE_STATUS,
+    RESPONSE_FORCE_LEDGER_ID,
+    RESPONSE_LIST_STATUS,
+    RESPONSE_LIST_LEDGER_ID,
+    RESPONSE_LIST_AVAILABILITY,
+    RESPONSE_SLOTS,
+};
+_Static_assert(REQUEST_SLOTS <= FBK_PROTOBUF_SLOTS_MAX && RESPONSE_SLOTS <= FBK_PROTOBUF_SLOTS_MAX, "a mask of 64 bits");
+
+extern const struct fbk_protobuf_schema fbk_apache_requests;
+extern const struct fbk_protobuf_schema fbk_apache_responses;
+/* AuthMessage alone, as version 2 sends it. */
+extern const struct fbk_protobuf_schema fbk_apache_auth_message;
+enum { AUTH_PLUGIN, AUTH_PAYLOAD, AUTH_SLOTS };
+
+#endif

@@ -1,0 +1,221 @@
+#include "store/entry_log.h"
+
+#include "base/checksum.h"
+
+static uint32_t
+count_items(const struct fbk_flush_item *items, uint64_t item_count, uint64_t *size_bytes)
+{
+    uint64_t limit = item_count < FBK_RUN_ENTRIES_MAX ? item_count : FBK_RUN_ENTRIES_MAX;
+    uint64_t size = sizeof(struct fbk_run_header);
+    uint32_t count = 0;
+    while (count < limit) {
+        const struct fbk_flush_item *item = &items[count];
+        uint64_t more = sizeof(struct fbk_run_item) + fbk_round_up(item->size_bytes, 8);
+        if (item->size_bytes == 0 || item->entry_id < 0 || item->ledger_id < 0)
+            break; /* said by -EINVAL when it comes first */
+        if (count > 0) {
+            if (item->ledger_id != items[0].ledger_id || item->entry_id - items[0].entry_id >= FBK_RUN_SPAN_MAX ||
+                size + more > FBK_RUN_BYTES_MAX)
+                break;
+            FBK_ASSERT(item->entry_id > items[count - 1].entry_id);
+        }
+        size += more;
+        count++;
+    }
+    *size_bytes = size;
+    return count;
+}
+
+int32_t
+fbk_run_put(struct fbk_file_writer *writer, const struct fbk_flush_item *items, uint64_t item_count, uint64_t log_id,
+            uint64_t log_salt, struct fbk_location *location)
+{
+    struct {
+        struct fbk_run_header header;
+        struct fbk_run_item items[FBK_RUN_ENTRIES_MAX];
+    } front;
+    uint64_t size_bytes;
+    uint32_t count = count_items(items, item_count, &size_bytes);
+    if (count == 0 || size_bytes > FBK_RUN_READ_BYTES_MAX)
+        return -EINVAL;
+    uint64_t at = sizeof front.header + (uint64_t)count * sizeof(struct fbk_run_item);
+    for (uint32_t i = 0; i < count; i++) {
+        front.items[i] = (struct fbk_run_item){
+            .entry_id = items[i].entry_id,
+            .offset_bytes = (uint32_t)at,
+            .size_bytes = items[i].size_bytes,
+            .crc = items[i].crc,
+        };
+        at += fbk_round_up(items[i].size_bytes, 8);
+    }
+    FBK_ASSERT(at == size_bytes);
+    front.header = (struct fbk_run_header){
+        .magic = FBK_RUN_MAGIC,
+        .entry_count = count,
+        .log_id = log_id,
+        .salt = log_salt,
+        .offset_bytes = fbk_file_writer_position(writer),
+        .ledger_id = items[0].ledger_id,
+        .first_entry_id = items[0].entry_id,
+        .last_entry_id = items[count - 1].entry_id,
+        .size_bytes = (uint32_t)size_bytes,
+        .items_crc = fbk_crc32c(0, front.items, count * sizeof(struct fbk_run_item)),
+    };
+    front.header.header_crc = fbk_crc32c(0, &front.header, offsetof(struct fbk_run_header, header_crc));
+    *location = (struct fbk_location){
+        .ledger_id = front.header.ledger_id,
+        .first_entry_id = front.header.first_entry_id,
+        .last_entry_id = front.header.last_entry_id,
+        .log_id = log_id,
+        .offset_bytes = front.header.offset_bytes,
+        .size_bytes = (uint32_t)size_bytes,
+        .entry_count = count,
+    };
+    fbk_file_writer_put(writer, &front, sizeof front.header + count * sizeof(struct fbk_run_item));
+    for (uint32_t i = 0; i < count; i++) {
+        /* Entries lie in the cache in the order they came: of many ledgers, the next one is somewhere else. */
+        if (i + 2 < count)
+            __builtin_prefetch(items[i + 2].data);
+        fbk_file_writer_put(writer, items[i].data, items[i].size_bytes);
+        fbk_file_writer_zeros(writer, fbk_round_up(items[i].size_bytes, 8) - items[i].size_bytes);
+    }
+    return (int32_t)count;
+}
+
+void
+fbk_log_header_fill(uint8_t *block, const struct fbk_log_header *values)
+{
+    struct fbk_log_header header = *values;
+    header.magic = FBK_LOG_MAGIC;
+    header.version = FBK_LOG_VERSION;
+    header.reserved = 0;
+    header.reserved2 = 0;
+    header.crc = fbk_crc32c(0, &header, offsetof(struct fbk_log_header, crc));
+    memset(block, 0, FBK_PAGE_BYTES);
+    memcpy(block, &header, sizeof header);
+}
+
+int32_t
+fbk_log_header_check(const uint8_t *block, uint64_t log_id, uint64_t incarnation, struct fbk_log_header *header)
+{
+    memcpy(header, block, sizeof *header);
+    if (header->magic != FBK_LOG_MAGIC)
+        return FBK_E_CORRUPT;
+    if (header->crc != fbk_crc32c(0, header, offsetof(struct fbk_log_header, crc)))
+        return FBK_E_CORRUPT;
+    if (header->version != FBK_LOG_VERSION)
+        return header->version > FBK_LOG_VERSION ? FBK_E_TOO_NEW : FBK_E_CORRUPT;
+    if (header->log_id != log_id || header->incarnation != incarnation)
+        return FBK_E_CORRUPT;
+    return 0;
+}
+
+bool
+fbk_location_is_sane(const struct fbk_location *location)
+{
+    return location->ledger_id >= 0 && location->first_entry_id >= 0 &&
+           location->last_entry_id >= location->first_entry_id &&
+           location->last_entry_id - location->first_entry_id < FBK_RUN_SPAN_MAX &&
+           location->last_entry_id_max >= location->last_entry_id && location->entry_count >= 1 &&
+           location->entry_count <= FBK_RUN_ENTRIES_MAX &&
+           location->entry_count <= location->last_entry_id - location->first_entry_id + 1 &&
+           location->offset_bytes % 8 == 0 && location->offset_bytes >= FBK_PAGE_BYTES &&
+           location->offset_bytes < (uint64_t)1 << 62 && location->size_bytes % 8 == 0 &&
+           location->size_bytes <= FBK_RUN_READ_BYTES_MAX &&
+           location->size_bytes >=
+               sizeof(struct fbk_run_header) + location->entry_count * sizeof(struct fbk_run_item);
+}
+
+static bool
+header_agrees(const struct fbk_run_header *header, const struct fbk_location *location, const uint64_t *salt)
+{
+    return header->magic == FBK_RUN_MAGIC &&
+           header->header_crc == fbk_crc32c(0, header, offsetof(struct fbk_run_header, header_crc)) &&
+           header->entry_count == location->entry_count && header->log_id == location->log_id &&
+           (salt == NULL || header->salt == *salt) && header->offset_bytes == location->offset_bytes &&
+           header->ledger_id == location->ledger_id && header->first_entry_id == location->first_entry_id &&
+           header->last_entry_id == location->last_entry_id && header->size_bytes == location->size_bytes;
+}
+
+int32_t
+fbk_run_check(uint8_t *bytes, uint32_t size_bytes, const struct fbk_location *location, const uint64_t *salt)
+{
+    struct fbk_run_header header;
+    if (!fbk_location_is_sane(location) || size_bytes != location->size_bytes)
+        return FBK_E_CORRUPT;
+    memcpy(&header, bytes, sizeof header);
+    if (!header_agrees(&header, location, salt))
+        return FBK_E_CORRUPT;
+    struct fbk_run_item *items = (struct fbk_run_item *)(void *)(bytes + sizeof header);
+    uint64_t table_bytes = header.entry_count * sizeof(struct fbk_run_item);
+    if (header.items_crc != fbk_crc32c(0, items, table_bytes))
+        return FBK_E_CORRUPT;
+
+    uint64_t at = sizeof header + table_bytes;
+    int64_t previous = -1;
+    for (uint32_t i = 0; i < header.entry_count; i++) {
+        const struct fbk_run_item *item = &items[i];
+        if (item->entry_id <= previous || item->offset_bytes != at || item->size_bytes == 0 ||
+            at + fbk_round_up(item->size_bytes, 8) > size_bytes)
+            return FBK_E_CORRUPT;
+        previous = item->entry_id;
+        at += fbk_round_up(item->size_bytes, 8);
+    }
+    if (items[0].entry_id != header.first_entry_id || previous != header.last_entry_id || at != size_bytes)
+        return FBK_E_CORRUPT;
+
+    int32_t damaged = 0;
+    for (uint32_t i = 0; i < header.entry_count; i++) {
+        struct fbk_run_item *item = &items[i];
+        if (fbk_crc32c(0, bytes + item->offset_bytes, item->size_bytes) == item->crc)
+            continue;
+        /* The others are good and are served; this one can't be, by anyone who only looks at the item. */
+        item->offset_bytes = 0;
+        item->size_bytes = 0;
+        damaged++;
+    }
+    return damaged;
+}
+
+uint32_t
+fbk_run_lower_bound(const struct fbk_run *run, int64_t entry_id)
+{
+    const struct fbk_run_item *items = fbk_run_items(run);
+    if (entry_id <= run->first_entry_id)
+        return 0;
+    if (entry_id > run->last_entry_id)
+        return run->entry_count;
+    /* Without gaps the place is known. */
+    uint64_t dense = (uint64_t)(entry_id - run->first_entry_id);
+    if (dense < run->entry_count && items[dense].entry_id == entry_id)
+        return (uint32_t)dense;
+    uint32_t low = 0, high = run->entry_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (items[middle].entry_id < entry_id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+const struct fbk_run_item *
+fbk_run_find(const struct fbk_run *run, int64_t entry_id)
+{
+    uint32_t index = fbk_run_lower_bound(run, entry_id);
+    const struct fbk_run_item *items = fbk_run_items(run);
+    if (index == run->entry_count || items[index].entry_id != entry_id || items[index].size_bytes == 0)
+        return NULL;
+    return &items[index];
+}
+
+const uint8_t *
+fbk_run_entry(const struct fbk_run *run, int64_t entry_id, uint32_t *size_bytes)
+{
+    const struct fbk_run_item *item = fbk_run_find(run, entry_id);
+    if (!item)
+        return NULL;
+    *size_bytes = item->size_bytes;
+    return run->bytes + item->offset_bytes;
+}

@@ -1,0 +1,233 @@
+/* Encodes responses.  Each kind has one fixed layout (wire/response_layout.h): vtables and offsets are constants, the
+ * scalars are filled in, vectors come last.  They are ordinary flatbuffers: offsets count from the field that
+ * holds them, alignment counts from the frame's first byte (its length prefix). */
+#include "wire/wire.h"
+
+#include "wire/response_layout.h"
+
+static uint32_t
+padded(uint64_t size_bytes)
+{
+    return (uint32_t)fbk_round_up(size_bytes, 4);
+}
+
+/* Frames are padded to 4 with zeros, so that nothing of the buffer's past goes out. */
+static uint32_t
+end_frame(uint8_t *out, uint64_t used_bytes)
+{
+    uint32_t size_bytes = padded(used_bytes);
+    memset(out + used_bytes, 0, size_bytes - used_bytes);
+    fbk_store_u32(out, size_bytes - 4);
+    return size_bytes;
+}
+
+/* ------------------------------------------------------------------ a status alone */
+
+uint32_t
+fbk_wire_put_status(uint8_t *out, uint64_t request_id, uint32_t status)
+{
+    const struct fbk_status_frame frame = {
+        .size_bytes = FBK_STATUS_FRAME_BYTES - 4,
+        .root = 16,
+        .vtable = {8, 14, 4, 12},
+        .table_vtable = 12,
+        .request_id = request_id,
+        .status = (uint16_t)status,
+    };
+    memcpy(out, &frame, FBK_STATUS_FRAME_BYTES);
+    return FBK_STATUS_FRAME_BYTES;
+}
+
+/* ------------------------------------------------------------------ ReadReply */
+
+static struct fbk_response_table
+response_of(uint64_t request_id, uint32_t status, uint8_t body_type)
+{
+    struct fbk_response_table response = {
+        .vtable = 36 - 8,
+        .body = 60 - (36 + FBK_RESPONSE_BODY_AT),
+        .status = (uint16_t)status,
+        .body_type = body_type,
+    };
+    memcpy(response.request_id, &request_id, 8);
+    return response;
+}
+
+_Static_assert(sizeof(struct fbk_read_frame) + 3 <= FBK_ENTRY_ROOM_BYTES, "padding");
+
+uint32_t
+fbk_wire_read_size(uint32_t entry_bytes)
+{
+    return padded(sizeof(struct fbk_read_frame) + (uint64_t)entry_bytes);
+}
+
+uint32_t
+fbk_wire_put_read(uint8_t *out, uint64_t request_id, uint32_t status, int64_t entry_id, int64_t lac, const uint8_t *entry,
+                  uint32_t entry_bytes, uint8_t **entry_at)
+{
+    const struct fbk_read_frame frame = {
+        .root = 32,
+        .response_vtable = FBK_RESPONSE_VTABLE,
+        .body_vtable = {10, 24, 4, 12, 20},
+        .response = response_of(request_id, status, FBK_RESPONSE_BODY_READ_REPLY),
+        .table_vtable = 60 - 20,
+        .entry_id = entry_id,
+        .lac = lac,
+        .entry = 4,
+        .entry_bytes = entry_bytes,
+    };
+    memcpy(out, &frame, sizeof frame);
+    if (entry != NULL)
+        memcpy(out + sizeof frame, entry, entry_bytes);
+    if (entry_at != NULL)
+        *entry_at = out + sizeof frame;
+    return end_frame(out, sizeof frame + (uint64_t)entry_bytes);
+}
+
+/* ------------------------------------------------------------------ ReadBatchReply */
+
+uint32_t
+fbk_wire_read_batch_size(uint32_t entry_count, uint64_t entries_bytes)
+{
+    return padded(FBK_READ_BATCH_HEAD_BYTES + 4ull * entry_count + 4 + entries_bytes);
+}
+
+uint32_t
+fbk_wire_put_read_batch(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, int64_t next_entry_id,
+                        uint32_t entry_count, uint32_t entries_bytes, uint8_t **sizes_at, uint8_t **entries_at)
+{
+    const struct fbk_read_batch_frame frame = {
+        .root = 32,
+        .response_vtable = FBK_RESPONSE_VTABLE,
+        .body_vtable = {12, 28, 4, 12, 20, 24},
+        .response = response_of(request_id, status, FBK_RESPONSE_BODY_READ_BATCH_REPLY),
+        .table_vtable = 60 - 20,
+        .lac = lac,
+        .next_entry_id = next_entry_id,
+        .entry_sizes = 8,
+        .entries = 8 + 4 * entry_count,
+        .entry_count = entry_count,
+    };
+    uint64_t entries_from = FBK_READ_BATCH_HEAD_BYTES + 4ull * entry_count;
+    memcpy(out, &frame, FBK_READ_BATCH_HEAD_BYTES);
+    fbk_store_u32(out + entries_from, entries_bytes);
+    *sizes_at = out + FBK_READ_BATCH_HEAD_BYTES;
+    *entries_at = out + entries_from + 4;
+    return end_frame(out, entries_from + 4 + entries_bytes);
+}
+
+/* ------------------------------------------------------------------ ReadLacReply */
+
+static uint64_t
+vector_bytes(uint32_t size_bytes)
+{
+    return size_bytes == 0 ? 0 : 4 + (uint64_t)size_bytes;
+}
+
+uint32_t
+fbk_wire_read_lac_size(uint32_t body_bytes, uint32_t entry_bytes)
+{
+    return padded(FBK_READ_LAC_HEAD_BYTES + fbk_round_up(vector_bytes(body_bytes), 4) + vector_bytes(entry_bytes));
+}
+
+uint32_t
+fbk_wire_put_read_lac(uint8_t *out, uint64_t request_id, uint32_t status, int64_t lac, bool fenced, const uint8_t *body,
+                      uint32_t body_bytes, int64_t last_entry_id, const uint8_t *entry, uint32_t entry_bytes,
+                      uint8_t **entry_at)
+{
+    uint64_t body_from = FBK_READ_LAC_HEAD_BYTES;
+    uint64_t body_end = body_from + vector_bytes(body_bytes);
+    uint64_t entry_from = fbk_round_up(body_end, 4);
+    const struct fbk_read_lac_frame frame = {
+        .root = 32,
+        .response_vtable = FBK_RESPONSE_VTABLE,
+        .body_vtable = {14, 29, 4, 28, body_bytes != 0 ? 20 : 0, entry_bytes != 0 ? 24 : 0, 12},
+        .response = response_of(request_id, status, FBK_RESPONSE_BODY_READ_LAC_REPLY),
+        .table_vtable = 60 - 20,
+        .lac = lac,
+        .last_entry_id = last_entry_id,
+        .lac_body = body_bytes != 0 ? (uint32_t)(body_from - 80) : 0,
+        .last_entry = entry_bytes != 0 ? (uint32_t)(entry_from - 84) : 0,
+        .fenced = fenced,
+    };
+    memcpy(out, &frame, FBK_READ_LAC_HEAD_BYTES);
+    if (body_bytes != 0) {
+        fbk_store_u32(out + body_from, body_bytes);
+        memcpy(out + body_from + 4, body, body_bytes);
+        memset(out + body_end, 0, entry_from - body_end);
+    }
+    if (entry_at != NULL)
+        *entry_at = out + entry_from + 4;
+    if (entry_bytes == 0)
+        return end_frame(out, entry_from);
+    fbk_store_u32(out + entry_from, entry_bytes);
+    if (entry != NULL)
+        memcpy(out + entry_from + 4, entry, entry_bytes);
+    return end_frame(out, entry_from + 4 + entry_bytes);
+}
+
+/* ------------------------------------------------------------------ ListEntriesReply */
+
+uint32_t
+fbk_wire_list_size(uint32_t range_count)
+{
+    return (uint32_t)(FBK_LIST_HEAD_BYTES + 16ull * range_count);
+}
+
+uint32_t
+fbk_wire_put_list(uint8_t *out, uint64_t request_id, uint32_t status, int64_t next_entry_id, const int64_t *ranges,
+                  uint32_t range_count)
+{
+    const struct fbk_list_frame frame = {
+        .root = 32,
+        .response_vtable = FBK_RESPONSE_VTABLE,
+        .body_vtable = {8, 16, 4, 12},
+        .response = response_of(request_id, status, FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY),
+        .table_vtable = 60 - 20,
+        .next_entry_id = next_entry_id,
+        .ranges = 4,
+        .range_count = range_count,
+    };
+    memcpy(out, &frame, FBK_LIST_HEAD_BYTES);
+    if (range_count != 0)
+        memcpy(out + FBK_LIST_HEAD_BYTES, ranges, 16ull * range_count);
+    return end_frame(out, FBK_LIST_HEAD_BYTES + 16ull * range_count);
+}
+
+/* ------------------------------------------------------------------ InfoReply */
+
+struct info_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t response_vtable[6];
+    uint16_t padding[8];
+    struct fbk_response_table response; /* at 36 */
+    uint16_t body_vtable[9];        /* at 60 */
+    uint16_t padding2[3];
+    int32_t table_vtable; /* at 84 */
+    uint64_t total_bytes;
+    uint64_t free_bytes;
+    uint8_t writable;
+    uint8_t padding3[7];
+};
+_Static_assert(offsetof(struct info_frame, response) == 36, "layout");
+_Static_assert(offsetof(struct info_frame, table_vtable) == 84, "layout");
+_Static_assert(offsetof(struct info_frame, padding3) + 3 == FBK_WIRE_INFO_BYTES, "padded to 4");
+
+uint32_t
+fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes, uint64_t free_bytes)
+{
+    struct info_frame frame = {
+        .root = 32,
+        .response_vtable = FBK_RESPONSE_VTABLE,
+        .response = response_of(request_id, 0, FBK_RESPONSE_BODY_INFO_REPLY),
+        .body_vtable = {18, 21, 0, 0, 0, 20, 0, 4, 12},
+        .table_vtable = 84 - 60,
+        .total_bytes = total_bytes,
+        .free_bytes = free_bytes,
+        .writable = 1,
+    };
+    frame.response.body = 84 - (36 + FBK_RESPONSE_BODY_AT);
+    memcpy(out, &frame, FBK_WIRE_INFO_BYTES);
+    return end_frame(out, FBK_WIRE_INFO_BYTES);
+}
