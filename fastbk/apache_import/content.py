@@ -16,7 +16,7 @@ from fastbk.apache_import.entry_log import read_entry_log
 from fastbk.apache_import.index_use import IndexCounts, Indexes, IndexUse
 from fastbk.apache_import.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
 from fastbk.apache_import.records import LENGTH, Damage
-from fastbk.inspect.source import Source
+from fastbk.inspect.file_reader import Source
 from fastbk.native.ledger_state import FENCED, HAS_KEY, LedgerState
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.apache_import.records import Check, Record, Report
-    from fastbk.inspect.source import Source
+    from fastbk.inspect.file_reader import Source
 
 MAGIC = b"BKLO"
 HEADER_BYTES = 1024

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.apache_import.records import Check, Record, Report
-    from fastbk.inspect.source import Source
+    from fastbk.inspect.file_reader import Source
 
 MAGIC = b"BKLG"
 HEADER_BYTES = 512

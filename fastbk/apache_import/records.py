@@ -19,7 +19,7 @@ from fastbk.model.entry import HEADER_BYTES
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
-    from fastbk.inspect.source import Source
+    from fastbk.inspect.file_reader import Source
 
 RECORD_BYTES_MAX = 64 * MIB
 """A length above it is taken for damage: Apache's bookies take frames of 5 MiB unless told otherwise."""

@@ -27,14 +27,14 @@ from fastbk.model import cookie as cookies
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.server.identity import Directory, look, places, stamp_cookies
-from fastbk.server.index.held import holds
+from fastbk.server.index.holdings_check import holds
 from fastbk.storage import cookie as cookie_file
 from fastbk.storage import entry_log_files, identity, limbo, locations_files
 from fastbk.storage.directories import AUDIT_NAME, free_bytes, make_ledger_directory
 from fastbk.storage.import_mark import ImportMark, read_mark, remove_mark, write_mark
 from fastbk.storage.manifest import SLOTS
+from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, StoppedPair
 from fastbk.storage.shards import Shards, even_shards, pair_of
-from fastbk.storage.stopped_pair import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, StoppedPair
 from fastbk.units import format_size
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId
     from fastbk.native.ledger_state import LedgerState
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 LEDGERS_AT_ONCE = 1000
 OWN_FILES = (*SLOTS, AUDIT_NAME, limbo.NAME, identity.NAME)

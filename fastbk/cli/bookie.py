@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
     if options.config is None and not options.example:
         raise ConfigError(f"give --config FILE, --example, or one of: {VERBS}")
     if options.example:
-        from fastbk.server.example import example
+        from fastbk.server.configuration.example import example
 
         print(example(), end="")
         return 0
@@ -130,14 +130,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(path: Path) -> int:
-    from fastbk.server import bookie_file, topology
-    from fastbk.server import config as server_config
+    from fastbk.server import process_table
+    from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration import process_config as server_config
     from fastbk.units import format_size
 
     loaded = bookie_file.load(path)
     server_config.check(loaded)
-    for budget in topology.memory_table(loaded):
+    for budget in process_table.memory_table(loaded):
         print(f"{budget.role:<11} {budget.what:<24} {format_size(budget.size_bytes):>10}")
-    total = format_size(topology.memory_bytes(loaded))
-    print(f"{'together':<36} {total:>10} of {format_size(topology.memory_total_bytes(loaded))}")
+    total = format_size(process_table.memory_bytes(loaded))
+    print(f"{'together':<36} {total:>10} of {format_size(process_table.memory_total_bytes(loaded))}")
     return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fastbk.native.disk import Disk
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
     from fastbk.storage.check import Checked
     from fastbk.storage.identity import Identity
     from fastbk.storage.rebuild import Rebuilt
@@ -318,7 +318,7 @@ def _mark(pair: Pair) -> int:
 def _locked(path: Path, *, only_reads: bool) -> Iterator[tuple[BookieConfig, list[Pair]]]:
     """Read the configuration, lock the directories, open disks. Raises ConfigError, StorageError."""
     from fastbk.native.disk import Disk
-    from fastbk.server import bookie_file
+    from fastbk.server.configuration import bookie_file
     from fastbk.server.directories import lock_all
 
     config = bookie_file.load(path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fastbk.server.digest_desk import read_digests
-from fastbk.storage.digest_look import NO_TYPE, Known, KnownTypes
+from fastbk.server.supervision.digest_service import read_digests
+from fastbk.storage.digest_check import NO_TYPE, Known, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from fastbk.server.digest_desk import Read
+    from fastbk.server.supervision.digest_service import Read
     from fastbk.storage.check_digests import TypesOf
 
 LEDGERS_MAX = 65_536

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastbk.apache_import.content import Counts
     from fastbk.apache_import.directories import ApacheDirectories
     from fastbk.apache_import.work import Imported
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 LOCK_WAIT_S = 1.0
 SHOWN_MAX = 20
@@ -86,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
     from fastbk.apache_import.index_use import IndexUse
     from fastbk.meta.uri import open_store
     from fastbk.model.ids import BookieId
-    from fastbk.server import bookie_file
-    from fastbk.server import config as server_config
+    from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration import process_config as server_config
 
     apache = _source(options)
     config = bookie_file.load(options.config)

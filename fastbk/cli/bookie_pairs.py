@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 LOCK_WAIT_S = 1.0
 SHARDS = 64
@@ -54,8 +54,8 @@ def expand(options: argparse.Namespace) -> int:
     """Add the directories that are new in the configuration."""
     need_linux("fastbk bookie expand")
     from fastbk.meta.uri import open_store
-    from fastbk.server.expansion import expand as expand_bookie
-    from fastbk.server.shard_moves import end_move
+    from fastbk.server.offline.expansion import expand as expand_bookie
+    from fastbk.server.offline.shard_moves import end_move
 
     with _locked(options.config) as config:
         end_move(config)
@@ -79,7 +79,7 @@ def expand(options: argparse.Namespace) -> int:
 def move(options: argparse.Namespace) -> int:
     """Move shards from pair to pair."""
     need_linux("fastbk bookie move-shards")
-    from fastbk.server.shard_moves import end_move, move_evenly, move_shards
+    from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards
 
     if (options.to is None) == (options.shards is not None):
         raise ConfigError("give --to PAIR and --shards LIST, or --even")
@@ -129,8 +129,8 @@ def shards_of(text: str) -> list[int]:
 @contextmanager
 def _locked(path: Path) -> Iterator[BookieConfig]:
     """Read the configuration and lock its directories. Raises ConfigError, StorageError: the bookie runs."""
-    from fastbk.server import bookie_file
-    from fastbk.server import config as server_config
+    from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration import process_config as server_config
     from fastbk.server.directories import lock_pairs
 
     config = bookie_file.load(path)

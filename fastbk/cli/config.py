@@ -78,9 +78,9 @@ def _check(options: argparse.Namespace) -> int:
 
 def _examined(path: Path) -> tuple[Report | None, list[str]]:
     """Return what became of Apache's keys (None in a file of ours), and why a bookie would not start."""
-    from fastbk.server import bookie_file
     from fastbk.server.apache_conf import source
-    from fastbk.server.config import check
+    from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration.process_config import check
 
     try:
         if source.is_apache(path):
@@ -117,9 +117,9 @@ def _show(options: argparse.Namespace) -> int:
     import msgspec
 
     from fastbk.config import key_of
-    from fastbk.server import bookie_file
-    from fastbk.server.config import BookieConfig
-    from fastbk.server.example import value_text
+    from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration.example import value_text
+    from fastbk.server.configuration.process_config import BookieConfig
 
     file = bookie_file.read(options.file)
     rows: list[dict[str, Any]] = []
@@ -209,7 +209,7 @@ def _list(options: argparse.Namespace) -> int:
 def _own(name: str) -> dict[str, Any] | None:
     """Return what there is to say about a setting of ours, by its key in the file or its field's name."""
     from fastbk.server.apache_conf import table
-    from fastbk.server.example import setting_texts
+    from fastbk.server.configuration.example import setting_texts
 
     for setting, text in setting_texts().items():
         if name in (setting, _spelt(setting)):
@@ -227,8 +227,8 @@ def _own(name: str) -> dict[str, Any] | None:
 def _setting(setting: str) -> dict[str, str]:
     """Return the name and default of `section.field` as the file has them."""
     from fastbk.config import key_of
-    from fastbk.server.config import BookieConfig
-    from fastbk.server.example import value_text
+    from fastbk.server.configuration.example import value_text
+    from fastbk.server.configuration.process_config import BookieConfig
 
     section, _, field = setting.partition(".")
     default = getattr(getattr(BookieConfig(), section), field)
@@ -244,9 +244,9 @@ def _spelt(setting: str) -> str:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from fastbk.server import bookie_file
     from fastbk.server.apache_conf import source
     from fastbk.server.apache_conf.toml_text import toml_text
+    from fastbk.server.configuration import bookie_file
 
     if not source.is_apache(options.file):
         raise ConfigError(

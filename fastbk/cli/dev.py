@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fastbk.cli.options import add_json, need_linux, note, print_json
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.private_files import opener
-from fastbk.server.lifecycle import RestartBudget
+from fastbk.server.supervision.lifecycle import RestartBudget
 from fastbk.units import format_count
 
 if TYPE_CHECKING:

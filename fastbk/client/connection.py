@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError, QuorumTimeout
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_lane import ApacheLane
+from fastbk.native.apache_translation import ApacheLane
 from fastbk.native.client_codec import EVENT_WORDS, AnswerBuffer
 from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
 from fastbk.wire.statuses import Status, status_name

@@ -18,7 +18,7 @@ import msgspec
 
 from fastbk.devcluster.processes import is_alive, is_free, wait_for
 from fastbk.private_files import opener, write_text
-from fastbk.server.spawn import command, environment
+from fastbk.server.supervision.spawn import command, environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from fastbk.private_files import make_directory, opener
-from fastbk.server.spawn import command, environment
+from fastbk.server.supervision.spawn import command, environment
 
 LOG_NAME = "janitor.log"
 AUDIT_NAME = "audit.log"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 
 class Choices:

@@ -17,19 +17,19 @@ from fastbk.meta.hold import NEXT_STEP, read_hold, when
 from fastbk.meta.mark import Mark, evidence, read_mark
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.server.config import is_loopback, split_address
+from fastbk.server.configuration.process_config import is_loopback, split_address
 from fastbk.server.identity import Directory, known_of, look, places
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
 from fastbk.storage.metadata_mark import read_newest
-from fastbk.storage.start_rules import Found, IdentityError, Verdict, judge
+from fastbk.storage.startup_check import Found, IdentityError, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
     from fastbk.meta.api import MetadataStore, VersionedIdentity
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 METADATA_TIMEOUT_S = 5.0
 SLOW_METADATA_S = 0.25

@@ -16,7 +16,7 @@ from fastbk.native.disk import Disk
 from fastbk.private_files import is_open_to_others
 from fastbk.server.directories import LOCK_NAME
 from fastbk.server.identity import places
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 from fastbk.storage.directories import data_in, locations_path, log_path
 from fastbk.storage.identity import read_identity
 from fastbk.storage.journal_files import find_files, plan_replay
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
     from fastbk.storage.manifest import Manifest
 
 _NO_MANIFEST_FIX = "restore one of the two files from a backup, or fastbk bookie rebuild-locations"
@@ -131,7 +131,7 @@ class Data:
         if not os.path.exists(path):
             return ok("quarantine", f"nothing was scrubbed in {directory} yet")
         with Disk(Path(directory), "plain") as disk:
-            state = sealed_json.decode(disk.read_file(path), ScrubState, SCRUB_FORMAT, path)
+            state = small_files.decode(disk.read_file(path), ScrubState, SCRUB_FORMAT, path)
         if state.bad_digests and not state.quarantined:
             bad = state.bad_digests[0]
             return warn(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastbk.doctor.mounts import mount_of
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.disk import Disk
-from fastbk.server.disks.floors import journal_bytes_max, ledger_thresholds
+from fastbk.server.disks.space_thresholds import journal_bytes_max, ledger_thresholds
 from fastbk.server.identity import places
 from fastbk.units import format_size
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.config import BookieConfig
-    from fastbk.storage.start_rules import Place
+    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.storage.startup_check import Place
 
 GOOD_KINDS = frozenset({"ext4", "xfs"})
 NETWORK_KINDS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs"})

@@ -12,9 +12,9 @@ from fastbk.doctor.disks import Disks
 from fastbk.doctor.report import fail, ok, take
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
-from fastbk.server import bookie_file
-from fastbk.server import config as server_config
 from fastbk.server.apache_conf import source
+from fastbk.server.configuration import bookie_file
+from fastbk.server.configuration import process_config as server_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

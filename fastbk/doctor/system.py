@@ -15,14 +15,14 @@ import fastbk
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.native.checksum import is_hardware
 from fastbk.native.segment import can_seal
-from fastbk.server import topology
+from fastbk.server import process_table
 from fastbk.units import MIB, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 KERNEL_MIN = (5, 10)
 KERNEL_MEMLOCK_FREE = (5, 12)
@@ -136,7 +136,7 @@ class System:
 
     def memory(self) -> Iterator[Finding]:
         """The memory table against what the machine, and a container's limit, have."""
-        needed_bytes = topology.memory_bytes(self._config)
+        needed_bytes = process_table.memory_bytes(self._config)
         total_bytes = self._meminfo("MemTotal")
         available_bytes = self._meminfo("MemAvailable")
         limit_bytes = self._cgroup_limit_bytes()
@@ -203,7 +203,7 @@ class System:
     def processors(self) -> Finding:
         """Whether each busy process has a core."""
         count = len(os.sched_getaffinity(0))
-        workers = topology.worker_count(self._config)
+        workers = process_table.worker_count(self._config)
         why = f"{count} usable, {workers} worker{'s' if workers > 1 else ''} and a journal and an index a pair"
         if count < 2:
             return warn("processors", why, "give the bookie two cores at least")

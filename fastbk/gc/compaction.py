@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from fastbk.gc import policy
+from fastbk.gc import compaction_choice
 from fastbk.server.gc_messages import MAJOR, MINOR, Compaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.gc.policy import Choice
+    from fastbk.gc.compaction_choice import Choice
     from fastbk.server.gc_messages import LogUsage, Space
 
 GO_BYTES_MAX = 1 << 30
@@ -213,12 +213,12 @@ class Compactor:
         if run.goes == 0:
             run.logs = sum(log.sealed for log in every)
         logs = [log for log in every if log.log_id not in run.tried]
-        room = policy.room_bytes(self.local.space())
+        room = compaction_choice.room_bytes(self.local.space())
         if run.kind == URGENT:
-            return policy.choose_urgently(logs, room, GO_LOGS_MAX)
+            return compaction_choice.choose_urgently(logs, room, GO_LOGS_MAX)
         settings = self.settings
         ratio_max = settings.major_ratio_max if run.kind == MAJOR else settings.minor_ratio_max
-        return policy.choose(logs, ratio_max, room, GO_BYTES_MAX, GO_LOGS_MAX)
+        return compaction_choice.choose(logs, ratio_max, room, GO_BYTES_MAX, GO_LOGS_MAX)
 
     def _follow(self, go: Choice) -> None:
         run = self.run

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import Error
-from fastbk.gc.sorted_ids import sorted_ids
+from fastbk.gc.ledger_listing import sorted_ids
 from fastbk.native.kill_points import kill_point
 from fastbk.server.gc_messages import (
     IDS_A_MESSAGE,

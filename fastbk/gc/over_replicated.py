@@ -26,7 +26,7 @@ from fastbk.model.ledger import LedgerState
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.gc.live_set import Cluster, Rules
+    from fastbk.gc.dead_ledgers import Cluster, Rules
     from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import MetadataUnavailable
+from fastbk.gc.all_pairs import AllPairs
 from fastbk.gc.compaction import CompactionSettings, Compactor
 from fastbk.gc.control import Control, Draining
+from fastbk.gc.dead_ledgers import Cluster, Collector, Rules
 from fastbk.gc.index_client import IndexClient
 from fastbk.gc.limbo import LimboWatch
-from fastbk.gc.live_set import Cluster, Collector, Rules
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.pacing import Pace
-from fastbk.gc.pairs import AllPairs
 from fastbk.gc.report import Report
+from fastbk.gc.scheduler import Work
 from fastbk.gc.unconfirmed import UnconfirmedWatch
-from fastbk.gc.work import Work
 from fastbk.meta.uri import open_store
 from fastbk.model.ids import BookieId
 from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
-from fastbk.server.config import GcConfig
+from fastbk.server.configuration.process_config import GcConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.settings import GcSettings
+    from fastbk.server.configuration.settings import GcSettings
 
 REOPEN_DELAY_S = 5.0
 LOOKUPS_OF_NEW = 5

@@ -10,8 +10,8 @@ from fastbk.observe import logs
 
 if TYPE_CHECKING:
     from fastbk.gc.compaction import Run
+    from fastbk.gc.dead_ledgers import Cycle
     from fastbk.gc.limbo import Look
-    from fastbk.gc.live_set import Cycle
     from fastbk.gc.over_replicated import CopiesLook
     from fastbk.gc.unconfirmed import UnconfirmedLook
     from fastbk.server.gc_messages import LogUsage

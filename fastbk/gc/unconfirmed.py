@@ -3,7 +3,7 @@
 A ledger is in metadata before its first add. So the next look confirms a real one, and what metadata does not list is a
 ghost: a ledger that was deleted again, or that never was. Dropping a real one loses data; so every doubt keeps:
 
-- only ledgers that were never confirmed go this way, all others by `fastbk.gc.live_set`;
+- only ledgers that were never confirmed go this way, all others by `fastbk.gc.dead_ledgers`;
 - metadata has not listed them, with this key and creation, in any look for `age_s`. A look that fails, metadata on hold
   after a rollback, a restart: each begins that time anew;
 - or metadata has listed another ledger under this id, with another key or creation, for
@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import Error
+from fastbk.gc.ledger_listing import in_both, missing_from, sorted_ids
 from fastbk.gc.listing import listed_ledgers
-from fastbk.gc.sorted_ids import in_both, missing_from, sorted_ids
 from fastbk.model.creation import creation_mark
 from fastbk.model.entry import master_key
 from fastbk.native.ledger_state import Listed
@@ -32,7 +32,7 @@ from fastbk.native.ledger_state import Listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fastbk.gc.live_set import Cluster
+    from fastbk.gc.dead_ledgers import Cluster
     from fastbk.gc.pacing import Pace
     from fastbk.meta.api import MetadataStore, VersionedLedger
     from fastbk.model.ids import BookieId

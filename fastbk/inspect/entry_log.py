@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, Source
 from fastbk.inspect.items import END, Item, damage, entry_item
-from fastbk.inspect.source import PAGE_BYTES, PIECE_BYTES, Source
 from fastbk.native.checksum import crc32c
 from fastbk.units import MIB
 

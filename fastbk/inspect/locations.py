@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from fastbk.inspect.file_reader import PAGE_BYTES, Source
 from fastbk.inspect.items import END, Item, damage
-from fastbk.inspect.source import PAGE_BYTES, Source
 from fastbk.native.checksum import crc32c
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.errors import StorageError
+from fastbk.inspect.file_reader import Source
 from fastbk.inspect.items import Item, damage
-from fastbk.inspect.source import Source
 from fastbk.model import cookie as cookie_model
 from fastbk.storage import cookie as cookie_file
-from fastbk.storage import identity, limbo, manifest, scrub_state, sealed_json, unclean
+from fastbk.storage import identity, limbo, manifest, scrub_state, small_files, unclean
 from fastbk.storage.directories import AUDIT_NAME
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def read_scrub(path: str) -> Iterator[Item]:
     path = _inside(path, scrub_state.NAME)
     raw = _whole(path)
     try:
-        state = sealed_json.decode(raw, scrub_state.ScrubState, scrub_state.FORMAT, path)
+        state = small_files.decode(raw, scrub_state.ScrubState, scrub_state.FORMAT, path)
     except StorageError as error:
         yield damage(0, str(error), len(raw), readable=_text(raw))
         return

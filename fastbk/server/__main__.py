@@ -17,9 +17,9 @@ from fastbk.model.cookie import CookieError
 from fastbk.native.ffi import FormatTooNewError
 from fastbk.native.kill_points import arm_from_environment
 from fastbk.observe import logs
-from fastbk.server import bookie_file
+from fastbk.server.configuration import bookie_file
 from fastbk.server.supervisor import Supervisor
-from fastbk.storage.start_rules import IdentityError
+from fastbk.storage.startup_check import IdentityError
 
 ACCEPT_DATA_LOSS = (
     "start although this bookie's data is gone for good: it says of no ledger that it held that something is missing,"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import StorageError
 from fastbk.private_files import DIRECTORY_MODE, FILE_MODE, tighten
-from fastbk.server.topology import Lock
+from fastbk.server.process_table import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

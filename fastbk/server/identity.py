@@ -1,6 +1,6 @@
 """Makes directories and metadata agree on who this bookie is, once, before anything is served (INV-D1).
 
-What may be done with which findings is decided in `fastbk.storage.start_rules`; here is where they come from, and how
+What may be done with which findings is decided in `fastbk.storage.startup_check`; here is where they come from, and how
 a new bookie is born: folders and first manifest, then the identities, the cookies, then metadata. A birth that was cut
 short anywhere goes on at the next start.
 
@@ -28,20 +28,20 @@ from fastbk.model.ledger import LedgerState
 from fastbk.native.disk import Disk
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
-from fastbk.server.metadata_age import MetadataAge
+from fastbk.server.supervision.metadata_age import MetadataAge
 from fastbk.storage.cookie import read_cookie, write_cookie
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import new_identity, new_incarnation, read_identity, write_identity
 from fastbk.storage.import_mark import read_mark
 from fastbk.storage.limbo import write_limbo
 from fastbk.storage.manifest import ManifestSlots
-from fastbk.storage.start_rules import Found, IdentityError, Known, Place, Verdict, judge
+from fastbk.storage.startup_check import Found, IdentityError, Known, Place, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
     from fastbk.storage.cookie import Cookie
     from fastbk.storage.shards import Shards
 

@@ -18,35 +18,35 @@ from typing import TYPE_CHECKING, Any
 from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
-from fastbk.server import config as config_module
 from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.info import life_info
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.admin.opening import endpoints, open_admin
+from fastbk.server.admin.pages import endpoints, open_admin
 from fastbk.server.apache_http.facts import BookieFacts
-from fastbk.server.config import split_address
-from fastbk.server.digest_desk import DigestDesk
+from fastbk.server.configuration import process_config as config_module
+from fastbk.server.configuration.process_config import split_address
 from fastbk.server.directories import DirectoryLock, lock_pairs
-from fastbk.server.disks.board import DiskBoard
 from fastbk.server.disks.boot_check import UsedDirectory
-from fastbk.server.disks.floors import reserve_bytes
-from fastbk.server.disks.gate import DiskGate
-from fastbk.server.gc_desk import GcDesk
-from fastbk.server.ledger_room import LedgerRoom
-from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
-from fastbk.server.lifeline import Lifeline
-from fastbk.server.monitor import Monitor
-from fastbk.server.read_only_desk import ReadOnlyDesk
-from fastbk.server.registration import Membership
-from fastbk.server.sequence import ChildDied, Facts, Sequence, StopAsked
-from fastbk.server.spawn import Boot, PortGuard
-from fastbk.server.unclean import end_life
-from fastbk.server.watch import Watch
+from fastbk.server.disks.disk_reports import DiskBoard
+from fastbk.server.disks.disk_wait import DiskGate
+from fastbk.server.disks.space_thresholds import reserve_bytes
+from fastbk.server.supervision.boot_order import ChildDied, Facts, Sequence, StopAsked
+from fastbk.server.supervision.child_events import Watch
+from fastbk.server.supervision.digest_service import DigestDesk
+from fastbk.server.supervision.gc_admin import GcDesk
+from fastbk.server.supervision.ledger_limit import LedgerRoom
+from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.supervision.lifeline import Lifeline
+from fastbk.server.supervision.monitor import Monitor
+from fastbk.server.supervision.read_only_admin import ReadOnlyDesk
+from fastbk.server.supervision.registration import Membership
+from fastbk.server.supervision.spawn import Boot, PortGuard
+from fastbk.server.supervision.unclean_start import end_life
 
 if TYPE_CHECKING:
     import socket
 
-    from fastbk.server.config import BookieConfig, Replayed
+    from fastbk.server.configuration.process_config import BookieConfig, Replayed
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
@@ -352,7 +352,7 @@ class Supervisor:
         await self._look_at_limits()
 
     def pids(self) -> dict[str, int]:
-        """Return the process ids by the names of `fastbk.server.topology`, the supervisor's included."""
+        """Return the process ids by the names of `fastbk.server.process_table`, the supervisor's included."""
         found = {"supervisor": os.getpid()}
         if self._boot is not None:
             found.update({p.name: child.pid for p, child in self._boot.children.items()})

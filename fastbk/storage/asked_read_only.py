@@ -1,6 +1,6 @@
 """`read_only`: lies in the first ledger directory while an operator wants no adds, where that is to outlive a restart.
 
-{"format": 1, "asked_s": wall clock, "crc"} (`sealed_json.py`)
+{"format": 1, "asked_s": wall clock, "crc"} (`small_files.py`)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -31,7 +31,7 @@ def is_asked(disk: Disk, directory: str) -> bool:
     """Return whether the wish stands. A damaged file says yes. Raises FormatTooNewError, OSError."""
     path = f"{directory}/{NAME}"
     try:
-        sealed_json.decode(disk.read_file(path), AskedReadOnly, FORMAT, path)
+        small_files.decode(disk.read_file(path), AskedReadOnly, FORMAT, path)
     except FileNotFoundError:
         return False
     except CorruptDataError:
@@ -44,7 +44,7 @@ def write(disk: Disk, directory: str, *, is_read_only: bool) -> None:
     path = f"{directory}/{NAME}"
     if is_read_only:
         wish = AskedReadOnly(asked_s=int(time.time()))
-        disk.replace_file(path, sealed_json.encode(wish))
+        disk.replace_file(path, small_files.encode(wish))
         return
     try:
         disk.unlink(path)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.location_pass import Runs
     from fastbk.storage.check_digests import TypesOf
-    from fastbk.storage.digest_look import DigestCount
+    from fastbk.storage.digest_check import DigestCount
     from fastbk.storage.manifest import Manifest
 
 RUNS_A_PASS = 262_144

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fastbk.native.scrub import DigestLook
-from fastbk.storage.digest_look import DigestCount, Known, digest_name
+from fastbk.storage.digest_check import DigestCount, Known, digest_name
 
 if TYPE_CHECKING:
     from fastbk.native.scrub import Run

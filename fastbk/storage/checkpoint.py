@@ -20,9 +20,9 @@ from fastbk.native.store import FlushOptions
 from fastbk.storage import entry_log_files
 from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
 from fastbk.storage.directories import free_bytes
+from fastbk.storage.maintenance import CheckpointSettings, Upkeep
 from fastbk.storage.manifest import FLUSH, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt
-from fastbk.storage.upkeep import CheckpointSettings, Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
 """`identity.json`: whose data a directory holds.
 
 It lies in every journal and ledger directory; metadata knows the same under the bookie's id, and
-`fastbk.storage.start_rules` says what may be started with (INV-D1).
+`fastbk.storage.startup_check` says what may be started with (INV-D1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.shard import SHARD_COUNT
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 from fastbk.storage.shards import Shards, even_shards, is_map
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ def new_incarnation() -> int:
 
 def encode(identity: Identity) -> bytes:
     """Return the bytes of `identity.json`."""
-    return sealed_json.encode(identity)
+    return small_files.encode(identity)
 
 
 def decode(raw: bytes, name: str = NAME) -> Identity:
     """Return the identity in a file's bytes. Raises CorruptDataError, FormatTooNewError."""
-    identity = sealed_json.decode(raw, Identity, FORMAT, name)
+    identity = small_files.decode(raw, Identity, FORMAT, name)
     try:
         number = identity.incarnation_number
     except ValueError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -31,14 +31,14 @@ def read_mark(disk: Disk, directory: str) -> ImportMark | None:
     """Return the mark, None when there is none. Raises CorruptDataError, FormatTooNewError, OSError."""
     path = f"{directory}/{NAME}"
     try:
-        return sealed_json.decode(disk.read_file(path), ImportMark, FORMAT, path)
+        return small_files.decode(disk.read_file(path), ImportMark, FORMAT, path)
     except FileNotFoundError:
         return None
 
 
 def write_mark(disk: Disk, directory: str, mark: ImportMark) -> None:
     """Put the mark there, whole and durable."""
-    disk.replace_file(f"{directory}/{NAME}", sealed_json.encode(mark))
+    disk.replace_file(f"{directory}/{NAME}", small_files.encode(mark))
 
 
 def remove_mark(disk: Disk, directory: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,10 +50,10 @@ def read_newest(directories: Iterable[tuple[Disk, str]]) -> MetadataMark | None:
             raw = disk.read_file(path)
         except FileNotFoundError:
             continue
-        found.append(sealed_json.decode(raw, MetadataMark, FORMAT, path))
+        found.append(small_files.decode(raw, MetadataMark, FORMAT, path))
     return max(found, key=lambda one: one.written, default=None)
 
 
 def write(disk: Disk, directory: str, mark: MetadataMark) -> None:
     """Put the file into a directory, whole and durable. Raises OSError."""
-    disk.replace_file(f"{directory}/{NAME}", sealed_json.encode(mark))
+    disk.replace_file(f"{directory}/{NAME}", small_files.encode(mark))

@@ -23,7 +23,7 @@ from fastbk.native.journal_scan import JournalScan
 from fastbk.native.location_pass import Scope
 from fastbk.native.scrub import DigestLook, LogScan, Run, check_locations, unreadable
 from fastbk.storage.check import run_list
-from fastbk.storage.digest_look import DigestCount, NoDigests
+from fastbk.storage.digest_check import DigestCount, NoDigests
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.units import KIB
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.disk import Disk
     from fastbk.native.store import Store
-    from fastbk.storage.digest_look import DigestSource, Known
+    from fastbk.storage.digest_check import DigestSource, Known
     from fastbk.storage.manifest import LogEntry, Manifest
 
 RUNS_A_PASS = 65_536

@@ -7,7 +7,7 @@ came and served so, and no reader takes them.
 
     {"format": 1, "incarnation" (hex), "cycles", "began_s", "ended_s", "log_id", "offset_bytes", "quarantined":
     [{"ledger_id", "first", "last", "reason", "found_s"}], "is_cut", "bad_digests": [{"ledger_id", "first", "last",
-    "found_s", "seen_s"}], "is_bad_digests_cut", "digests_unanswered", "crc"} (`sealed_json.py`)
+    "found_s", "seen_s"}], "is_bad_digests_cut", "digests_unanswered", "crc"} (`small_files.py`)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -124,7 +124,7 @@ def read_scrub_state(disk: Disk, directory: str, incarnation: int) -> ScrubState
     fresh = ScrubState(incarnation=f"{incarnation:016x}")
     path = f"{directory}/{NAME}"
     try:
-        found = sealed_json.decode(disk.read_file(path), ScrubState, FORMAT, path)
+        found = small_files.decode(disk.read_file(path), ScrubState, FORMAT, path)
     except (FileNotFoundError, CorruptDataError):
         return fresh
     return found if found.incarnation == fresh.incarnation else fresh
@@ -132,4 +132,4 @@ def read_scrub_state(disk: Disk, directory: str, incarnation: int) -> ScrubState
 
 def write_scrub_state(disk: Disk, directory: str, state: ScrubState) -> None:
     """Remember it, whole and durable. Raises OSError."""
-    disk.replace_file(f"{directory}/{NAME}", sealed_json.encode(state))
+    disk.replace_file(f"{directory}/{NAME}", small_files.encode(state))

@@ -14,7 +14,7 @@ import msgspec
 
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -44,12 +44,12 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(move: Move) -> bytes:
     """Return the bytes of the record."""
-    return sealed_json.encode(move)
+    return small_files.encode(move)
 
 
 def decode(raw: bytes, name: str = NAME) -> Move:
     """Return the record in a file's bytes. Raises CorruptDataError, FormatTooNewError."""
-    move = sealed_json.decode(raw, Move, FORMAT, name)
+    move = small_files.decode(raw, Move, FORMAT, name)
     pairs_are_right = move.source != move.target and all(
         0 <= pair < PAIRS_MAX for pair in (move.source, move.target)
     )

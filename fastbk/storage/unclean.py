@@ -5,7 +5,7 @@ ledger that it held: its successor puts them into limbo before it answers anythi
 has everything, and the file only tells people that the last stop was no clean one; unless `is_lost`: replay has met
 damage, and fences of ledgers that nobody here knows of may be lost with it (INV-F2).
 
-    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "is_lost", "crc"} (`sealed_json.py`)
+    {"format": 1, "incarnation" (hex), "sync": "always" | "never", "started_s", "is_lost", "crc"} (`small_files.py`)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.native.ffi import CorruptDataError
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 
 if TYPE_CHECKING:
     from fastbk.native.disk import Disk
@@ -46,12 +46,12 @@ WORST = Unclean(incarnation="", sync=UNSYNCED, started_s=0)
 
 def encode(flag: Unclean) -> bytes:
     """Return the file's bytes."""
-    return sealed_json.encode(flag)
+    return small_files.encode(flag)
 
 
 def decode(raw: bytes, name: str = NAME) -> Unclean:
     """Return what a file says. Raises CorruptDataError, FormatTooNewError."""
-    return sealed_json.decode(raw, Unclean, FORMAT, name)
+    return small_files.decode(raw, Unclean, FORMAT, name)
 
 
 def read_unclean(disk: Disk, directory: str) -> Unclean | None:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from fastbk.errors import Error
-from fastbk.gc.policy import dead_logs
+from fastbk.gc.compaction_choice import dead_logs
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import LogUsage
 from fastbk.storage.checkpoint import CheckpointSettings

@@ -19,7 +19,7 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.journal_scan import JournalScan
-from fastbk.server.config import (
+from fastbk.server.configuration.process_config import (
     DiskSettings,
     JournalConfig,
     JournalSettings,

@@ -18,15 +18,15 @@ from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
 from fastbk.native.shard import shard_of
-from fastbk.server.expansion import expand
 from fastbk.server.identity import read_shards, settle
-from fastbk.server.shard_moves import end_move, move_evenly, move_shards
-from fastbk.storage import shard_move, stopped_pair
+from fastbk.server.offline.expansion import expand
+from fastbk.server.offline.shard_moves import end_move, move_evenly, move_shards
+from fastbk.storage import offline_store, shard_move
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.shard_move import COPYING, MOVED, Move
 from fastbk.storage.shards import even_shards
-from fastbk.storage.start_rules import IdentityError
+from fastbk.storage.startup_check import IdentityError
 from tests.fixtures.stopped_bookie import ME, StoppedBookie, killed_at, same
 
 pytestmark = pytest.mark.fast
@@ -130,7 +130,7 @@ def test_a_target_without_room_gets_nothing(
 ) -> None:
     """The move ends before the disk is full, so that it can be undone there."""
     before = bookie.fill()
-    monkeypatch.setattr(stopped_pair, "free_bytes", lambda _: stopped_pair.KEPT_FREE_BYTES)
+    monkeypatch.setattr(offline_store, "free_bytes", lambda _: offline_store.KEPT_FREE_BYTES)
     with pytest.raises(StorageError, match="too little for the copies"):
         move_shards(bookie.config, SHARDS, 1, quietly)
     assert read_shards(bookie.config) == even_shards(2)
@@ -220,7 +220,7 @@ def test_an_expansion_cut_off_anywhere_is_done_again(
             raise Cut
 
     with monkeypatch.context() as patch:
-        patch.setattr("fastbk.server.expansion.kill_point", cut)
+        patch.setattr("fastbk.server.offline.expansion.kill_point", cut)
         with pytest.raises(Cut):
             expand(bookie.config, bookie.store, ME)
     with pytest.raises(IdentityError, match="bookie expand"):

@@ -9,7 +9,7 @@ import struct
 from fastbk.meta import open_store
 from fastbk.meta.api import APACHE_PROTOCOL, FASTBK_PROTOCOL
 from fastbk.model.entry import master_key
-from fastbk.native.wire import DIGEST_CRC32C, with_digest
+from fastbk.native.hashes import DIGEST_CRC32C, with_digest
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
 from tests.fixtures import apache_wire as apache

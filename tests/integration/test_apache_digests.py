@@ -13,7 +13,7 @@ import pytest
 
 from fastbk.meta import open_store
 from fastbk.model.entry import DigestType, master_key
-from fastbk.native.wire import with_digest
+from fastbk.native.hashes import with_digest
 from fastbk.testing import LocalCluster
 from fastbk.units import MIB
 from tests.fixtures import apache_wire as apache

@@ -6,7 +6,7 @@ import asyncio
 import struct
 
 from fastbk.model.entry import master_key
-from fastbk.native.wire import DIGEST_CRC32C, with_digest
+from fastbk.native.hashes import DIGEST_CRC32C, with_digest
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3

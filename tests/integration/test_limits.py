@@ -18,7 +18,7 @@ import pytest
 import fastbk
 from fastbk.devcluster import memory_pss_bytes
 from fastbk.native.client_codec import put_read_batch
-from fastbk.server.spawn import environment
+from fastbk.server.supervision.spawn import environment
 from fastbk.testing import LocalCluster
 from fastbk.units import KIB, MIB
 from fastbk.wire.messages import MAGIC, ErrorReply, Hello, decode_reply, encode_hello

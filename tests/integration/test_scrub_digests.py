@@ -17,7 +17,7 @@ import fastbk
 from fastbk.cli.admin_client import AdminClient
 from fastbk.devcluster import Bookie
 from fastbk.model.entry import DigestType, digest, master_key
-from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_digest
+from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_digest
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3

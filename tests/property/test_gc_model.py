@@ -21,8 +21,8 @@ from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettings
 from fastbk.storage.commits import FAILURES
 from fastbk.storage.compaction import Compaction, CompactionSettings
+from fastbk.storage.locations_merge import Merging
 from fastbk.storage.manifest import ManifestLost
-from fastbk.storage.merging import Merging
 from fastbk.storage.recount import Recount
 from tests.fixtures.store_world import NO_ENTRY, OK, Life, World, entry_bytes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fastbk.server import settings_page
 from fastbk.server.apache_conf.reference import reference
+from fastbk.server.configuration import settings_page
 from tests.style.tree import ROOT, walk
 
 NAMED = re.compile(r"`((?:fastbk|tests|loadtest|requirements)/[\w./-]+)`")
@@ -46,7 +46,7 @@ def test_the_reference_of_apaches_keys_is_what_the_tables_say() -> None:
 
 def test_the_page_of_settings_is_what_the_structs_say() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == settings_page.page(), (
-        "put the output of python -m fastbk.server.settings_page into docs/settings.md"
+        "put the output of python -m fastbk.server.configuration.settings_page into docs/settings.md"
     )
 
 

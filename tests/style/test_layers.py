@@ -32,7 +32,7 @@ LAYERS = [
 SIBLINGS = [LAYERS[0], LAYERS[-1]]
 
 # What every child process does first, gc's included, lies in the server's folder; so do the messages to the index.
-CHILD_FACES = ("fastbk.server.child", "fastbk.server.config", "fastbk.server.settings")
+CHILD_FACES = ("fastbk.server.child", "fastbk.server.configuration")
 GC_MESSAGES = "fastbk.server.gc_messages"
 
 # Library -> the files (or folders) that may import it.
@@ -79,7 +79,7 @@ HOMES = {
 
 PURE = [
     "fastbk/model/",
-    "fastbk/gc/policy.py",
+    "fastbk/gc/compaction_choice.py",
     "fastbk/replication/",
     "fastbk/placement/",
     "fastbk/stream/positions.py",
@@ -229,8 +229,8 @@ def test_loadtest_uses_public_names_only() -> None:
     ("check", "relative", "text"),
     [
         (layer_faults, "fastbk/model/ids.py", "def f():\n    from fastbk.client import x\n"),
-        (layer_faults, "fastbk/gc/live_set.py", "import fastbk.server.child\n"),
-        (layer_faults, "fastbk/gc/live_set.py", "from ..server import child\n"),
+        (layer_faults, "fastbk/gc/dead_ledgers.py", "import fastbk.server.child\n"),
+        (layer_faults, "fastbk/gc/dead_ledgers.py", "from ..server import child\n"),
         (layer_faults, "fastbk/novel/x.py", "import os\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
         (home_faults, "fastbk/client/reader.py", "import uvloop\n"),

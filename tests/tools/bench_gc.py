@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbk.devcluster.zookeeper import ZooKeeperServer
-from fastbk.gc.live_set import Cluster, Collector, Rules
+from fastbk.gc.dead_ledgers import Cluster, Collector, Rules
 from fastbk.gc.over_replicated import CopiesWatch
 from fastbk.gc.pacing import Pace
 from fastbk.meta import MetadataStore, open_store, zookeeper_admin

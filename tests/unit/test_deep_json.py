@@ -18,8 +18,8 @@ from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.zookeeper_bytes import parse_identity
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.server import topology
-from fastbk.server.spawn import ChildProcess
+from fastbk.server import process_table
+from fastbk.server.supervision.spawn import ChildProcess
 from fastbk.storage.audit import AUDIT_NAME, AuditLog
 from fastbk.stream.chain_codec import VERSION, get_chain
 from fastbk.stream.tree_records import UsageRecord, get
@@ -68,9 +68,9 @@ def test_the_audit_log_passes_over_such_a_line(tmp_path: Path) -> None:
 def test_a_child_that_sends_it_is_killed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.send(({text}).encode()); s.recv(9)"
     monkeypatch.setattr(
-        "fastbk.server.spawn.command", lambda _, end: [sys.executable, "-c", program, end]
+        "fastbk.server.supervision.spawn.command", lambda _, end: [sys.executable, "-c", program, end]
     )
-    child = ChildProcess(topology.Process("gc"), {})
+    child = ChildProcess(process_table.Process("gc"), {})
     try:
         select.select([child.control], [], [], 30)
         with pytest.raises(EOFError):

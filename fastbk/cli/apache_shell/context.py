@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastbk.meta.uri import ZooKeeperLocation
     from fastbk.meta.zookeeper_underreplication import Underreplication
     from fastbk.model.ids import BookieId, LedgerId
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 TIMEOUT_S = 10.0
 FILE_VARIABLE = "BOOKIE_CONF"
@@ -59,8 +59,8 @@ class Context:
         return self._uri
 
     def _uri_of_file(self, path: Path) -> str:
-        from fastbk.server import bookie_file
         from fastbk.server.apache_conf import source, translate
+        from fastbk.server.configuration import bookie_file
 
         if source.is_apache(path):
             # Not the whole file: a client's has no directories, and is good enough here.
@@ -116,7 +116,7 @@ class Context:
 
     def bookie(self) -> BookieConfig:
         """Return the configuration of the bookie that the file is for. Raises ConfigError."""
-        from fastbk.server import bookie_file
+        from fastbk.server.configuration import bookie_file
 
         return bookie_file.load(self.file)
 

@@ -53,7 +53,7 @@ def _list(context: Context) -> int:
 
 def _rename(context: Context, words: Words) -> int:
     from fastbk.server.directories import lock_pairs
-    from fastbk.server.renaming import rename
+    from fastbk.server.offline.renaming import rename
 
     old, new = ids_before_and_now(context, words)
     config = context.bookie()

@@ -11,15 +11,15 @@ from fastbk.native.stats import SLOTS, Histogram
 from fastbk.native.worker import PLACED_MAX
 from fastbk.observe.apache_names import COMPACTIONS, OF_ONE_PAIR, SUMMARIES, TOTALS, VALUES, Value
 from fastbk.server.admin.rolling import RollingWindow, quantile
-from fastbk.server.topology import worker_count
+from fastbk.server.process_table import worker_count
 
 if TYPE_CHECKING:
     from fastbk.native.stats import Stats
     from fastbk.observe.apache_names import Scope, Summary, Total
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.config import BookieConfig
-    from fastbk.server.disks.board import DiskBoard
-    from fastbk.server.gc_desk import GcDesk
+    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.disks.disk_reports import DiskBoard
+    from fastbk.server.supervision.gc_admin import GcDesk
 
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 

@@ -10,8 +10,8 @@ import msgspec
 import fastbk
 
 if TYPE_CHECKING:
-    from fastbk.server.disks.board import DiskBoard
-    from fastbk.server.lifecycle import Lifecycle, RestartBudget
+    from fastbk.server.disks.disk_reports import DiskBoard
+    from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 
 
 def life_info(life: Lifecycle, budget: RestartBudget, disks: DiskBoard) -> dict[str, object]:

@@ -16,13 +16,13 @@ import fastbk
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
 from fastbk.observe.names import NAMES, Name
-from fastbk.server.lifecycle import State
+from fastbk.server.supervision.lifecycle import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fastbk.server.lifecycle import Lifecycle, RestartBudget
-    from fastbk.server.topology import Process
+    from fastbk.server.process_table import Process
+    from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 
 _TIME_BOUNDS, _SIZE_BOUNDS = 20, 10
 """Buckets shown of one histogram, of times a power of two apart, of sizes and counts a power of four: every bound is

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import ConfigError
-from fastbk.server.config import is_loopback
+from fastbk.server.configuration.process_config import is_loopback
 
 if TYPE_CHECKING:
     from fastbk.server.apache_conf.source import Source

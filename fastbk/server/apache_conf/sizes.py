@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fastbk.server import topology
-from fastbk.server.config import RECORD_BYTES_MAX, BookieConfig
-from fastbk.server.disks import floors
+from fastbk.server import process_table
+from fastbk.server.configuration.process_config import RECORD_BYTES_MAX, BookieConfig
+from fastbk.server.disks import space_thresholds
 from fastbk.units import KIB, MIB, format_size
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ def apply_floors(work: Work) -> None:
     Apache's bookies ask both only once a disk is beyond `diskUsageThreshold`: neither makes one read-only that is not.
     """
     journal = msgspec.convert(work.document.get("journal", {}), type(BookieConfig().journal))
-    reserve = floors.reserve_bytes(journal)
-    repair = int(reserve * floors.REPAIR_SHARE)
+    reserve = space_thresholds.reserve_bytes(journal)
+    repair = int(reserve * space_thresholds.REPAIR_SHARE)
     keys = ("minUsableSizeForHighPriorityWrites", "minUsableSizeForEntryLogCreation")
     is_set = False
     for key in keys:
@@ -180,8 +180,8 @@ def apply_floors(work: Work) -> None:
 
 def fit_memory(work: Work, config: BookieConfig) -> BookieConfig:
     """Return the configuration with as much memory allowed as its caches and rings add up to."""
-    needed = topology.memory_bytes(config)
-    if needed <= topology.memory_total_bytes(config):
+    needed = process_table.memory_bytes(config)
+    if needed <= process_table.memory_total_bytes(config):
         return config
     work.report.origins["bookie.memory_total_bytes"] = "the sum of caches and rings"
     bookie = msgspec.structs.replace(config.bookie, memory_total_bytes=-(-needed // MIB) * MIB)

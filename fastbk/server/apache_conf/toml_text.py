@@ -6,12 +6,12 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from fastbk.config import key_of
-from fastbk.server import bookie_file
 from fastbk.server.apache_conf.keys import Verdict
-from fastbk.server.example import value_text
+from fastbk.server.configuration import bookie_file
+from fastbk.server.configuration.example import value_text
 
 if TYPE_CHECKING:
-    from fastbk.server.bookie_file import BookieFile
+    from fastbk.server.configuration.bookie_file import BookieFile
 
 _WIDTH = 100
 

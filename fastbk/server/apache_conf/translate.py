@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fastbk.errors import ConfigError
-from fastbk.server import config as server_config
 from fastbk.server.apache_conf import address, directories
 from fastbk.server.apache_conf.sizes import (
     apply_caches,
@@ -26,6 +25,7 @@ from fastbk.server.apache_conf.sizes import (
     fit_memory,
 )
 from fastbk.server.apache_conf.work import Work
+from fastbk.server.configuration import process_config as server_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from fastbk.server.apache_conf import keys_settings
 from fastbk.server.apache_conf.keys import Kind, Verdict
 from fastbk.server.apache_conf.report import Finding, Report
 from fastbk.server.apache_conf.table import KEYS, key_of
-from fastbk.server.config import BookieConfig
+from fastbk.server.configuration.process_config import BookieConfig
 
 if TYPE_CHECKING:
     from fastbk.server.apache_conf.source import Source

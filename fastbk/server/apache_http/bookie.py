@@ -12,7 +12,7 @@ from fastbk.server.admin.http import Request, Response
 from fastbk.server.apache_http.answers import answer, json_object, text
 from fastbk.server.directories import disk_bytes
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
-from fastbk.server.lifecycle import State
+from fastbk.server.supervision.lifecycle import State
 from fastbk.storage import entry_log_files, journal_files, locations_files
 from fastbk.storage.manifest import ManifestSlots
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from fastbk.meta.api import MetadataStore
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.config import BookieConfig
-    from fastbk.server.disks.board import DiskBoard
-    from fastbk.server.gc_desk import GcDesk
-    from fastbk.server.lifecycle import Lifecycle
-    from fastbk.server.read_only_desk import ReadOnlyDesk
+    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.disks.disk_reports import DiskBoard
+    from fastbk.server.supervision.gc_admin import GcDesk
+    from fastbk.server.supervision.lifecycle import Lifecycle
+    from fastbk.server.supervision.read_only_admin import ReadOnlyDesk
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ import msgspec
 from fastbk.server.apache_conf.keys import Verdict
 from fastbk.server.apache_conf.table import KEYS
 from fastbk.server.apache_http.answers import answer, text
-from fastbk.server.config import split_address
+from fastbk.server.configuration.process_config import split_address
 
 if TYPE_CHECKING:
     from fastbk.server.admin.http import Request, Response
     from fastbk.server.apache_http.facts import BookieFacts
-    from fastbk.server.config import BookieConfig
+    from fastbk.server.configuration.process_config import BookieConfig
 
 NO_PUT = "Settings are read once at a start here: change the configuration and restart the bookie."
 

@@ -1,5 +1,5 @@
 """Watches a bookie's disks: room, failures, and slow disks.
 
 Entries are never read or written here; the journal and the index process do that. Begin with
-`watch.py` and `board.py`.
+`disk_watch.py` and `disk_reports.py`.
 """

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.private_files import FILE_MODE
-from fastbk.server.disks.place import Place
-from fastbk.server.disks.watch import DiskReport
+from fastbk.server.disks.directory_probe import Place
+from fastbk.server.disks.disk_watch import DiskReport
 from fastbk.storage.space import DiskState, Takes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastbk.storage.digest_look import NO_TYPE, Known, KnownTypes
+from fastbk.storage.digest_check import NO_TYPE, Known, KnownTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ PAUSE_S = 60.0
 
 
 class DigestTypes:
-    """`fastbk.storage.digest_look.DigestSource` of one index process."""
+    """`fastbk.storage.digest_check.DigestSource` of one index process."""
 
     def __init__(
         self,

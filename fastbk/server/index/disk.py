@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastbk.native.index import Index
-    from fastbk.server.disks.watch import DiskWatch
+    from fastbk.server.disks.disk_watch import DiskWatch
     from fastbk.server.index.flush import Flusher
 
 FLUSH = "the flush"

@@ -2,7 +2,7 @@
 
 `Flusher` is the main loop's side of the flush thread (`fastbk.server.index.flush_jobs`): it says what is to be done
 next and installs what came out of it. The order of each job's steps is in `fastbk.storage.checkpoint`; merges and
-compactions are `fastbk.server.index.upkeep`'s.
+compactions are `fastbk.server.index.maintenance`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastbk.native.index import ids_without
 from fastbk.native.kill_points import kill_point
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.flush_jobs import DirectJobs
-from fastbk.server.index.upkeep import MERGE_BYTES_PER_S, Upkeeper
+from fastbk.server.index.maintenance import MERGE_BYTES_PER_S, Upkeeper
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Change, Checkpoint, CheckpointFailed
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastbk.native.store import Store
     from fastbk.storage.checkpoint import Checkpoint
     from fastbk.storage.compaction import Compaction
-    from fastbk.storage.merging import Merging
+    from fastbk.storage.locations_merge import Merging
 
 DELETED_KEPT_S = 7 * 24 * 3600
 """How long a deleted ledger's state is remembered."""

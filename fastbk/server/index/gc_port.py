@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.index import Index
     from fastbk.server.index.flush import Flusher
-    from fastbk.server.index.held import HeldCheck
+    from fastbk.server.index.holdings_check import HeldCheck
     from fastbk.storage.checkpoint import Checkpoint
 
 MESSAGES_A_LOOK = 4

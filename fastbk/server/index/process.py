@@ -26,9 +26,9 @@ from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, beat_index
 from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
-from fastbk.server.config import IndexConfig
-from fastbk.server.disks.place import Place, require_mounted
-from fastbk.server.disks.watch import DiskWatch
+from fastbk.server.configuration.process_config import IndexConfig
+from fastbk.server.disks.directory_probe import Place, require_mounted
+from fastbk.server.disks.disk_watch import DiskWatch
 from fastbk.server.gc_messages import Space
 from fastbk.server.index.background import Background
 from fastbk.server.index.digests import DigestTypes
@@ -37,11 +37,11 @@ from fastbk.server.index.explicit_lacs import ExplicitLacs
 from fastbk.server.index.flush import Flusher
 from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
-from fastbk.server.index.held import HeldCheck
 from fastbk.server.index.hold_mark import hold_if_asked
+from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.server.index.replay import replay
 from fastbk.server.index.scrub import Scrubber
-from fastbk.server.topology import write_cache_sizes
+from fastbk.server.process_table import write_cache_sizes
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.compaction import CompactionSettings
 from fastbk.storage.limbo import read_limbo, remove_limbo

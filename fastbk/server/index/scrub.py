@@ -13,7 +13,7 @@ import msgspec
 
 from fastbk.server.index.background import SCRUB, Task
 from fastbk.server.index.pacing import TokenBucket
-from fastbk.storage.digest_look import DigestCount
+from fastbk.storage.digest_check import DigestCount
 from fastbk.storage.scrub import Recheck, ScrubCycle
 from fastbk.storage.scrub_state import Quarantined, ScrubState, read_scrub_state, write_scrub_state
 from fastbk.units import KIB
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fastbk.native.disk import Disk
     from fastbk.native.index import Index
     from fastbk.native.store import Store
+    from fastbk.server.configuration.settings import ScrubSettings
     from fastbk.server.index.background import Background, DirectBackground
-    from fastbk.server.settings import ScrubSettings
     from fastbk.storage.checkpoint import Checkpoint
-    from fastbk.storage.digest_look import DigestSource
+    from fastbk.storage.digest_check import DigestSource
     from fastbk.storage.scrub import Damaged
 
 SAVE_INTERVAL_S = 60.0

@@ -15,7 +15,7 @@ from fastbk.storage.space import Takes
 if TYPE_CHECKING:
     from fastbk.native.journal import Journal
     from fastbk.native.stats import Stats
-    from fastbk.server.disks.watch import DiskWatch
+    from fastbk.server.disks.disk_watch import DiskWatch
     from fastbk.storage.journal_pool import JournalPool
 
 LOOK_INTERVAL_S = 0.25

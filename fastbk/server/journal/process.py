@@ -29,18 +29,18 @@ from fastbk.native.segment import Segment, seal_segment
 from fastbk.native.stats import Stats
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
-from fastbk.server.config import JournalConfig
-from fastbk.server.disks.floors import journal_thresholds
-from fastbk.server.disks.place import Place
-from fastbk.server.disks.watch import DiskWatch
+from fastbk.server.configuration.process_config import JournalConfig
+from fastbk.server.configuration.settings import unconfirmed_ledgers_max
+from fastbk.server.disks.directory_probe import Place
+from fastbk.server.disks.disk_watch import DiskWatch
+from fastbk.server.disks.space_thresholds import journal_thresholds
 from fastbk.server.journal.disk import JournalDisk
-from fastbk.server.settings import unconfirmed_ledgers_max
 from fastbk.storage.journal_files import OldFile, name_of
 from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.unclean import UNSYNCED
 
 if TYPE_CHECKING:
-    from fastbk.server.config import Replayed
+    from fastbk.server.configuration.process_config import Replayed
 
 DEPTH = 2
 STEP_TIMEOUT_MS = 100

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastbk.server.config import WorkerSettings
+    from fastbk.server.configuration.process_config import WorkerSettings
 
 OTHER_DESCRIPTORS = 64
 """A worker's own: segments, bells, control, the loop's."""

@@ -12,7 +12,7 @@ from fastbk.server.network.handlers import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fastbk.server.config import WorkerConfig
+    from fastbk.server.configuration.process_config import WorkerConfig
 
 WANTS_TOTAL, WANTS_FREE = 1, 2
 

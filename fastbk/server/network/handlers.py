@@ -25,7 +25,7 @@ from fastbk.wire.statuses import Status
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
-    from fastbk.server.config import WorkerConfig
+    from fastbk.server.configuration.process_config import WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fastbk.observe.limit_log import LimitLog
 from fastbk.server.network.admission import keep_alive
 from fastbk.server.network.apache import ApacheHandlers
 from fastbk.server.network.connection import Connection
-from fastbk.server.network.crowding import Crowding
+from fastbk.server.network.connection_limits import Crowding
 from fastbk.server.network.digests import Digests
 from fastbk.server.network.handlers import Handlers
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import socket
 
     from fastbk.native.worker import Event, Worker
-    from fastbk.server.config import WorkerConfig
+    from fastbk.server.configuration.process_config import WorkerConfig
 
 SWEEP_INTERVAL_S = 1.0
 BACKLOG = 1024

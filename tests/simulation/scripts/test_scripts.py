@@ -18,7 +18,7 @@ from tests.simulation.scripts.registry import SCRIPTS, Script
 # Played on real files and directories.
 ELSEWHERE = {
     20: "integration/test_pairs.py",
-    21: "unit/gc/test_live_set.py",
+    21: "unit/gc/test_dead_ledgers.py",
     22: "crash/test_gc_bad_headers.py",
     23: "crash/test_unclean_stop.py",
     28: "crash/test_journal_faults.py",

@@ -16,7 +16,7 @@ from fastbk.apache_import.index_files import IndexFiles
 from fastbk.apache_import.rocksdb import Databases, NoReaderError
 from fastbk.apache_import.seen import PIECE_ENTRIES, SeenEntries
 from fastbk.errors import StorageError
-from fastbk.inspect.source import Source
+from fastbk.inspect.file_reader import Source
 from fastbk.model.entry import DigestType, master_key, parse_lac_body
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports

@@ -14,7 +14,7 @@ from fastbk.apache_import import directories
 from fastbk.apache_import.entry_log import read_entry_log
 from fastbk.apache_import.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
 from fastbk.errors import StorageError
-from fastbk.inspect.source import Source
+from fastbk.inspect.file_reader import Source
 from fastbk.model.entry import master_key
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports, entry, padding, record, special

@@ -11,7 +11,7 @@ import pytest
 from fastbk.apache_import.entry_log import read_entry_log
 from fastbk.apache_import.journal import read_journal
 from fastbk.apache_import.records import Check, Record
-from fastbk.inspect.source import Source
+from fastbk.inspect.file_reader import Source
 from fastbk.units import KIB, MIB
 from tests.fixtures import apache_disk
 from tests.fixtures.apache_disk import WHOLE, Reports, entry, record

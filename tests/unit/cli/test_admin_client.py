@@ -23,7 +23,7 @@ from fastbk.meta.api import HTTP_NAME, HTTP_PROTOCOL, BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.lifecycle import Lifecycle, RestartBudget
+from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 from tests.fixtures.wait import wait_until
 
 

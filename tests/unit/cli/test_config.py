@@ -10,8 +10,8 @@ import pytest
 
 from fastbk import config as toml
 from fastbk.cli.__main__ import main
-from fastbk.server import bookie_file
-from fastbk.server.config import BookieConfig, check
+from fastbk.server.configuration import bookie_file
+from fastbk.server.configuration.process_config import BookieConfig, check
 
 Captured = pytest.CaptureFixture[str]
 

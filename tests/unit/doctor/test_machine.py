@@ -12,8 +12,8 @@ from fastbk.doctor.mounts import Mount, mount_of, parse
 from fastbk.doctor.report import Finding, Status, ok, take
 from fastbk.doctor.system import System
 from fastbk.errors import StorageError
-from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
-from fastbk.storage.start_rules import Place
+from fastbk.server.configuration.process_config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.storage.startup_check import Place
 
 
 def disks(folder: Path, **journal: int) -> Disks:

@@ -11,7 +11,7 @@ from fastbk.meta import open_store
 from fastbk.meta.hold import new_hold, place_hold
 from fastbk.meta.mark import MARK_PATH
 from fastbk.meta.records import Change
-from fastbk.server.metadata_age import MetadataAge
+from fastbk.server.supervision.metadata_age import MetadataAge
 from tests.fixtures.metadata import service
 from tests.unit.doctor.test_doctor import ME, Patient, patient, worst
 

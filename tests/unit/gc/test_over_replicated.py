@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc import over_replicated
-from fastbk.gc.live_set import Cluster, Rules
+from fastbk.gc.dead_ledgers import Cluster, Rules
 from fastbk.gc.over_replicated import CopiesWatch, is_over_replicated
 from fastbk.gc.pacing import Pace
 from fastbk.meta.api import VersionedLedger

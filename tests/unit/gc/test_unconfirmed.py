@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.gc import unconfirmed
-from fastbk.gc.live_set import Cluster
+from fastbk.gc.dead_ledgers import Cluster
 from fastbk.gc.pacing import Pace
 from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedLook, UnconfirmedWatch, listed_as
 from fastbk.meta.api import VersionedLedger

@@ -12,10 +12,10 @@ import pytest
 from fastbk.errors import StorageError
 from fastbk.inspect import small_files
 from fastbk.inspect.entry_log import read_entry_log
+from fastbk.inspect.file_reader import Source
 from fastbk.inspect.items import Counter, Item
 from fastbk.inspect.journal import read_journal
 from fastbk.inspect.locations import read_locations
-from fastbk.inspect.source import Source
 from fastbk.native.disk import Disk
 from fastbk.storage.limbo import NAME as LIMBO_NAME
 from fastbk.storage.limbo import write_limbo

@@ -13,7 +13,7 @@ from fastbk.client.connection import SLOT_MAX, SLOT_SHIFT
 from fastbk.errors import ProtocolError
 from fastbk.model.entry import DigestType
 from fastbk.native import client_codec as codec
-from fastbk.native.apache_lane import ApacheLane, v2_takes
+from fastbk.native.apache_translation import ApacheLane, v2_takes
 from fastbk.wire.statuses import Status
 from tests.fixtures.lane import (
     ADD,

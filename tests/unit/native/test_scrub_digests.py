@@ -9,14 +9,14 @@ import pytest
 
 from fastbk.model.entry import DigestType, mac_key, make_entry
 from fastbk.native.fake_disk import FakeDisk
-from fastbk.native.scrub import BAD_RANGES_MAX, DigestLook, LogScan, Run
-from fastbk.native.wire import (
+from fastbk.native.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,
     DIGEST_DUMMY,
     DIGEST_HMAC,
     with_digest,
 )
+from fastbk.native.scrub import BAD_RANGES_MAX, DigestLook, LogScan, Run
 from fastbk.storage.directories import log_path
 from tests.fixtures import store_world
 from tests.fixtures.store_world import DIRECTORY, World

@@ -11,7 +11,7 @@ import pytest
 
 from fastbk.model.entry import DigestType, make_lac_body
 from fastbk.native._bookie import lib
-from fastbk.native.wire import (
+from fastbk.native.hashes import (
     DIGEST_CRC32,
     DIGEST_CRC32C,
     DIGEST_DUMMY,

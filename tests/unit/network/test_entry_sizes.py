@@ -6,7 +6,7 @@ import flatbuffers
 
 from fastbk.model.entry import DigestType
 from fastbk.native.client_codec import LedgerCodec
-from fastbk.native.wire import DIGEST_NONE
+from fastbk.native.hashes import DIGEST_NONE
 from fastbk.wire.generated import AddBatch, MasterKey
 from fastbk.wire.generated.RequestBody import RequestBody
 from tests.fixtures import frames

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fastbk.server.config import WorkerSettings
+from fastbk.server.configuration.process_config import WorkerSettings
 from fastbk.server.network.admission import keep_alive
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from fastbk.native.wire import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC, DIGEST_NONE
+from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY, DIGEST_HMAC, DIGEST_NONE
 from fastbk.native.worker import BAD_VERSION
 from fastbk.wire.messages import (
     MAGIC,

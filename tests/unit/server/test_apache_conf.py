@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from fastbk import config as toml
 from fastbk.errors import ConfigError
-from fastbk.server import bookie_file
 from fastbk.server.apache_conf import source, table, translate
 from fastbk.server.apache_conf.keys import Kind, Verdict
 from fastbk.server.apache_conf.report import Report
 from fastbk.server.apache_conf.toml_text import toml_text
-from fastbk.server.bookie_file import BookieFile
-from fastbk.server.config import BookieConfig, check
+from fastbk.server.configuration import bookie_file
+from fastbk.server.configuration.bookie_file import BookieFile
+from fastbk.server.configuration.process_config import BookieConfig, check
 from fastbk.units import GIB, MIB
 from tests.fixtures.apache_cases import CASES
 from tests.fixtures.host import Host

@@ -5,9 +5,14 @@ import pytest
 
 from fastbk import config as files
 from fastbk.errors import ConfigError
-from fastbk.server import topology
-from fastbk.server.config import BookieConfig, check, is_loopback, split_address
-from fastbk.server.example import example, value_text
+from fastbk.server import process_table
+from fastbk.server.configuration.example import example, value_text
+from fastbk.server.configuration.process_config import (
+    BookieConfig,
+    check,
+    is_loopback,
+    split_address,
+)
 from fastbk.units import (
     GIB,
     KIB,
@@ -161,7 +166,7 @@ def test_listening_beyond_loopback_takes_an_explicit_setting(tmp_path: Path) -> 
 
 
 def test_the_default_bookie_stays_within_its_memory_table() -> None:
-    assert topology.memory_bytes(BookieConfig()) <= 300 * MIB
+    assert process_table.memory_bytes(BookieConfig()) <= 300 * MIB
 
 
 def test_every_setting_has_a_key_of_its_own() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import StorageError
 from fastbk.server.directories import disk_bytes, lock_all
-from fastbk.server.disks.place import Place
+from fastbk.server.disks.directory_probe import Place
 from tests.fixtures.wait import wait_until
 
 

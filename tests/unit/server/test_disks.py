@@ -14,12 +14,12 @@ import pytest
 
 from fastbk.errors import StorageError
 from fastbk.native.stats import BUCKET_COUNT, Histogram, bucket_from
-from fastbk.server.config import DiskSettings, JournalSettings
+from fastbk.server.configuration.process_config import DiskSettings, JournalSettings
 from fastbk.server.directories import LOCK_NAME, lock_all
-from fastbk.server.disks import floors, watch
-from fastbk.server.disks.place import Place, require_mounted
+from fastbk.server.disks import disk_watch, space_thresholds
+from fastbk.server.disks.directory_probe import Place, require_mounted
+from fastbk.server.disks.disk_watch import DiskReport, DiskWatch
 from fastbk.server.disks.slow import COMMITS_MIN, CommitSpeed, slow_flush
-from fastbk.server.disks.watch import DiskReport, DiskWatch
 from fastbk.server.index.disk import FLUSH_HANGS_S, IndexDisk
 from fastbk.storage.space import FAILED_BEARS_S, DiskState, Look, Takes, Thresholds
 from fastbk.units import MIB
@@ -144,7 +144,7 @@ def test_a_disk_that_hangs_is_told_of_and_stops_nobody() -> None:
     watched.place.hold.clear()
     one.nudge()
     wait_until(lambda: one._looking_since_s > 0, "the look that hangs")
-    watched.now_s += watch.HUNG_S + 1
+    watched.now_s += disk_watch.HUNG_S + 1
     one.poll()
     assert "not answered" in watched.reports[-1].slow
     watched.place.hold.set()
@@ -194,11 +194,11 @@ def test_a_flush_is_measured_when_it_is_large(
 def test_floors_are_made_from_the_journals_limit() -> None:
     """A13: what is kept holds a flush of everything that a full journal has."""
     journal = JournalSettings(limit_bytes=32 * MIB, file_size_bytes=16 * MIB)
-    found = floors.ledger_thresholds(DiskSettings(), journal)
+    found = space_thresholds.ledger_thresholds(DiskSettings(), journal)
     assert found.reserve_bytes == 72 * MIB
     assert found.reserve_bytes < found.repair_free_bytes_min < found.free_bytes_min == 108 * MIB
-    assert floors.journal_bytes_max(journal) == 64 * MIB
-    assert floors.journal_thresholds(DiskSettings()).free_bytes_min == 0
+    assert space_thresholds.journal_bytes_max(journal) == 64 * MIB
+    assert space_thresholds.journal_thresholds(DiskSettings()).free_bytes_min == 0
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_floors_are_made_from_the_journals_limit() -> None:
 )
 def test_floors_out_of_order_are_refused(settings: dict[str, Any], message: str) -> None:
     journal = JournalSettings(limit_bytes=32 * MIB, file_size_bytes=16 * MIB)
-    (problem,) = floors.problems(DiskSettings(**settings), journal)
+    (problem,) = space_thresholds.problems(DiskSettings(**settings), journal)
     assert re.search(message, problem)
-    assert list(floors.problems(DiskSettings(), journal)) == []
+    assert list(space_thresholds.problems(DiskSettings(), journal)) == []
 
 
 def test_directories_that_share_a_disk_keep_room_for_each_other(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_directories_that_share_a_disk_keep_room_for_each_other(tmp_path: Path) 
     paths = [tmp_path / "one", tmp_path / "two"]
     for path in paths:
         path.mkdir()
-    assert floors.sharing([*map(str, paths), "/proc", str(tmp_path / "none")], 1) == 2
-    assert floors.sharing([str(tmp_path / "none")], 0) == 1
-    found = floors.ledger_thresholds(
+    assert space_thresholds.sharing([*map(str, paths), "/proc", str(tmp_path / "none")], 1) == 2
+    assert space_thresholds.sharing([str(tmp_path / "none")], 0) == 1
+    found = space_thresholds.ledger_thresholds(
         DiskSettings(free_bytes_min=100 * MIB, high_priority_free_bytes_min=90 * MIB), journal, 2
     )
     assert found.reserve_bytes == found.repair_free_bytes_min == found.free_bytes_min == 144 * MIB

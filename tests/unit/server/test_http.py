@@ -8,7 +8,7 @@ from fastbk.errors import ConfigError, StorageError
 from fastbk.server.admin import http
 from fastbk.server.admin.http import AdminServer, Request
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.lifecycle import Lifecycle, RestartBudget, State
+from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, State
 from tests.fixtures.wait import wait_until_async
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.server.index import digests
 from fastbk.server.index.digests import DigestTypes
-from fastbk.storage.digest_look import NO_TYPE
+from fastbk.storage.digest_check import NO_TYPE
 
 pytestmark = pytest.mark.fast
 

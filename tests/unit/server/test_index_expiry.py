@@ -9,10 +9,10 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import Store
-from fastbk.server.index import upkeep
+from fastbk.server.index import maintenance
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
-from fastbk.storage.merging import Merging
+from fastbk.storage.locations_merge import Merging
 from tests.fixtures.storage_rig import Book, Life, format_disk
 
 DAY_S = 24 * 3600
@@ -154,7 +154,7 @@ def test_somebody_who_makes_ghosts_all_the_time_does_not_keep_the_disk_busy(
         return real(store, merging)
 
     monkeypatch.setattr(life.checkpoint, "commit_merge", commit)
-    monkeypatch.setattr(upkeep, "RECOUNT_SHARE", 0)  # here a recount lasts as long as its merge
+    monkeypatch.setattr(maintenance, "RECOUNT_SHARE", 0)  # here a recount lasts as long as its merge
     monkeypatch.setattr(locations_files, "FILES_MAX", 1 << 30)
     monkeypatch.setattr(locations_files, "MERGE_FILES_MIN", 1 << 30)
     end_s, ledger_id = life.clock_s + 3600, 0

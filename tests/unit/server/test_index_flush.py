@@ -13,12 +13,12 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Space
-from fastbk.server.index import upkeep
+from fastbk.server.index import maintenance
 from fastbk.server.index.background import Task
 from fastbk.server.index.flush import Flusher
 from fastbk.server.index.flush_jobs import FlushThread
 from fastbk.server.index.gc_port import GcPort
-from fastbk.server.index.held import HeldCheck
+from fastbk.server.index.holdings_check import HeldCheck
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import log_path
@@ -298,7 +298,7 @@ def test_no_merge_takes_what_lies_below_the_floor(
     assert sorted(life.disks[0].list(f"{LEDGERS}/locations")) == [
         locations_name(entry.file_id) for entry in life.checkpoint.manifest.locations
     ]
-    monkeypatch.setattr(upkeep, "LAG_FILES_MAX", MERGE_FILES_MIN)
+    monkeypatch.setattr(maintenance, "LAG_FILES_MAX", MERGE_FILES_MIN)
     life.flusher.look()
     life.flusher.look()
     assert len(life.checkpoint.manifest.locations) == 1
@@ -322,7 +322,7 @@ def test_a_compaction_that_keeps_too_many_files_from_being_merged_is_stopped(
     monkeypatch.setattr(life.flusher.upkeep._background, "submit", held.append)
     assert life.flusher.upkeep.compact([1], 1 << 20, 60.0)
     (compaction,) = held
-    monkeypatch.setattr(upkeep, "LAG_FILES_MAX", 2 * len(life.checkpoint.manifest.locations) + 2)
+    monkeypatch.setattr(maintenance, "LAG_FILES_MAX", 2 * len(life.checkpoint.manifest.locations) + 2)
     life.flusher.look()
     assert not compaction.is_stopped
     life.add(2, 0, bytes(300))
@@ -334,7 +334,7 @@ def test_a_compaction_that_keeps_too_many_files_from_being_merged_is_stopped(
 
 def test_no_flush_begins_while_merges_lag(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not life.flusher.is_busy
-    monkeypatch.setattr(upkeep, "LAG_FILES_MAX", 0)
+    monkeypatch.setattr(maintenance, "LAG_FILES_MAX", 0)
     assert life.flusher.is_busy
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fastbk.server.lifecycle import Lifecycle, RestartBudget, Restarts, State
+from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, Restarts, State
 
 
 def test_a_bookie_is_ready_only_when_writable() -> None:

@@ -15,10 +15,10 @@ from fastbk.meta import MetadataStore, open_store
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold, read_hold
 from fastbk.meta.mark import RESERVE_IDS, Mark, read_mark
 from fastbk.model.ids import BookieId
-from fastbk.server.config import BookieConfig
+from fastbk.server.configuration.process_config import BookieConfig
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
-from fastbk.server.metadata_age import AGE_INTERVAL_S, POLL_INTERVAL_S, MetadataAge
-from fastbk.server.settings import JournalSettings, LedgerSettings
+from fastbk.server.supervision.metadata_age import AGE_INTERVAL_S, POLL_INTERVAL_S, MetadataAge
 from fastbk.storage.metadata_mark import NAME
 
 ME = "me"

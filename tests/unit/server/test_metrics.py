@@ -8,8 +8,8 @@ from fastbk.native.segment import Segment, create_segment
 from fastbk.native.stats import SLOTS, Histogram, Stats, bucket_from
 from fastbk.observe.names import NAMES
 from fastbk.server.admin.metrics import Metrics, cumulative
-from fastbk.server.lifecycle import Lifecycle, RestartBudget, State
-from fastbk.server.topology import JOURNAL, Process, journal, worker
+from fastbk.server.process_table import JOURNAL, Process, journal, worker
+from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget, State
 
 RINGS = {"worker": [65536, 65536], "index": [65536]}
 

@@ -7,8 +7,8 @@ import pytest
 from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageError
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.memory import MemoryStore
-from fastbk.server import directories, published, registration
-from fastbk.server.config import (
+from fastbk.server import directories
+from fastbk.server.configuration.process_config import (
     BookieConfig,
     BookieSettings,
     JournalSettings,
@@ -16,7 +16,8 @@ from fastbk.server.config import (
     MetadataSettings,
 )
 from fastbk.server.directories import lock_all
-from fastbk.server.registration import Membership
+from fastbk.server.supervision import registration, registration_properties
+from fastbk.server.supervision.registration import Membership
 from tests.fixtures.wait import wait_until_async
 
 
@@ -147,7 +148,7 @@ async def test_place_labels_and_free_space_are_told(
     """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
     disk = SimpleNamespace(f_bavail=900, f_bfree=900, f_blocks=1000, f_frsize=4096)
     monkeypatch.setattr(directories.os, "statvfs", lambda _path: disk)
-    monkeypatch.setattr(published, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(registration_properties, "INTERVAL_S", 0.0)
     bookie = BookieSettings(location="/eu/r1", labels=("ssd", "gold"))
     world.config = msgspec.structs.replace(world.config, bookie=bookie)
     member = world.membership()

@@ -15,13 +15,13 @@ from fastbk.meta.memory import MemoryStore
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
-from fastbk.server import renaming
-from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.server.configuration.process_config import BookieConfig, JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
-from fastbk.server.renaming import rename
+from fastbk.server.offline import renaming
+from fastbk.server.offline.renaming import rename
 from fastbk.storage.cookie import read_cookie
 from fastbk.storage.identity import read_identity
-from fastbk.storage.start_rules import IdentityError
+from fastbk.storage.startup_check import IdentityError
 
 OLD, NEW, OTHER = BookieId("10.0.0.1:3181"), BookieId("host:3181"), BookieId("other")
 

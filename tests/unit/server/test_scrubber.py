@@ -9,9 +9,9 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.store import Store
+from fastbk.server.configuration.settings import ScrubSettings
 from fastbk.server.index.background import DirectBackground, Task
 from fastbk.server.index.scrub import SAVE_INTERVAL_S, Scrubber
-from fastbk.server.settings import ScrubSettings
 from fastbk.storage.directories import log_path
 from fastbk.storage.scrub_state import read_scrub_state
 from tests.fixtures.index_rig import CANNOT_TELL, OK

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
-from fastbk.native.wire import DIGEST_CRC32C
+from fastbk.native.hashes import DIGEST_CRC32C
+from fastbk.server.configuration.settings import ScrubSettings
 from fastbk.server.index import scrub
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.scrub import Scrubber
-from fastbk.server.settings import ScrubSettings
 from fastbk.storage.scrub_state import read_scrub_state
 from tests.fixtures.index_rig import OK
 from tests.fixtures.storage_rig import (

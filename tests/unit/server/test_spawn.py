@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.server.spawn import PortGuard, command, environment
+from fastbk.server.supervision.spawn import PortGuard, command, environment
 
 
 def connected(port: int) -> socket.socket:

@@ -1,6 +1,6 @@
 """What a bookie finds in its directories at start, on real folders: each case of lost, foreign and mixed-up disks.
 
-INV-D1. The rules alone are in tests/unit/storage/test_start_rules.py, rebirths in test_rebirth.py.
+INV-D1. The rules alone are in tests/unit/storage/test_startup_check.py, rebirths in test_rebirth.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fastbk.model import cookie
 from fastbk.model.cookie import Cookie, decode
 from fastbk.model.ids import BookieId
 from fastbk.server import identity
-from fastbk.server.config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.server.configuration.process_config import BookieConfig, JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.manifest import SLOTS
-from fastbk.storage.start_rules import IdentityError
+from fastbk.storage.startup_check import IdentityError
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 ME = "me"

@@ -16,8 +16,8 @@ from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
-from fastbk.server import unclean as server_unclean
-from fastbk.server.unclean import begin_life, end_life
+from fastbk.server.supervision import unclean_start as server_unclean
+from fastbk.server.supervision.unclean_start import begin_life, end_life
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.unclean import NAME, Unclean, decode, encode, mark_lost
 

@@ -5,9 +5,9 @@ import pytest
 
 from fastbk.native.segment import Segment, create_segment
 from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, Stats
-from fastbk.server.lifecycle import Lifecycle, State
-from fastbk.server.topology import GC, INDEX, JOURNAL, Process, worker
-from fastbk.server.watchdog import JOB_S, POLL_S, SILENT_S, Watchdog, process_state
+from fastbk.server.process_table import GC, INDEX, JOURNAL, Process, worker
+from fastbk.server.supervision.lifecycle import Lifecycle, State
+from fastbk.server.supervision.watchdog import JOB_S, POLL_S, SILENT_S, Watchdog, process_state
 
 RINGS = {"worker": [65536, 65536], "index": [65536]}
 CHILDREN = [worker(0), JOURNAL, INDEX, GC]

@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import FormatTooNewError
-from fastbk.storage import sealed_json
+from fastbk.storage import small_files
 from fastbk.storage.explicit_lacs import (
     NAME,
     ExplicitLacs,
@@ -35,11 +35,11 @@ def test_a_damaged_one_is_as_good_as_none(tmp_path: Path, at: int) -> None:
 
 
 def test_one_that_is_whole_and_no_base64_is_as_good_as_none(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(sealed_json.encode(ExplicitLacs(bodies=("!",))))
+    (tmp_path / NAME).write_bytes(small_files.encode(ExplicitLacs(bodies=("!",))))
     assert read_explicit_lacs(Disk(str(tmp_path), "plain"), str(tmp_path)) == []
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(sealed_json.encode(ExplicitLacs(format=2)))
+    (tmp_path / NAME).write_bytes(small_files.encode(ExplicitLacs(format=2)))
     with pytest.raises(FormatTooNewError):
         read_explicit_lacs(Disk(str(tmp_path), "plain"), str(tmp_path))

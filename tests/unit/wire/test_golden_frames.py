@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fastbk.native.wire import DIGEST_CRC32C, check_digest, is_request, is_response
+from fastbk.native.hashes import DIGEST_CRC32C, check_digest, is_request, is_response
 from fastbk.wire.generated import (
     Add,
     AddBatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbk.native.wire import is_request, is_response
+from fastbk.native.hashes import is_request, is_response
 from fastbk.wire.messages import (
     MAGIC,
     ErrorReply,

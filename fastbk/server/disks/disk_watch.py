@@ -1,0 +1,208 @@
+"""Watches one directory's disk for the process that writes there.
+
+A thread looks (a disk that hangs must not stop the loop): rarely, and often when something is wrong or near. The loop
+takes the looks in, adds the failures that it saw itself, and tells the supervisor.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastbk.observe import logs
+from fastbk.storage.space import DiskHealth, DiskState, Takes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.server.disks.directory_probe import Place
+    from fastbk.storage.space import Look, Thresholds
+
+HUNG_S = 5.0
+"""A look that takes longer is told of as a slow disk."""
+
+
+class DiskReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="disk"):
+    """What a process tells of its directory: a control message, and what tools are shown."""
+
+    role: str
+    """`journal` or `ledger`."""
+    pair: int
+    directory: str
+    state: str
+    """One of `DiskState`."""
+    takes: str
+    """`all`, `repairs` (recovery adds and fences) or `nothing`."""
+    reason: str
+    slow: str
+    """Why it is called slow; empty: it is not."""
+    errors: int
+    """Failed flushes and the like since this boot's start."""
+    free_bytes: int
+    used_bytes: int
+    used_ratio: float
+    state_since_s: float
+    looked_s: float
+    """Wall clock, as the one before."""
+
+
+class DiskWatch:
+    """One directory's health, kept up to date. Everything but `_run` belongs to the process's main loop."""
+
+    def __init__(
+        self,
+        place: Place,
+        thresholds: Thresholds,
+        *,
+        role: str,
+        pair: int,
+        interval_s: float,
+        near_interval_s: float,
+        tell: Callable[[DiskReport], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with a look; `start` has more of them made.
+
+        Args:
+            role, pair: for reports. interval_s, near_interval_s: between looks, the second when something is wrong or
+                about to be. tell: called by `poll` with every new look and change.
+        """
+        self._place = place
+        self._role = role
+        self._pair = pair
+        self._interval_s = interval_s
+        self._near_interval_s = near_interval_s
+        self._tell = tell
+        self._clock_s = clock_s
+        self._wake = threading.Event()
+        self._look: Look | None = None
+        self._looking_since_s = 0.0
+        self._looked_s = time.time()
+        self._is_hung = False
+        self._told = ("", "", "")
+        self.health = DiskHealth(thresholds, clock_s())
+        self.health.looked(place.look(), clock_s())
+
+    @property
+    def takes(self) -> Takes:
+        """What may be written."""
+        return self.health.takes
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the path leads elsewhere: nothing may be made there (INV-D2)."""
+        return self.health.state is DiskState.GONE
+
+    def start(self) -> None:
+        """Say how it is, and begin to look in a thread that ends with the process."""
+        self._change(self.health.state is not DiskState.OK)
+        if self.health.state is DiskState.OK:
+            self._tell(self.report())
+        threading.Thread(target=self._run, name=f"disk.{self._role}", daemon=True).start()
+
+    def nudge(self) -> None:
+        """Have it looked at soon: something was written, or failed."""
+        self._wake.set()
+
+    def look_now(self) -> None:
+        """Look in this thread, where a wait does no harm."""
+        self._take(self._place.look())
+
+    def failed(self, what: str, reason: str) -> None:
+        """Note that `what` could not be written, with all its attempts."""
+        self._change(self.health.failed(what, reason, self._clock_s()))
+        self.nudge()
+
+    def worked(self, what: str) -> None:
+        """Note that `what` was written."""
+        self._change(self.health.worked(what, self._clock_s()))
+
+    def no_room(self, reason: str) -> None:
+        """Note that what has to be made ahead finds no room; empty: it does."""
+        self._change(self.health.no_room(reason, self._clock_s()))
+
+    def set_slow(self, reason: str) -> None:
+        """Note that the disk is slow, and why; empty: it is not."""
+        if bool(reason) != bool(self.health.slow):
+            logs.warning(
+                "disk.slow" if reason else "disk.quick_again", **self._names(), reason=reason
+            )
+        self.health.slow = reason
+
+    def poll(self) -> bool:
+        """Take a new look in and let time pass; return whether what is taken may have changed."""
+        before = self.health.takes
+        look, self._look = self._look, None
+        if look is not None:
+            self._take(look)
+        else:
+            self._change(self.health.tick(self._clock_s()))
+        self._see_hanging()
+        return self.health.takes is not before
+
+    def report(self) -> DiskReport:
+        """Return what is known now."""
+        health = self.health
+        return DiskReport(
+            role=self._role,
+            pair=self._pair,
+            directory=self._place.directory,
+            state=health.state.value,
+            takes=health.takes.name.lower(),
+            reason=health.reason,
+            slow=health.slow,
+            errors=health.errors,
+            free_bytes=max(0, health.look.free_bytes),
+            used_bytes=health.look.used_bytes,
+            used_ratio=round(health.look.used_ratio, 4),
+            state_since_s=round(time.time() - (self._clock_s() - health.since_s), 1),
+            looked_s=round(self._looked_s, 1),
+        )
+
+    def _take(self, look: Look) -> None:
+        self._looked_s = time.time()
+        changed = self.health.looked(look, self._clock_s())
+        self._change(changed)
+        if not changed:
+            self._tell(self.report())
+
+    def _change(self, changed: bool) -> None:
+        if not changed:
+            return
+        self.nudge()  # the thread may have begun a long pause before it was known that something is wrong
+        health = self.health
+        log = logs.info if health.state is DiskState.OK else logs.warning
+        log(
+            "disk.changed",
+            **self._names(),
+            state=health.state.value,
+            takes=health.takes.name.lower(),
+            reason=health.reason,
+            free_bytes=health.look.free_bytes,
+        )
+        self._tell(self.report())
+
+    def _see_hanging(self) -> None:
+        since_s = self._looking_since_s
+        is_hung = since_s > 0 and self._clock_s() - since_s > HUNG_S
+        if is_hung and not self._is_hung:
+            self.set_slow(f"it has not answered for {HUNG_S:.0f} s when asked for its free space")
+            self._tell(self.report())
+        elif self._is_hung and not is_hung:
+            self.set_slow("")
+        self._is_hung = is_hung
+
+    def _names(self) -> dict[str, object]:
+        return {"disk": self._role, "pair": self._pair, "directory": self._place.directory}
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._near_interval_s if self.health.is_near else self._interval_s)
+            self._wake.clear()
+            self._looking_since_s = self._clock_s()
+            look = self._place.look()
+            self._looking_since_s = 0.0
+            self._look = look

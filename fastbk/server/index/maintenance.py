@@ -1,0 +1,400 @@
+"""The main loop's side of merges, recounts, compactions and drops: what is begun when, and what follows from results.
+
+Nothing here waits. The background thread writes, the flush thread commits, the main loop installs; each hands on to
+the next by a named result. At most one recount, one compaction and one drop are under way, and as many merges as have
+no file in common.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from fastbk.errors import Error
+from fastbk.native.index import ids_without
+from fastbk.native.kill_points import kill_point
+from fastbk.server.index.background import COMPACTION, MERGE, RECOUNT, Task, TaskFailed, TaskStopped
+from fastbk.server.index.forgetting import Forgetting, ascending
+from fastbk.server.index.maintenance_plans import (
+    Committed,
+    CompactionStatus,
+    Drop,
+    RecountPlan,
+    take_together,
+)
+from fastbk.server.index.pacing import TokenBucket
+from fastbk.storage import locations_files
+from fastbk.storage.checkpoint import Change
+from fastbk.storage.compaction import Compaction
+from fastbk.storage.locations_merge import Merging
+from fastbk.units import MIB
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Collection, Sequence
+
+    from fastbk.native.index import Index
+    from fastbk.native.store import Store
+    from fastbk.server.index.background import Background, DirectBackground
+    from fastbk.server.index.flush_jobs import DirectJobs, FlushThread
+    from fastbk.storage.checkpoint import Checkpoint
+
+LAG_FILES_MAX = 256
+"""With so many locations files no flush begins until merges have caught up: the write cache fills, credit ends."""
+RECOUNT_SHARE = 20
+"""A recount that took a second is not done again for so many seconds."""
+RETRY_S = 5.0
+"""After a failure."""
+DROPS_MAX = 100_000
+"""Ledgers that wait to be dropped."""
+DROPS_A_MERGE = 10_000
+"""So many are looked up at once, or those of one request."""
+MERGE_BYTES_PER_S = 64 * MIB
+
+
+class Upkeeper:
+    """Of one index. Main loop only."""
+
+    def __init__(
+        self,
+        index: Index,
+        store: Store,
+        checkpoint: Checkpoint,
+        jobs: FlushThread | DirectJobs,
+        background: Background | DirectBackground,
+        *,
+        log: Callable[..., None],
+        clock_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+        merge_bytes_per_s: int = MERGE_BYTES_PER_S,
+    ) -> None:
+        """Begin with nothing to do."""
+        self.deleted: Collection[int] = ()
+        """Ledgers whose deletion is flushed, and in the audit log: their locations may go."""
+        self.compaction = CompactionStatus()
+        self.on_damage: Callable[[list[tuple[int, int, int]]], None] = lambda ranges: None
+        """Told (ledger, first id, last id) of what a compaction found damaged, once it counts."""
+        self.on_forgotten: Callable[[array[int]], None] = lambda ids: None
+        """Told which deleted ledgers are not known any more: their ids may come again, as those of new ledgers."""
+        self.forgetting = Forgetting(index, store, clock_s, monotonic_s)
+        self.room_bytes: Callable[[], int] = lambda: sys.maxsize
+        """How much of the disk merges may take: what is above the floor."""
+        self._index = index
+        self._store = store
+        self._checkpoint = checkpoint
+        self._jobs = jobs
+        self._background = background
+        self._log = log
+        self._clock_s = clock_s
+        self._monotonic_s = monotonic_s
+        self._merge_bucket = TokenBucket(merge_bytes_per_s)
+        self._recount_bucket = TokenBucket(merge_bytes_per_s)
+        self._compaction_task: Task | None = None
+        self._unreadable: set[int] = set()
+        """Logs that a compaction could not read: left alone until a restart."""
+        self._wants_recount = False
+        self._recount_began_s = -1.0
+        """-1: none is under way."""
+        self._recount_not_before_s = 0.0
+        self._merge_not_before_s = 0.0
+        self._merges = 0
+        self._drops: list[Drop] = []
+        self._drop: Drop | None = None
+        self._dropped: Drop | None = None
+        """Installed; final once no job looks under an older set."""
+
+    @property
+    def lags(self) -> bool:
+        """Whether there are so many locations files that no flush may add one."""
+        return len(self._checkpoint.manifest.locations) >= LAG_FILES_MAX
+
+    @property
+    def compaction_so_far(self) -> CompactionStatus:
+        """How far the one under way is, or how the last one ended."""
+        task = self._compaction_task
+        if task is None or not isinstance(task.plan, Compaction):
+            return self.compaction
+        counts = task.plan.counts
+        return CompactionStatus(
+            running=True,
+            moved_bytes=counts.moved_bytes,
+            bad_runs=counts.bad_runs,
+            bad_entries=counts.bad_entries,
+        )
+
+    # ---- what is asked for
+
+    @property
+    def is_merging(self) -> bool:
+        """Whether a merge is under way."""
+        return self._merges > 0
+
+    def recount(self) -> bool:
+        """Have live bytes counted anew, and logs given up in which nothing lives; always accepted."""
+        self._wants_recount = True
+        self.look()
+        return True
+
+    def compact(self, log_ids: Sequence[int], bytes_per_s: int, time_max_s: float) -> bool:
+        """Begin to move what lives in these logs; return whether it was begun.
+
+        Args:
+            log_ids: ones that are not sealed are left out.
+            bytes_per_s: read and written, at most.
+            time_max_s: no further log is begun after so long.
+        """
+        is_busy = self._drops or self._drop or self._compaction_task
+        if is_busy or self.forgetting.is_begun:
+            return False
+        wanted = [log_id for log_id in log_ids if log_id not in self._unreadable]
+        if log_ids and not wanted:
+            # Not "busy": it would be asked for again and again.
+            self.compaction = CompactionStatus(error="could not be read: left alone until a restart")
+            return True
+        deadline_s = time.monotonic() + time_max_s if time_max_s else float("inf")
+        plan = self._checkpoint.plan_compaction(wanted, self.deleted, deadline_s=deadline_s)
+        if plan is None:
+            return False
+        self.compaction = CompactionStatus(running=True)
+        self._compaction_task = Task(
+            "compaction", COMPACTION, plan, TokenBucket(max(1, bytes_per_s))
+        )
+        self._background.submit(self._compaction_task)
+        return True
+
+    def stop_compaction(self) -> bool:
+        """Let the compaction end without effect, soon; return whether one was under way."""
+        if self._compaction_task is None:
+            return False
+        self._compaction_task.is_stopped = True
+        return True
+
+    def drop(self, ledger_ids: Sequence[int], changed: Sequence[int]) -> int:
+        """Have copies dropped that are still as their change marks say; return how many were taken on."""
+        room = DROPS_MAX - sum(len(drop.ledger_ids) for drop in self._drops)
+        if room <= 0 or not ledger_ids:
+            return 0
+        self._drops.append(Drop(list(ledger_ids[:room]), list(changed[:room])))
+        return len(self._drops[-1].ledger_ids)
+
+    # ---- what is begun
+
+    def look(self, *, is_flushing: bool = False) -> None:
+        """Begin what is due."""
+        self._end_drop()
+        self._forget_in_memory()
+        if self.forgetting.is_begun:
+            return
+        now_s = self._monotonic_s()
+        if self._drops and self._drop is None and self._dropped is None and not is_flushing:
+            self._begin_drop()
+        if now_s >= self._merge_not_before_s and not self._drops:
+            self._begin_merges()
+        self._wants_recount |= bool(self.deleted) and self.forgetting.is_due
+        if (
+            self._wants_recount
+            and self._recount_began_s < 0
+            and now_s >= self._recount_not_before_s
+        ):
+            self._wants_recount = False
+            self._recount_began_s = now_s
+            recount = RecountPlan(self._checkpoint, self.deleted, self.forgetting.look_now())
+            self._background.submit(Task("recount", RECOUNT, recount, self._recount_bucket))
+
+    def _begin_merges(self) -> None:
+        while (merging := self._checkpoint.plan_merge(self.deleted)) is not None:
+            # With so many files that no flush begins, the floor is no reason to wait any more.
+            if merging.size_bytes > self.room_bytes() and not self.lags:
+                self._give_up(merging)
+                self._merge_not_before_s = self._monotonic_s() + RETRY_S
+                return
+            self._submit_merge(merging)
+        if not self._merges and len(self._checkpoint.manifest.locations) >= LAG_FILES_MAX // 2:
+            self.stop_compaction()  # a slow one: what was flushed before its newest file can't be merged until its end
+
+    def _give_up(self, plan: Merging | Compaction) -> None:
+        self.forgetting.merged(plan, is_committed=False)
+        self._jobs.submit("abandon", lambda: self._checkpoint.abandon(self._store, plan))
+
+    def _submit_merge(self, merging: Merging) -> None:
+        self._merges += 1
+        # Behind by so much that lookups suffer: faster than the rate, whatever else the disk does.
+        self._background.submit(
+            Task(
+                "merge",
+                MERGE,
+                merging,
+                self._merge_bucket,
+                lambda: len(self._checkpoint.manifest.locations) > locations_files.FILES_MAX,
+            )
+        )
+
+    def _begin_drop(self) -> None:
+        self.stop_compaction()
+        if self._merges or self._checkpoint.has_compaction:
+            return
+        wanted = take_together(self._drops, DROPS_A_MERGE)
+        drop = Drop(*self._index.begin_drop(wanted.ledger_ids, wanted.changed))
+        if not drop.ledger_ids:
+            return
+        merging = self._checkpoint.plan_merge(self.deleted, everything=True, dropped=drop.ledger_ids)
+        if merging is None or merging.size_bytes > self.room_bytes():
+            self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
+            self._log("drop.impossible", reason="a locations file is damaged, or there is no room")
+            if merging is not None:
+                self._give_up(merging)
+            return
+        self._drop = drop
+        self._submit_merge(merging)
+
+    def _end_drop(self) -> None:
+        """INV-G2: only when nothing can bring a dropped run back is it said that it is gone."""
+        drop = self._dropped
+        if drop is None or self._store.old_sets:
+            return
+        self._dropped = None
+        self._store.forget_ledgers(drop.ledger_ids)
+        self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=True)
+        self._wants_recount = True
+
+    # ---- results
+
+    def take(self, name: str, result: object) -> Change | None:
+        """Take a result of either thread; return a change that is to be installed. Raises what nobody expects."""
+        if isinstance(result, TaskFailed):
+            self._failed(result)
+            return None
+        if isinstance(result, Task):
+            self._written(result)
+            return None
+        if isinstance(result, Committed):
+            return (self._merged if isinstance(result.plan, Merging) else self._compacted)(result)
+        if name == "recount_commit":
+            self._recounted(is_ok=not isinstance(result, Exception))
+            if isinstance(result, Exception):
+                self._log("recount.failed", reason=str(result))
+        return result if isinstance(result, Change) else None
+
+    def _written(self, task: Task) -> None:
+        plan = task.plan
+        if isinstance(plan, Merging):
+            self._jobs.submit("merge_commit", lambda: self._commit_merge(plan))
+        elif isinstance(plan, Compaction):
+            self._jobs.submit("compaction_commit", lambda: self._commit_compaction(plan))
+        elif isinstance(plan, RecountPlan):
+            if plan.wants_forgetting:
+                self._forget(plan.look.before_s)
+            recount = plan.recount
+            self._jobs.submit(
+                "recount_commit", lambda: self._checkpoint.commit_recount(self._store, recount)
+            )
+
+    def _commit_merge(self, plan: Merging) -> Committed:
+        """Flush thread."""
+        try:
+            return Committed(plan, self._checkpoint.commit_merge(self._store, plan))
+        except (OSError, Error) as error:
+            self._checkpoint.abandon(self._store, plan)
+            return Committed(plan, None, error)
+
+    def _commit_compaction(self, plan: Compaction) -> Committed:
+        """Flush thread."""
+        try:
+            return Committed(plan, self._checkpoint.commit_compaction(self._store, plan))
+        except (OSError, Error) as error:
+            self._checkpoint.abandon(self._store, plan)
+            return Committed(plan, None, error)
+
+    def _merged(self, committed: Committed) -> Change | None:
+        self._merges -= 1
+        plan, drop = committed.plan, None
+        if isinstance(plan, Merging) and plan.drops:
+            drop, self._drop = self._drop, None
+        self.forgetting.merged(plan, is_committed=committed.change is not None)
+        if committed.change is None:
+            self._merge_failed(str(committed.error), drop)
+            return None
+        kill_point("index.merge_before_install")
+        self._index.count("FBK_C_INDEX_MERGES")
+        self._dropped = drop or self._dropped  # installed in this turn, by who called
+        return committed.change
+
+    def _merge_failed(self, reason: str, drop: Drop | None) -> None:
+        self._log("merge.failed", reason=reason)
+        self._merge_not_before_s = self._monotonic_s() + RETRY_S
+        if drop is not None:
+            self._index.end_drop(drop.ledger_ids, drop.changed, is_dropped=False)
+
+    def _recounted(self, *, is_ok: bool) -> None:
+        took_s = self._monotonic_s() - self._recount_began_s
+        self._index.took("RECOUNTS", took_s, is_ok=is_ok)
+        self._recount_began_s = -1.0
+        self._recount_not_before_s = self._monotonic_s() + took_s * RECOUNT_SHARE
+        if not is_ok:
+            self._recount_not_before_s += RETRY_S
+            self._wants_recount = True
+            self.forgetting.look_again()
+
+    def _compacted(self, committed: Committed) -> Change | None:
+        self._compaction_task = None
+        plan, change = committed.plan, committed.change
+        status = CompactionStatus()
+        if isinstance(plan, Compaction):
+            counts = plan.counts
+            status.moved_bytes = counts.moved_bytes
+            self._note_unreadable(plan)
+            status.bad_runs, status.bad_entries = counts.bad_runs, counts.bad_entries
+            if change is not None:
+                written = sum(log.durable_bytes for log in plan.logs if log.live_bytes)
+                status.freed_bytes = sum(log.durable_bytes for log in change.dead_logs) - written
+                if counts.bad_ranges:
+                    self._log("compaction.damage", runs=counts.bad_runs, entries=counts.bad_entries)
+                    self.on_damage(counts.bad_ranges)
+        status.error = str(committed.error) if change is None else ""
+        self.compaction = status
+        self._wants_recount = True  # what was deleted meanwhile was moved, too
+        if change is not None:
+            kill_point("index.compact_before_install")
+        return change
+
+    def _note_unreadable(self, plan: Compaction) -> None:
+        if plan.unreadable:
+            self._unreadable.update(plan.unreadable)
+            self._log("compaction.unreadable", log_ids=plan.unreadable)
+
+    def _failed(self, failed: TaskFailed) -> None:
+        plan, error = failed.task.plan, failed.error
+        if not isinstance(error, OSError | Error | TaskStopped):
+            raise error
+        if isinstance(plan, Merging):
+            self._merges -= 1
+            if plan.damaged:
+                self._checkpoint.note_damage(plan)
+                self._log("index.locations_damaged", file_ids=plan.damaged)
+            drop, self._drop = (self._drop, None) if plan.drops else (None, self._drop)
+            self._merge_failed(str(error), drop)
+        elif isinstance(plan, Compaction):
+            self._compaction_task = None
+            reason = "stopped" if isinstance(error, TaskStopped) else str(error)
+            self.compaction = CompactionStatus(error=reason)
+            self._log("compaction.ended", reason=reason)
+            self._note_unreadable(plan)
+        else:
+            self._log("recount.failed", reason=str(error))
+            self._recounted(is_ok=False)
+        if isinstance(plan, Merging | Compaction):
+            self._give_up(plan)
+
+    def _forget(self, before_s: int) -> None:
+        merging = self.forgetting.plan(self._checkpoint, self.deleted, before_s)
+        if merging is not None and merging.size_bytes > self.room_bytes():
+            self._give_up(merging)
+        elif merging is not None:
+            self._submit_merge(merging)
+
+    def _forget_in_memory(self) -> None:
+        if (gone := self.forgetting.look(is_recounting=self._recount_began_s >= 0)) is not None:
+            self.deleted = ids_without(ascending(self.deleted), gone)
+            self.on_forgotten(gone)
+            self._log("index.forgotten", ledgers=len(gone))

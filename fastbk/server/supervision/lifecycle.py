@@ -1,0 +1,150 @@
+"""A bookie's states, why it is in one, and how often it may start again. Pure: time arrives as an
+argument.
+
+starting → replaying → writable ⇄ read_only → draining → stopped; from anywhere to failed. `/readyz`
+and registration follow these states, nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING
+
+from fastbk.server.supervision.readiness import Condition, Conditions, reasons_of
+
+if TYPE_CHECKING:
+    from fastbk.meta.hold import Hold
+    from fastbk.server.supervision.readiness import Concern
+
+
+class State(enum.Enum):
+    """Where a bookie is in its life."""
+
+    STARTING = "starting"
+    REPLAYING = "replaying"
+    WRITABLE = "writable"
+    READ_ONLY = "read_only"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+_NEXT = {
+    State.STARTING: {State.REPLAYING, State.DRAINING, State.STARTING},
+    State.REPLAYING: {State.WRITABLE, State.READ_ONLY, State.DRAINING, State.STARTING},
+    State.WRITABLE: {State.READ_ONLY, State.DRAINING, State.STARTING},
+    State.READ_ONLY: {State.WRITABLE, State.DRAINING, State.STARTING},
+    State.DRAINING: {State.STOPPED},
+    State.STOPPED: set(),
+    State.FAILED: set(),
+}
+
+
+class Lifecycle:
+    """The current state, since when and why."""
+
+    def __init__(self, now_s: float) -> None:
+        self.state = State.STARTING
+        self.since_s = now_s
+        self.reason = "starting"
+        self._conditions = Conditions()
+        self.metadata_hold = ""
+        """Why metadata is on hold; empty: it is not. Data is served all the same."""
+        self.crash_loop = ""
+        """Why only reads are served until somebody restarts the bookie by hand; empty: they are not."""
+
+    def go(self, state: State, reason: str, now_s: float) -> None:
+        """Change the state. Raises ValueError for a step that a bookie never takes."""
+        if state is not State.FAILED and state not in _NEXT[self.state]:
+            raise ValueError(f"a bookie does not go from {self.state.value} to {state.value}")
+        self.state = state
+        self.since_s = now_s
+        self.reason = reason
+
+    def note(self, name: str, reason: str | None, concerns: Concern = "data") -> None:
+        """Set a condition of readiness, or remove it (None)."""
+        self._conditions.put(name, reason, concerns)
+
+    def metadata_held(self, hold: Hold | None) -> None:
+        """Note that metadata is on hold, or (None) that it is not."""
+        self.metadata_hold = "" if hold is None else str(hold)
+        reason = None if hold is None else f"metadata is on hold, nothing is deleted: {hold}"
+        self.note("metadata_hold", reason, "metadata")
+
+    @property
+    def is_live(self) -> bool:
+        """Whether restarting this process from outside would not help."""
+        return self.state is not State.FAILED
+
+    def conditions(self, now_s: float) -> list[Condition]:
+        """Return everything that speaks against using this bookie; its own state comes first."""
+        found = self._conditions.all()
+        if self.state is not State.WRITABLE:
+            lasted_s = max(0.0, now_s - self.since_s)
+            reason = f"{self.state.value} for {lasted_s:.1f} s: {self.reason}"
+            found.insert(0, Condition("state", "data", reason))
+        return found
+
+    def not_ready(self, now_s: float) -> list[str]:
+        """Return why clients should not write here; empty when they should."""
+        return reasons_of(self.conditions(now_s), "data")
+
+
+class RestartBudget:
+    """Counts the deaths of children; says how long to wait before the next start, or that it is
+    enough.
+    """
+
+    def __init__(self, restarts_max: int, window_s: float) -> None:
+        self.total = 0
+        self._max = restarts_max
+        self._window_s = window_s
+        self._recent: deque[float] = deque()
+
+    def died(self, now_s: float) -> float | None:
+        """Note a death; return the pause before the next start in seconds, or None for a crash
+        loop.
+
+        The first one in a window is answered at once, the next ones ever later, so that a disk that
+        needs a moment gets it.
+        """
+        self.total += 1
+        self._recent.append(now_s)
+        while self._recent[0] < now_s - self._window_s:
+            self._recent.popleft()
+        if len(self._recent) >= self._max:
+            return None
+        return 0.0 if len(self._recent) == 1 else min(2.0, 0.05 * 2.0 ** (len(self._recent) - 2))
+
+    def begin_anew(self) -> None:
+        """Forget the deaths so far, but for their total."""
+        self._recent.clear()
+
+
+class Restarts:
+    """What follows a death: one more start, a start that serves reads only, or the end."""
+
+    def __init__(self, budget: RestartBudget) -> None:
+        self.budget = budget
+        self.reads_only_reason = ""
+        """Not empty: the next start is without journal and gc, and so are all after it."""
+
+    def died(self, role: str, reason: str, *, was_serving: bool, now_s: float) -> float | None:
+        """Note a death; return the pause before the next start in seconds, or None: the bookie ends.
+
+        A used-up budget leads to a start without what writes. From there nothing can be left out any
+        more: an index that dies, or a start that fails, is the end. A worker may die of what one client
+        sends: it gets a budget once more, so that the others can go on reading.
+
+        Args:
+            role: of the process that died. was_serving: the bookie served when it did.
+        """
+        pause_s = self.budget.died(now_s)
+        if self.reads_only_reason:
+            return pause_s if role == "worker" and was_serving else None
+        if pause_s is None:
+            self.reads_only_reason = reason
+            self.budget.begin_anew()
+            return 0.0
+        return pause_s

@@ -1,0 +1,277 @@
+"""What gc does next, what an operator may ask of it, and what it tells."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from fastbk.errors import MetadataUnavailable
+from fastbk.gc.compaction import CompactionSettings, Compactor
+from fastbk.gc.control import Control, Draining
+from fastbk.gc.dead_ledgers import Cluster, Collector, Cycle
+from fastbk.gc.limbo import LimboWatch, Look
+from fastbk.gc.over_replicated import CopiesLook, CopiesWatch
+from fastbk.gc.pacing import Pace
+from fastbk.gc.scheduler import BUSY_SHARE, Work
+from fastbk.gc.unconfirmed import UnconfirmedLook, UnconfirmedWatch
+from fastbk.meta.api import VersionedLedger
+from fastbk.meta.memory_records import MemoryRecords
+from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR, LogUsage
+from tests.fixtures.metadata import records_in_memory
+from tests.unit.gc.test_compaction import Disk
+from tests.unit.gc.test_over_replicated import ME, MINE, OTHERS
+
+
+class Line:
+    """The supervisor's end: what it says, when somebody waits for it; and a clock that waiting moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.orders: list[dict[str, Any]] = []
+        self.told: list[dict[str, Any]] = []
+
+    def receive(self, timeout_s: float | None = 0) -> dict[str, Any] | None:
+        if self.orders:
+            return self.orders.pop(0)
+        self.now_s += timeout_s or 0.0
+        return None
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.told.append(message["status"])
+
+
+class Report:
+    def __init__(self) -> None:
+        self.cycles: list[Cycle] = []
+        self.looks: list[CopiesLook] = []
+        self.looks_at_new = 0
+        self.ended: dict[str, dict[str, int]] = {}
+
+    def cycle(self, cycle: Cycle, took_s: float) -> None:
+        assert took_s >= 0
+        self.cycles.append(cycle)
+
+    def limbo(self, look: Look) -> None:
+        assert look.stopped == ""
+
+    def copies(self, look: CopiesLook, took_s: float) -> None:
+        assert took_s >= 0
+        self.looks.append(look)
+
+    def usage(self, logs_now: list[LogUsage]) -> None:
+        assert logs_now == []
+
+    def unconfirmed(self, look: UnconfirmedLook) -> None:
+        assert look.stopped == ""
+        self.looks_at_new += 1
+
+    def suspended(self, what: set[str]) -> None:
+        assert what is not None
+
+
+@dataclass
+class Bookie:
+    """Index and metadata: ledgers 0..9, of which metadata lists the even ones, and counts on us for none of these."""
+
+    held: set[int] = field(default_factory=lambda: set(range(10)))
+    listed: list[int] = field(default_factory=lambda: list(range(0, 10, 2)))
+    deleted: list[int] = field(default_factory=list)
+    records: MemoryRecords = field(default_factory=records_in_memory)
+    dropped: list[int] = field(default_factory=list)
+    on_list: Any = lambda: None
+
+    def ids(self) -> array[int]:
+        return array("q", sorted(self.held))
+
+    def limbo_ids(self) -> set[int]:
+        return set()
+
+    def unconfirmed(self) -> tuple[array[int], array[int]]:
+        return array("q"), array("q")
+
+    def delete(self, ledger_ids: list[int], reason: str) -> int:
+        self.deleted += ledger_ids
+        self.held -= set(ledger_ids)
+        return len(ledger_ids)
+
+    def settled(self, cursor: int) -> tuple[list[tuple[int, int]], int]:
+        return [(one, 1) for one in sorted(self.held)], 0
+
+    def drop(self, copies: Sequence[tuple[int, int]], reason: str) -> int:
+        self.dropped += [one for one, _ in copies]
+        return len(copies)
+
+    def instance_id(self) -> str:
+        return "cluster-1"
+
+    def list_ledgers(self, after: int = -1, count_max: int = 1000) -> list[int]:
+        self.on_list()
+        return [one for one in self.listed if one > after]
+
+    def read_ledgers(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
+        return [
+            VersionedLedger(OTHERS if one else MINE, 1) if one in self.listed else None
+            for one in ledger_ids
+        ]
+
+
+@dataclass
+class Rig:
+    line: Line
+    bookie: Bookie
+    disk: Disk
+    report: Report
+    control: Control
+    work: Work
+
+    def live(self, seconds: float) -> None:
+        end_s = self.line.now_s + seconds
+        while self.line.now_s < end_s:
+            self.disk.now_s = self.line.now_s
+            self.disk.tick()
+            self.control.wait(max(0.001, min(self.work.step(), end_s - self.line.now_s)))
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    line, bookie, disk, report = Line(), Bookie(), Disk({}), Report()
+    monkeypatch.setattr("time.monotonic", lambda: line.now_s)
+
+    def now_s() -> float:
+        return line.now_s
+
+    control = Control(line, report.suspended)
+    cluster = Cluster(bookie)  # type: ignore[arg-type]
+    collector = Collector(bookie, bookie, cluster, Pace(5.0, control.pause, now_s))  # type: ignore[arg-type]
+    copies = CopiesWatch(
+        bookie,
+        bookie,
+        cluster,
+        ME,
+        Pace(1e9, control.pause, now_s),
+        collector.rules,
+        200.0,
+        now_s,  # type: ignore[arg-type]
+    )
+    compactor = Compactor(disk, CompactionSettings(bytes_per_s=10), now_s)
+    pace = Pace(1e9, control.pause, now_s)
+    unconfirmed = UnconfirmedWatch(bookie, bookie, cluster, ME, pace, pace, 100.0, 100, now_s)  # type: ignore[arg-type]
+    work = Work(
+        control,
+        report,
+        collector,
+        LimboWatch(bookie, bookie, ME),
+        unconfirmed,
+        copies,
+        [compactor],
+        10.0,
+        100.0,
+        now_s,  # type: ignore[arg-type]
+    )
+    return Rig(line, bookie, disk, report, control, work)
+
+
+def test_ledgers_are_looked_for_at_intervals_and_copies_in_rounds(rig: Rig) -> None:
+    rig.live(9)
+    assert rig.report.cycles == []
+    rig.live(70)
+    assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
+    assert rig.bookie.dropped == []
+    assert {"", "listing the ledgers in metadata"} <= {each["doing"] for each in rig.line.told}
+    rig.live(300)
+    assert sorted(rig.bookie.dropped) == [2, 4, 6, 8]
+
+
+def test_a_long_listing_makes_the_next_one_wait(rig: Rig) -> None:
+    """A million ledgers: listing must not become all that gc and the metadata store do."""
+    rig.bookie.on_list = lambda: setattr(rig.line, "now_s", rig.line.now_s + 15.0)
+    rig.live(2000)
+    took_s = 2 * 15.0
+    assert 2 <= len(rig.report.cycles) <= 2 + 2000 / (BUSY_SHARE * took_s)
+
+
+def test_an_outage_of_metadata_makes_no_later_look_wait(rig: Rig) -> None:
+    """Before, ten seconds without an answer were followed by 200 in which gc did not see a hold, either."""
+
+    def no_answer() -> None:
+        rig.line.now_s += 10.0
+        raise MetadataUnavailable("it does not answer within 10 s")
+
+    rig.bookie.on_list = no_answer
+    rig.live(30)
+    assert rig.report.cycles[-1].unanswered
+    rig.bookie.on_list = lambda: None
+    rig.live(3 * rig.work.interval_s)
+    assert not rig.report.cycles[-1].stopped
+
+
+def test_a_suspension_cuts_a_look_off_and_lasts(rig: Rig) -> None:
+    rig.live(10.5)
+    assert len(rig.report.cycles) == 1
+    rig.bookie.on_list = lambda: rig.line.orders.append({"type": "gc_suspend", "what": [LEDGERS]})
+    rig.live(200)
+    assert len(rig.report.cycles) == 1, "the second look was cut off in its first pause"
+    rig.bookie.on_list = lambda: None
+    rig.live(500)
+    assert rig.bookie.deleted == []
+    assert rig.line.told[-1]["suspended"] == [LEDGERS]
+    rig.line.orders.append({"type": "gc_resume", "what": [LEDGERS]})
+    rig.live(500)
+    assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
+    assert rig.line.told[-1]["suspended"] == []
+
+
+def test_an_operator_s_run_happens_at_once_even_if_suspended(rig: Rig) -> None:
+    rig.line.orders.append({"type": "gc_suspend", "what": [LEDGERS, MINOR, MAJOR]})
+    for number in (1, 2):
+        rig.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
+        rig.live(6)
+        assert rig.work.run_done == number
+    assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
+    assert rig.line.told[-1]["run_done"] == 2
+    assert rig.line.told[-1]["cycle"]["deleted"] == 5
+
+
+def test_the_end_of_a_run_is_told_at_once(rig: Rig) -> None:
+    """Somebody waits for it; and nothing that is new stays untold while gc rests."""
+    for number in (1, 2, 3):
+        rig.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
+        rig.control.wait(0.0)
+        rig.work.step()
+        assert rig.line.told[-1]["run_done"] == number
+    rig.control.suspended.add(MINOR)
+    assert rig.work.step() <= 0.5
+    rig.live(1)
+    assert rig.line.told[-1]["suspended"] == [MINOR]
+
+
+def test_a_compaction_that_was_asked_for_is_done_when_it_is(rig: Rig) -> None:
+    rig.report.usage = lambda logs_now: None  # type: ignore[method-assign]
+    rig.disk.logs = {1: (50, 1000)}
+    rig.line.orders.append({"type": "gc_run", "what": [MINOR], "number": 7})
+    rig.live(3)
+    assert rig.work.run_done == 0
+    assert rig.disk.recounts == 1
+    rig.live(9)
+    assert rig.work.run_done == 7
+    (run,) = rig.line.told[-1]["compactions"]
+    assert (run["kind"], run["running"], run["moved_bytes"]) == (MINOR, False, 50)
+
+
+def test_an_index_that_is_silent_stops_nothing_else(rig: Rig) -> None:
+    rig.report.usage = lambda logs_now: None  # type: ignore[method-assign]
+    rig.disk.is_silent = True
+    rig.line.orders.append({"type": "gc_run", "what": [MINOR], "number": 7})
+    rig.live(60)
+    assert rig.report.cycles
+
+
+def test_draining_ends_it_wherever_it_waits(rig: Rig) -> None:
+    rig.bookie.on_list = lambda: rig.line.orders.append({"type": "drain"})
+    with pytest.raises(Draining):
+        rig.live(100)
+    assert rig.line.now_s < 15

@@ -1,0 +1,336 @@
+"""The order of start and stop, without processes: children are scripts of what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from fastbk.native.header_key import HEADER_KEY_BYTES
+from fastbk.server.configuration.process_config import (
+    BookieConfig,
+    BookieSettings,
+    IndexConfig,
+    JournalConfig,
+    JournalSettings,
+    LedgerSettings,
+    WorkerConfig,
+)
+from fastbk.server.process_table import (
+    GC,
+    INDEX,
+    JOURNAL,
+    Process,
+    children,
+    index,
+    journal,
+    worker,
+)
+from fastbk.server.supervision.boot_order import ChildDied, Facts, Sequence, StopAsked
+from fastbk.server.supervision.child_events import Event, Exited, Message, Stop, Watch
+from fastbk.server.supervision.spawn import Boot
+
+REPLAYED = {
+    "type": "replayed", "next_file_id": 4, "predecessor_file_id": 3, "predecessor_sequence": 77,
+    "predecessor_crc": 5, "next_record_sequence": 900, "batches": 2, "old_files": [{"file_id": 3}],
+}  # fmt: skip
+
+
+class FakeChild:
+    def __init__(self, world: World, process: Process) -> None:
+        self.descriptors = {"bell": 9}
+        self._world = world
+        self._process = process
+
+    def send(self, message: dict[str, Any]) -> bool:
+        self._world.sent.append((self._process, message))
+        self._world.react(self._process, message)
+        return True
+
+
+def names(role: str, pairs: int) -> tuple[str, ...]:
+    return tuple(f"/{role}.{pair}" for pair in range(pairs))
+
+
+class World:
+    """Answers as well-behaved children do, unless a test says otherwise."""
+
+    def __init__(self, workers: int = 2, *, pairs: int = 1, is_reads_only: bool = False) -> None:
+        self.epoch = 12
+        self.worker_count = workers
+        self.pair_count = pairs
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.sent: list[tuple[Process, dict[str, Any]]] = []
+        self.rung: list[Process] = []
+        self.heard: list[tuple[Process, object]] = []
+        self.silent: set[Process] = set()
+        self.left_open: list[Process] = []
+        wanted = children(workers, pairs, is_reads_only=is_reads_only)
+        self.children = {process: FakeChild(self, process) for process in wanted}
+
+        self.reads_only_reason = "the journal dies" if is_reads_only else ""
+
+    def ring(self, process: Process) -> None:
+        self.rung.append(process)
+
+    def unsealed(self) -> list[Process]:
+        return self.left_open
+
+    async def next(self, timeout_s: float | None = None) -> Event:
+        async with asyncio.timeout(timeout_s):
+            return await self.events.get()
+
+    def say(self, process: Process, **body: Any) -> None:
+        self.events.put_nowait(Message(process, body))
+
+    def greet(self) -> None:
+        for process in self.children:
+            self.say(process, type="hello")
+
+    def react(self, process: Process, message: dict[str, Any]) -> None:
+        if process in self.silent:
+            return
+        match message["type"], process.role:
+            case "configure", "index":
+                self.say(process, **REPLAYED)
+            case "configure", _:
+                self.say(process, type="ready", backend="plain", sync_mode="x")
+            case "start", _:
+                self.say(process, type="ready")
+            case "drain", _:
+                self.say(process, type="drained")
+                self.events.put_nowait(Exited(process, 0))
+
+    def hear(self, process: Process, message: dict[str, Any]) -> None:
+        self.heard.append((process, message["what"]))
+
+    def sequence(self, **settings: int) -> Sequence:
+        config = BookieConfig(
+            bookie=BookieSettings(**settings),
+            journal=JournalSettings(directories=names("journal", self.pair_count)),
+            ledgers=LedgerSettings(directories=names("ledgers", self.pair_count)),
+        )
+        facts = Facts(
+            bookie_id="b1",
+            incarnation=8,
+            host="127.0.0.1",
+            port=3181,
+            shards=(0,) * 64,
+            reads_only_reason=self.reads_only_reason,
+        )
+        asked = {"wanted": self.hear}
+        return Sequence(cast("Boot", self), cast("Watch", self), config, facts, asked=asked)
+
+    def order(self, kind: str) -> list[Process]:
+        return [process for process, message in self.sent if message["type"] == kind]
+
+    def config(self, process: Process) -> dict[str, Any]:
+        (found,) = [m for p, m in self.sent if p == process and m["type"] == "configure"]
+        assert found["epoch"] == 12
+        assert found["descriptors"] == {"bell": 9}
+        return cast("dict[str, Any]", found["config"])
+
+
+async def test_workers_listen_only_when_journal_and_index_are_ready() -> None:
+    world = World()
+    world.greet()
+    (replayed,) = await world.sequence().start()
+    assert replayed.predecessor_sequence == 77
+    order = world.order("configure")
+    assert set(order) == set(world.children)
+    assert order.index(INDEX) < order.index(JOURNAL) < order.index(worker(0))
+    start = world.sent.index((INDEX, {"type": "start"}))
+    assert world.sent.index((JOURNAL, next(m for p, m in world.sent if p == JOURNAL))) < start
+    assert all(world.sent.index(one) > start for one in world.sent if one[0].role == "worker")
+    assert INDEX in world.rung
+
+
+async def test_each_child_gets_its_own_part_and_what_replay_found() -> None:
+    world = World()
+    world.greet()
+    sequence = world.sequence()
+    await sequence.start()
+    journal = msgspec.convert(world.config(JOURNAL), JournalConfig)
+    assert (journal.replayed.next_file_id, journal.replayed.predecessor_crc) == (4, 5)
+    assert (journal.bookie_id, journal.incarnation, journal.worker_count) == ("b1", 8, 2)
+    index = msgspec.convert(world.config(INDEX), IndexConfig)
+    assert index.journal_limit_bytes == BookieConfig().journal.limit_bytes
+    assert msgspec.convert(world.config(worker(1)), WorkerConfig).port == 3181
+    assert "uri" not in str(world.config(JOURNAL))
+    assert sequence.properties == {"journal_backend": "plain", "journal_sync_mode": "x"}
+
+
+async def test_pairs_start_side_by_side_and_workers_after_all_of_them() -> None:
+    """A19: each journal follows its own index, whatever the others do; INV-D3: all hear of one shard map."""
+    world = World(pairs=3)
+    world.silent = {journal(1)}
+    world.greet()
+    sequence = world.sequence()
+    start = asyncio.create_task(sequence.start())
+    others = {journal(0), journal(2), index(0), index(1), index(2), GC}
+    async with asyncio.timeout(5):
+        while (
+            not others <= set(world.order("configure"))
+            or (index(2), {"type": "start"}) not in world.sent
+        ):
+            await asyncio.sleep(0)
+    assert (index(1), {"type": "start"}) not in world.sent
+    assert not [process for process in world.order("configure") if process.role == "worker"]
+    world.say(journal(1), type="ready", backend="io_uring", sync_mode="y")
+    async with asyncio.timeout(5):
+        assert len(await start) == 3
+    assert sequence.properties["journal_backend"] == "io_uring,plain"
+    second = msgspec.convert(world.config(journal(1)), JournalConfig)
+    assert (second.pair, second.settings.all_directories) == (1, ("/journal.1",))
+    last = msgspec.convert(world.config(index(2)), IndexConfig)
+    assert (last.pair, last.settings.directory, last.journal_directory) == (
+        2,
+        "/ledgers.2",
+        "/journal.2",
+    )
+    served = msgspec.convert(world.config(worker(0)), WorkerConfig)
+    assert (served.pair_count, served.shards) == (3, last.shards)
+
+
+@pytest.mark.parametrize("pairs", [1, 3])
+async def test_a_boot_that_serves_reads_only_has_no_journal_and_no_gc(pairs: int) -> None:
+    """A13: an index starts once it has replayed, and workers know that nothing can be written."""
+    world = World(pairs=pairs, is_reads_only=True)
+    indexes = [index(pair) for pair in range(pairs)]
+    assert not {JOURNAL, GC} & world.children.keys()
+    world.greet()
+    sequence = world.sequence()
+    await sequence.start()
+    assert world.order("configure") == [*indexes, worker(0), worker(1)]
+    assert world.order("start") == indexes
+    for n in range(2):
+        config = msgspec.convert(world.config(worker(n)), WorkerConfig)
+        assert config.reads_only_reason == "the journal dies"
+    assert await sequence.drain()
+    assert world.order("drain") == [worker(0), worker(1), *indexes]
+
+
+async def test_hellos_in_any_order_make_the_same_start() -> None:
+    world = World(workers=8)
+    for process in reversed(list(world.children)):
+        world.say(process, type="hello")
+    await world.sequence().start()
+    configured = [process for process in world.order("configure") if process.role == "worker"]
+    assert configured == [worker(n) for n in range(8)]
+    late = World()
+    late.say(INDEX, type="hello")
+    late.say(GC, type="hello")
+    started = asyncio.create_task(late.sequence().start())
+    while not late.events.empty():
+        await asyncio.sleep(0)
+    for process in (worker(1), worker(0), JOURNAL):
+        late.say(process, type="hello")
+    await started
+
+
+async def test_a_child_that_fails_to_start_is_named_with_its_reason() -> None:
+    world = World()
+    world.silent = {INDEX}
+    world.greet()
+    world.say(INDEX, type="failed", reason="manifest: both slots are bad")
+    world.events.put_nowait(Exited(INDEX, 1))
+    with pytest.raises(ChildDied, match="index: manifest: both slots are bad"):
+        await world.sequence().start()
+
+
+@pytest.mark.parametrize(("code", "text"), [(-9, "killed by signal 9"), (1, "ended with code 1")])
+async def test_a_child_that_says_nothing_is_named_with_how_it_ended(code: int, text: str) -> None:
+    world = World()
+    world.events.put_nowait(Exited(worker(1), code))
+    with pytest.raises(ChildDied, match=f"worker.1: {text}"):
+        await world.sequence().start()
+
+
+async def test_a_start_that_takes_too_long_names_who_is_late() -> None:
+    world = World()
+    world.silent = {JOURNAL}
+    world.greet()
+    with pytest.raises(ChildDied, match=r"waiting for worker\.0, worker\.1, journal, index"):
+        await world.sequence(start_timeout_ms=30).start()
+
+
+async def test_a_stop_while_it_starts_ends_the_start() -> None:
+    world = World()
+    world.events.put_nowait(Stop("SIGTERM"))
+    with pytest.raises(StopAsked):
+        await world.sequence().start()
+
+
+async def test_a_drain_goes_role_by_role() -> None:
+    world = World()
+    assert await world.sequence().drain()
+    assert world.order("drain") == [worker(0), worker(1), JOURNAL, INDEX, GC]
+    assert world.rung == [worker(0), worker(1), JOURNAL, INDEX, GC]
+
+
+async def test_a_drain_that_hangs_or_breaks_is_cut_short() -> None:
+    hanging = World()
+    hanging.silent = {JOURNAL}
+    assert not await hanging.sequence(drain_timeout_ms=30).drain()
+    assert INDEX not in hanging.order("drain")
+    broken = World()
+    broken.events.put_nowait(Exited(INDEX, -6))
+    assert not await broken.sequence().drain()
+
+
+async def test_a_drain_is_clean_whatever_becomes_of_gc() -> None:
+    """It keeps nothing: journals and indexes have written all down, and that is what the next start goes by."""
+    busy = World()
+    busy.silent = {GC}  # it waits for metadata
+    assert await busy.sequence(drain_timeout_ms=30).drain()
+    assert busy.order("drain") == [worker(0), worker(1), JOURNAL, INDEX, GC]
+    dead = World()
+    dead.events.put_nowait(Exited(GC, -9))
+    assert await dead.sequence().drain()
+    assert dead.order("drain") == [worker(0), worker(1), JOURNAL, INDEX]
+
+
+async def test_serving_ends_with_a_stop_or_a_death() -> None:
+    world = World()
+    world.say(JOURNAL, type="note")
+    world.events.put_nowait(Stop("SIGINT"))
+    assert (await world.sequence().serve()).reason == "SIGINT"
+    world.say(JOURNAL, type="failed", reason="a write failed: EIO")
+    world.events.put_nowait(Exited(JOURNAL, 1))
+    with pytest.raises(ChildDied, match="journal: a write failed: EIO"):
+        await world.sequence().serve()
+
+
+async def test_what_a_child_asks_is_passed_on_with_its_name() -> None:
+    world = World()
+    world.say(worker(1), type="wanted", what=1)
+    world.greet()
+    sequence = world.sequence()
+    await sequence.start()
+    world.say(INDEX, type="wanted", what=2)
+    world.events.put_nowait(Stop("enough"))
+    await sequence.serve()
+    assert world.heard == [(worker(1), 1), (INDEX, 2)]
+
+
+async def test_a_pairs_journal_and_index_share_a_key_that_no_worker_has() -> None:
+    world = World(pairs=2)
+    world.greet()
+    await world.sequence().start()
+    keys = [world.config(journal(pair))["header_key"] for pair in range(2)]
+    assert keys == [world.config(index(pair))["header_key"] for pair in range(2)]
+    assert len(set(keys)) == 2
+    assert all(len(bytes.fromhex(key)) == HEADER_KEY_BYTES for key in keys)
+    assert not any(key in str(world.config(worker(0))) for key in keys)
+
+
+async def test_memory_that_cannot_be_sealed_is_logged_before_workers_are_configured(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    world = World()
+    world.left_open = [JOURNAL]
+    world.greet()
+    await world.sequence().start()
+    assert capfd.readouterr().err.count("bookie.memory_not_sealed") == 1

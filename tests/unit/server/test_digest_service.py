@@ -1,0 +1,206 @@
+"""Who asks the supervisor for digest types hears what metadata says, and nothing where it says nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fastbk.errors import MetadataUnavailable
+from fastbk.meta import open_store
+from fastbk.meta.api import MetadataStore, VersionedLedger
+from fastbk.model.entry import DigestType, mac_key
+from fastbk.native.hashes import DIGEST_CRC32C
+from fastbk.server.process_table import INDEX, Process, worker
+from fastbk.server.supervision import digest_service
+from fastbk.server.supervision.digest_service import DigestDesk
+from tests.fixtures.metadata import metadata
+from tests.fixtures.wait import wait_until_async
+
+
+class World:
+    """A desk before a real store; `told` has what each child heard."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "metadata.sqlite"
+        self.store: MetadataStore = open_store(f"sqlite:{self.path}")
+        self.reads: list[list[int]] = []
+        self.is_away = False
+        self.may_read = threading.Event()
+        self.may_read.set()
+        self.told: dict[Process, dict[int, int | str | None]] = {
+            worker(0): {},
+            worker(1): {},
+            INDEX: {},
+        }
+        self.desk = DigestDesk(self.read)
+
+    def read(self, ledger_ids: Sequence[int]) -> list[VersionedLedger | None]:
+        self.reads.append(list(ledger_ids))
+        assert self.may_read.wait(10)
+        if self.is_away:
+            raise MetadataUnavailable("pulled out")
+        return self.store.read_ledgers(ledger_ids)
+
+    def child(self, process: Process) -> SimpleNamespace:
+        def send(message: dict[str, Any]) -> bool:
+            assert message["type"] == "digests_known"
+            self.told[process].update(message["digests"])
+            return True
+
+        return SimpleNamespace(send=send)
+
+    def attach(self, *processes: Process) -> None:
+        children = {process: self.child(process) for process in processes}
+        self.desk.attach(cast("Any", SimpleNamespace(children=children)))
+
+    def ask(self, process: Process, *ledgers: object) -> None:
+        self.desk.asked(process, {"type": "digests_wanted", "ledgers": list(ledgers)})
+
+    def create(self, *digest_types: DigestType | None) -> list[int]:
+        made = []
+        for digest_type in digest_types:
+            made.append(self.store.next_ledger_id())
+            self.store.create_ledger(made[-1], replace(metadata(), digest_type=digest_type))
+        return made
+
+    async def until(self, condition: Any) -> None:
+        await wait_until_async(condition, "the desk's answer")
+
+
+@contextlib.asynccontextmanager
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    one = World(tmp_path)
+    one.attach(worker(0), worker(1), INDEX)
+    try:
+        yield one
+    finally:
+        one.may_read.set()
+        await one.desk.close()
+        one.store.close()
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest_service, "READ_PAUSE_S", 0.0)
+    monkeypatch.setattr(digest_service, "AWAY_PAUSE_S", 0.0)
+
+
+async def test_each_type_has_its_number(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        made = here.create(*DigestType, None)
+        here.ask(worker(1), *made, 999)
+        await here.until(lambda: len(here.told[worker(1)]) == 6)
+        types = [here.told[worker(1)][ledger] for ledger in made]
+        assert types == [1, 2, 3, 4, None]
+        assert here.told[worker(1)][999] is None, "there is no such ledger"
+        assert types[2] == DIGEST_CRC32C
+        assert here.told[worker(0)] == here.told[INDEX] == {}, "nobody else asked"
+
+
+async def test_only_an_index_is_told_the_key_of_a_mac(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        made = [5, 6]
+        for ledger_id, password in zip(made, (b"passwd", None), strict=True):
+            ledger = replace(metadata(), digest_type=DigestType.HMAC, password=password)
+            here.store.create_ledger(ledger_id, ledger)
+        for process in (worker(0), INDEX):
+            here.ask(process, *made)
+        await here.until(lambda: len(here.told[worker(0)]) == len(here.told[INDEX]) == 2)
+        assert here.told[worker(0)] == {made[0]: 2, made[1]: 2}
+        assert here.told[INDEX] == {made[0]: mac_key(b"passwd").hex(), made[1]: 2}
+
+
+async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        first, second = here.create(DigestType.CRC32, DigestType.CRC32C)
+        here.may_read.clear()
+        here.ask(worker(0), first)
+        await here.until(lambda: here.reads == [[first]])
+        for process in (worker(0), worker(1), INDEX):
+            here.ask(process, second)
+        here.may_read.set()
+        await here.until(lambda: all(told.get(second) == 3 for told in here.told.values()))
+        assert here.reads == [[first], [second]]
+        here.ask(worker(1), first, second)
+        assert here.told[worker(1)] == {first: 1, second: 3}, "it is known by now"
+        assert here.reads == [[first], [second]]
+
+
+async def test_an_old_answer_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path) as here:
+        here.ask(worker(0), 77)
+        await here.until(lambda: here.told[worker(0)] == {77: None})
+        here.store.create_ledger(77, metadata())
+        here.ask(worker(0), 77)
+        assert here.told[worker(0)] == {77: None}
+        monkeypatch.setattr(digest_service, "ANSWER_AGE_S_MAX", 0.0)
+        here.ask(worker(0), 77)
+        await here.until(lambda: here.told[worker(0)] == {77: 3})
+
+
+async def test_metadata_that_is_away_is_no_answer(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        (ledger,) = here.create(DigestType.CRC32C)
+        here.is_away = True
+        here.ask(worker(0), ledger)
+        await here.until(lambda: here.reads)
+        here.is_away = False
+        await here.until(lambda: here.desk._task is None)
+        assert here.told[worker(0)] == {}
+        here.ask(worker(0), ledger)
+        await here.until(lambda: here.told[worker(0)] == {ledger: 3})
+
+
+async def test_damaged_metadata_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        made = here.create(DigestType.CRC32, DigestType.CRC32C, DigestType.HMAC)
+        with contextlib.closing(sqlite3.connect(here.path)) as db, db:
+            db.execute("UPDATE ledgers SET metadata = x'00' WHERE ledger_id = ?", (made[1],))
+        here.ask(worker(0), *made)
+        await here.until(lambda: here.told[worker(0)] == {made[0]: 1, made[2]: 2})
+
+
+async def test_all_that_can_grow_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest_service, "WAITING_MAX", 100)
+    monkeypatch.setattr(digest_service, "ANSWERS_MAX", 10)
+    async with world(tmp_path) as here:
+        here.may_read.clear()
+        here.ask(worker(0), 10_000)
+        await here.until(lambda: here.reads)
+        here.ask(worker(0), *range(2000), 1 << 63, -1, "5", None)
+        here.ask(worker(1), *range(99, 102))
+        assert len(here.desk._waiting) == 100
+        here.may_read.set()
+        await here.until(lambda: len(here.told[worker(0)]) == 101)
+        assert here.told[worker(1)] == {99: None}, "the others may ask again"
+        assert max(map(len, here.reads)) == digest_service.READ_AT_ONCE_MAX
+        assert len(here.desk._answers) == 10
+        here.desk.asked(worker(0), {"type": "digests_wanted"})
+
+
+async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        (ledger,) = here.create(DigestType.CRC32C)
+        here.may_read.clear()
+        here.ask(worker(0), ledger)
+        await here.until(lambda: here.reads)
+        here.ask(worker(0), 5, 6)
+        here.desk.detach()
+        here.may_read.set()
+        await here.until(lambda: here.desk._task is None)
+        assert here.told[worker(0)] == {}
+        assert here.reads == [[ledger]]
+        here.attach(worker(0))
+        here.ask(worker(1), ledger)
+        here.ask(worker(0), ledger)
+        assert here.told == {worker(0): {ledger: 3}, worker(1): {}, INDEX: {}}
