@@ -8,13 +8,16 @@ these.
 A committed tree has one seed in the tiers below ALL, so that it is judged the same wherever it is tested, and each
 change draws another; ALL=1 and runs of chosen tests draw a new one each time.
 
-Tests that share nothing run beside each other first, as many as there are processors. Those that start services, with
-ports, folders and file systems of their own, follow two at a time, since they wait much: for starts, leases, timeouts.
-Those that measure times run last, each alone.
+Two phases start at once. Tests that start services, with ports, folders and file systems of their own, run two at a
+time: they wait much, for starts, leases and timeouts. Tests that share nothing run beside them on every processor,
+with a lower priority, and so use the time in which those wait. Their output is printed after that of the services.
+Tests that measure times run last, each alone.
 
-Up to three tests that fail in a tier are run once more, by themselves and with the same SEED. One that passes then
-is reported as `unsteady` with both results on the page: its deadline was missed on a busy machine, or it has a race,
-and it wants mending. One that fails again fails the run. Random choices are repeated, so what a seed found stays found.
+Up to three tests that fail in a phase run once more when both phases have ended, by themselves and with the same SEED.
+One that passes then is reported as `unsteady` with both results on the page: it missed its deadline on a busy machine,
+or it has a race. Mend it. One that fails again fails the run. A second try repeats the random choices of the first.
+
+The last lines say how many seconds and how many processor minutes each phase took.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import SERVICE_FOLDERS
@@ -38,6 +42,9 @@ EXIT_TESTS_FAILED = 1
 SECOND_TRIES_MAX = 3
 # A cluster alone is fifteen processes and more: a third test would only lengthen the waits of the other two.
 SERVICES_AT_ONCE = 2
+# Tests of services have deadlines. Beside them, the others get a tenth of a busy processor, and all of an idle one.
+NICE_BESIDE_SERVICES = 10
+POLL_S = 0.2
 
 
 def tier() -> tuple[str, str]:
@@ -62,54 +69,127 @@ def seed() -> int:
 
 
 def phases() -> list[tuple[str, list[str]]]:
-    """Return the pytest runs of the chosen tier: a title and arguments."""
+    """Return the pytest runs of the chosen tier: a title and arguments. All but `alone` run at once."""
     name, markers = tier()
     both = f"({markers}) and " if markers else ""
     slowest = "--durations=30"
     beside = ["--dist", "worksteal", slowest, "-m"]
     cores = str(os.cpu_count() or 1)
-    listed = [("parallel", ["-n", cores, *beside, f"{both}not service"])]
-    if name != "fast":
-        # Only these folders: reading the others for nothing takes each process ten seconds.
-        folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
-        some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
-        listed.append(("services", ["-n", some, *beside, f"{both}service and not alone", *folders]))
-        listed.append(("alone", [slowest, "-m", f"{both}service and alone", *folders]))
-    return listed
+    parallel = ("parallel", ["-n", cores, *beside, f"{both}not service"])
+    if name == "fast":
+        return [parallel]
+    # Only these folders: reading the others for nothing takes each process ten seconds.
+    folders = [f"tests/{folder}" for folder in SERVICE_FOLDERS]
+    some = os.environ.get("SERVICES") or str(SERVICES_AT_ONCE)
+    return [
+        ("services", ["-n", some, *beside, f"{both}service and not alone", *folders]),
+        parallel,
+        ("alone", [slowest, "-m", f"{both}service and alone", *folders]),
+    ]
 
 
-def run_pytest(arguments: list[str], sentinels: Path, run_id: str) -> int:
-    """Run pytest in a process of its own, name the test in which it crashed if it did; return its exit code."""
-    environment = dict(
-        os.environ,
-        FASTBK_TIER=tier()[0],
-        FASTBK_TEST_SENTINELS=str(sentinels),
-        FASTBK_TEST_RUN=run_id,
-        PYTHONFAULTHANDLER="1",
-    )
-    code = subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment)
-    if code < 0:
-        running = ", ".join(sorted(file.read_text() for file in sentinels.iterdir())) or "no test"
-        print(
-            f"tests: pytest died of {signal.Signals(-code).name} while running: {running}",
-            flush=True,
+class Phase:
+    """A pytest run in a process of its own: the tests, then perhaps the failed ones once more."""
+
+    def __init__(self, title: str, arguments: list[str], folder: Path) -> None:
+        self.title = title
+        self.arguments = arguments
+        self.run_id = secrets.token_hex(8)
+        self.code = 0
+        self.wall_s = self.processor_s = 0.0
+        # A file in here names the test that a process runs (conftest.py); `failures` has a failed test a line.
+        self.sentinels = folder / title / "running"
+        self.failures = folder / title / "failed"
+        self.sentinels.mkdir(parents=True)
+        self._output = folder / title / "output"
+        self._shown = 0
+
+    def start(self, nice: int, *, is_captured: bool) -> None:
+        """Start pytest; if its output is captured, `show` prints it."""
+        environment = dict(
+            os.environ,
+            FASTBK_TIER=tier()[0],
+            FASTBK_TEST_SENTINELS=str(self.sentinels),
+            FASTBK_TEST_FAILURES=str(self.failures),
+            FASTBK_TEST_RUN=self.run_id,
+            PYTHONFAULTHANDLER="1",
         )
-    elif code == EXIT_NO_TESTS:
-        print("tests: no test ran", flush=True)
-    return code
+        command = ["nice", "-n", str(nice), sys.executable, "-u", "-m", "pytest", *self.arguments]
+        if is_captured:
+            command.append(f"--color={'yes' if sys.stdout.isatty() else 'no'}")
+        with self._output.open("ab") as output:
+            stdout = output if is_captured else None
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=stdout, stderr=stdout
+            )
+        self._started = time.monotonic()
+
+    def show(self) -> None:
+        """Print what pytest has written since the last call."""
+        with self._output.open("rb") as output:
+            output.seek(self._shown)
+            new = output.read()
+        self._shown += len(new)
+        sys.stdout.write(new.decode(errors="replace"))
+        sys.stdout.flush()
+
+    def has_ended(self, options: int = os.WNOHANG) -> bool:
+        """Return whether pytest has ended; if so, note its exit code and what it and its children used."""
+        if self._process.returncode is None:
+            pid, status, usage = os.wait4(self._process.pid, options)
+            if pid == 0:
+                return False
+            self.code = self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.wall_s += time.monotonic() - self._started
+            self.processor_s += usage.ru_utime + usage.ru_stime
+        return True
+
+    def explain(self) -> None:
+        """Name the test in which pytest crashed, if it did; say so if no test ran."""
+        if self.code < 0:
+            names = sorted(file.read_text() for file in self.sentinels.iterdir())
+            name = signal.Signals(-self.code).name
+            say(f"pytest died of {name} while running: {', '.join(names) or 'no test'}")
+        elif self.code == EXIT_NO_TESTS:
+            say("no test ran")
 
 
-def second_try(failures: Path, sentinels: Path, run_id: str) -> int:
-    """Run the failed tests once more if they are few; return the exit code that counts."""
-    failed = failures.read_text().splitlines() if failures.exists() else []
-    if not 0 < len(failed) <= SECOND_TRIES_MAX:
-        return EXIT_TESTS_FAILED
-    failures.unlink()
-    print(f"tests: once more, by themselves: {' '.join(failed)}", flush=True)
-    code = run_pytest(failed, sentinels, run_id)
-    if code == 0:
-        print(f"tests: unsteady, passed the second time: {' '.join(failed)}", flush=True)
-    return code
+def say(text: str) -> None:
+    """Print a line of this program's own."""
+    print(f"tests: {text}", flush=True)
+
+
+def run_at_once(phases: Sequence[Phase]) -> None:
+    """Run the tests of all these phases at once; print the output of one after that of another."""
+    is_captured = len(phases) > 1
+    for phase in phases:
+        is_beside_services = is_captured and phase.title == "parallel"
+        phase.start(NICE_BESIDE_SERVICES * is_beside_services, is_captured=is_captured)
+    try:
+        for shown in phases:
+            # All are asked each time, so that the seconds of each end when it does.
+            while shown not in [phase for phase in phases if phase.has_ended()]:
+                shown.show()
+                time.sleep(POLL_S)
+            shown.show()
+            shown.explain()
+    finally:  # an interrupt reaches pytest, too, and its last words are worth having
+        for phase in phases:
+            phase.has_ended(0)
+            phase.show()
+
+
+def second_try(phase: Phase) -> None:
+    """Run the failed tests of a phase once more if they are few; the second result counts."""
+    failed = phase.failures.read_text().splitlines() if phase.failures.exists() else []
+    if phase.code != EXIT_TESTS_FAILED or not 0 < len(failed) <= SECOND_TRIES_MAX:
+        return
+    phase.failures.unlink()
+    say(f"once more, by themselves: {' '.join(failed)}")
+    phase.arguments = failed
+    run_at_once([phase])
+    if phase.code == 0:
+        say(f"unsteady, passed the second time: {' '.join(failed)}")
 
 
 def left_behind(run_id: str) -> dict[int, str]:
@@ -132,7 +212,7 @@ def end_left_behind(run_id: str) -> bool:
     while (processes := left_behind(run_id)) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid, command in processes.items():
-        print(f"tests: left running, killed: {pid} {command}", flush=True)
+        say(f"left running, killed: {pid} {command}")
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -149,22 +229,27 @@ def main() -> int:
         return 0
     runs = [("chosen", sys.argv[1:])] if sys.argv[1:] else phases()
     failed = []
-    for title, arguments in runs:
-        run_id = secrets.token_hex(8)
-        with tempfile.TemporaryDirectory(prefix="fastbk-tests-") as folder:
-            sentinels = Path(folder) / "running"
-            sentinels.mkdir()
-            failures = Path(folder) / "failed"
-            os.environ["FASTBK_TEST_FAILURES"] = str(failures)
-            code = run_pytest(arguments, sentinels, run_id)
-            if code == EXIT_TESTS_FAILED and title != "chosen":
-                code = second_try(failures, sentinels, run_id)
-        dirty = end_left_behind(run_id)
-        if code != 0 or dirty:
-            failed.append(f"{title} (exit {code}{', processes left behind' if dirty else ''})")
+    with tempfile.TemporaryDirectory(prefix="fastbk-tests-") as folder:
+        all_phases = [Phase(title, arguments, Path(folder)) for title, arguments in runs]
+        alone = [phase for phase in all_phases if phase.title == "alone"]
+        for together in ([phase for phase in all_phases if phase not in alone], alone):
+            run_at_once(together)
+            for phase in together:
+                if phase.title != "chosen":
+                    second_try(phase)
+                is_dirty = end_left_behind(phase.run_id)
+                if phase.code != 0 or is_dirty:
+                    dirty = ", processes left behind" if is_dirty else ""
+                    failed.append(f"{phase.title} (exit {phase.code}{dirty})")
+    for phase in all_phases:
+        say(f"{phase.title}: {phase.wall_s:.0f} s, {phase.processor_s / 60:.1f} processor minutes")
     took_s = time.monotonic() - started
+    used_min = sum(phase.processor_s for phase in all_phases) / 60
     verdict = f"FAILED: {'; '.join(failed)}" if failed else "passed"
-    print(f"tests: tier {tier()[0]}, SEED={os.environ['SEED']}, {took_s:.0f} s: {verdict}")
+    say(
+        f"tier {tier()[0]}, SEED={os.environ['SEED']}, {took_s:.0f} s, "
+        f"{used_min:.1f} processor minutes: {verdict}"
+    )
     return 1 if failed else 0
 
 

@@ -1,7 +1,8 @@
-"""The rule by which a failed test is tried again: few, once, and a second failure counts."""
+"""The rule by which failed tests are tried again: few, once, and a second failure counts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,26 +10,53 @@ import pytest
 from tests import __main__ as tiers
 
 
+@pytest.fixture
+def phase(tmp_path: Path) -> tiers.Phase:
+    """A phase in which tests have failed."""
+    made = tiers.Phase("services", ["-m", "service"], tmp_path)
+    made.code = tiers.EXIT_TESTS_FAILED
+    return made
+
+
 @pytest.mark.parametrize("second", [0, 1])
 def test_few_failures_are_tried_once_more_and_the_second_result_counts(
-    second: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second: int, phase: tiers.Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
 
-    def run(arguments: list[str], *_: object) -> int:
-        asked.append(arguments)
-        return second
+    def run(phases: Sequence[tiers.Phase]) -> None:
+        asked.extend(one.arguments for one in phases)
+        phase.code = second
 
-    monkeypatch.setattr(tiers, "run_pytest", run)
-    (tmp_path / "failed").write_text("tests/a.py::test[x y]\ntests/b.py::test\n")
-    assert tiers.second_try(tmp_path / "failed", tmp_path, "run") == second
+    monkeypatch.setattr(tiers, "run_at_once", run)
+    phase.failures.write_text("tests/a.py::test[x y]\ntests/b.py::test\n")
+    tiers.second_try(phase)
+    assert phase.code == second
     assert asked == [["tests/a.py::test[x y]", "tests/b.py::test"]]
 
 
 @pytest.mark.parametrize("count", [0, tiers.SECOND_TRIES_MAX + 1])
 def test_many_failures_and_unknown_ones_fail_at_once(
-    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, phase: tiers.Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiers, "run_pytest", lambda *_: pytest.fail("tried again"))
-    (tmp_path / "failed").write_text("".join(f"tests/a.py::test{n}\n" for n in range(count)))
-    assert tiers.second_try(tmp_path / "failed", tmp_path, "run") == tiers.EXIT_TESTS_FAILED
+    monkeypatch.setattr(tiers, "run_at_once", lambda _: pytest.fail("tried again"))
+    phase.failures.write_text("".join(f"tests/a.py::test{n}\n" for n in range(count)))
+    tiers.second_try(phase)
+    assert phase.code == tiers.EXIT_TESTS_FAILED
+
+
+def test_two_phases_run_at_once_and_print_one_after_the_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = phases = [
+        tiers.Phase(title, ["--co", "-q", f"{__file__}::{name}"], tmp_path)
+        for title, name in [
+            ("services", test_two_phases_run_at_once_and_print_one_after_the_other.__name__),
+            ("parallel", "test_that_is_not_there"),
+        ]
+    ]
+    tiers.run_at_once(phases)
+    said = capfd.readouterr().out
+    assert first.code == 0 and second.code not in (0, tiers.EXIT_TESTS_FAILED)
+    assert said.index("1 test collected") < said.index("not found: ")
+    assert min(first.wall_s, second.wall_s, first.processor_s, second.processor_s) > 0.1
