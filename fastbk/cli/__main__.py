@@ -11,6 +11,7 @@ import argparse
 import importlib
 import os
 import sys
+from types import ModuleType
 
 import fastbk
 from fastbk import exit_codes
@@ -34,7 +35,8 @@ COMMANDS = {
     "bench": "measure appends and reads of a bookie",
     "completion": "print a script with which a shell completes fastbk's commands",
 }
-"""Each is a module of `fastbk.cli` with `add_arguments(parser)` and `run(options) -> int`."""
+"""Each is a module of `fastbk.cli`, or `command.py` in a folder of it, with `add_arguments(parser)` and
+`run(options) -> int`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,11 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not words or words[0] not in COMMANDS:
         return _top(words)
     name = words[0]
-    module = importlib.import_module(f"fastbk.cli.{name}")
+    module = module_of(name)
     parser = CommandParser(prog=f"fastbk {name}", description=COMMANDS[name])
     module.add_arguments(parser)
     options = parser.parse_args(words[1:])
     return _guarded(module.run, options)
+
+
+def module_of(name: str) -> ModuleType:
+    """Import the module of a command."""
+    found = importlib.import_module(f"fastbk.cli.{name}")
+    return importlib.import_module(f"{found.__name__}.command") if hasattr(found, "__path__") else found
 
 
 def _top(words: list[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 
 SHELLS = ("bash", "zsh", "tcsh")
 EPILOG = """\
@@ -30,12 +29,11 @@ def run(options: argparse.Namespace) -> int:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return one parser with all commands and their verbs; the command line itself loads only one of them."""
-    from fastbk.cli.__main__ import COMMANDS
+    from fastbk.cli.__main__ import COMMANDS, module_of
     from fastbk.cli.command_parser import CommandParser
 
     parser = CommandParser(prog="fastbk")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, text in COMMANDS.items():
-        module = importlib.import_module(f"fastbk.cli.{name}")
-        module.add_arguments(commands.add_parser(name, help=text, description=text))
+        module_of(name).add_arguments(commands.add_parser(name, help=text, description=text))
     return parser

@@ -11,7 +11,7 @@ from fastbk.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.server.apache_conf.report import Report
+    from fastbk.apache.configuration.report import Report
 
 VERBS = "check, show, explain, convert"
 WIDTH = 100
@@ -78,7 +78,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _examined(path: Path) -> tuple[Report | None, list[str]]:
     """Return what became of Apache's keys (None in a file of ours), and why a bookie would not start."""
-    from fastbk.server.apache_conf import source
+    from fastbk.apache.configuration import source
     from fastbk.server.configuration import bookie_file
     from fastbk.server.configuration.process_config import check
 
@@ -148,15 +148,15 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from fastbk.server.apache_conf import table
+    from fastbk.apache.configuration import key_table
 
     if options.key is None:
         return _list(options)
     name: str = options.key
-    found = _own(name) if "." in name and name not in table.KEYS else None
+    found = _own(name) if "." in name and name not in key_table.KEYS else None
     if found is None:
-        key = table.key_of(name)
-        if table.is_unknown(key):
+        key = key_table.key_of(name)
+        if key_table.is_unknown(key):
             raise ConfigError(f"{name}: no setting of ours like journal.file_size, and {key.note}")
         found = {
             "key": key.name,
@@ -188,9 +188,9 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     """Print all of Apache's keys, one a line, and what becomes of each."""
-    from fastbk.server.apache_conf import table
+    from fastbk.apache.configuration import key_table
 
-    rows = sorted(table.KEYS.values(), key=lambda row: row.name.lower())
+    rows = sorted(key_table.KEYS.values(), key=lambda row: row.name.lower())
     if options.json:
         print_json(
             [
@@ -208,7 +208,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _own(name: str) -> dict[str, Any] | None:
     """Return what there is to say about a setting of ours, by its key in the file or its field's name."""
-    from fastbk.server.apache_conf import table
+    from fastbk.apache.configuration import key_table
     from fastbk.server.configuration.example import setting_texts
 
     for setting, text in setting_texts().items():
@@ -217,7 +217,7 @@ def _own(name: str) -> dict[str, Any] | None:
                 "key": _spelt(setting),
                 "default": _setting(setting)["default"],
                 "apache_keys": [
-                    key.name for key in table.KEYS.values() if setting in key.setting.split()
+                    key.name for key in key_table.KEYS.values() if setting in key.setting.split()
                 ],
                 "text": text,
             }
@@ -244,8 +244,8 @@ def _spelt(setting: str) -> str:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from fastbk.server.apache_conf import source
-    from fastbk.server.apache_conf.toml_text import toml_text
+    from fastbk.apache.configuration import source
+    from fastbk.apache.configuration.toml_text import toml_text
     from fastbk.server.configuration import bookie_file
 
     if not source.is_apache(options.file):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.passwords import password_of
-from fastbk.cli.stream_options import START_HELP, start_of
-from fastbk.cli.stream_verbs import add_verb_of_one
+from fastbk.cli.stream.options import START_HELP, start_of
+from fastbk.cli.stream.verbs import add_verb_of_one
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fastbk.arrow.files import Reader
     from fastbk.arrow.ledgers import EntryGap
-    from fastbk.cli.stream_verbs import Verbs
+    from fastbk.cli.stream.verbs import Verbs
     from fastbk.stream.records import Gap
 
 _FILE_HELP = (
@@ -96,7 +96,7 @@ def run_stream(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise _needed(error) from error
     from fastbk.arrow.files import check_suffix
-    from fastbk.cli.stream_output import WORDS
+    from fastbk.cli.stream.output import WORDS
 
     check_suffix(options.file)
     gaps: list[str] = []

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.options import add_json, add_metadata, note, print_json
-from fastbk.cli.stream_options import (
+from fastbk.cli.stream.options import (
     add_inherit,
     add_policy,
     policy_facts,
     policy_lines,
     policy_of,
 )
-from fastbk.cli.stream_verbs import add_verb, add_verb_of_one, run_verb
+from fastbk.cli.stream.verbs import add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError
 from fastbk.units import format_count
 
 if TYPE_CHECKING:
-    from fastbk.cli.stream_verbs import Verb
+    from fastbk.cli.stream.verbs import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.namespace import Namespace
 

@@ -12,8 +12,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.apache_shell.context import ENTRY_FORMATS, LEDGER_FORMATS, Context, fail
-from fastbk.cli.apache_shell.words import HELP, Verb
+from fastbk.apache.shell.arguments import HELP, Verb
+from fastbk.apache.shell.context import ENTRY_FORMATS, LEDGER_FORMATS, Context, fail
 from fastbk.errors import Error
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ GROUPS = (
     "ledgers",
     "entries",
     "auto_recovery",
-    "recovering",
-    "renaming",
+    "recovery",
+    "rename_bookie",
     "cookies",
-    "making",
+    "cluster_admin",
     "disk",
-    "own_cookie",
+    "update_cookie",
 )
 EXIT_FAILED = 255
 
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 def _verbs() -> dict[str, Verb]:
     found: dict[str, Verb] = {}
     for group in GROUPS:
-        module = importlib.import_module(f"fastbk.cli.apache_shell.{group}")
+        module = importlib.import_module(f"fastbk.apache.shell.{group}")
         found |= {verb.name: verb for verb in module.VERBS}
     return found
 

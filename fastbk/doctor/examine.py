@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fastbk.doctor.choices import Choices
+from fastbk.apache.configuration import source
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
 from fastbk.doctor.report import fail, ok, take
 from fastbk.doctor.system import System
+from fastbk.doctor.tradeoffs import Choices
 from fastbk.errors import ConfigError
-from fastbk.server.apache_conf import source
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration import process_config as server_config
 

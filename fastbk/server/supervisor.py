@@ -15,6 +15,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from fastbk.apache.http.bookie_facts import BookieFacts
 from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
@@ -22,7 +23,6 @@ from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.info import life_info
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.pages import endpoints, open_admin
-from fastbk.server.apache_http.facts import BookieFacts
 from fastbk.server.configuration import process_config as config_module
 from fastbk.server.configuration.process_config import split_address
 from fastbk.server.directories import DirectoryLock, lock_pairs

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastbk.spark.offsets import Offsets
-from fastbk.spark.planning import RECORD_BYTES
+from fastbk.spark.splits import RECORD_BYTES
 
 
 @dataclass(frozen=True, slots=True)

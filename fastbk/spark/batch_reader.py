@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from fastbk.spark.looking import Cluster
+from fastbk.spark.filter_pushdown import Pushed, pushed
+from fastbk.spark.offset_resolver import Cluster
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.parts import Parts
-from fastbk.spark.pushing import Pushed, pushed
-from fastbk.spark.reading import read_part
+from fastbk.spark.partition_reader import read_part
+from fastbk.spark.partitions import Parts
 
 
 class BatchReader(DataSourceReader):

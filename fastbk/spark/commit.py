@@ -19,8 +19,8 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
-from fastbk.spark.attempts import Written, stream_of
 from fastbk.spark.sink_options import WriteOptions
+from fastbk.spark.task_attempt import Written, stream_of
 from fastbk.stream.attaching import LEDGERS_MAX
 from fastbk.stream.drafts import Draft
 from fastbk.stream.names import split_stream_path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.observe.library_log import LibraryLog
-from fastbk.spark.looking import Cluster
+from fastbk.spark.offset_resolver import Cluster
 from fastbk.spark.offsets import Offsets
 
 BY = {"by": "spark"}

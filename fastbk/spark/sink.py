@@ -14,9 +14,9 @@ from pyspark.sql.datasource import (
 )
 
 from fastbk.errors import ConfigError
-from fastbk.spark.attempts import Attempt, Place, Written
 from fastbk.spark.commit import Committer, prepare_patiently
 from fastbk.spark.sink_options import WriteOptions, write_options
+from fastbk.spark.task_attempt import Attempt, Place, Written
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.chain import ONCE
 

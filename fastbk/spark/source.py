@@ -58,7 +58,7 @@ class FastbkSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader that goes on. Raises ConfigError."""
-        from fastbk.spark.stream_reader import StreamReader
+        from fastbk.spark.micro_batches import StreamReader
 
         options = read_options(self.options, streaming=True)
         check_schema(schema, options)

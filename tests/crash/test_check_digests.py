@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 
-from fastbk.cli.bookie_digests import READ_AT_ONCE_MAX, MetadataTypes
+from fastbk.cli.bookie.digests import READ_AT_ONCE_MAX, MetadataTypes
 from fastbk.errors import MetadataUnavailable, StorageError
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.memory import MemoryStore

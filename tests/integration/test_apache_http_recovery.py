@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from fastbk.apache.http.auto_recovery_pages import NO_ZOOKEEPER, AutoRecoveryPages
 from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
 from fastbk.meta.zookeeper_underreplication import Underreplication
 from fastbk.server.admin.http import Request, Response
-from fastbk.server.apache_http.auto_recovery import NO_ZOOKEEPER, AutoRecoveryPages
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 

@@ -22,7 +22,7 @@ from fastbk.client.record_calls import RecordCalls
 from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.spark.attempts import Place
+from fastbk.spark.task_attempt import Place
 from fastbk.stream.attaching import LEDGERS_MAX
 from fastbk.stream.catalog import Catalog
 from fastbk.stream.context import StreamContext

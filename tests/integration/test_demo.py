@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.demo import source
-from fastbk.demo.__main__ import Job, Screen, Written
-from fastbk.demo.source import Source, find_source
+from demo import dataset
+from demo.__main__ import Job, Screen, Written
+from demo.dataset import Source, find_source
 from fastbk.devcluster import DevCluster, is_alive
 from fastbk.errors import ConfigError
 from tests.fixtures.wait import wait_until
@@ -22,7 +22,7 @@ from tests.fixtures.wait import wait_until
 
 def start(folder: Path, file: Path, spark: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fastbk.demo"], cwd=folder, text=True,
+        [sys.executable, "-m", "demo"], cwd=folder, text=True,
         env={**os.environ, "SPARK": spark, "FILE": str(file)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -105,11 +105,11 @@ def test_without_a_file_it_is_the_index_and_without_an_index_shared_files(
 ) -> None:
     monkeypatch.delenv("FILE", raising=False)
     text = b"Package: a\nVersion: 1\n\nPackage: b\n\n"
-    monkeypatch.setattr(source, "package_index", lambda: text)
+    monkeypatch.setattr(dataset, "package_index", lambda: text)
     found = find_source()
     assert found.records == [b"Package: a\nVersion: 1\n\n", b"Package: b\n\n"]
     assert found.is_repeated
-    monkeypatch.setattr(source, "package_index", lambda: b"")
+    monkeypatch.setattr(dataset, "package_index", lambda: b"")
     shared = find_source()
     assert shared.title == "files under /usr/share"
     assert 0 < shared.pass_bytes <= 300 * 10**6

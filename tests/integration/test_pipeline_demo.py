@@ -14,10 +14,10 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 import fastbk.sync
-from fastbk.demo.pipeline import expected
-from fastbk.demo.pipeline.copies import choose, ledgers_of, same_records
-from fastbk.demo.pipeline.records import write_lines
-from fastbk.demo.pipeline.streaming import TRIES, again_if_unstarted
+from demo.pipeline import expected
+from demo.pipeline.copies import choose, ledgers_of, same_records
+from demo.pipeline.records import write_lines
+from demo.pipeline.spark_query import TRIES, again_if_unstarted
 from fastbk.errors import StorageError
 from fastbk.stream.policy import PolicyPatch
 from fastbk.testing import LocalCluster
@@ -56,7 +56,7 @@ def dpkg(tmp_path: Path) -> Path:
 @pytest.mark.timeout(600)
 def test_every_step_finds_what_it_has_to(dpkg: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fastbk.demo.pipeline"], cwd=tmp_path, text=True, timeout=560,
+        [sys.executable, "-m", "demo.pipeline"], cwd=tmp_path, text=True, timeout=560,
         env={**os.environ, "DPKG": str(dpkg)}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fastbk.sync
-from fastbk.demo import spark_stage
-from fastbk.demo.spark_stage import Section, Sum
+from demo import spark_stage
+from demo.spark_stage import Section, Sum
 from fastbk.errors import StorageError
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import fastbk
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, PositionTruncated
-from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.offsets import At
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.janitor import Janitor, JanitorOptions

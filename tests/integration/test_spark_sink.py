@@ -14,9 +14,9 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 import fastbk.sync
 from fastbk.arrow.schemas import HEADERS
 from fastbk.errors import StreamBusy
-from fastbk.spark.attempts import Place, Written
 from fastbk.spark.sink import FastbkBatchWriter, FastbkStreamWriter
 from fastbk.spark.source import FastbkSource
+from fastbk.spark.task_attempt import Place, Written
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 

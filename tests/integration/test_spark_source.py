@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, StreamNotFound
-from fastbk.spark.reading import StreamPart
-from fastbk.spark.stream_reader import StreamReader
+from fastbk.spark.micro_batches import StreamReader
+from fastbk.spark.partition_reader import StreamPart
 from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster

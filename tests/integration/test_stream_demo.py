@@ -19,7 +19,7 @@ def test_every_digest_is_the_sources_though_a_writer_and_a_cursor_were_killed(
         (tmp_path / "info" / f"p{number}.md5sums").write_text(lines)
     (tmp_path / "status").write_text("\n".join(records))
     done = subprocess.run(
-        [sys.executable, "-m", "fastbk.demo.streams"], cwd=tmp_path, text=True, timeout=100,
+        [sys.executable, "-m", "demo.streams"], cwd=tmp_path, text=True, timeout=100,
         env={**os.environ, "DPKG": str(tmp_path)}, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

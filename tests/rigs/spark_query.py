@@ -21,13 +21,13 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from fastbk.native.process import die_with_parent
-from fastbk.spark.attempts import Attempt, Place, Written
 from fastbk.spark.commit import Committer
+from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.options import ReadOptions, read_options
 from fastbk.spark.sink import FastbkStreamWriter, Messages
 from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.source import FastbkSource
-from fastbk.spark.stream_reader import StreamReader
+from fastbk.spark.task_attempt import Attempt, Place, Written
 from fastbk.spark.worker_client import client_of
 from tests.rigs.spark_points import Kills, Wrapped, changes_looked_at
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.style.tree import ROOT, walk
 
 # Upwards only. A package may import those of lower layers; within its own layer only where `SIBLINGS` says so.
+# `package.folder` puts one folder of a package into a layer of its own.
 LAYERS = [
     {"errors", "exit_codes", "invariant", "option_checks", "units", "config", "private_files", "properties"},
     {"model"},
@@ -23,13 +25,16 @@ LAYERS = [
     {"replication", "placement", "inspect"},
     {"client", "server", "gc"},
     {"stream"},
-    {"sync", "admin", "doctor", "apache_import"},
+    {"sync", "admin", "doctor", "apache.importer"},
     {"arrow"},
     {"spark"},
-    {"cli", "testing", "demo", "devcluster"},
+    {"cli", "testing", "devcluster", "apache.shell"},
 ]
 # Layers whose members may import each other: the plain values at the bottom and the tools at the top.
 SIBLINGS = [LAYERS[0], LAYERS[-1]]
+
+# Parts of the server that lie with what else is Apache's: for the layers they are the server.
+PARTS = {"apache.configuration": "server", "apache.http": "server"}
 
 # What every child process does first, gc's included, lies in the server's folder; so do the messages to the index.
 CHILD_FACES = ("fastbk.server.child", "fastbk.server.configuration")
@@ -46,7 +51,7 @@ HOMES = {
     "fastbk.wire.generated": ["fastbk/wire/"],
     "uvloop": ["fastbk/server/network/"],
     "sqlite3": ["fastbk/meta/"],
-    "rocksdict": ["fastbk/apache_import/rocksdb.py"],
+    "rocksdict": ["fastbk/apache/importer/rocksdb.py"],
     "kazoo": ["fastbk/meta/zookeeper_session.py", "fastbk/meta/zookeeper_calls.py"],
     "lz4": ["fastbk/stream/compression.py"],
     "zstandard": ["fastbk/stream/compression.py"],
@@ -55,22 +60,28 @@ HOMES = {
     "pyspark": [
         "fastbk/spark/",
         "fastbk/cli/spark",
-        "fastbk/demo/pipeline/",
-        "fastbk/demo/spark_stage.py",
+        "demo/pipeline/",
+        "demo/spark_stage.py",
     ],  # cli: annotations
     "fastbk.spark": [
         "fastbk/spark/",
         "fastbk/cli/",
-        "fastbk/demo/pipeline/",
-        "fastbk/demo/spark_stage.py",
+        "demo/pipeline/",
+        "demo/spark_stage.py",
         "pyspark_fastbk/",
     ],
     # The library logs by `library_log`; an application's stderr is its own.
-    "fastbk.observe.logs": ["fastbk/observe/", "fastbk/server/", "fastbk/gc/", "fastbk/cli/"],
+    "fastbk.observe.logs": [
+        "fastbk/observe/",
+        "fastbk/server/",
+        "fastbk/apache/http/",
+        "fastbk/gc/",
+        "fastbk/cli/",
+    ],
     "logging": [
         "fastbk/observe/library_log.py",
         "fastbk/meta/zookeeper_session.py",
-        "fastbk/demo/pipeline/",
+        "demo/pipeline/",
         "loadtest/",
     ],
     "gevent": ["loadtest/"],
@@ -127,6 +138,13 @@ def imports_of(relative: str, text: str) -> list[tuple[int, str]]:
     return found
 
 
+def package_of(words: Sequence[str]) -> str:
+    """Return the package that the words after `fastbk` lie in, as `LAYERS` names it."""
+    folder = ".".join(words[:2])
+    split = {*PARTS, *(name for layer in LAYERS for name in layer)}
+    return PARTS.get(folder, folder if folder in split else words[0])
+
+
 def layer_of(name: str) -> int | None:
     """Return the layer of the package `name` of fastbk, None if it is in none."""
     return next((number for number, layer in enumerate(LAYERS) if name in layer), None)
@@ -140,27 +158,27 @@ def faces_for(relative: str) -> tuple[str, ...]:
 def layer_faults(relative: str, text: str) -> list[str]:
     """Return what in this file of fastbk/ breaks the layers."""
     parts = Path(relative).with_suffix("").parts
-    if parts[1] == "__init__":  # `fastbk.connect`, imported at its first use
+    if parts[1:] in (("__init__",), ("apache", "__init__")):  # `fastbk.connect`; a docstring only
         return []
-    mine = layer_of(parts[1])
+    package = package_of(parts[1:])
+    mine = layer_of(package)
     if mine is None:
-        return [f"{relative}: fastbk.{parts[1]} is in no layer"]
+        return [f"{relative}: fastbk.{package} is in no layer"]
     faults = []
     for line, name in imports_of(relative, text):
         words = name.split(".")
         if words[0] != "fastbk" or len(words) < 2 or words[1] == "__version__":
             continue
-        theirs = layer_of(words[1])
+        other = package_of(words[1:])
+        theirs = layer_of(other)
         if theirs is None:
-            faults.append(f"{relative}:{line}: fastbk.{words[1]} is in no layer")
+            faults.append(f"{relative}:{line}: fastbk.{other} is in no layer")
         elif theirs > mine:
-            faults.append(f"{relative}:{line}: fastbk.{words[1]} is above fastbk.{parts[1]}")
+            faults.append(f"{relative}:{line}: fastbk.{other} is above fastbk.{package}")
         elif relative.startswith("fastbk/gc/") and name.startswith(faces_for(relative)):
             continue
-        elif theirs == mine and words[1] != parts[1] and LAYERS[mine] not in SIBLINGS:
-            faults.append(
-                f"{relative}:{line}: fastbk.{words[1]} and fastbk.{parts[1]} are siblings"
-            )
+        elif theirs == mine and other != package and LAYERS[mine] not in SIBLINGS:
+            faults.append(f"{relative}:{line}: fastbk.{other} and fastbk.{package} are siblings")
     return faults
 
 
@@ -198,7 +216,7 @@ def test_layers_hold() -> None:
 def test_libraries_are_imported_at_home_only() -> None:
     faults = [
         fault
-        for folder in ("fastbk", "loadtest", "pyspark_fastbk")
+        for folder in ("fastbk", "demo", "loadtest", "pyspark_fastbk")
         for relative, path in walk((".py",), folder)
         for fault in home_faults(relative, path.read_text())
     ]
@@ -232,6 +250,9 @@ def test_loadtest_uses_public_names_only() -> None:
         (layer_faults, "fastbk/gc/dead_ledgers.py", "import fastbk.server.child\n"),
         (layer_faults, "fastbk/gc/dead_ledgers.py", "from ..server import child\n"),
         (layer_faults, "fastbk/novel/x.py", "import os\n"),
+        (layer_faults, "fastbk/apache/novel.py", "import os\n"),
+        (layer_faults, "fastbk/apache/http/routes.py", "from fastbk.apache.shell import context\n"),
+        (layer_faults, "fastbk/stream/names.py", "from fastbk.apache.importer import journal\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.native import _client\n"),
         (home_faults, "fastbk/client/reader.py", "import uvloop\n"),
         (home_faults, "fastbk/client/reader.py", "from fastbk.observe import logs\n"),

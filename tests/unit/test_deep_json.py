@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli.stream_output import line_of_json
+from fastbk.cli.stream.output import line_of_json
 from fastbk.errors import ConfigError, Error, StorageError
 from fastbk.meta.sqlite import SqliteStore
 from fastbk.meta.zookeeper_bytes import parse_identity

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastbk.apache.http.bookie_facts import StoreThreads
+from fastbk.apache.http.routes import add_pages
 from fastbk.errors import StorageError
 from fastbk.meta.api import APACHE_PROTOCOL, FASTBK_PROTOCOL, HTTP_NAME, HTTP_PROTOCOL, Endpoint
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.scrub import ScrubPage
-from fastbk.server.apache_http.facts import StoreThreads
-from fastbk.server.apache_http.routes import add_pages
 from fastbk.server.configuration.process_config import split_address
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
+    from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Handler
-    from fastbk.server.apache_http.facts import BookieFacts
     from fastbk.server.configuration.process_config import BookieConfig
 
 

@@ -1,6 +1,6 @@
 """A bookie's configuration file, in our own format or in Apache's: the one way to a `BookieConfig`.
 
-A name that ends in `.conf` or `.properties` is a file of Apache's (`fastbk.server.apache_conf`), with `BK_` variables
+A name that ends in `.conf` or `.properties` is a file of Apache's (`fastbk.apache.configuration`), with `BK_` variables
 before it. Everything else is TOML, and no variable changes it.
 """
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk import config as toml
+from fastbk.apache.configuration import rules, source
+from fastbk.apache.configuration.keys import Verdict
 from fastbk.errors import ConfigError
 from fastbk.observe import logs
-from fastbk.server.apache_conf import source, translate
-from fastbk.server.apache_conf.keys import Verdict
 from fastbk.server.configuration import process_config as server_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from fastbk.server.apache_conf.report import Report
+    from fastbk.apache.configuration.report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def examine(
 
     Raises ConfigError for a file that cannot be read.
     """
-    return translate.translate(
+    return rules.translate(
         source.read(path, os.environ if environment is None else environment)
     )
 

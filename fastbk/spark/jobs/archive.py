@@ -23,9 +23,9 @@ from pyspark.sql import functions as f
 
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
-from fastbk.spark.jobs.places import check_place, delete, names_in
+from fastbk.spark.jobs.folders import check_place, delete, names_in
 from fastbk.spark.jobs.sums import Sums, sums_of
-from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
 

@@ -31,7 +31,7 @@ from fastbk.errors import ConfigError
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.replication.auditing import PartAudited
 from fastbk.replication.copying import RepairOptions
-from fastbk.spark.jobs.places import check_place, delete, names_in
+from fastbk.spark.jobs.folders import check_place, delete, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

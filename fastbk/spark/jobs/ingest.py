@@ -24,8 +24,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import claims
-from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
-from fastbk.spark.jobs.places import (
+from fastbk.spark.jobs.folders import (
     Found,
     delete,
     files_of,
@@ -34,6 +33,7 @@ from fastbk.spark.jobs.places import (
     uri_of,
     write_text,
 )
+from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
 from fastbk.stream.names import split_stream_path
 from fastbk.units import format_count, format_size
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.places import PATTERN_CHARACTERS, Found, check_place
+from fastbk.spark.jobs.folders import PATTERN_CHARACTERS, Found, check_place
 from fastbk.stream.names import split_stream_path
 
 FORMATS = ("lines", "json", "csv", "parquet", "binary")

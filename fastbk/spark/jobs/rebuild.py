@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs.claims import Claim, claimed, files_of
-from fastbk.spark.jobs.places import delete, names_in
+from fastbk.spark.jobs.folders import delete, names_in
 from fastbk.spark.jobs.rebuild_plan import CORRUPT, LINE, Line, Plan
-from fastbk.spark.looking import Cluster, Now
+from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.options import read_options, reading_of
 from fastbk.stream.positions import DLSN
 

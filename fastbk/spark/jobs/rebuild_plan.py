@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from fastbk.errors import ConfigError
-from fastbk.spark.jobs.places import check_place
+from fastbk.spark.jobs.folders import check_place
 
 FORMATS = ("parquet", "orc")
 CORRUPT = "_corrupt"

@@ -1,7 +1,7 @@
 """Usage: how much namespaces, streams and bookies hold, and how that grows. Metadata only: no bookie is asked.
 
 The driver walks the ledgers' ids and cuts them into ranges; tasks read the metadata of theirs and add up what it says,
-by stream and bookie (`usage_counting.py`), so what the driver holds does not grow with the ledgers.
+by stream and bookie (`usage_totals.py`), so what the driver holds does not grow with the ledgers.
 
     <to>/snapshots/taken=<yyyymmddThhmmssZ>/*.parquet     a row for each namespace, and for each of it and each bookie
 
@@ -23,8 +23,8 @@ from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId
-from fastbk.spark.jobs.places import check_place, names_in
-from fastbk.spark.jobs.usage_counting import DAY_S, ROWS, WEEK_S, Clock, rows_of
+from fastbk.spark.jobs.folders import check_place, names_in
+from fastbk.spark.jobs.usage_totals import DAY_S, ROWS, WEEK_S, Clock, rows_of
 from fastbk.spark.worker_client import client_of
 from fastbk.stream.listing import StreamInfo
 from fastbk.stream.names import split_stream_path

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache_import import work
-from fastbk.apache_import.journal import FENCE
+from fastbk.apache.importer import import_bookie
+from fastbk.apache.importer.journal import FENCE
 from fastbk.errors import StorageError
 from fastbk.meta.api import BookieService
 from fastbk.model.entry import DigestType, make_entry, master_key
@@ -115,7 +115,7 @@ def test_an_open_ledger_is_fenced_with_the_key_of_its_password(bookie: Import) -
 
 
 def test_a_survey_counts_the_same_and_writes_nothing(bookie: Import) -> None:
-    found = work.survey(bookie.plan, bookie.store, lambda _: None)
+    found = import_bookie.survey(bookie.plan, bookie.store, lambda _: None)
     written = [path for path in (bookie.folder / "ours").rglob("*") if path.is_file()]
     assert (found.counts.entries, found.ledgers, written) == (4, 1, [])
     assert bookie.run().counts.entries == 4
@@ -179,7 +179,7 @@ def test_an_import_that_was_cut_off_starts_no_bookie_and_is_done_again(
     assert bookie.start() > 0
 
 
-def _identity_in(bookie: Import) -> work.BookieIdentity:
+def _identity_in(bookie: Import) -> import_bookie.BookieIdentity:
     """Return what metadata is to know of the directories' identities."""
     from contextlib import ExitStack
 
@@ -196,6 +196,6 @@ def _identity_in(bookie: Import) -> work.BookieIdentity:
             assert identity is not None
             incarnation = identity.incarnation_number
             listed.append(
-                work.DirectoryIdentity(identity.directory_id, identity.role, identity.pair)
+                import_bookie.DirectoryIdentity(identity.directory_id, identity.role, identity.pair)
             )
-    return work.BookieIdentity(BOOKIE_ID, incarnation, tuple(listed))
+    return import_bookie.BookieIdentity(BOOKIE_ID, incarnation, tuple(listed))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache_import import directories, work
-from fastbk.apache_import.index_use import IndexUse
+from fastbk.apache.importer import directories, import_bookie
+from fastbk.apache.importer.index_check import IndexUse
 from fastbk.errors import StorageError
 from fastbk.model.entry import DigestType, make_entry, make_lac_body, master_key
 from fastbk.native.ledger_state import FENCED, HAS_KEY
@@ -51,8 +51,8 @@ def put_index(
         put_index_file(folder, ledger_id, content)
 
 
-def run(made: Import, use: IndexUse = IndexUse.USE) -> work.Imported:
-    return work.run(made.config, made.store, replace(made.plan, index_use=use), lambda _: None)
+def run(made: Import, use: IndexUse = IndexUse.USE) -> import_bookie.Imported:
+    return import_bookie.run(made.config, made.store, replace(made.plan, index_use=use), lambda _: None)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_the_index_names_and_no_file_holds_is_told_and_in_limbo(
     """Metadata alone would miss nothing: entries 1, 2 and 5 lie behind the end of the ledger."""
     places = {0: location(1, FIRST)} | {one: location(2, 5000 + one) for one in (1, 2, 5)}
     put_index(bookie, kind, places)
-    found = work.survey(bookie.plan, bookie.store, lambda _: None)
+    found = import_bookie.survey(bookie.plan, bookie.store, lambda _: None)
     done = run(bookie)
     assert bookie.in_limbo() == [7]
     for counts in (found.counts, done.counts):
@@ -236,5 +236,5 @@ def test_each_ledger_directory_has_a_database_for_its_own_logs(tmp_path: Path) -
         names.append(str(tmp_path / "apache" / folder))
     journal = str(tmp_path / "apache/journal")
     found = directories.find([journal], names, [f"{name}-index" for name in names])
-    counts = work.run(made.config, made.store, work.Plan(BOOKIE_ID, found), lambda _: None).counts
+    counts = import_bookie.run(made.config, made.store, import_bookie.Plan(BOOKIE_ID, found), lambda _: None).counts
     assert (counts.index.in_place, counts.index.not_named, len(counts.index.read)) == (2, 0, 2)

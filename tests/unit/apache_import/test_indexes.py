@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache_import import directories, index_files
-from fastbk.apache_import.entry_log import read_entry_log
-from fastbk.apache_import.index import NOWHERE, UNKNOWN, Index
-from fastbk.apache_import.index_files import IndexFiles
-from fastbk.apache_import.rocksdb import Databases, NoReaderError
-from fastbk.apache_import.seen import PIECE_ENTRIES, SeenEntries
+from fastbk.apache.importer import directories, index_files
+from fastbk.apache.importer.entry_bitmap import PIECE_ENTRIES, SeenEntries
+from fastbk.apache.importer.entry_log import read_entry_log
+from fastbk.apache.importer.index import NOWHERE, UNKNOWN, Index
+from fastbk.apache.importer.index_files import IndexFiles
+from fastbk.apache.importer.rocksdb import Databases, NoReaderError
 from fastbk.errors import StorageError
 from fastbk.inspect.file_reader import Source
 from fastbk.model.entry import DigestType, master_key, parse_lac_body

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache_import import directories
-from fastbk.apache_import.entry_log import read_entry_log
-from fastbk.apache_import.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
+from fastbk.apache.importer import directories
+from fastbk.apache.importer.entry_log import read_entry_log
+from fastbk.apache.importer.journal import EXPLICIT_LAC, FENCE, MASTER_KEY, read_journal
 from fastbk.errors import StorageError
 from fastbk.inspect.file_reader import Source
 from fastbk.model.entry import master_key

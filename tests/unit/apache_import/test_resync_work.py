@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.apache_import.entry_log import read_entry_log
-from fastbk.apache_import.journal import read_journal
-from fastbk.apache_import.records import Check, Record
+from fastbk.apache.importer.entry_log import read_entry_log
+from fastbk.apache.importer.journal import read_journal
+from fastbk.apache.importer.records import Check, Record
 from fastbk.inspect.file_reader import Source
 from fastbk.units import KIB, MIB
 from tests.fixtures import apache_disk
@@ -53,7 +53,7 @@ def forged(size_bytes: int) -> bytes:
 @pytest.fixture(autouse=True)
 def small_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     """The part that does not grow with the file would hide a small file's growth."""
-    monkeypatch.setattr("fastbk.apache_import.records._ALLOWANCE_BYTES", 16 * KIB)
+    monkeypatch.setattr("fastbk.apache.importer.records._ALLOWANCE_BYTES", 16 * KIB)
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from fastbk.cli.apache_shell.cluster import _readable
-from fastbk.cli.apache_shell.context import Context
-from fastbk.cli.apache_shell.words import Option, Verb, Words, flag
+from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.cluster import _readable
+from fastbk.apache.shell.context import Context
 from fastbk.cli.shell import _verbs
 from fastbk.errors import ConfigError
 

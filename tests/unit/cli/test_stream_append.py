@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.cli import stream_append
-from fastbk.cli.stream_append import _lines
+from fastbk.cli.stream import append
+from fastbk.cli.stream.append import _lines
 from tests.fixtures.wait import wait_until
 
 LINES = [b"%d" % number * (number % 50) for number in range(1000)]
@@ -20,7 +20,7 @@ LINES = [b"%d" % number * (number % 50) for number in range(1000)]
 @pytest.fixture
 def descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A file of many more pieces than may wait."""
-    monkeypatch.setattr(stream_append, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(append, "PIECE_BYTES", 1000)
     (tmp_path / "lines").write_bytes(b"\n".join(LINES))
     opened = os.open(tmp_path / "lines", os.O_RDONLY)
     yield opened

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.server.apache_conf import address
-from fastbk.server.apache_conf.address import Machine
+from fastbk.apache.configuration import address
+from fastbk.apache.configuration.address import Machine
 
 
 def test_the_loopback_interface_has_its_address() -> None:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk import config as toml
+from fastbk.apache.configuration import key_table, rules, source
+from fastbk.apache.configuration.keys import Kind, Verdict
+from fastbk.apache.configuration.report import Report
+from fastbk.apache.configuration.toml_text import toml_text
 from fastbk.errors import ConfigError
-from fastbk.server.apache_conf import source, table, translate
-from fastbk.server.apache_conf.keys import Kind, Verdict
-from fastbk.server.apache_conf.report import Report
-from fastbk.server.apache_conf.toml_text import toml_text
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.bookie_file import BookieFile
 from fastbk.server.configuration.process_config import BookieConfig, check
@@ -44,7 +44,7 @@ def translated(
 ) -> tuple[BookieConfig | None, Report]:
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
     read = source.Source(path, source.properties.parse(text), environment or {})
-    return translate.translate(read, Host())
+    return rules.translate(read, Host())
 
 
 def accepted(keys: dict[str, str]) -> tuple[BookieConfig, Report]:
@@ -71,8 +71,8 @@ def value_of(config: BookieConfig, setting: str) -> Any:
 
 
 def test_every_key_of_apache_has_a_row_and_every_row_is_one() -> None:
-    assert set(table.KEYS) == set(APACHE_KEYS)
-    for row in table.KEYS.values():
+    assert set(key_table.KEYS) == set(APACHE_KEYS)
+    for row in key_table.KEYS.values():
         for setting in row.setting.split():
             assert value_of(BookieConfig(), setting) is not None, f"{row.name}: {setting}"
         if row.verdict in (Verdict.IGNORED, Verdict.REFUSED):
@@ -96,11 +96,11 @@ def test_a_key_sets_what_its_row_says(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, row in table.KEYS.items() if row.verdict is Verdict.IGNORED]
+    "name", [name for name, row in key_table.KEYS.items() if row.verdict is Verdict.IGNORED]
 )
 def test_an_ignored_key_changes_nothing_and_is_told(name: str) -> None:
     without, _ = accepted({})
-    config, report = accepted({name: table.KEYS[name].default or "x"})
+    config, report = accepted({name: key_table.KEYS[name].default or "x"})
     assert config == without
     (finding,) = (one for one in report.findings if one.key.name == name)
     assert finding.verdict is Verdict.IGNORED
@@ -109,10 +109,10 @@ def test_an_ignored_key_changes_nothing_and_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, row in table.KEYS.items() if row.verdict is Verdict.REFUSED]
+    "name", [name for name, row in key_table.KEYS.items() if row.verdict is Verdict.REFUSED]
 )
 def test_a_refused_key_is_refused_only_where_it_asks_for_something(name: str) -> None:
-    row = table.KEYS[name]
+    row = key_table.KEYS[name]
     (problem,) = problems({name: "true" if row.kind is Kind.BOOLEAN else "com.example.Mine"})
     assert name in problem and row.note in problem
     for harmless in {*row.harmless, row.default}:
@@ -199,7 +199,7 @@ def test_every_key_at_apaches_default_is_a_bookie_that_starts() -> None:
     """But for the folders, which have to be named."""
     defaults = {
         row.name: row.default
-        for row in table.KEYS.values()
+        for row in key_table.KEYS.values()
         if row.name not in BASE and row.name != "journalDirectory" and not row.default.startswith("=")
         and "of direct memory" not in row.default
     }  # fmt: skip
@@ -330,7 +330,7 @@ def test_any_value_makes_a_bookie_or_a_problem(keys: dict[str, str]) -> None:
         ),
         {},
     )
-    config, report = translate.translate(read, Host())
+    config, report = rules.translate(read, Host())
     if config is None:
         assert report.problems
     else:
@@ -347,7 +347,7 @@ PAIRS = st.lists(
 def test_pairs_share_no_directory_and_stay_where_they_are(
     journals: list[str], ledgers: list[str]
 ) -> None:
-    from fastbk.server.apache_conf.directories import paired
+    from fastbk.apache.configuration.directories import paired
 
     found = paired(journals, ledgers)
     everywhere = (*found.journals, *found.ledgers)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastbk import properties
-from fastbk.server.apache_conf import source, translate
-from fastbk.server.apache_conf.report import Report
+from fastbk.apache.configuration import rules, source
+from fastbk.apache.configuration.report import Report
 from tests.fixtures.host import Host
 
 BASE = """
@@ -19,7 +19,7 @@ metadataServiceUri=zk+hierarchical://zk1:2181,zk2:2181/ledgers
 
 def report_of(text: str) -> Report:
     read = source.Source(Path("bk_server.conf"), properties.parse(BASE + text), {})
-    config, report = translate.translate(read, Host())
+    config, report = rules.translate(read, Host())
     assert config is not None, report.problems
     return report
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from fastbk.apache.http import client_pages, ledger_pages
+from fastbk.apache.http.answers import guarded, json_object, pretty, text
 from fastbk.errors import ConfigError
 from fastbk.meta.memory import MemoryStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.server.admin.http import Request, Response
-from fastbk.server.apache_http import by_client, ledgers
-from fastbk.server.apache_http.answers import guarded, json_object, pretty, text
 
 
 def test_json_is_laid_out_as_jackson_does() -> None:
@@ -62,20 +62,20 @@ def store_with(count: int) -> MemoryStore:
 def test_pages_of_ledgers_begin_where_apaches_do(monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_with(205)
     first, second, third = (
-        list(ledgers._described(store, page, decode=True)) for page in (1, 2, 3)
+        list(ledger_pages._described(store, page, decode=True)) for page in (1, 2, 3)
     )
     assert (first[0], first[-1], len(first)) == ("0", "98", 99)
     assert (second[0], second[-1], len(second)) == ("99", "198", 100)
     assert (third[0], third[-1]) == ("199", "204")
-    assert len(ledgers._described(store, -1, decode=False)) == 205
-    monkeypatch.setattr(ledgers, "METADATA_LISTED_MAX", 204)
+    assert len(ledger_pages._described(store, -1, decode=False)) == 205
+    monkeypatch.setattr(ledger_pages, "METADATA_LISTED_MAX", 204)
     with pytest.raises(Exception, match="ask for pages"):
-        ledgers._described(store, -1, decode=False)
+        ledger_pages._described(store, -1, decode=False)
 
 
 def test_a_ledgers_password_is_not_told() -> None:
     store = store_with(1)
-    shown = ledgers.shown(0, store.read_ledger(0).metadata)
+    shown = ledger_pages.shown(0, store.read_ledger(0).metadata)
     assert "secret" not in json.dumps(shown)
     assert "c2VjcmV0" not in json.dumps(shown)
     assert shown["allEnsembles"] == {"0": [{"id": "b"}]}
@@ -93,4 +93,4 @@ def test_a_ledgers_password_is_not_told() -> None:
     ],
 )
 def test_sizes_are_cut_to_thousandths(size: int, shown: str) -> None:
-    assert by_client._readable(size) == shown
+    assert client_pages._readable(size) == shown

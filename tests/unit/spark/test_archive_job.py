@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from fastbk.errors import DataLost
 from fastbk.spark.jobs.archive import Line, counting, stretch_of
-from fastbk.spark.looking import Now
+from fastbk.spark.offset_resolver import Now
 from fastbk.stream.positions import DLSN
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fastbk.cli import __main__ as cli
 from fastbk.errors import ConfigError
+from fastbk.spark.jobs.folders import Found
 from fastbk.spark.jobs.ingest_plan import (
     FILE_BYTES_MAX,
     Group,
@@ -19,7 +20,6 @@ from fastbk.spark.jobs.ingest_plan import (
     groups_of,
     left_of,
 )
-from fastbk.spark.jobs.places import Found
 
 pytestmark = pytest.mark.fast
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fastbk.errors import ConfigError, Error, MetadataUnavailable, NotEnoughBookies
-from fastbk.spark import looking
-from fastbk.spark.looking import Cluster
+from fastbk.spark import offset_resolver
+from fastbk.spark.offset_resolver import Cluster
 from fastbk.spark.options import read_options
 
 
@@ -31,7 +31,7 @@ def cluster(**options: str) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "AGAIN_S", 0.0)
+    monkeypatch.setattr(offset_resolver, "AGAIN_S", 0.0)
 
 
 def test_what_is_away_for_a_while_is_asked_again() -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from fastbk.cli import __main__ as cli
-from fastbk.cli.spark_usage import facts_of, text_of
+from fastbk.cli.spark.usage import facts_of, text_of
 from fastbk.client import LedgerInfo
 from fastbk.errors import ConfigError
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
 from fastbk.spark.jobs.usage import Line, Usage, compared, grown, stamp_of, thinned
 from fastbk.spark.jobs.usage_chart import draw, growth_of
-from fastbk.spark.jobs.usage_counting import DAY_S, Clock, entries_of, held_entries, rows_of
+from fastbk.spark.jobs.usage_totals import DAY_S, Clock, entries_of, held_entries, rows_of
 
 pytestmark = pytest.mark.fast
 

@@ -1,0 +1,301 @@
+"""A file of Apache's as a `BookieConfig`: what stands for itself by the table, what belongs together by a rule.
+
+A key that the file does not set leaves fastbk's own default in place, not Apache's, but for the keys that say who the
+bookie is and where it listens. The file is itself the word that the bookie may listen beyond loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fastbk.apache.configuration import address, directories
+from fastbk.apache.configuration.sizes import (
+    apply_caches,
+    apply_floors,
+    apply_frames,
+    apply_journal_size,
+    apply_pending,
+    apply_rings,
+    fit,
+    fit_memory,
+)
+from fastbk.apache.configuration.translation import Work
+from fastbk.errors import ConfigError
+from fastbk.server.configuration import process_config as server_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.apache.configuration.address import Network
+    from fastbk.apache.configuration.report import Report
+    from fastbk.apache.configuration.source import Source
+
+LAYOUTS = {
+    "FlatLedgerManagerFactory": "flat",
+    "HierarchicalLedgerManagerFactory": "hierarchical",
+    "LongHierarchicalLedgerManagerFactory": "longhierarchical",
+}
+APACHE_STORAGES = ("SortedLedgerStorage", "InterleavedLedgerStorage", "DbLedgerStorage")
+PROMETHEUS = "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider"
+APACHE = "org.apache.bookkeeper."
+
+
+def translate(
+    source: Source, network: Network | None = None
+) -> tuple[server_config.BookieConfig | None, Report]:
+    """Return the configuration, None where it has problems, and the report, which names all of them."""
+    work = Work(source)
+
+    def identify(_: Work) -> None:
+        settled = address.settle(source, network)
+        who = (
+            "bookiePort",
+            "bookieId",
+            "advertisedAddress",
+            "listeningInterface",
+            "useHostNameAsBookieID",
+        )
+        work.put(
+            "bookie.listen",
+            settled.listen,
+            "bookiePort",
+            "listeningInterface",
+            "allowEphemeralPorts",
+        )
+        work.put("bookie.id", settled.bookie_id, *who, "useShortHostName")
+        work.put("bookie.advertised", settled.advertised, *who[2:], "useShortHostName")
+        work.put("bookie.allow_unauthenticated_remote", True)
+
+    rules: list[Callable[[Work], None]] = [
+        Work.simple,
+        Work.refuse,
+        identify,
+        _users,
+        _metadata,
+        _directories,
+        _sync,
+        _storage,
+        _missing,
+        apply_frames,
+        apply_rings,
+        apply_pending,
+        apply_journal_size,
+        apply_caches,
+        _compaction,
+        _scrub,
+        _disk,
+        _http,
+        fit,
+        apply_floors,
+    ]
+    for rule in rules:
+        try:
+            rule(work)
+        except ConfigError as error:
+            work.report.problems.append(str(error))
+    for line in source.properties.unfinished:
+        work.report.remarks.append(
+            f"line {line} ends in a backslash and nothing follows: ignored, as in Apache"
+        )
+    report = work.finish()
+    if report.problems:
+        return None, report
+    try:
+        config = fit_memory(work, _convert(work.document))
+        server_config.check(config)
+    except ConfigError as error:
+        report.problems.append(str(error))
+        return None, report
+    return config, report
+
+
+def _convert(document: dict[str, dict[str, Any]]) -> server_config.BookieConfig:
+    try:
+        return msgspec.convert(document, server_config.BookieConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _users(work: Work) -> None:
+    allowed = work.source.items("permittedStartupUsers")
+    if not allowed:
+        return
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    if user not in allowed:
+        raise work.source.fault(
+            "permittedStartupUsers", f"this is {user}, allowed are {', '.join(allowed)}"
+        )
+
+
+def _metadata(work: Work) -> None:
+    keys: tuple[str, ...] = ("zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass")
+    uri = metadata_uri(work.source)
+    if work.source.text("metadataServiceUri") is not None:
+        if work.source.text(keys[-1]) is not None:
+            work.remark(keys[-1], "not used: metadataServiceUri goes before it")
+        keys = ("metadataServiceUri",)
+    work.put("metadata.uri", uri, *keys)
+
+
+def metadata_uri(source: Source) -> str:
+    """Return the URI of the cluster that a file of Apache's names, a client's file included. Raises ConfigError."""
+    if source.text("metadataServiceUri") is not None:
+        # Commas between servers split the value like any list. As in Apache's, the URI names the layout by itself.
+        return ";".join(source.items("metadataServiceUri"))
+    layout = _layout(source)
+    servers = source.items("zkServers")
+    if not servers:
+        raise ConfigError(
+            "neither metadataServiceUri nor zkServers is set: the bookie needs its cluster's metadata"
+        )
+    root = source.text("zkLedgersRootPath") or "/ledgers"
+    return f"zk+{layout}://{';'.join(servers)}{root}"
+
+
+def _layout(source: Source) -> str:
+    if (factory := source.text("ledgerManagerFactoryClass")) is not None:
+        layout = LAYOUTS.get(factory.removeprefix(f"{APACHE}meta."))
+        if layout is None:
+            raise source.fault(
+                "ledgerManagerFactoryClass",
+                f"the layout of {factory} is not known here: ledgers would not be found",
+            )
+        return layout
+    return "null"
+
+
+def _directories(work: Work) -> None:
+    settled = directories.settle(work.source)
+    for section, names, all_of_them in (
+        ("journal", ("journalDirectories", "journalDirectory"), settled.journals),
+        ("ledgers", ("ledgerDirectories",), settled.ledgers),
+    ):
+        if len(all_of_them) == 1:
+            work.put(f"{section}.directory", all_of_them[0], *names)
+        else:
+            work.put(f"{section}.directories", all_of_them, *names)
+    work.report.remarks += settled.remarks
+    work.report.notes += settled.notes
+
+
+def _sync(work: Work) -> None:
+    for key in ("journalSyncData", "journalWriteData"):
+        if work.source.boolean(key) is False:
+            work.put("journal.sync", "never", key)
+            work.report.remarks.append(
+                f"{key}=false: acknowledged entries may be lost with a crash"
+            )
+
+
+def _storage(work: Work) -> None:
+    name = work.source.text("ledgerStorageClass")
+    if name is not None and (
+        not name.startswith(APACHE) or name.rpartition(".")[2] not in APACHE_STORAGES
+    ):
+        raise work.source.fault(
+            "ledgerStorageClass",
+            f"{name} cannot run here; of Apache's there are {', '.join(APACHE_STORAGES)}",
+        )
+
+
+def _missing(work: Work) -> None:
+    """Say aloud what somebody may count on and has no counterpart here."""
+    if work.source.boolean("autoRecoveryDaemonEnabled"):
+        work.report.remarks.append(
+            "autoRecoveryDaemonEnabled=true: bookies here repair no others' ledgers: run AutoRecovery,"
+            " the daemon of Apache's, beside it, or `fastbk bookie recover` when one is lost"
+        )
+    if components := work.source.items("extraServerComponents"):
+        work.report.remarks.append(f"extraServerComponents: not started: {', '.join(components)}")
+
+
+def _compaction(work: Work) -> None:
+    source = work.source
+    for kind in ("minor", "major"):
+        threshold, interval = f"{kind}CompactionThreshold", f"{kind}CompactionInterval"
+        ratio, seconds = source.ratio(threshold), source.integer(interval)
+        if seconds is not None and seconds > 0:
+            work.put(f"gc.{kind}_interval_ms", work.integer(interval), interval)
+        if (seconds is not None and seconds <= 0) or (ratio is not None and not 0 < ratio < 1):
+            work.put(f"gc.{kind}_ratio_max", 0.0, threshold, interval)  # off, as in Apache
+        elif ratio is not None:
+            work.put(f"gc.{kind}_ratio_max", ratio, threshold)
+    minor, major = work.get("gc.minor_ratio_max"), work.get("gc.major_ratio_max")
+    if minor > major and (major == 0 or not work.is_set("gc.major_ratio_max")):
+        # Minor compaction goes on alone, or above our own default: major takes what minor takes.
+        work.put(
+            "gc.major_ratio_max", minor, "minorCompactionThreshold", "majorCompactionThreshold"
+        )
+    limits = [
+        (limit, key)
+        for key in ("minorCompactionMaxTimeMillis", "majorCompactionMaxTimeMillis")
+        if (limit := work.integer(key)) is not None and limit > 0
+    ]
+    if limits:
+        work.put("gc.compaction_time_max_ms", max(limits)[0], *(key for _, key in limits))
+    rate = work.integer("compactionRateByBytes")
+    if source.boolean("isThrottleByBytes") and rate is not None:
+        work.put("gc.compaction_rate_bytes", rate, "compactionRateByBytes", "isThrottleByBytes")
+
+
+def _scrub(work: Work) -> None:
+    seconds = work.source.integer("localScrubInterval")
+    if seconds is None:
+        return
+    if seconds <= 0:
+        work.put("scrub.rate_bytes", 0, "localScrubInterval")
+    else:
+        work.put("scrub.cycle_ms", work.integer("localScrubInterval"), "localScrubInterval")
+
+
+def _disk(work: Work) -> None:
+    source = work.source
+    full, warn, low = (source.ratio(f"diskUsage{which}Threshold") for which in ("", "Warn", "Lwm"))
+    for key, value in (("", full), ("Warn", warn), ("Lwm", low)):
+        if value is not None and not 0 < value < 1:
+            raise source.fault(f"diskUsage{key}Threshold", f"{value:g} is not between 0 and 1")
+    if full is not None:
+        work.put("disk.full_ratio", full, "diskUsageThreshold")
+    limit: float = work.get("disk.full_ratio")
+    if warn is not None or work.get("disk.warn_ratio") > limit:
+        work.put(
+            "disk.warn_ratio",
+            min(limit, warn or limit),
+            "diskUsageWarnThreshold",
+            "diskUsageThreshold",
+        )
+    if low is not None or full is not None:
+        work.put(
+            "disk.low_water_ratio",
+            min(limit, low or limit),
+            "diskUsageLwmThreshold",
+            "diskUsageThreshold",
+        )
+
+
+def _http(work: Work) -> None:
+    source = work.source
+    keys: tuple[str, ...]
+    if source.boolean("httpServerEnabled"):
+        keys = ("httpServerHost", "httpServerPort", "httpServerEnabled")
+        host, port = source.text("httpServerHost") or "0.0.0.0", source.integer("httpServerPort")
+        port = 8080 if port is None else port
+    else:
+        is_on = source.boolean("enableStatistics") is not False and (
+            source.boolean("prometheusStatsHttpEnable") is not False
+        )
+        if not is_on or source.text("statsProviderClass") != PROMETHEUS:
+            return
+        keys = ("prometheusStatsHttpAddress", "prometheusStatsHttpPort", "statsProviderClass")
+        host, port = source.text(keys[0]) or "0.0.0.0", source.integer(keys[1])
+        port = 8000 if port is None else port
+    if not 0 <= port <= 65_535:
+        raise source.fault(keys[1], f"{port} is not a port")
+    work.put("http.listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", *keys)

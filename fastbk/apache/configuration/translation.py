@@ -1,0 +1,139 @@
+"""What the rules of `translate` work on: a file's keys, and the document of ours that grows from them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from fastbk.apache.configuration import keys_settings
+from fastbk.apache.configuration.key_table import KEYS, key_of
+from fastbk.apache.configuration.keys import Kind, Verdict
+from fastbk.apache.configuration.report import Finding, Report
+from fastbk.errors import ConfigError
+from fastbk.server.configuration.process_config import BookieConfig
+
+if TYPE_CHECKING:
+    from fastbk.apache.configuration.source import Source
+
+TOO_MUCH = 1 << 60
+JOINED = ("metadataServiceUri",)
+"""Its commas stand between servers."""
+
+
+class Work:
+    """One translation under way."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.report = Report()
+        self.document: dict[str, dict[str, Any]] = {}
+        self._remarks: dict[str, list[str]] = {}
+
+    def put(self, setting: str, value: object, *keys: str) -> None:
+        """Set one of ours (`section.field`); `keys` are those that it comes from."""
+        section, _, name = setting.partition(".")
+        self.document.setdefault(section, {})[name] = value
+        self.report.origins[setting] = ", ".join(
+            f"{key} ({self.source.origin(key)})" for key in keys if key in self.source.properties
+        )
+
+    def get(self, setting: str) -> Any:  # noqa: ANN401 (whatever type that setting has)
+        """Return what one of ours is as things stand, its default where nothing set it."""
+        section, _, name = setting.partition(".")
+        if name in self.document.get(section, {}):
+            return self.document[section][name]
+        return getattr(getattr(BookieConfig(), section), name)
+
+    def is_set(self, setting: str) -> bool:
+        """Return whether something set one of ours."""
+        section, _, name = setting.partition(".")
+        return name in self.document.get(section, {})
+
+    def raise_to(self, setting: str, least: int, why: str) -> None:
+        """Make one of ours at least `least`, and say so where it was set."""
+        was = self.get(setting)
+        if was < least:
+            origin = self.report.origins.get(setting, "")
+            self.put(setting, least)
+            self.report.origins[setting] = ", ".join(filter(None, (origin, f"raised: {why}")))
+
+    def remark(self, key: str, text: str) -> None:
+        """Note what was done to a key's value."""
+        self._remarks.setdefault(key, []).append(text)
+
+    def integer(self, key: str) -> int | None:
+        """Return a key's value within the bounds of its row, times what the row says; None when it is not set."""
+        value = self.source.integer(key)
+        if value is None:
+            return None
+        row = KEYS[key]
+        scaled = value * row.times
+        least, most = row.least, row.most or TOO_MUCH
+        bounded = min(max(scaled, least) if least is not None else scaled, most)
+        if bounded != scaled and not (row.off is not None and value <= row.off):
+            self.remark(
+                key, f"{'raised' if bounded > scaled else 'lowered'} to {bounded // row.times}"
+            )
+        return bounded
+
+    def simple(self) -> None:
+        """Set what stands for itself."""
+        for row in keys_settings.KEYS:
+            if not row.rule and row.setting and row.kind is Kind.BOOLEAN:
+                if (switch := self.source.boolean(row.name)) is not None:
+                    self.put(row.setting, switch, row.name)
+                continue
+            if row.rule or row.kind is not Kind.INTEGER:
+                continue
+            value = self.source.integer(row.name)
+            if value is None:
+                continue
+            if row.off is not None and value <= row.off:
+                self.put(row.setting, int(row.off_setting), row.name)
+            else:
+                self.put(row.setting, self.integer(row.name), row.name)
+
+    def refuse(self) -> None:
+        """Note what the bookie must not start with."""
+        for key in self.source.names():
+            row = key_of(key)
+            if row.verdict is Verdict.REFUSED and not self._is_harmless(key):
+                shown = self.source.shown(key)
+                self.report.problems.append(
+                    f"{self.source.origin(key)}: {key} = {shown}: {row.note}"
+                )
+
+    def finish(self) -> Report:
+        """Return the report, with a finding for each key."""
+        by_key: dict[str, list[str]] = {}
+        for setting, origin in self.report.origins.items():
+            for word in origin.split():
+                by_key.setdefault(word, []).append(setting)
+        for key in self.source.names():
+            row = key_of(key)
+            if row.setting and row.kind is not Kind.LIST and key not in JOINED:
+                self._remark_on_several(key)
+            self.report.findings.append(
+                Finding(
+                    row,
+                    self.source.shown(key),
+                    self.source.origin(key),
+                    tuple(by_key.get(key, ())),
+                    tuple(self._remarks.get(key, ())),
+                    is_harmless=row.verdict is Verdict.REFUSED and self._is_harmless(key),
+                )
+            )
+        return self.report
+
+    def _remark_on_several(self, key: str) -> None:
+        """Say so where only one of a key's values counts: a line added below another one is there in vain."""
+        with contextlib.suppress(ConfigError):  # a problem already
+            values = self.source.items(key)
+            if len(set(values)) > 1:
+                self.report.remarks.append(
+                    f"{key} ({self.source.origin(key)}) has several values, {','.join(values)}:"
+                    " the first one counts, as in Apache"
+                )
+
+    def _is_harmless(self, key: str) -> bool:
+        return (self.source.text(key) or "").lower() in ("", *key_of(key).harmless)

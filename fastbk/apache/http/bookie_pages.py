@@ -1,0 +1,278 @@
+"""Apache's endpoints about this bookie alone: its state, its files, its garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from fastbk.apache.http.answers import answer, json_object, text
+from fastbk.errors import Error
+from fastbk.native.disk import Disk
+from fastbk.server.admin.http import Request, Response
+from fastbk.server.directories import disk_bytes
+from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
+from fastbk.server.supervision.lifecycle import State
+from fastbk.storage import entry_log_files, journal_files, locations_files
+from fastbk.storage.manifest import ManifestSlots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastbk.apache.http.bookie_facts import BookieFacts
+    from fastbk.server.admin.http import Page
+
+NOT_GET = "Not found method. Should be GET method"
+FILES_NAMED_MAX = 20_000
+"""Of each kind, in the answer of `list_disk_file`."""
+
+
+class BookiePages:
+    """One bookie's."""
+
+    def __init__(self, facts: BookieFacts) -> None:
+        self._facts = facts
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages by the ends of their paths."""
+        return {
+            "state": self._state,
+            "state/readonly": self._read_only,
+            "is_ready": self._is_ready,
+            "info": self._info,
+            "last_log_mark": self._last_log_mark,
+            "list_disk_file": self._list_disk_file,
+            "expand_storage": self._expand_storage,
+            "gc": self._gc,
+            "gc_details": self._gc_details,
+            "gc/suspend_compaction": self._suspend,
+            "gc/resume_compaction": self._resume,
+            "entry_location_compact": self._compact_locations,
+        }
+
+    # --- state
+
+    @property
+    def _is_read_only(self) -> bool:
+        return self._facts.life.state is State.READ_ONLY or bool(self._facts.read_only.reason)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._facts.life.state in (State.WRITABLE, State.READ_ONLY)
+
+    async def _state(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, "Only support GET method to retrieve bookie state.")
+        takes_writes = self._is_running and not self._facts.life.crash_loop
+        refuses_all = any(self._facts.metrics.value(name) >= 2 for name in _REFUSING_ALL)
+        return answer(
+            {
+                "running": self._is_running,
+                "readOnly": self._is_read_only,
+                "shuttingDown": self._facts.life.state in (State.DRAINING, State.STOPPED),
+                "availableForHighPriorityWrites": takes_writes and not refuses_all,
+            }
+        )
+
+    async def _read_only(self, request: Request) -> Response:
+        if request.method == "PUT":
+            wanted = json_object(request).get("readOnly", False)
+            if not isinstance(wanted, bool):
+                raise ValueError("readOnly must be true or false")
+            if wanted != bool(self._facts.read_only.reason):
+                if not wanted and self._facts.read_only.is_forced:
+                    return text(
+                        400, "Bookie is in forceReadOnly mode, cannot transit to writable mode"
+                    )
+                await self._facts.set_read_only(wanted)
+        elif request.method != "GET":
+            return text(404, "Unsupported method. Should be GET or PUT method")
+        return answer({"readOnly": self._is_read_only})
+
+    async def _is_ready(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, "Only support GET method check if bookie is ready.")
+        if self._is_running:
+            return text(200, "OK")
+        return text(503, "Bookie is not fully started yet")
+
+    # --- disks
+
+    async def _info(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, "Only GET is supported.")
+        directories = self._facts.config.ledgers.all_directories
+        free_bytes, total_bytes = await asyncio.to_thread(disk_bytes, directories)
+        return answer({"freeSpace": free_bytes, "totalSpace": total_bytes})
+
+    async def _last_log_mark(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, NOT_GET)
+        try:
+            return answer(await asyncio.to_thread(self._marks))
+        except (Error, OSError) as error:
+            return text(404, f"ERROR handling request: {error}")
+
+    def _marks(self) -> dict[str, str]:
+        """Our mark is a number of a batch in the pair's journal; it stands where Apache's file and place would."""
+        found = {}
+        for pair, directory in enumerate(self._facts.config.ledgers.all_directories):
+            disk = Disk(directory, "plain", only_reads=True)
+            try:
+                mark = ManifestSlots(disk, directory).load().mark
+            finally:
+                disk.destroy()
+            found[f"LastLogMark: Journal Id - {pair}({pair:x}.txn)"] = f"Pos - {mark}"
+        return found
+
+    async def _list_disk_file(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, NOT_GET)
+        wanted = request.query.get("file_type", "")
+        return answer(await asyncio.to_thread(self._files, wanted))
+
+    def _files(self, wanted: str) -> dict[str, str]:
+        ledgers = self._facts.config.ledgers.all_directories
+        logs = [f"{directory}/{entry_log_files.FOLDER}" for directory in ledgers]
+        locations = [f"{directory}/{locations_files.FOLDER}" for directory in ledgers]
+        kinds: dict[str, tuple[str, list[str], Callable[[str], int | None]]] = {
+            "journal": (
+                "journal files",
+                list(self._facts.config.journal.all_directories),
+                journal_files.id_of,
+            ),
+            "entrylog": ("entrylog files", logs, entry_log_files.log_id_of),
+            "index": ("index files", locations, locations_files.locations_id_of),
+        }
+        chosen = [kinds[wanted]] if wanted in kinds else kinds.values()
+        return {title: _named(directories, id_of) for title, directories, id_of in chosen}
+
+    async def _expand_storage(self, request: Request) -> Response:
+        if request.method != "PUT":
+            return text(404, "Not found method. Should be PUT method")
+        return text(
+            500,
+            "Exception while updating cookie for storage expansion: directories are added to a stopped bookie here, by"
+            " `fastbk bookie expand`",
+        )
+
+    # --- garbage
+
+    async def _gc(self, request: Request) -> Response:
+        if request.method == "GET":
+            status: Any = await self._facts.gc.status({})
+            asked = max(status["runs_asked"], status["runs_lost"])
+            is_forced = asked > max(status.get("run_done", 0), status["runs_lost"])
+            return answer({"is_in_force_gc": str(is_forced).lower()})
+        if request.method != "PUT":
+            return text(
+                405,
+                "Not allowed method. Should be PUT to trigger GC, Or GET to get Force GC state.",
+            )
+        try:
+            asked_for = json_object(request) if request.body.strip() else {}
+            suspended = set((await self._status())["suspended"])
+            what = [LEDGERS]
+            for kind, name in ((MINOR, "forceMinor"), (MAJOR, "forceMajor")):
+                if str(asked_for.get(name, kind not in suspended)).lower() == "true":
+                    what.append(kind)
+            await self._facts.gc.run({"what": what})
+        except Error as error:
+            return text(400, f"Failed to handle the request, exception: {error}")
+        return answer(f"Triggered GC on BookieServer: {self._facts.bookie_id}")
+
+    async def _status(self) -> dict[str, Any]:
+        status: Any = await self._facts.gc.status({})
+        return dict(status)
+
+    async def _gc_details(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(
+                404,
+                "Only support GET method to retrieve GC details."
+                " If you want to trigger gc, send a POST to gc endpoint.",
+            )
+        status = await self._status()
+        running = {one["kind"] for one in status.get("compactions", ()) if one["running"]}
+        ended = status.get("ended", {})
+        asked = await self._gc(Request("GET"))
+        details = {
+            "forceCompacting": b'"true"' in asked[2],
+            "majorCompacting": MAJOR in running,
+            "minorCompacting": MINOR in running,
+            "lastMajorCompactionTime": ended.get(MAJOR, {}).get("last_ms", 0),
+            "lastMinorCompactionTime": ended.get(MINOR, {}).get("last_ms", 0),
+            "lastEntryLocationCompactionTime": 0,
+            "majorCompactionCounter": ended.get(MAJOR, {}).get("count", 0),
+            "minorCompactionCounter": ended.get(MINOR, {}).get("count", 0),
+            "entryLocationCompactionCounter": self._facts.metrics.value("FBK_C_INDEX_MERGES"),
+        }
+        return answer([details])
+
+    async def _suspend(self, request: Request) -> Response:
+        if request.method == "GET":
+            suspended = (await self._status())["suspended"]
+            return answer(
+                {
+                    "isMajorGcSuspended": str(MAJOR in suspended).lower(),
+                    "isMinorGcSuspended": str(MINOR in suspended).lower(),
+                }
+            )
+        return await self._switch(request, "suspend")
+
+    async def _resume(self, request: Request) -> Response:
+        return await self._switch(request, "resume")
+
+    async def _switch(self, request: Request, verb: str) -> Response:
+        if request.method != "PUT":
+            return text(
+                404,
+                f"Not found method. Should be PUT to {verb} major or minor compaction, Or GET to get compaction state.",
+            )
+        if not request.body:
+            return text(400, "Empty request body")
+        asked = json_object(request)
+        major, minor = asked.get(f"{verb}Major"), asked.get(f"{verb}Minor")
+        if major is None and minor is None:
+            return text(400, f"No {verb}Major or {verb}Minor params found")
+        said = ""
+        for kind, is_asked, before in ((MAJOR, major, ""), (MINOR, minor, ", ")):
+            if is_asked is True:
+                action = self._facts.gc.suspend if verb == "suspend" else self._facts.gc.resume
+                await action({"what": [kind]})
+                said += f"{before}{verb.title()} {kind}GC on BookieServer: {self._facts.bookie_id}"
+        return answer(said)
+
+    async def _compact_locations(self, request: Request) -> Response:
+        folders = [
+            f"{directory}/{locations_files.FOLDER}"
+            for directory in self._facts.config.ledgers.all_directories
+        ]
+        if request.method == "GET":
+            return answer(dict.fromkeys(folders, False))
+        if request.method != "PUT":
+            return text(
+                405,
+                "Not found method. Should be PUT to trigger entry location compact,"
+                " Or GET to get entry location compact state.",
+            )
+        if not request.body.strip():
+            return text(400, "Empty request body")
+        asked = json_object(request)
+        if asked.get("entryLocationRocksDBCompact") is not True:
+            return text(200, "Not trigger Entry Location RocksDB compact.")
+        return text(
+            400,
+            "There is no RocksDB here: files of locations are merged as they come, by themselves.",
+        )
+
+
+_REFUSING_ALL = ("FBK_C_JOURNAL_LIMIT", "FBK_C_INDEX_READS_ONLY")
+
+
+def _named(directories: list[str], id_of: Callable[[str], int | None]) -> str:
+    names = []
+    for directory in directories:
+        with os.scandir(directory) as found:
+            names += [one.name for one in found if id_of(one.name) is not None]
+    return "".join(f"{name}\t" for name in sorted(names)[:FILES_NAMED_MAX])

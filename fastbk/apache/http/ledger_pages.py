@@ -1,0 +1,139 @@
+"""Apache's endpoints about ledgers' metadata: list, metadata, delete. Bounded by what one answer may hold."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from fastbk.apache.http.answers import answer, integer, text
+from fastbk.errors import ConfigError, NoSuchLedger
+from fastbk.model.ledger import FORMAT_VERSION
+from fastbk.observe import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.apache.http.bookie_facts import StoreThreads
+    from fastbk.meta.api import MetadataStore
+    from fastbk.model.ledger import LedgerMetadata
+    from fastbk.server.admin.http import Page, Request, Response
+
+PAGE_COUNT = 100
+"""Ledgers a page of `list?print_metadata=true&page=N`; the first page has one fewer, as Apache's."""
+IDS_LISTED_MAX = 500_000
+METADATA_LISTED_MAX = 5_000
+NOT_GET = "Not found method. Should be GET method"
+
+
+class LedgerPages:
+    """Those of one metadata store."""
+
+    def __init__(self, metadata: StoreThreads) -> None:
+        self._metadata = metadata
+
+    def pages(self) -> dict[str, Page]:
+        """Return the pages by the ends of their paths."""
+        return {"list": self._list, "metadata": self._show, "delete": self._delete}
+
+    async def _list(self, request: Request) -> Response:
+        if request.method != "GET":
+            return text(404, NOT_GET)
+        if request.query.get("print_metadata") != "true":
+            return answer(await self._metadata.call(_ids))
+        page = integer(request, "page", -1)
+        decode = request.query.get("decode_meta") == "true"
+        return answer(
+            await self._metadata.call(lambda store: _described(store, page, decode=decode))
+        )
+
+    async def _show(self, request: Request) -> Response:
+        if request.method != "GET" or "ledger_id" not in request.query:
+            return text(404, NOT_GET)
+        ledger_id = integer(request, "ledger_id", 0)
+        found = await self._metadata.call(lambda store: store.read_ledger(ledger_id))
+        return answer({str(ledger_id): shown(ledger_id, found.metadata)})
+
+    async def _delete(self, request: Request) -> Response:
+        if request.method != "DELETE":
+            return text(404, "Not found method. Should be DELETE method")
+        if "ledger_id" not in request.query:
+            return text(404, "Not ledger found. Should provide ledger_id=<id>")
+        ledger_id = integer(request, "ledger_id", 0)
+        # One that is gone is deleted, as for Apache's client: who asks again after a lost answer gets no error.
+        with suppress(NoSuchLedger):
+            await self._metadata.call(lambda store: store.delete_ledger(ledger_id))
+            logs.warning("http.ledger_deleted", ledger_id=ledger_id)
+        return answer(f"Deleted ledger: {ledger_id}")
+
+
+def _all_ids(store: MetadataStore) -> Iterator[int]:
+    after = -1
+    while found := store.list_ledgers(after):
+        yield from found
+        after = found[-1]
+
+
+def _ids(store: MetadataStore) -> dict[str, None]:
+    listed: dict[str, None] = {}
+    for ledger_id in _all_ids(store):
+        listed[str(ledger_id)] = None
+        if len(listed) > IDS_LISTED_MAX:
+            raise ConfigError(
+                f"more than {IDS_LISTED_MAX:,} ledgers: `fastbk ledger list` lists them"
+            )
+    return listed
+
+
+def _described(store: MetadataStore, page: int, *, decode: bool) -> dict[str, Any]:
+    """Return id -> metadata of a page, counted from 1 as Apache does: ledgers 1-99, 100-199, ...; 0 or less: of all."""
+    first, last = ((page - 1) * PAGE_COUNT, page * PAGE_COUNT - 1) if page > 0 else (0, None)
+    chosen = []
+    for number, ledger_id in enumerate(_all_ids(store), 1):
+        if last is not None and number > last:
+            break
+        if number >= first:
+            chosen.append(ledger_id)
+        if len(chosen) > METADATA_LISTED_MAX:
+            raise ConfigError(
+                f"more than {METADATA_LISTED_MAX:,} ledgers: ask for pages, page=1, 2 ..."
+            )
+    described: dict[str, Any] = {}
+    for at in range(0, len(chosen), PAGE_COUNT):
+        ids = chosen[at : at + PAGE_COUNT]
+        for ledger_id, found in zip(ids, store.read_ledgers(ids), strict=True):
+            if found is not None:
+                metadata = found.metadata
+                raw = metadata.to_bytes().decode("utf-8", "replace")
+                described[str(ledger_id)] = shown(ledger_id, metadata) if decode else raw
+    return described
+
+
+def shown(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+    """Return metadata by the names that Apache's JSON has. The password is never told."""
+    digest = metadata.digest_type
+    return {
+        "ledgerId": ledger_id,
+        "metadataFormatVersion": FORMAT_VERSION,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum,
+        "ackQuorumSize": metadata.ack_quorum,
+        "state": metadata.state.name,
+        "length": metadata.length,
+        "lastEntryId": metadata.last_entry_id,
+        "ctime": -1 if metadata.created_ms is None else metadata.created_ms,
+        "digestType": None if digest is None else _DIGESTS[digest.name],
+        "password": "",
+        "customMetadata": {
+            key: base64.b64encode(value).decode() for key, value in metadata.custom.items()
+        },
+        "closed": metadata.is_closed,
+        "allEnsembles": {
+            str(one.first_entry_id): [{"id": bookie_id} for bookie_id in one.ensemble]
+            for one in metadata.fragments
+        },
+        "ctoken": metadata.creation_token,
+    }
+
+
+_DIGESTS = {"CRC32": "CRC32", "HMAC": "MAC", "CRC32C": "CRC32C", "DUMMY": "DUMMY"}

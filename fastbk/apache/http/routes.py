@@ -1,0 +1,45 @@
+"""Every path of Apache's, and the page that answers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastbk.apache.http.answers import guarded, text
+from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
+from fastbk.apache.http.bookie_pages import BookiePages
+from fastbk.apache.http.client_pages import ClientPages
+from fastbk.apache.http.cluster_pages import ClusterPages
+from fastbk.apache.http.ledger_pages import LedgerPages
+from fastbk.apache.http.settings import SettingsPage
+
+if TYPE_CHECKING:
+    from fastbk.apache.http.bookie_facts import BookieFacts, StoreThreads
+    from fastbk.server.admin.http import AdminServer, Request, Response
+
+BOOKIE = "/api/v1/bookie/"
+LEDGER = "/api/v1/ledger/"
+AUTO_RECOVERY = "/api/v1/autorecovery/"
+CHANGING = "sanity"
+"""The one page that a GET has write something, as in Apache."""
+
+
+def add_pages(server: AdminServer, facts: BookieFacts, metadata: StoreThreads) -> None:
+    """Have `server` answer Apache's paths for this bookie."""
+    recovery = AutoRecoveryPages(facts.config.metadata.uri)
+    by_client = ClientPages(facts)
+    server.add_page("/heartbeat", guarded(_heartbeat))
+    server.add_page("/api/v1/config/server_config", guarded(SettingsPage(facts).answer))
+    for prefix, pages in (
+        (BOOKIE, BookiePages(facts).pages()),
+        (BOOKIE, ClusterPages(metadata, recovery).pages()),
+        (BOOKIE, by_client.bookie_pages()),
+        (LEDGER, by_client.ledger_pages()),
+        (AUTO_RECOVERY, recovery.pages()),
+        (LEDGER, LedgerPages(metadata).pages()),
+    ):
+        for name, page in pages.items():
+            server.add_page(prefix + name, guarded(page), is_changing=name == CHANGING)
+
+
+async def _heartbeat(_: Request) -> Response:
+    return text(200, "OK\n")

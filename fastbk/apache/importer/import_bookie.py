@@ -1,0 +1,351 @@
+"""Takes an Apache bookie's data into empty directories of ours, under the same bookie id.
+
+All or nothing. Order: marks in all directories, folders and first manifests, entries, ledger states, `limbo.ids`,
+identities, cookies, metadata, no marks. No bookie starts where a mark lies, and an import that was cut off begins anew;
+only if metadata has heard of it already, nothing but the marks is left to remove. Apache's directories are only read.
+
+Nobody knows whether a stopped Apache bookie still has all that it acknowledged: its files have no checksums, and it may
+have run without syncs. So each ledger that may count on the bookie comes in limbo, unless it is closed and all that
+metadata says is here is here. So does a ledger of which an index names an entry that no file holds.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.apache.importer.content import Content, Counts
+from fastbk.apache.importer.index_check import IndexUse
+from fastbk.apache.importer.ledger_table import KnownLedgers
+from fastbk.errors import StorageError
+from fastbk.gc.limbo import shares_of
+from fastbk.meta.api import BookieIdentity, DirectoryIdentity
+from fastbk.model import cookie as cookies
+from fastbk.native.disk import Disk
+from fastbk.native.kill_points import kill_point
+from fastbk.server.identity import Directory, look, places, stamp_cookies
+from fastbk.server.index.holdings_check import holds
+from fastbk.storage import cookie as cookie_file
+from fastbk.storage import entry_log_files, identity, limbo, locations_files
+from fastbk.storage.directories import AUDIT_NAME, free_bytes, make_ledger_directory
+from fastbk.storage.import_mark import ImportMark, read_mark, remove_mark, write_mark
+from fastbk.storage.manifest import SLOTS
+from fastbk.storage.offline_store import FLUSH_BYTES, FLUSH_ENTRIES, KEPT_FREE_BYTES, StoppedPair
+from fastbk.storage.shards import Shards, even_shards, pair_of
+from fastbk.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from fastbk.apache.importer.directories import ApacheDirectories
+    from fastbk.apache.importer.records import Record
+    from fastbk.meta.api import MetadataStore
+    from fastbk.model.ids import BookieId
+    from fastbk.native.ledger_state import LedgerState
+    from fastbk.server.configuration.process_config import BookieConfig
+
+LEDGERS_AT_ONCE = 1000
+OWN_FILES = (*SLOTS, AUDIT_NAME, limbo.NAME, identity.NAME)
+
+
+@dataclass
+class Imported:
+    """What an import did. `ledgers`: of which something is here now; `in_limbo`: of those that count on the bookie."""
+
+    counts: Counts = field(default_factory=Counts)
+    ledgers: int = 0
+    in_limbo: int = 0
+    open_ledgers: int = 0
+    """Of those that count on the bookie: they come fenced."""
+    was_finished: bool = False
+    """It was done before, but for the removal of its marks."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to import, and as whom. `replace_cookie`: a person's word that Apache's bookie of that id is no more."""
+
+    bookie_id: BookieId
+    apache: ApacheDirectories
+    replace_cookie: bool = False
+    index_use: IndexUse = IndexUse.USE
+
+
+def survey(plan: Plan, store: MetadataStore, on_bytes: Callable[[Counts], None]) -> Imported:
+    """Read everything and write nothing; like `run`. `in_limbo` counts as if nothing were whole."""
+    check_source(plan, store)
+    known = KnownLedgers(store, plan.bookie_id)
+    content = Content(plan.apache, known, plan.index_use)
+    for count, _ in enumerate(content.entries(), 1):
+        if count % FLUSH_ENTRIES == 0:
+            on_bytes(content.counts)
+    in_limbo = content.doubtful().union(known.named())
+    return Imported(content.counts, len(content.states()), len(in_limbo), known.open_count())
+
+
+def check_source(plan: Plan, store: MetadataStore) -> bytes | None:
+    """Raise StorageError unless the data is this bookie's and lies still; return Apache's cookie in metadata."""
+    if any(one.service.bookie_id == plan.bookie_id for one in store.list_bookies()):
+        raise StorageError(
+            f"bookie {plan.bookie_id!r} is registered: it runs, or was killed a moment ago. Stop it, or wait until its"
+            " registration has run out"
+        )
+    plan.apache.check_is_stopped()
+    instance_id = store.instance_id()
+    in_metadata = store.foreign_cookie(plan.bookie_id)
+    found = [(str(path), cookie) for path, cookie in plan.apache.cookies()]
+    if in_metadata is not None:
+        found.append(
+            ("the cookie in metadata", cookies.decode(in_metadata, "the cookie in metadata"))
+        )
+    for where, cookie in found:
+        if cookie.bookie_id != plan.bookie_id:
+            raise StorageError(
+                f"{where} is that of bookie {cookie.bookie_id!r}, not of {plan.bookie_id!r}. Set [bookie] id to"
+                f" {cookie.bookie_id!r}, which its ledgers name, or name other directories"
+            )
+        if instance_id and cookie.instance_id and cookie.instance_id != instance_id:
+            raise StorageError(
+                f"{where} is of the cluster with the instance id {cookie.instance_id}, the metadata store of"
+                f" {instance_id}. Correct metadata.uri"
+            )
+    return in_metadata
+
+
+def run(
+    config: BookieConfig, store: MetadataStore, plan: Plan, on_bytes: Callable[[Counts], None]
+) -> Imported:
+    """Import everything.
+
+    Args:
+        config: of the bookie that it becomes; its directories are locked, and empty or an import's that was cut off.
+        store: of the cluster.
+        plan: see there.
+        on_bytes: told now and then of what was found so far.
+
+    Raises StorageError (nothing counts then), MetadataConflict, MetadataUnavailable, OSError.
+    """
+    with ExitStack() as stack:
+        directories = [
+            Directory(path, place, stack.enter_context(Disk(Path(path), "plain")))
+            for path, place in places(config)
+        ]
+        if _is_finished(directories, store, plan.bookie_id):
+            _remove_marks(directories)
+            return Imported(was_finished=True)
+        old_cookie = check_source(plan, store)
+        if old_cookie is not None and not plan.replace_cookie:
+            raise StorageError(
+                f"metadata has a cookie of Apache's for bookie {plan.bookie_id!r}. Once it is replaced, its directories"
+                " start no Apache bookie any more. Say --replace-cookie if that is what you want"
+            )
+        incarnation = identity.new_incarnation()
+        _clear(directories, plan.bookie_id, incarnation)
+        known = KnownLedgers(store, plan.bookie_id)
+        done, doubtful = _take(directories, store, plan, known, incarnation, on_bytes)
+        if done.in_limbo > config.limits.ledgers_max or done.ledgers > config.limits.ledgers_max:
+            raise StorageError(
+                f"there are {max(done.in_limbo, done.ledgers)} ledgers: raise [limits] ledgers_max above that"
+            )
+        kill_point("import.after_entries")
+        for each in directories:
+            if each.place.role == "ledger":
+                limbo.write_limbo(each.disk, each.path, doubtful, incarnation)
+        born = _stamp(directories, plan.bookie_id, incarnation)
+        stamp_cookies(directories, born.cookie(store.instance_id()))
+        kill_point("import.before_metadata")
+        store.write_identity(born, None, replaced_cookie=old_cookie)
+        kill_point("import.after_metadata")
+        _remove_marks(directories)
+        return done
+
+
+def _take(
+    directories: Sequence[Directory],
+    store: MetadataStore,
+    plan: Plan,
+    known: KnownLedgers,
+    incarnation: int,
+    on_bytes: Callable[[Counts], None],
+) -> tuple[Imported, list[int]]:
+    """Store everything, durably; return what was done and the ledgers that go in limbo."""
+    with ExitStack() as stack:
+        pairs = []
+        for each in directories:
+            if each.place.role == "ledger":
+                make_ledger_directory(each.disk, each.path)
+                reader = stack.enter_context(Disk(Path(each.path), "plain"))
+                opened = StoppedPair(each.disk, reader, each.path, incarnation, each.place.pair)
+                stack.callback(opened.close)
+                pairs.append(opened)
+        shards = even_shards(len(pairs))
+        content = Content(plan.apache, known, plan.index_use)
+        _put_entries(pairs, shards, content.entries(), lambda: on_bytes(content.counts))
+        states = content.states()
+        _put_states(pairs, shards, states)
+        incomplete = _doubtful(pairs, shards, store, plan.bookie_id, known.named())
+        doubtful = sorted(content.doubtful().union(incomplete))
+        return Imported(content.counts, len(states), len(doubtful), known.open_count()), doubtful
+
+
+def _put_entries(
+    pairs: Sequence[StoppedPair],
+    shards: Shards,
+    records: Iterable[Record],
+    on_part: Callable[[], None],
+) -> None:
+    """Store entries a part at a time, in the order of the records: newer files are asked first."""
+    parts: list[dict[tuple[int, int], bytes]] = [{} for _ in pairs]
+    sizes_bytes = [0] * len(pairs)
+    limit_bytes = FLUSH_BYTES // len(pairs)
+
+    def flush(pair: int) -> None:
+        part, parts[pair] = parts[pair], {}
+        _check_room(pairs[pair].directory, sizes_bytes[pair])
+        sizes_bytes[pair] = 0
+        pairs[pair].add([(*ids, raw) for ids, raw in part.items()])
+        kill_point("import.after_part")
+        on_part()
+
+    for ledger_id, entry_id, raw, _ in records:
+        pair = pair_of(ledger_id, shards)
+        parts[pair][ledger_id, entry_id] = raw
+        sizes_bytes[pair] += len(raw)
+        if sizes_bytes[pair] >= limit_bytes or len(parts[pair]) >= FLUSH_ENTRIES:
+            flush(pair)
+    for pair, part in enumerate(parts):
+        if part:
+            flush(pair)
+
+
+def _put_states(
+    pairs: Sequence[StoppedPair], shards: Shards, states: Iterable[LedgerState]
+) -> None:
+    mine: list[list[LedgerState]] = [[] for _ in pairs]
+    for state in states:
+        mine[pair_of(state.ledger_id, shards)].append(state)
+    for opened, some in zip(pairs, mine, strict=True):
+        for at in range(0, len(some), FLUSH_ENTRIES):
+            opened.add((), some[at : at + FLUSH_ENTRIES])
+
+
+def _doubtful(
+    pairs: Sequence[StoppedPair],
+    shards: Shards,
+    store: MetadataStore,
+    bookie_id: BookieId,
+    named: Sequence[int],
+) -> list[int]:
+    """Return those of the ledgers that are not closed, or of which something is not here."""
+    found = []
+    for at in range(0, len(named), LEDGERS_AT_ONCE):
+        some = named[at : at + LEDGERS_AT_ONCE]
+        for ledger_id, read in zip(some, store.read_ledgers(some), strict=True):
+            if read is None:
+                continue  # deleted meanwhile
+            opened = pairs[pair_of(ledger_id, shards)]
+            if not read.metadata.is_closed or not holds(
+                opened.store, ledger_id, shares_of(bookie_id, read.metadata)
+            ):
+                found.append(ledger_id)
+    return found
+
+
+def _check_room(directory: str, size_bytes: int) -> None:
+    free = free_bytes(directory)
+    if free < size_bytes + KEPT_FREE_BYTES:
+        raise StorageError(
+            f"{directory} has {format_size(free)} left, too little for the copies and the"
+            f" {format_size(KEPT_FREE_BYTES)} that are kept. Make room there, and run the import again"
+        )
+
+
+def _is_finished(
+    directories: Sequence[Directory], store: MetadataStore, bookie_id: BookieId
+) -> bool:
+    """Return whether an import was cut off behind its last step. Raises StorageError where metadata knows another."""
+    read = store.read_identity(bookie_id)
+    if read is None:
+        return False
+    marks = [read_mark(each.disk, each.path) for each in directories]
+    if any(
+        mark is not None and int(mark.incarnation, 16) == read.identity.incarnation
+        for mark in marks
+    ):
+        return True
+    raise StorageError(
+        f"the metadata store knows {bookie_id!r} as a bookie of fastbk's: there is nothing to import for it any more"
+    )
+
+
+def _clear(directories: Sequence[Directory], bookie_id: str, incarnation: int) -> None:
+    """Have a mark in all directories, and nothing else. Raises StorageError where something else lies."""
+    marked = [read_mark(each.disk, each.path) is not None for each in directories]
+    for each, is_marked in zip(directories, marked, strict=True):
+        if not is_marked and not (found := look(each)).is_empty:
+            held = (
+                ", ".join([*found.data[:3], *(["a cookie"] if found.cookie else [])])
+                or "an identity"
+            )
+            raise StorageError(
+                f"{each.path} is not empty: it holds {held}. Name empty directories for the bookie; those of the Apache"
+                " bookie stay as they are"
+            )
+    for each in directories:
+        write_mark(
+            each.disk,
+            each.path,
+            ImportMark(bookie_id=bookie_id, incarnation=f"{incarnation:016x}"),
+        )
+    for each, is_marked in zip(directories, marked, strict=True):
+        if is_marked:
+            _empty(each)
+    kill_point("import.after_marks")
+
+
+def _empty(directory: Directory) -> None:
+    """Remove what an import made that was cut off."""
+    disk, path = directory.disk, directory.path
+    names = set(disk.list(path))
+    paths = [f"{path}/{name}" for name in OWN_FILES if name in names]
+    if cookie_file.FOLDER in names and _has_cookie(disk, path):
+        paths.append(f"{path}/{cookie_file.NAME}")
+    for folder, is_ours in (
+        (entry_log_files.FOLDER, entry_log_files.log_id_of),
+        (locations_files.FOLDER, locations_files.locations_id_of),
+    ):
+        if folder in names:
+            inside = disk.list(f"{path}/{folder}")
+            paths += [f"{path}/{folder}/{name}" for name in inside if is_ours(name) is not None]
+    for one in paths:
+        disk.unlink(one)
+    for folder in {one.rpartition("/")[0] for one in paths}:
+        disk.sync_directory(folder)
+
+
+def _has_cookie(disk: Disk, directory: str) -> bool:
+    """Return whether there is a cookie, whole or not."""
+    name = cookie_file.NAME.rpartition("/")[2]
+    return name in disk.list(f"{directory}/{cookie_file.FOLDER}")
+
+
+def _stamp(
+    directories: Sequence[Directory], bookie_id: BookieId, incarnation: int
+) -> BookieIdentity:
+    """Give every directory its identity; return what metadata is to know."""
+    pairs = 1 + max(each.place.pair for each in directories)
+    listed = []
+    for each in directories:
+        role, pair = each.place
+        own = identity.new_identity(bookie_id, incarnation, role, int(time.time()), pair, pairs)
+        identity.write_identity(each.disk, each.path, own)
+        listed.append(DirectoryIdentity(own.directory_id, own.role, own.pair))
+    return BookieIdentity(bookie_id, incarnation, tuple(listed))
+
+
+def _remove_marks(directories: Sequence[Directory]) -> None:
+    for each in directories:
+        remove_mark(each.disk, each.path)

@@ -1,0 +1,199 @@
+"""Verbs about Apache's AutoRecovery: its switch, its queue, its auditor."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.context import fail
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastbk.apache.shell.context import Context
+    from fastbk.meta.zookeeper_marks import UnderreplicatedLedger
+
+LONG_AGO_MS = 21 * 24 * 3600 * 1000
+"""Longer than any period of a check, so that the next auditor finds it overdue."""
+
+
+def _toggle(context: Context, words: Words) -> int:
+    enable, disable = words.has("enable"), words.has("disable")
+    with context.auto_recovery() as nodes:
+        if not enable and not disable:
+            print(f"Autorecovery is {'enabled.' if nodes.is_enabled() else 'disabled.'}")
+        elif enable:
+            done = nodes.enable()
+            print(
+                "Enabling autorecovery" if done else "Autorecovery already enabled. Doing nothing"
+            )
+        else:
+            done = nodes.disable()
+            print(
+                "Disabling autorecovery" if done else "Autorecovery already disabled. Doing nothing"
+            )
+    return 0
+
+
+def _status(context: Context, words: Words) -> int:
+    with context.auto_recovery() as nodes, context.store() as store:
+        print("CurrentRecoverLedgerInfo:")
+        count = 0
+        for ledger in nodes.ledgers():
+            worker = nodes.worker_of(ledger.ledger_id)
+            if worker is None:
+                continue
+            count += 1
+            line = f"\tLedgerId:{ledger.ledger_id}\tBookieId:{worker}"
+            if words.has("verbose"):
+                (found,) = store.read_ledgers([ledger.ledger_id])
+                line += f"\tLedgerSize:{'gone' if found is None else found.metadata.length}"
+            print(line)
+        if not count:
+            print("\t No Ledger is being recovered.")
+    return 0
+
+
+def _list(context: Context, words: Words) -> int:
+    including = words.text("missingreplica").strip()
+    excluding = words.text("excludingmissingreplica").strip()
+
+    def wanted(ledger: UnderreplicatedLedger) -> bool:
+        has_wanted = not including or including in ledger.missing
+        return has_wanted and (not excluding or excluding not in ledger.missing)
+
+    count = 0
+    with context.auto_recovery() as nodes:
+        for ledger in nodes.ledgers(wanted):
+            count += 1
+            if words.has("onlydisplayledgercount"):
+                continue
+            print(context.shown(ledger.ledger_id))
+            if ledger.marked_ms is not None:
+                print(f"\tCtime : {ledger.marked_ms}")
+            if words.has("printmissingreplica"):
+                for one in ledger.missing:
+                    print(f"\tMissingReplica : {one}")
+            if words.has("printreplicationworkerid"):
+                worker = nodes.worker_of(ledger.ledger_id)
+                if worker is not None:
+                    print(f"\tReplicationWorkerId : {worker}")
+    print(f"Under replicated ledger count: {count}")
+    return 0
+
+
+def _delay(context: Context, words: Words) -> int:
+    seconds = words.integer("set", 0)
+    # As there, a delay of 0 cannot be set by the shell: it takes it for "nothing to set".
+    if words.has("get") == bool(seconds):
+        fail("One and only one of -get and -set must be specified")
+        return 1
+    with context.auto_recovery() as nodes:
+        if seconds:
+            nodes.set_lost_bookie_delay(seconds)
+            print(f"Successfully set LostBookieRecoveryDelay value in ZK: {seconds}")
+            return 0
+        found = nodes.lost_bookie_delay_s()
+    if found is None:
+        raise ConfigError("no auditor was ever started here, nor a delay set: there is no value")
+    print(f"LostBookieRecoveryDelay value in ZK: {found}")
+    return 0
+
+
+def trigger_audit(context: Context) -> None:
+    """Have the auditor look for lost bookies now. Raises ConfigError if there is none that would."""
+    with context.auto_recovery() as nodes:
+        if not nodes.is_enabled():
+            raise ConfigError("Autorecovery is disabled. So giving up!")
+        if nodes.auditor() is None:
+            raise ConfigError("No auditor elected, though Autorecovery is enabled. So giving up.")
+        # The auditor listens to writes of this node; the number stays.
+        nodes.set_lost_bookie_delay(nodes.lost_bookie_delay_s() or 0)
+
+
+def _trigger(context: Context, _: Words) -> int:
+    trigger_audit(context)
+    return 0
+
+
+def _force_checks(context: Context, words: Words) -> int:
+    from fastbk.meta.zookeeper_underreplication import Check
+
+    names = {
+        "checkallledgerscheck": (Check.ALL_LEDGERS, "CheckAllLedgersCTime"),
+        "placementpolicycheck": (Check.PLACEMENT, "PlacementPolicyCheckCTime"),
+        "replicascheck": (Check.REPLICAS, "ReplicasCheckCTime"),
+    }
+    checks = [check for key, check in names.items() if words.has(key)]
+    if not checks:
+        fail("Command line args must contain atleast one type of check. This was a no-op.")
+        return -1
+    time_ms = int(time.time() * 1000) - LONG_AGO_MS
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms / 1000))
+    with context.auto_recovery() as nodes:
+        for check, name in checks:
+            print(f"Resetting {name} to : {moment}.{time_ms % 1000:03d}")
+            nodes.set_check_time(check, time_ms)
+    return 0
+
+
+def _who(context: Context, _: Words) -> int:
+    with context.auto_recovery() as nodes:
+        auditor = nodes.auditor()
+    if auditor is None:
+        print("No auditor elected")
+        return -1
+    print(f"Auditor: {auditor}")
+    return 0
+
+
+VERBS = (
+    Verb(
+        "autorecovery",
+        "Allow or forbid AutoRecovery to work, or tell which it is.",
+        _toggle,
+        (
+            flag("e", "enable", text="allow it"),
+            flag("d", "disable", text="forbid it"),
+        ),
+    ),
+    Verb(
+        "queryautorecoverystatus",
+        "The ledgers that AutoRecovery copies just now, and who does it.",
+        _status,
+        (flag("v", "verbose", text="with the ledgers' sizes"),),
+    ),
+    Verb(
+        "listunderreplicated",
+        "The ledgers that AutoRecovery has marked.",
+        _list,
+        (
+            Option(("mr", "missingreplica"), "only those that lack copies on it", "ID"),
+            Option(("emr", "excludingmissingreplica"), "only those that do not", "ID"),
+            flag("pmr", "printmissingreplica", text="with the bookies that lack copies"),
+            flag("prw", "printreplicationworkerid", text="with who copies it just now"),
+            flag("c", "onlydisplayledgercount", text="only how many there are"),
+        ),
+    ),
+    Verb(
+        "lostbookierecoverydelay",
+        "How long a bookie may be away before its ledgers are marked.",
+        _delay,
+        (
+            flag("g", "get", text="print it, in seconds"),
+            Option(("s", "set"), "set it, in seconds", "SECONDS"),
+        ),
+    ),
+    Verb("triggeraudit", "Have the auditor look for lost bookies now.", _trigger),
+    Verb(
+        "forceauditchecks",
+        "Let checks of the auditor begin with its next start, whenever they ended last.",
+        _force_checks,
+        (
+            flag("calc", "checkallledgerscheck", text="of all ledgers"),
+            flag("ppc", "placementpolicycheck", text="of the placement"),
+            flag("rc", "replicascheck", text="of what bookies hold"),
+        ),
+    ),
+    Verb("whoisauditor", "Print the elected auditor.", _who),
+)

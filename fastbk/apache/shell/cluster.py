@@ -1,0 +1,182 @@
+"""Verbs about a whole cluster and its bookies: listbookies, endpointinfo, bookieinfo, clusterinfo, whatisinstanceid."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from fastbk.apache.shell.arguments import Option, Verb, Words, flag
+from fastbk.apache.shell.context import address_line, fail
+from fastbk.errors import Error
+
+if TYPE_CHECKING:
+    from fastbk.apache.shell.context import Context
+    from fastbk.meta.api import BookieRegistration, BookieService, MetadataStore
+
+INFO_TIMEOUT_S = 5.0
+_UNITS = ("", "KB", "MB", "GB", "TB")
+
+
+def known_services(store: MetadataStore, zookeeper_cookies: list[str]) -> list[BookieService]:
+    """Return every bookie that ever was and was not taken out of the cluster, with its address if it is up."""
+    from fastbk.meta.api import BookieService
+
+    alive = {one.service.bookie_id: one.service for one in store.list_bookies()}
+    names = {one.bookie_id for one in store.list_identities()} | set(zookeeper_cookies)
+    return [alive.get(name) or BookieService(name, 0, ()) for name in sorted(names)]
+
+
+def cookie_names(context: Context) -> list[str]:
+    """Return the bookies that have a cookie in ZooKeeper; none where the metadata is elsewhere."""
+    location = context.zookeeper
+    if location is None:
+        return []
+    from fastbk.meta.zookeeper_cookies import Cookies
+
+    with Cookies(location) as cookies:
+        return cookies.names()
+
+
+def _list_bookies(context: Context, words: Words) -> int:
+    chosen = [key for key in ("readwrite", "readonly", "all") if words.has(key)]
+    if len(chosen) != 1:
+        fail("One and only one of -readwrite, -readonly and -all must be specified")
+        return 1
+    with context.store() as store:
+        if words.has("all"):
+            services = known_services(store, cookie_names(context))
+        else:
+            is_wanted = words.has("readwrite")
+            services = [one.service for one in store.list_bookies() if one.writable == is_wanted]
+    if not services:
+        fail("No bookie exists!")
+        return 0
+    titles = {"readwrite": "ReadWrite", "readonly": "Readonly", "all": "All"}
+    print(f"{titles[chosen[0]]} Bookies :")
+    for one in services:
+        print(address_line(one))
+    return 0
+
+
+def _endpoint_info(context: Context, words: Words) -> int:
+    bookie_id = words.text("bookieid")
+    with context.store() as store:
+        services = known_services(store, cookie_names(context))
+    found = next((one for one in services if one.bookie_id == bookie_id), None)
+    if found is None:
+        known = ", ".join(one.bookie_id for one in services)
+        fail(f"Bookie {bookie_id} does not exist, only [{known}]")
+        return -1
+    print(f"BookiedId: {bookie_id}")
+    if found.properties:
+        print("Properties")
+        for key, value in found.properties.items():
+            print(f"{key} : {value}")
+    if not found.endpoints:
+        fail("Bookie did not publish any endpoint info. Maybe it is down")
+        return -1
+    for endpoint in found.endpoints:
+        print(f"Endpoint: {endpoint.name}")
+        print(f"Protocol: {endpoint.protocol}")
+        print(f"Address: {endpoint.host} : {endpoint.port}")
+    return 0
+
+
+def _bookie_info(context: Context, _: Words) -> int:
+    return asyncio.run(_ask_all(context))
+
+
+async def _ask_all(context: Context) -> int:
+    from fastbk.client.inspecting import bookie_info
+
+    async with context.client() as client:
+
+        async def asked(one: BookieRegistration) -> tuple[BookieService, int, int] | None:
+            try:
+                info = await bookie_info(client.pool, one.service.bookie_id, INFO_TIMEOUT_S)
+            except Error as error:
+                fail(f"{one.service.bookie_id}: {error}")
+                return None
+            return one.service, info.disk_free_bytes, info.disk_total_bytes
+
+        answers = await asyncio.gather(*(asked(one) for one in await client.list_bookies()))
+    found = [one for one in answers if one is not None]
+    if not found:
+        print("Failed to retrieve bookie information from any of the bookies")
+        return 0
+    print("Free disk space info:")
+    for service, free, total in found:
+        print(f"{address_line(service)}: \tFree: {_readable(free)}\tTotal: {_readable(total)}")
+    print(f"Total free disk space in the cluster:\t{_readable(sum(free for _, free, _ in found))}")
+    print(f"Total disk capacity in the cluster:\t{_readable(sum(total for _, _, total in found))}")
+    return 0
+
+
+def _readable(count_bytes: int) -> str:
+    """Return a number of bytes, behind it the same in a unit of thousands with up to three decimals, cut off."""
+    unit, thousandths = 0, count_bytes * 1000
+    while thousandths >= 1_000_000 and unit < len(_UNITS) - 1:
+        thousandths //= 1000
+        unit += 1
+    if not unit:
+        return str(count_bytes)
+    text = f"{thousandths // 1000}.{thousandths % 1000:03d}".rstrip("0").rstrip(".")
+    return f"{count_bytes}({text}{_UNITS[unit]})"
+
+
+def _cluster_info(context: Context, _: Words) -> int:
+    with context.store() as store:
+        bookies = store.list_bookies()
+        known = len(known_services(store, cookie_names(context)))
+    writable = sum(one.writable for one in bookies)
+    info: dict[str, object] = {"auditorElected": False, "auditorId": ""}
+    info |= {"clusterUnderReplicated": False, "ledgerReplicationEnabled": False}
+    if context.zookeeper is not None:
+        with context.auto_recovery() as auto_recovery:
+            auditor = auto_recovery.auditor()
+            info = {
+                "auditorElected": auditor is not None,
+                "auditorId": auditor or "",
+                "clusterUnderReplicated": next(auto_recovery.ledgers(), None) is not None,
+                "ledgerReplicationEnabled": auto_recovery.is_enabled(),
+            }
+    info |= {
+        "totalBookiesCount": known,
+        "writableBookiesCount": writable,
+        "readonlyBookiesCount": len(bookies) - writable,
+        "unavailableBookiesCount": known - len(bookies),
+    }
+    print("--------- Cluster Info ---------")
+    print(json.dumps(info, indent=2))
+    return 0
+
+
+def _instance_id(context: Context, _: Words) -> int:
+    with context.store() as store:
+        print(f"Metadata Service Uri: {context.uri} InstanceId: {store.instance_id()}")
+    return 0
+
+
+VERBS = (
+    Verb(
+        "listbookies",
+        "List the bookies that are up, or all that were not taken out of the cluster.",
+        _list_bookies,
+        (
+            flag("rw", "readwrite", text="those that take new entries"),
+            flag("ro", "readonly", text="those that are read-only"),
+            flag("a", "all", text="all that have a cookie"),
+            flag("h", "hostnames", text="without effect: names are printed anyway"),
+        ),
+    ),
+    Verb(
+        "endpointinfo",
+        "Get all end point information about a given bookie.",
+        _endpoint_info,
+        (Option(("b", "bookieid"), "Bookie Id", "ID", is_required=True),),
+    ),
+    Verb("bookieinfo", "Free and total disk space of all bookies.", _bookie_info),
+    Verb("clusterinfo", "Auditor, AutoRecovery and the number of bookies.", _cluster_info),
+    Verb("whatisinstanceid", "Print the instance id of the cluster.", _instance_id),
+)

@@ -1,0 +1,185 @@
+"""What the verbs of the shell work on: a cluster, the file of a bookie, and how ids and entries are printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastbk.client import Client
+    from fastbk.client.config import ClientConfig
+    from fastbk.meta.api import BookieService, MetadataStore
+    from fastbk.meta.uri import ZooKeeperLocation
+    from fastbk.meta.zookeeper_underreplication import Underreplication
+    from fastbk.model.ids import BookieId, LedgerId
+    from fastbk.server.configuration.process_config import BookieConfig
+
+TIMEOUT_S = 10.0
+FILE_VARIABLE = "BOOKIE_CONF"
+"""What names the file for Apache's script."""
+LEDGER_FORMATS = ("long", "hex", "uuid")
+ENTRY_FORMATS = ("string", "hex")
+_MASK = 2**64 - 1
+
+
+class Context:
+    """The cluster and the bookie that the shell was called for."""
+
+    def __init__(
+        self,
+        uri: str | None = None,
+        file: Path | None = None,
+        ledger_format: str = "long",
+        entry_format: str = "string",
+    ) -> None:
+        self._uri = uri
+        named = os.environ.get(FILE_VARIABLE, "")
+        self._file = Path(named) if file is None and uri is None and named else file
+        self._ledger_format = ledger_format
+        self.entry_format = entry_format
+
+    # --- the cluster ---------------------------------------------------------------------------------------------
+
+    @property
+    def uri(self) -> str:
+        """The metadata URI: -metadata, the file's, or FASTBK_METADATA. Raises ConfigError."""
+        if self._uri is None and self._file is not None:
+            self._uri = self._uri_of_file(self._file)
+        if self._uri is None:
+            from fastbk.meta.uri import uri_or_default
+
+            self._uri = uri_or_default(None, "give -conf FILE or --metadata URI")
+        return self._uri
+
+    def _uri_of_file(self, path: Path) -> str:
+        from fastbk.apache.configuration import rules, source
+        from fastbk.server.configuration import bookie_file
+
+        if source.is_apache(path):
+            # Not the whole file: a client's has no directories, and is good enough here.
+            return rules.metadata_uri(source.read(path, os.environ))
+        return bookie_file.load(path).metadata.uri
+
+    @contextmanager
+    def store(self) -> Iterator[MetadataStore]:
+        """Open the metadata store for a while."""
+        from fastbk.meta import open_store
+
+        store = open_store(self.uri, TIMEOUT_S, may_make=False)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def client(self, config: ClientConfig | None = None) -> Client:
+        """Return a client of the cluster, to be entered."""
+        from fastbk.client import Client
+
+        return Client(self.uri, config)
+
+    @property
+    def zookeeper(self) -> ZooKeeperLocation | None:
+        """Where in ZooKeeper the cluster is, None: its metadata is elsewhere. Raises ConfigError."""
+        from fastbk.meta.uri import is_zookeeper, parse_zookeeper
+
+        return parse_zookeeper(self.uri) if is_zookeeper(self.uri) else None
+
+    def need_zookeeper(self, what: str) -> ZooKeeperLocation:
+        """Return that place; raise ConfigError saying that `what` is there only."""
+        location = self.zookeeper
+        if location is None:
+            raise ConfigError(f"{what} in ZooKeeper only, and the metadata is in {self.uri}")
+        return location
+
+    def auto_recovery(self) -> Underreplication:
+        """Open AutoRecovery's nodes, to be entered. Raises ConfigError where the metadata is not in ZooKeeper."""
+        location = self.need_zookeeper("AutoRecovery's state lives")
+        from fastbk.meta.zookeeper_underreplication import Underreplication
+
+        return Underreplication(location, TIMEOUT_S)
+
+    # --- the bookie ----------------------------------------------------------------------------------------------
+
+    @property
+    def file(self) -> Path:
+        """The bookie's file. Raises ConfigError if there is none."""
+        if self._file is None:
+            raise ConfigError(f"this is about one bookie: give -conf FILE or set {FILE_VARIABLE}")
+        return self._file
+
+    def bookie(self) -> BookieConfig:
+        """Return the configuration of the bookie that the file is for. Raises ConfigError."""
+        from fastbk.server.configuration import bookie_file
+
+        return bookie_file.load(self.file)
+
+    def bookie_id(self) -> BookieId:
+        """Return the id of that bookie. Raises ConfigError."""
+        section = self.bookie().bookie
+        return section.id or section.listen
+
+    # --- what is printed -----------------------------------------------------------------------------------------
+
+    def ledger_id(self, text: str, what: str = "ledger id") -> LedgerId:
+        """Return the ledger id that was written in the chosen form. Raises ConfigError."""
+        text = text.strip()
+        try:
+            if self._ledger_format == "uuid":
+                found = uuid.UUID(text).int & _MASK
+            else:
+                found = int(text, 16 if self._ledger_format == "hex" else 10)
+        except ValueError:
+            found = -1
+        if not 0 <= found < 2**63:
+            raise ConfigError(f"{what} {text!r}: not a ledger id ({self._ledger_format})")
+        return found
+
+    def shown(self, ledger_id: LedgerId) -> str:
+        """Return a ledger id in the chosen form."""
+        if self._ledger_format == "hex":
+            return f"{ledger_id:x}"
+        return str(uuid.UUID(int=ledger_id)) if self._ledger_format == "uuid" else str(ledger_id)
+
+    @staticmethod
+    def confirmed(question: str) -> bool:
+        """Ask the person at the terminal as Apache does, until it is a yes or a no; the end of input is a no."""
+        while True:
+            print(f"{question} (Y or N) ", end="", flush=True)
+            line = sys.stdin.readline()
+            answer = line.strip().lower()
+            if answer in ("y", "yes"):
+                return True
+            if not line or answer in ("n", "no"):
+                return False
+            print(f"Invalid input: {answer}")
+
+
+def fail(message: str) -> None:
+    """Print why a verb did not do what it was asked for."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def address_line(service: BookieService) -> str:
+    """Return a bookie as Apache's lists show it; UNKNOWN where it is not registered or its name not known."""
+    import socket
+
+    from fastbk.meta.api import APACHE_PROTOCOL
+
+    endpoint = service.endpoint(APACHE_PROTOCOL) or service.endpoint()
+    if endpoint is None:
+        return f"BookieID:{service.bookie_id}, IP:UNKNOWN, Port:0, Hostname:UNKNOWN"
+    ip, name = "UNKNOWN", endpoint.host
+    try:
+        ip = str(socket.getaddrinfo(endpoint.host, None, type=socket.SOCK_STREAM)[0][4][0])
+        if ip == endpoint.host:
+            name = socket.gethostbyaddr(ip)[0]
+    except OSError:
+        pass  # shown as it stands: a name may be known elsewhere only
+    return f"BookieID:{service.bookie_id}, IP:{ip}, Port:{endpoint.port}, Hostname:{name}"

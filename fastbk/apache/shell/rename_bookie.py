@@ -1,0 +1,130 @@
+"""Verbs that write other bookie ids into ledgers' metadata: updateBookieInLedger, updateledgers."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from fastbk.apache.shell.arguments import Option, Verb, Words
+from fastbk.apache.shell.context import fail
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastbk.admin.renaming import Renaming
+    from fastbk.apache.shell.context import Context
+    from fastbk.model.ids import BookieId
+
+HOST_NAME_KEY = "useHostNameAsBookieID"
+
+
+def _update_bookie(context: Context, words: Words) -> int:
+    from fastbk.model.ids import check_bookie_id
+
+    old = check_bookie_id(words.text("srcBookie"))
+    new = check_bookie_id(words.text("destBookie"))
+    if old == new:
+        fail("srcBookie and destBookie can't be the same.")
+        return -1
+    with context.store() as store:
+        if any(one.service.bookie_id == old for one in store.list_bookies()):
+            fail(f"Source bookie {old} can't be active")
+            return -1
+    return _rename(context, words, old, new)
+
+
+def _update_ledgers(context: Context, words: Words) -> int:
+    return _rename(context, words, *ids_before_and_now(context, words))
+
+
+def ids_before_and_now(context: Context, words: Words) -> tuple[BookieId, BookieId]:
+    """Return the id that the bookie of Apache's file had, and the one that follows from the file. Raises ConfigError.
+
+    The option -bookieId says what it is called by now: `hostname` or `ip`.
+    """
+    from fastbk.apache.configuration import source
+
+    wanted = words.text("bookieId")
+    if wanted not in ("hostname", "ip"):
+        raise ConfigError("-bookieId: must be hostname or ip")
+    if not source.is_apache(context.file):
+        raise ConfigError(f"{context.file}: not a file of Apache's: ids do not follow from hosts")
+    ids = _ids_by_host(context)
+    if bool(source.read(context.file, os.environ).boolean(HOST_NAME_KEY)) != (wanted == "hostname"):
+        said = str(wanted == "hostname").lower()
+        raise ConfigError(f"{context.file}: {HOST_NAME_KEY}={said} is expected for -b {wanted}")
+    old, new = ids["ip" if wanted == "hostname" else "hostname"], ids[wanted]
+    if old == new:
+        raise ConfigError(f"the id is {new} either way: nothing to change")
+    return old, new
+
+
+def _ids_by_host(context: Context) -> dict[str, BookieId]:
+    """Return the bookie's id by its host's name and by its address. Raises ConfigError."""
+    from fastbk.apache.configuration import address, source
+
+    ids = {}
+    for kind, value in (("hostname", "true"), ("ip", "false")):
+        variables = {**os.environ, f"{source.PREFIX}{HOST_NAME_KEY}": value}
+        ids[kind] = address.settle(source.read(context.file, variables)).bookie_id
+    return ids
+
+
+def _rename(context: Context, words: Words, old: BookieId, new: BookieId) -> int:
+    from fastbk.admin.renaming import rename_bookie
+
+    rate = words.integer("updatespersec", 5, least=1)
+    words.integer("maxOutstandingReads", 1, least=1)
+    is_verbose = words.text("verbose").lower() == "true"
+    every_s = words.integer("printprogress", 10)
+    said_s = time.monotonic()
+
+    def tell(progress: Renaming) -> None:
+        nonlocal said_s
+        if is_verbose and every_s and time.monotonic() - said_s >= every_s:
+            said_s = time.monotonic()
+            print(f"Number of ledgers issued={progress.seen}, updated={progress.updated}")
+
+    with context.store() as store:
+        done = rename_bookie(
+            store,
+            old,
+            new,
+            updates_per_s=rate,
+            updates_max=words.integer("limit", 1, least=1) if words.has("limit") else None,
+            on_progress=tell,
+        )
+    print(f"Total number of ledgers issued={done.seen} updated={done.updated}")
+    for ledger_id, reason in done.failed.items():
+        fail(f"Failed to update ledger metadata {ledger_id}, replacing {old} with {new}: {reason}")
+    return -1 if done.failed else 0
+
+
+_PACE = (
+    Option(("s", "updatespersec"), "ledgers changed in a second (5)", "N"),
+    Option(("r", "maxOutstandingReads"), "without effect: one at a time", "N"),
+    Option(("l", "limit"), "end after so many changes (no limit)", "N"),
+    Option(("v", "verbose"), "true: tell how far it is (false)", "BOOLEAN"),
+    Option(("p", "printprogress"), "how often, in seconds (10)", "SECONDS"),
+)
+VERBS = (
+    Verb(
+        "updateBookieInLedger",
+        "Write another bookie id over one in the metadata of all ledgers.",
+        _update_bookie,
+        (
+            Option(("sb", "srcBookie"), "the id that is replaced", "ID", is_required=True),
+            Option(("db", "destBookie"), "the id in its place", "ID", is_required=True),
+            *_PACE,
+        ),
+    ),
+    Verb(
+        "updateledgers",
+        "The same for the bookie of the file, from its address to its host's name or back.",
+        _update_ledgers,
+        (
+            Option(("b", "bookieId"), "what it is called by now", "hostname|ip", is_required=True),
+            *_PACE,
+        ),
+    ),
+)

@@ -1,0 +1,165 @@
+"""`fastbk bookie --config FILE`: one bookie in the foreground; `fastbk bookie VERB`: about one that runs or is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastbk.cli import cluster
+from fastbk.cli.bookie import check, directories, gc, import_apache, info, recover, repair
+from fastbk.cli.options import add_json, add_metadata, need_linux
+from fastbk.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    Verb: TypeAlias = Callable[[argparse.Namespace], int]
+
+VERBS = "list, info, disk, gc, check, rebuild-locations, expand, move-shards, import, repair, recover, decommission"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", title="about a bookie, running or stopped"
+    )
+    for name, text, declare, act in _VERBS:
+        verb = verbs.add_parser(name, help=text)
+        declare(verb)
+        verb.set_defaults(act=act)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--config",
+        "--conf",
+        type=Path,
+        metavar="FILE",
+        help="its TOML file, or a file in Apache's format (.conf), with BK_ variables before it",
+    )
+    what.add_argument(
+        "--example", action="store_true", help="print a file with every key, its default and text"
+    )
+    parser.add_argument(
+        "--accept-data-loss",
+        action="store_true",
+        help="start once although this bookie's data is gone for good: of the ledgers that it held it says nothing is"
+        " missing nor there until `fastbk bookie recover` has repaired them; without effect when nothing is missing",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only check the file; print what it takes of memory"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the bookie until it is stopped; errors are one log line on stderr."""
+    if options.verb is not None:
+        return int(options.act(options))
+    need_linux("fastbk bookie")
+    if options.config is None and not options.example:
+        raise ConfigError(f"give --config FILE, --example, or one of: {VERBS}")
+    if options.example:
+        from fastbk.server.configuration.example import example
+
+        print(example(), end="")
+        return 0
+    if options.check:
+        return _check(options.config)
+    from fastbk.server.__main__ import serve
+
+    return serve(options.config, accept_data_loss=options.accept_data_loss)
+
+
+def _check(path: Path) -> int:
+    from fastbk.server import process_table
+    from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration import process_config as server_config
+    from fastbk.units import format_size
+
+    loaded = bookie_file.load(path)
+    server_config.check(loaded)
+    for budget in process_table.memory_table(loaded):
+        print(f"{budget.role:<11} {budget.what:<24} {format_size(budget.size_bytes):>10}")
+    total = format_size(process_table.memory_bytes(loaded))
+    print(f"{'together':<36} {total:>10} of {format_size(process_table.memory_total_bytes(loaded))}")
+    return 0
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    add_metadata(parser)
+    add_json(parser)
+
+
+_VERBS: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None], Verb], ...] = (
+    (
+        "list",
+        "every bookie: state, address, disk, why it is not up",
+        _add_list,
+        cluster.print_bookies,
+    ),
+    (
+        "recover",
+        "copy what a lost bookie held to others",
+        recover.add_recover,
+        recover.recover,
+    ),
+    (
+        "decommission",
+        "the same for a stopped bookie, then free its id in the metadata",
+        recover.add_decommission,
+        recover.decommission,
+    ),
+    (
+        "info",
+        "state, reasons, processes and disks of a running bookie",
+        info.add_arguments,
+        info.info,
+    ),
+    (
+        "disk",
+        "the disks of a running bookie: state, space, what is refused",
+        info.add_arguments,
+        info.disk,
+    ),
+    (
+        "gc",
+        "garbage collection and compaction of a running bookie",
+        gc.add_arguments,
+        gc.run,
+    ),
+    (
+        "repair",
+        "heal damaged or lost copies of a running bookie",
+        repair.add_arguments,
+        repair.run,
+    ),
+    (
+        "check",
+        "verify all that a stopped bookie has stored",
+        check.add_check,
+        check.check,
+    ),
+    (
+        "rebuild-locations",
+        "make a stopped bookie's locations files anew from its entry logs",
+        check.add_rebuild,
+        check.rebuild,
+    ),
+    (
+        "expand",
+        "add the new directories of its file to a stopped bookie",
+        directories.add_expand,
+        directories.expand,
+    ),
+    (
+        "move-shards",
+        "move a part of a stopped bookie's ledgers to other directories of it",
+        directories.add_move,
+        directories.move,
+    ),
+    (
+        "import",
+        "take over what a stopped bookie of Apache BookKeeper has stored, under its id",
+        import_apache.add_arguments,
+        import_apache.run,
+    ),
+)

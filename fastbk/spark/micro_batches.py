@@ -1,0 +1,247 @@
+"""Reads what comes: `spark.readStream.format("fastbk")`. Lives in a process beside the driver; tasks only `read`.
+
+Offsets count records, so a limit of records is kept to the record, whatever their sizes; a limit of bytes is turned
+into one of records by what they have had on average. The checkpoint says where to go on; options only where to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from fastbk.errors import ConfigError
+from fastbk.spark.amounts import amount
+from fastbk.spark.offset_resolver import Cluster, Now
+from fastbk.spark.offsets import At, Offsets, advanced, parse, renamed, shares
+from fastbk.spark.options import ReadOptions
+from fastbk.spark.parallel import together
+from fastbk.spark.partition_reader import read_part
+from fastbk.spark.partitions import Parts
+from fastbk.spark.progress import Progress
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches; what tasks need of it are the options."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self._initial: dict[str, object] | None = None
+        self._target: Offsets | None = None
+        self._progress: Progress | None = None
+        self._seen: Offsets | None = None
+        self._began: Offsets | None = None
+        self._planned: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Tasks get the options alone: what the driver's process holds stays there."""
+        return {"_options": self._options}
+
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return where a new query begins; the same each time, although the stream goes on. Raises ConfigError."""
+        if self._initial is None:
+            ask = self._cluster.edge
+            start = self._cluster.patiently(
+                lambda: ask(self._options.start, "startingOffsets"), retries=0
+            )
+            self._initial = start.to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return what the options say; both limits are kept where there are two."""
+        if self._options.records_max is not None:
+            return ReadMaxRows(self._options.records_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is published now as the end of this run."""
+        self._target = self._cluster.patiently(self._latest)
+
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
+        """Return where the next batch ends; `start` itself where nothing has come."""
+        began = self._began = self._parsed(start)
+        self._publish(began)
+        return self._cluster.patiently(lambda: self._next(began, limit)).to_json()
+
+    def _parsed(self, found: Mapping[str, object]) -> Offsets:
+        """Return the checkpoint's offsets. Raises ConfigError for those of ledgers where streams are read, and back."""
+        offsets = parse(found)
+        if offsets.streams if self._options.reads_ledgers else offsets.ledgers:
+            kinds = ("streams", "ledgers") if offsets.streams else ("ledgers", "streams")
+            raise ConfigError(
+                f"the checkpoint is of a query that reads {kinds[0]}, and now {kinds[1]} are read: take another"
+                ' .option("checkpointLocation", ...)'
+            )
+        return offsets
+
+    def _next(self, began: Offsets, limit: ReadLimit) -> Offsets:
+        end = self._target if self._target is not None else self._latest()
+        self._seen = end
+        end = self._going_on(began, end)
+        began = renamed(began, end)
+        if self._options.reads_ledgers:
+            self._planned = self._limited_ledgers(began, end, limit)
+        else:
+            self._planned = self._limited_streams(began, end, limit)
+        return self._planned
+
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        """Return what was published when a batch was last planned, for Spark's own reports, and what is left then.
+
+        `batch`: records (of ledgers: entries) of that batch, and bytes, about. `behind`: of what waits after it, and
+        how many milliseconds old the oldest of that is; 0: nothing does.
+        """
+        if self._seen is None or self._planned is None or self._began is None:
+            return None
+        known = self._cluster.known
+        batch = amount(self._began, self._planned, known)
+        behind = amount(self._planned, self._seen, known)
+        age_ms = self._cluster.oldest_ms(self._planned, behind.by_name)
+        return {
+            **self._seen.to_json(),
+            "batch": batch.to_json(),
+            "behind": {**behind.to_json(), "milliseconds": age_ms},
+        }
+
+    def _latest(self) -> Offsets:
+        if self._options.reads_ledgers:
+            ends = self._cluster.ledger_ends()
+            return Offsets({}, {one: end for one, (end, _) in ends.items()})
+        nows = self._cluster.all_now(missing_ok=not self._options.fail_on_data_loss)
+        # Whatever is found while a query runs is read from its beginning.
+        return Offsets(
+            {path: replace(now.end, began=now.first.dlsn) for path, now in nows.items()}, {}
+        )
+
+    def _going_on(self, start: Offsets, end: Offsets) -> Offsets:
+        """Return `end` with what the checkpoint says of the streams that it knows. Raises what `checked` raises.
+
+        A stream that is there and read no longer, since options changed, keeps its place: if it is read again, then
+        from there, and not from its beginning.
+        """
+        streams = dict(end.streams)
+        paths = {at.stream_id: path for path, at in end.streams.items()}
+        for path, at in start.streams.items():
+            if at.stream_id in paths:
+                known = streams[paths[at.stream_id]]
+                streams[paths[at.stream_id]] = replace(known, began=at.began)
+                continue
+            now = self._cluster.now_if_any(path)
+            if now is not None and now.end.stream_id == at.stream_id:
+                streams.setdefault(path, at)
+            else:
+                self._cluster.checked(now, path, at)
+        found = Offsets(streams, end.ledgers)
+        return advanced(renamed(start, found), found)
+
+    # --- limits --------------------------------------------------------------------------------------------------
+
+    def _caps(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Return records and bytes at most."""
+        records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        size_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if not isinstance(limit, ReadAllAvailable):
+            records = records if records is not None else self._options.records_max
+            size_bytes = size_bytes if size_bytes is not None else self._options.bytes_max
+        return records, size_bytes
+
+    def _limited_streams(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        records_max, bytes_max = self._caps(limit)
+        if records_max is None and bytes_max is None:
+            return end
+        begins: dict[str, tuple[At, Now]] = {}
+        backlogs: dict[str, int] = {}
+        for path, at in end.streams.items():
+            known = start.streams.get(path)
+            if known is None or known.dlsn < at.dlsn or known.stream_id != at.stream_id:
+                backlogs[path] = -1
+        streams = dict(end.streams)
+        nows = self._cluster.nows_of({path: end.streams[path] for path in backlogs})
+        for path in list(backlogs):
+            known, at, now = start.streams.get(path), end.streams[path], nows.get(path)
+            if known is not None and known.stream_id != at.stream_id:
+                known = None
+            if now is None:
+                # Deleted since the end was looked for, which for AvailableNow is long ago.
+                if known is not None:
+                    self._cluster.checked(None, path, known)
+                del streams[path], backlogs[path]
+                continue
+            first = now.beginning()
+            if known is not None:
+                first = self._cluster.checked(now, path, known) or first
+            begins[path] = first, now
+            backlogs[path] = max(at.seq - first.seq, 0)
+        total = sum(backlogs.values())
+        most = records_max if records_max is not None else total
+        if bytes_max is not None and total:
+            size_bytes = sum(
+                count * begins[path][1].record_bytes for path, count in backlogs.items()
+            )
+            most = min(most, max(1, int(bytes_max * total / max(size_bytes, 1))))
+        allowed = shares(backlogs, most)
+        cut = [path for path in begins if allowed[path] < backlogs[path]]
+
+        def place(path: str) -> At:
+            first, now = begins[path]
+            return self._cluster.find_seq(now, first, first.seq + allowed[path])
+
+        for path, at in zip(cut, together(place, cut), strict=True):
+            if at.dlsn < streams[path].dlsn:
+                streams[path] = replace(at, began=streams[path].began)
+        return Offsets(streams, {})
+
+    def _limited_ledgers(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        entries_max, bytes_max = self._caps(limit)
+        if entries_max is None and bytes_max is None:
+            return end
+        backlogs = {str(one): at - start.ledgers.get(one, 0) for one, at in end.ledgers.items()}
+        most = entries_max if entries_max is not None else sum(backlogs.values())
+        if bytes_max is not None:
+            ends = self._cluster.ledger_ends()
+            entries = sum(count for count, _ in ends.values())
+            size_bytes = sum(size for _, size in ends.values())
+            most = min(most, max(1, bytes_max * entries // max(size_bytes, 1)))
+        allowed = shares(backlogs, most)
+        return Offsets(
+            {}, {one: start.ledgers.get(one, 0) + allowed[str(one)] for one in end.ledgers}
+        )
+
+    # --- batches -------------------------------------------------------------------------------------------------
+
+    def partitions(
+        self, start: Mapping[str, object], end: Mapping[str, object]
+    ) -> Sequence[InputPartition]:
+        """Return the parts of a batch; planned again after a restart they hold the same records."""
+        parts = Parts(self._cluster)
+        begin, stop = self._parsed(start), self._parsed(end)
+        plan = parts.of_ledgers if self._options.reads_ledgers else parts.of_streams
+        return self._cluster.patiently(lambda: plan(begin, stop))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a part's batches."""
+        return read_part(self._options, partition)
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """Publish progress: what is before `end` is done. Spark tells it late: the checkpoint is what counts."""
+        self._publish(parse(end))
+
+    def _publish(self, done: Offsets) -> None:
+        if self._options.reader_name is not None:
+            if self._progress is None:
+                self._progress = Progress(self._cluster, self._options.reader_name)
+            self._progress.publish(done)

@@ -1,0 +1,392 @@
+"""What is there: streams and ledgers found, where they begin and end now, options' places resolved. In the driver.
+
+Nothing here fences anybody or looks beyond what is published.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import fastbk.sync
+from fastbk.errors import (
+    ConfigError,
+    DataLost,
+    Error,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+    PositionTruncated,
+    QuorumTimeout,
+    StreamNotFound,
+)
+from fastbk.observe.library_log import LibraryLog
+from fastbk.spark.amounts import Known
+from fastbk.spark.offsets import At, Offsets, parse_wanted
+from fastbk.spark.options import ReadOptions
+from fastbk.spark.parallel import together
+from fastbk.spark.splits import RECORD_BYTES, is_behind
+from fastbk.spark.worker_client import client_of
+from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.blocking_spans import BlockingSpans
+from fastbk.stream.names import split_stream_path
+from fastbk.stream.positions import DLSN, AtSeq
+from fastbk.stream.spans import Span
+
+T = TypeVar("T")
+_log = LibraryLog("fastbk.spark")
+CHOICE = (
+    'write .option("failOnDataLoss", "false") to go on with what is there, or begin anew elsewhere'
+)
+AGAIN_S = 0.5
+RETRIES = 3
+AGED_MAX = 100
+"""Streams whose oldest record that waits is asked for its time, for one report."""
+_PLAIN_PATH = re.compile(r"(?:[\w -]+/)*(?![?*+{])")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One stream as it is now: its trim point, and behind what is published."""
+
+    cluster: Cluster
+    path: str
+    first: At
+    end: At
+    record_bytes: float
+    """Of a record, about."""
+
+    @property
+    def stream(self) -> BlockingStream:
+        """Its handle: of the stream that was looked at, whatever has its name by now."""
+        return self.cluster.stream(self.path, self.end.stream_id)
+
+    def beginning(self) -> At:
+        """Return where a query begins that reads all of it, and that it began there."""
+        return At(self.first.dlsn, self.first.seq, self.first.stream_id, self.first.dlsn)
+
+
+class Cluster:
+    """What a driver asks of the cluster for one read. Cheap to make."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._spans: BlockingSpans | None = None
+        self._spans_of = 0
+        self.known: dict[str, Known] = {}
+        """What the last look said, by path or ledger id."""
+
+    @property
+    def client(self) -> fastbk.sync.Client:
+        """This process's client."""
+        return client_of(self.options.metadata, **self.options.client_settings)
+
+    def patiently(self, ask: Callable[[], T], retries: int = RETRIES) -> T:
+        """Return what it returns; ask again, as often as the option `retries` says, while metadata or bookies are away.
+
+        For planning, which changes nothing. Each try has waited for its own timeouts already. `retries`: without the
+        option; 0 where nothing has begun yet, so that a wrong address is told soon.
+        """
+        times = retries if self.options.retries is None else self.options.retries
+        for left in reversed(range(times + 1)):
+            try:
+                return ask()
+            except (MetadataUnavailable, NotEnoughBookies, QuorumTimeout) as error:
+                if not left:
+                    raise
+                _log.warning("spark.planning_waits", tries_left=left, reason=str(error))
+                time.sleep(AGAIN_S)
+        raise AssertionError("unreachable")
+
+    def stream(self, path: str, stream_id: str) -> BlockingStream:
+        """Return the handle of a stream that was found at this path, for reading. No I/O."""
+        namespace, name = split_stream_path(path)
+        return self.client.namespace(namespace).stream_of_id(stream_id, name)
+
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    def all_now(self, *, missing_ok: bool = False) -> dict[str, Now]:
+        """Return how all of them are now: those named, or those whose whole paths match the pattern.
+
+        Raises StreamNotFound for one that is named; others come and go.
+        """
+        pattern = self.options.pattern
+        if pattern is None:
+            return self.nows(self.options.streams, missing_ok=missing_ok)
+        plain = _PLAIN_PATH.match(pattern)
+        # The namespaces that the pattern writes out need not be looked for.
+        prefix = plain[0].rstrip("/") if plain is not None and "|" not in pattern else ""
+        is_wanted = re.compile(pattern).fullmatch
+        found = self._looking().below(prefix, lambda path: is_wanted(path) is not None)
+        return {path: self._now(found[path]) for path in sorted(found)}
+
+    def nows(self, paths: Iterable[str], *, missing_ok: bool = False) -> dict[str, Now]:
+        """Return how these are now, asked together. Raises StreamNotFound, unless they may be missing."""
+        wanted = list(paths)
+        found = self._looking().of(wanted)
+        missing = [path for path in wanted if path not in found]
+        if missing and not missing_ok:
+            raise StreamNotFound(
+                f"there is no stream {missing[0]}: create it, or name another one, such as"
+                ' .option("stream", "shop/orders")'
+            )
+        return {path: self._now(found[path]) for path in wanted if path in found}
+
+    def nows_of(self, ats: Mapping[str, At]) -> dict[str, Now]:
+        """Return how the streams of these offsets are now, if they are there, whatever their names are by now."""
+        found = self._looking().of_ids({path: at.stream_id for path, at in ats.items()})
+        return {path: self._now(span) for path, span in found.items()}
+
+    def now(self, path: str) -> Now:
+        """Return how the stream is now. Raises StreamNotFound."""
+        return self.nows([path])[path]
+
+    def now_if_any(self, path: str) -> Now | None:
+        """Return how the stream is now, None if there is none."""
+        return self.nows([path], missing_ok=True).get(path)
+
+    def _looking(self) -> BlockingSpans:
+        # One for all looks: what has not changed since the last one costs nothing.
+        if self._spans is None or self._spans_of != os.getpid():
+            self._spans, self._spans_of = self.client.namespace("").spans(), os.getpid()
+        return self._spans
+
+    def _now(self, span: Span) -> Now:
+        each_bytes = span.record_bytes or RECORD_BYTES
+        self.known[span.path] = Known(span.first_seq, each_bytes)
+        return Now(
+            self,
+            span.path,
+            At(span.first, span.first_seq, span.stream_id),
+            At(span.end, span.end_seq, span.stream_id),
+            each_bytes,
+        )
+
+    def at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
+        """Return the place that an option names. Raises ConfigError; PositionTruncated, DataLost where it is gone."""
+        try:
+            return self._at(now, place, option)
+        except (DataLost, NoSuchLedger) as error:
+            if self.options.fail_on_data_loss:
+                raise DataLost(f"{option}: {now.path} at {place}: {error}. {CHOICE}") from error
+            return self._next_segment(now, place)
+
+    def _at(self, now: Now, place: DLSN | int | str | datetime, option: str) -> At:
+        if place == "earliest":
+            return now.first
+        if place == "latest":
+            return now.end
+        if isinstance(place, datetime):
+            dlsn = now.stream.find(time=place)
+        elif isinstance(place, int):
+            if place >= now.end.seq:
+                return self._at_end(now, place == now.end.seq, str(place), option)
+            if place < now.first.seq:
+                return self._gone(now, str(place), option)
+            dlsn = now.stream.find(seq=place)
+        else:
+            assert isinstance(place, DLSN)
+            if place >= now.end.dlsn:
+                return self._at_end(now, place == now.end.dlsn, str(place), option)
+            if place < now.first.dlsn:
+                return self._gone(now, str(place), option)
+            dlsn = place
+        if dlsn is None or dlsn >= now.end.dlsn:
+            return now.end
+        return At(dlsn, self._seq_of(now, dlsn), now.end.stream_id)
+
+    def _gone(self, now: Now, place: str, option: str) -> At:
+        if not self.options.fail_on_data_loss:
+            return now.first
+        raise PositionTruncated(
+            f"{option}: {place} of {now.path} was truncated, the stream begins at {now.first.dlsn}: {CHOICE}"
+        )
+
+    @staticmethod
+    def _at_end(now: Now, is_there: bool, place: str, option: str) -> At:
+        if is_there:
+            return now.end
+        raise ConfigError(
+            f"{option}: {place} of {now.path} is behind its end, {now.end.dlsn} (record {now.end.seq}):"
+            f' write .option("{option}", "latest")'
+        )
+
+    def _seq_of(self, now: Now, dlsn: DLSN) -> int:
+        """Return the number of the first record that is not before a position."""
+        for place in (dlsn, DLSN(dlsn.segment, dlsn.entry + 1, 0)):
+            try:
+                return now.stream.get(place).seq
+            except NoSuchEntry:
+                continue  # behind an entry's last slot, or a segment's last entry
+        for one in now.stream.segments(dlsn.segment):
+            if one.number > dlsn.segment and one.first_seq >= 0:
+                return one.first_seq
+        return now.end.seq
+
+    def find_seq(self, now: Now, start: At, seq: int) -> At:
+        """Return where record `seq` of a stream is: behind `start`, not behind its end."""
+        if seq >= now.end.seq:
+            return now.end
+        try:
+            dlsn = now.stream.find(seq=seq)
+        except (DataLost, NoSuchLedger):
+            # Somewhere in what is lost: up to the next segment, whose reader is told, or passes it by.
+            return self._next_segment(now, seq)
+        if dlsn is None or dlsn >= now.end.dlsn:
+            return now.end
+        if dlsn <= start.dlsn or dlsn == now.first.dlsn:
+            return At(max(dlsn, start.dlsn), max(now.first.seq, start.seq), now.end.stream_id)
+        return At(dlsn, seq, now.end.stream_id)
+
+    @staticmethod
+    def _next_segment(now: Now, place: DLSN | int | str | datetime) -> At:
+        """Return the beginning of the first segment whose records are all behind or at a place, else the end."""
+        for one in now.stream.segments(now.first.dlsn.segment):
+            if one.first_seq >= 0 and is_behind(one, place):
+                return At(DLSN(one.number, 0, 0), one.first_seq, now.end.stream_id)
+        return now.end
+
+    def checked(self, now: Now | None, path: str, start: At) -> At | None:
+        """Return where to go on with a stream that was read before, None if it is gone.
+
+        Raises StreamNotFound, PositionTruncated, DataLost with failOnDataLoss.
+        """
+        fails = self.options.fail_on_data_loss
+        if now is None:
+            if fails:
+                raise StreamNotFound(
+                    f"the stream {path} was deleted or renamed, and was read up to {start.dlsn}: {CHOICE}"
+                )
+            return None
+        if now.end.stream_id != start.stream_id:
+            if fails:
+                raise DataLost(
+                    f"the stream {path} was deleted and made anew; the one before was read up to {start.dlsn}: {CHOICE}"
+                )
+            return now.beginning()
+        if start.seq < now.first.seq:
+            if fails:
+                raise PositionTruncated(
+                    f"{path}: {start.dlsn} up to {now.first.dlsn} were truncated,"
+                    f" {now.first.seq - start.seq} records that were not read: {CHOICE}"
+                )
+            return At(max(now.first.dlsn, start.dlsn), now.first.seq, start.stream_id, start.began)
+        # Behind the last record of a segment that is gone is where the next one begins.
+        return At(max(now.first.dlsn, start.dlsn), start.seq, start.stream_id, start.began)
+
+    def oldest_ms(self, done: Offsets, waiting: Mapping[str, int]) -> int:
+        """Return how many milliseconds old the oldest record is that waits behind `done`; `waiting`: how many in each.
+
+        Of the streams the 100 that have most are asked. A record that cannot be read counts as new, and so do entries
+        of ledgers, which have no times: this is for reports only.
+        """
+        most = sorted(waiting, key=lambda path: -waiting[path])[:AGED_MAX]
+        asked = [(path, done.streams[path]) for path in most if path in done.streams]
+        return round(1000 * max(together(lambda one: self._age_s(*one), asked), default=0.0))
+
+    def _age_s(self, path: str, at: At) -> float:
+        with suppress(Error):
+            record = self.stream(path, at.stream_id).get(AtSeq(at.seq))
+            return time.time() - record.time_us / 1e6
+        return 0.0
+
+    # --- ledgers -------------------------------------------------------------------------------------------------
+
+    def ledger_end(self, ledger_id: int) -> tuple[int, int] | None:
+        """Return (behind the last acknowledged entry, bytes) of a ledger; None if it is gone and that may be.
+
+        Raises NoSuchLedger with failOnDataLoss.
+        """
+        options = self.options
+        try:
+            with self.client.open_ledger(
+                ledger_id, False, options.digest, options.password
+            ) as reader:
+                if reader.is_closed:
+                    return reader.metadata.last_entry_id + 1, max(reader.metadata.length, 0)
+                last = reader.last_add_confirmed()
+                if last < 0:
+                    return 0, 0
+                try:
+                    (entry,) = reader.read(last, last)
+                except NoSuchEntry:
+                    return last + 1, last + 1
+                return last + 1, (last + 1) * max(len(entry.data), 1)
+        except NoSuchLedger as error:
+            if options.fail_on_data_loss:
+                raise NoSuchLedger(
+                    f"there is no ledger {ledger_id}, it was deleted or never made: {CHOICE}",
+                    ledger_id=ledger_id,
+                ) from error
+            return None
+
+    def ledger_ends(self) -> dict[int, tuple[int, int]]:
+        """Return the ends of all ledgers that are there."""
+        found = {one: self.ledger_end(one) for one in self.options.ledgers}
+        ends = {one: end for one, end in found.items() if end is not None}
+        for one, (count, size_bytes) in ends.items():
+            self.known[str(one)] = Known(0, size_bytes / max(count, 1))
+        return ends
+
+    # --- options' offsets ----------------------------------------------------------------------------------------
+
+    def edge(self, which: str | Mapping[str, object] | datetime, option: str) -> Offsets:
+        """Return the offsets that startingOffsets or endingOffsets name. Raises ConfigError, StreamNotFound."""
+        if self.options.reads_ledgers:
+            return Offsets({}, self._ledger_edge(which, option))
+        nows = self.all_now()
+        if isinstance(which, Mapping):
+            places = parse_wanted(which, ledgers=False)
+            wanted = places.streams
+            unknown = sorted(set(wanted) - set(nows))
+            if unknown:
+                raise ConfigError(
+                    f"{option} names {unknown[0]}, which is not read here; {_read(sorted(nows))}"
+                )
+            for path, stream_id in places.ids.items():
+                if stream_id != nows[path].end.stream_id:
+                    raise ConfigError(
+                        f"{option}: {path} was deleted and made anew since these offsets were shown: take new ones,"
+                        ' or leave "id" out'
+                    )
+            rest = "earliest" if option == "startingOffsets" else "latest"
+            return Offsets(
+                {path: self.at(now, wanted.get(path, rest), option) for path, now in nows.items()},
+                {},
+            )
+        ats = together(lambda now: self.at(now, which, option), list(nows.values()))
+        return Offsets(dict(zip(nows, ats, strict=True)), {})
+
+    def _ledger_edge(
+        self, which: str | Mapping[str, object] | datetime, option: str
+    ) -> dict[int, int]:
+        ends = {one: end for one, (end, _) in self.ledger_ends().items()}
+        if which == "earliest":
+            return dict.fromkeys(ends, 0)
+        if not isinstance(which, Mapping):
+            return ends
+        wanted = parse_wanted(which, ledgers=True).ledgers
+        unknown = sorted(set(wanted) - set(self.options.ledgers))
+        if unknown:
+            raise ConfigError(
+                f"{option} names ledger {unknown[0]}, which is not among the ledgers that are read"
+            )
+        found: dict[int, int] = {}
+        for one, end in ends.items():
+            place = wanted.get(one, "earliest" if option == "startingOffsets" else "latest")
+            at = 0 if place == "earliest" else end if place == "latest" else int(place)
+            if at > end:
+                raise ConfigError(f"{option}: entry {at} of ledger {one} is behind its end, {end}")
+            found[one] = at
+        return found
+
+
+def _read(paths: list[str]) -> str:
+    return f"read are {', '.join(paths[:10])}" if paths else "no stream matches"
