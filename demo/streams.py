@@ -21,9 +21,9 @@ from demo.packages import ChainedDigest, Item, checksums, digest_of, packages
 from fastbk.devcluster import DevCluster
 from fastbk.errors import Error, PositionTruncated, StorageError
 from fastbk.stream.client import Client
+from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.stream import Stream
-from fastbk.stream.truncation import truncate
 from fastbk.units import format_count, format_duration_us, format_size
 
 BOOKIES = 3

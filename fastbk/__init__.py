@@ -54,23 +54,23 @@ if TYPE_CHECKING:
     from fastbk.model.ledger import LedgerMetadata
     from fastbk.placement.values import PlacementConfig
     from fastbk.stream.client import Client, connect
-    from fastbk.stream.cursor import Cursor
-    from fastbk.stream.cursor_backlog import Backlog
-    from fastbk.stream.cursor_store import CursorInfo
-    from fastbk.stream.lag import Lag
-    from fastbk.stream.listing import StreamInfo
-    from fastbk.stream.namespace import Namespace
-    from fastbk.stream.namespace_events import NamespaceEvent
+    from fastbk.stream.cursor.backlog import Backlog
+    from fastbk.stream.cursor.cursor import Cursor
+    from fastbk.stream.cursor.store import CursorInfo
+    from fastbk.stream.namespace.events import NamespaceEvent
+    from fastbk.stream.namespace.listing import StreamInfo
+    from fastbk.stream.namespace.namespace import Namespace
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, Start
-    from fastbk.stream.read_options import CursorOptions, ReaderOptions
-    from fastbk.stream.reader import StreamReader
+    from fastbk.stream.reader.lag import Lag
+    from fastbk.stream.reader.options import CursorOptions, ReaderOptions
+    from fastbk.stream.reader.search import Position
+    from fastbk.stream.reader.segments import SegmentInfo
+    from fastbk.stream.reader.stream_reader import StreamReader
     from fastbk.stream.records import Chunk, Gap, Record
-    from fastbk.stream.search import Position
-    from fastbk.stream.segments import SegmentInfo
     from fastbk.stream.stream import Stream
-    from fastbk.stream.writer import StreamWriter
-    from fastbk.stream.writer_options import StreamWriterOptions
+    from fastbk.stream.writer.options import StreamWriterOptions
+    from fastbk.stream.writer.stream_writer import StreamWriter
 
 __version__ = "0.1.0"
 __all__ = [
@@ -151,9 +151,9 @@ __all__ = [
     "connect",
 ]
 _HOMES = {
-    "StreamWriterOptions": "fastbk.stream.writer_options",
-    "ReaderOptions": "fastbk.stream.read_options",
-    "CursorOptions": "fastbk.stream.read_options",
+    "StreamWriterOptions": "fastbk.stream.writer.options",
+    "ReaderOptions": "fastbk.stream.reader.options",
+    "CursorOptions": "fastbk.stream.reader.options",
     "ClientConfig": "fastbk.client.config",
     "ClientOptions": "fastbk.client.config",
     "Batch": "fastbk.client.entries",
@@ -167,13 +167,13 @@ _HOMES = {
     "PlacementConfig": "fastbk.placement.values",
     "Client": "fastbk.stream.client",
     "connect": "fastbk.stream.client",
-    "Cursor": "fastbk.stream.cursor",
-    "Backlog": "fastbk.stream.cursor_backlog",
-    "CursorInfo": "fastbk.stream.cursor_store",
-    "Lag": "fastbk.stream.lag",
-    "StreamInfo": "fastbk.stream.listing",
-    "Namespace": "fastbk.stream.namespace",
-    "NamespaceEvent": "fastbk.stream.namespace_events",
+    "Cursor": "fastbk.stream.cursor.cursor",
+    "Backlog": "fastbk.stream.cursor.backlog",
+    "CursorInfo": "fastbk.stream.cursor.store",
+    "Lag": "fastbk.stream.reader.lag",
+    "StreamInfo": "fastbk.stream.namespace.listing",
+    "Namespace": "fastbk.stream.namespace.namespace",
+    "NamespaceEvent": "fastbk.stream.namespace.events",
     "PolicyPatch": "fastbk.stream.policy",
     "StreamPolicy": "fastbk.stream.policy",
     "AtSeq": "fastbk.stream.positions",
@@ -181,14 +181,14 @@ _HOMES = {
     "AtTxid": "fastbk.stream.positions",
     "DLSN": "fastbk.stream.positions",
     "Start": "fastbk.stream.positions",
-    "StreamReader": "fastbk.stream.reader",
+    "StreamReader": "fastbk.stream.reader.stream_reader",
     "Chunk": "fastbk.stream.records",
     "Gap": "fastbk.stream.records",
     "Record": "fastbk.stream.records",
-    "Position": "fastbk.stream.search",
-    "SegmentInfo": "fastbk.stream.segments",
+    "Position": "fastbk.stream.reader.search",
+    "SegmentInfo": "fastbk.stream.reader.segments",
     "Stream": "fastbk.stream.stream",
-    "StreamWriter": "fastbk.stream.writer",
+    "StreamWriter": "fastbk.stream.writer.stream_writer",
 }
 
 

@@ -30,24 +30,24 @@ from fastbk.replication.procedure import Procedure
 from fastbk.stream.client import Client as AsyncClient
 
 if TYPE_CHECKING:
-    from fastbk.stream.blocking import BlockingNamespace as Namespace
-    from fastbk.stream.blocking import BlockingStream as Stream
-    from fastbk.stream.blocking_cursor import BlockingCursor as Cursor
-    from fastbk.stream.blocking_cursor import PendingAck
-    from fastbk.stream.blocking_reader import BlockingStreamReader as StreamReader
-    from fastbk.stream.blocking_writer import BlockingStreamWriter as StreamWriter
-    from fastbk.stream.blocking_writer import PendingRecord
+    from fastbk.stream.cursor.sync_cursor import BlockingCursor as Cursor
+    from fastbk.stream.cursor.sync_cursor import PendingAck
+    from fastbk.stream.reader.sync_reader import BlockingStreamReader as StreamReader
+    from fastbk.stream.sync_stream import BlockingNamespace as Namespace
+    from fastbk.stream.sync_stream import BlockingStream as Stream
+    from fastbk.stream.writer.sync_writer import BlockingStreamWriter as StreamWriter
+    from fastbk.stream.writer.sync_writer import PendingRecord
 
 __all__ = [
     "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "Pending", "PendingAck",
     "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
-    "Namespace": "blocking.BlockingNamespace", "Stream": "blocking.BlockingStream",
-    "Cursor": "blocking_cursor.BlockingCursor", "PendingAck": "blocking_cursor.PendingAck",
-    "StreamReader": "blocking_reader.BlockingStreamReader",
-    "StreamWriter": "blocking_writer.BlockingStreamWriter",
-    "PendingRecord": "blocking_writer.PendingRecord",
+    "Namespace": "sync_stream.BlockingNamespace", "Stream": "sync_stream.BlockingStream",
+    "Cursor": "cursor.sync_cursor.BlockingCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
+    "StreamReader": "reader.sync_reader.BlockingStreamReader",
+    "StreamWriter": "writer.sync_writer.BlockingStreamWriter",
+    "PendingRecord": "writer.sync_writer.PendingRecord",
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ class Client:
 
     def namespace(self, path: str = "") -> Namespace:
         """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O."""
-        from fastbk.stream.blocking import BlockingNamespace
+        from fastbk.stream.sync_stream import BlockingNamespace
 
         self._thread.check()
         return BlockingNamespace(self._thread, path)
@@ -228,7 +228,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'fastbk.sync' has no attribute {name!r}")
     from importlib import import_module
 
-    module, _, kind = _HOMES[name].partition(".")
+    module, _, kind = _HOMES[name].rpartition(".")
     return getattr(import_module(f"fastbk.stream.{module}"), kind)
 
 

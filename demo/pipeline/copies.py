@@ -14,7 +14,7 @@ from fastbk.errors import StorageError
 if TYPE_CHECKING:
     from demo.pipeline.commands import Commands
     from fastbk.devcluster import Bookie, DevCluster
-    from fastbk.stream.blocking import BlockingStream
+    from fastbk.stream.sync_stream import BlockingStream
 
 FLIPPED = 0x01
 LOGS = "ledgers"

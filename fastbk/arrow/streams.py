@@ -12,12 +12,12 @@ from fastbk.arrow.batches import chunks_batch
 from fastbk.arrow.clients import client_in
 from fastbk.arrow.schemas import check_stream_schema, stream_schema
 from fastbk.errors import ConfigError, NoSuchEntry
-from fastbk.stream.blocking import BlockingStream
-from fastbk.stream.blocking_reader import BlockingStreamReader
-from fastbk.stream.gaps import error_of
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.reader.gaps import error_of
+from fastbk.stream.reader.sync_reader import BlockingStreamReader
 from fastbk.stream.records import Chunk, Gap
+from fastbk.stream.sync_stream import BlockingStream
 
 ROWS_MAX = 8192
 BYTES_MAX = 32 << 20

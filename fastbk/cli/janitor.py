@@ -19,8 +19,8 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from fastbk.stream.audit import Sink
-    from fastbk.stream.janitor import Counts, Janitor
+    from fastbk.stream.janitor.audit import Sink
+    from fastbk.stream.janitor.janitor import Counts, Janitor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 async def _run(options: argparse.Namespace) -> int:
     import fastbk
     from fastbk.observe import logs
-    from fastbk.stream.janitor import Janitor, JanitorOptions
+    from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 
     if options.lifeline is not None:
         # Who started us is gone, and its metadata may be: wait for nothing. Every step may be repeated.
@@ -130,7 +130,7 @@ async def _pages(
 
 
 def _sink(path: Path | None) -> Sink:
-    from fastbk.stream.audit import AuditFile, log_lines
+    from fastbk.stream.janitor.audit import AuditFile, log_lines
 
     if path is None:
         return log_lines

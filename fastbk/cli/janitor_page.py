@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from fastbk.server.admin.http import METRICS, TEXT, PageServer, Request, Response, refused_lines
 
 if TYPE_CHECKING:
-    from fastbk.stream.cursor_gauges import CursorGauge, CursorGauges
-    from fastbk.stream.janitor import Janitor
+    from fastbk.stream.janitor.cursor_gauges import CursorGauge, CursorGauges
+    from fastbk.stream.janitor.janitor import Janitor
 
 TEXTS = {
     "passes": "passes over all streams, those that were ended early too",

@@ -24,7 +24,7 @@ from fastbk.units import format_count
 if TYPE_CHECKING:
     from fastbk.cli.stream.verbs import Verb
     from fastbk.stream.client import Client
-    from fastbk.stream.namespace import Namespace
+    from fastbk.stream.namespace.namespace import Namespace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

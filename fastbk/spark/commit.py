@@ -21,9 +21,9 @@ from fastbk.errors import (
 from fastbk.observe.library_log import LibraryLog
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.spark.task_attempt import Written, stream_of
-from fastbk.stream.attaching import LEDGERS_MAX
-from fastbk.stream.drafts import Draft
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.chain.attach import LEDGERS_MAX
+from fastbk.stream.chain.drafts import Draft
+from fastbk.stream.paths import split_stream_path
 from fastbk.sync import Client
 
 _log = LibraryLog("fastbk.spark")

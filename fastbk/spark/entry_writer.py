@@ -13,8 +13,8 @@ from fastbk.client.sync_writer import LedgerWriter
 from fastbk.errors import BufferFull, ConfigError, RecordTooLarge
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
 from fastbk.native.stream_gather import Column, Table
+from fastbk.stream.chain.index_entry import IndexBuilder
 from fastbk.stream.compression import compressed
-from fastbk.stream.index_entry import IndexBuilder
 
 RECORD_BYTES_MAX = 4 * 1024 * 1024
 """As a stream's writer takes by default: a record with its key and headers."""

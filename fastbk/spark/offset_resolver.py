@@ -34,11 +34,11 @@ from fastbk.spark.options import ReadOptions
 from fastbk.spark.parallel import together
 from fastbk.spark.splits import RECORD_BYTES, is_behind
 from fastbk.spark.worker_client import client_of
-from fastbk.stream.blocking import BlockingStream
-from fastbk.stream.blocking_spans import BlockingSpans
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.namespace.stream_ranges import Span
+from fastbk.stream.namespace.sync_namespace import BlockingSpans
+from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.spans import Span
+from fastbk.stream.sync_stream import BlockingStream
 
 T = TypeVar("T")
 _log = LibraryLog("fastbk.spark")

@@ -14,7 +14,7 @@ from fastbk.client.config import ClientOptions
 from fastbk.errors import ConfigError
 from fastbk.meta.uri import URI_VARIABLE
 from fastbk.spark.offsets import EXAMPLE
-from fastbk.stream.names import split_path, split_stream_path
+from fastbk.stream.paths import split_path, split_stream_path
 from fastbk.units import parse_duration_us, parse_size
 
 LEDGERS_MAX = 100_000

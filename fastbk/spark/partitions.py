@@ -17,7 +17,7 @@ from fastbk.spark.splits import (
     plan_entries,
     plan_stream,
 )
-from fastbk.stream.segments import SegmentInfo
+from fastbk.stream.reader.segments import SegmentInfo
 
 
 @dataclass(frozen=True, slots=True)

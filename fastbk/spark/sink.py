@@ -18,7 +18,7 @@ from fastbk.spark.commit import Committer, prepare_patiently
 from fastbk.spark.sink_options import WriteOptions, write_options
 from fastbk.spark.task_attempt import Attempt, Place, Written
 from fastbk.spark.worker_client import client_of
-from fastbk.stream.chain import ONCE
+from fastbk.stream.chain.chain import ONCE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from fastbk.stream.positions import DLSN, to_us
-from fastbk.stream.segments import SegmentInfo
+from fastbk.stream.reader.segments import SegmentInfo
 
 RECORD_BYTES = 1024
 """What a record is taken to have where nothing is known of any."""

@@ -17,16 +17,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
+from fastbk.stream.chain.drafts import Draft
+from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.compression import CODECS
-from fastbk.stream.drafts import Draft
-from fastbk.stream.names import split_stream_path
-from fastbk.stream.opening import PASSWORD
+from fastbk.stream.paths import split_stream_path
 from fastbk.stream.policy import StreamPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastbk.stream.blocking import BlockingStream
+    from fastbk.stream.sync_stream import BlockingStream
     from fastbk.sync import Client, LedgerWriter
 
 ROLL_BYTES = 256 * 1024 * 1024

@@ -10,8 +10,8 @@ from fastbk.meta.uri import uri_or_default
 
 if TYPE_CHECKING:
     from fastbk.meta import MetadataStore
-    from fastbk.stream.catalog import Catalog
-    from fastbk.stream.namespace import Namespace
+    from fastbk.stream.namespace.catalog import Catalog
+    from fastbk.stream.namespace.namespace import Namespace
 
 
 class Client(LedgerClient):
@@ -21,8 +21,8 @@ class Client(LedgerClient):
 
     def namespace(self, path: str = "") -> Namespace:
         """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O. Raises ConfigError."""
-        from fastbk.stream.catalog import Catalog
-        from fastbk.stream.namespace import Namespace
+        from fastbk.stream.namespace.catalog import Catalog
+        from fastbk.stream.namespace.namespace import Namespace
 
         if self._catalog is None:
             self._catalog = Catalog(self)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fastbk.client.client import Client
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.policy import StreamPolicy
 
 

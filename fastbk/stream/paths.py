@@ -1,4 +1,6 @@
-"""Where the records of namespaces and streams are in the metadata store. Pure; nobody else writes such a path.
+"""Names of namespaces and streams, and the paths of their records in the metadata store. Pure.
+
+No other module writes such a path.
 
 ZooKeeper tells the names below a node in one answer, of about 1 MB at most. So whatever there may be any number of lies
 below many parents: ids by their first two digits, which are drawn, and the names of a namespace by a checksum of the
@@ -15,9 +17,11 @@ name. Parents are made by the first record below them, and nobody lists more tha
 
 from __future__ import annotations
 
+import unicodedata
 import zlib
+from urllib.parse import quote, unquote
 
-from fastbk.stream.names import encode
+from fastbk.errors import ConfigError
 
 STREAMS = "streams"
 STORED = "stored"
@@ -96,3 +100,49 @@ def cursors_path(stream_id: str) -> str:
 def drafts_path(stream_id: str) -> str:
     """Return what the drafts lie below: ledgers that are to be attached to a stream."""
     return f"{stream_path(stream_id)}/drafts"
+
+
+NAME_BYTES_MAX = 255
+"""Of a name as it is written in a path: UTF-8, with three characters for each byte that paths do not take."""
+_PLAIN = "@:+=~"  # beside letters, digits and _.-
+_FORBIDDEN = {"Cc", "Cs", "Zl", "Zp"}
+
+
+def check_name(name: str) -> str:
+    """Return `name` if a namespace or stream may have it. Raises ConfigError with the rule that it breaks."""
+    if not name:
+        raise ConfigError("a name is empty: between slashes there has to be one")
+    if name[0] in ".<":
+        raise ConfigError(f"{name!r}: a name does not begin with {name[0]!r}")
+    if "/" in name:
+        raise ConfigError(f"{name!r}: slashes are for paths of namespaces, not for names")
+    if any(unicodedata.category(one) in _FORBIDDEN for one in name):
+        raise ConfigError(f"{name!r}: a name has no control characters and no line ends")
+    if len(encode(name)) > NAME_BYTES_MAX:
+        raise ConfigError(
+            f"{name[:40]!r}…: a name has at most {NAME_BYTES_MAX} bytes, as it is written in metadata"
+        )
+    return name
+
+
+def encode(name: str) -> str:
+    """Return a name as one part of a path of metadata."""
+    return quote(name, safe=_PLAIN)
+
+
+def decode(part: str) -> str:
+    """Return the name that `encode` wrote."""
+    return unquote(part)
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """Return the names of a path of namespaces, such as tenant/app; none for the root, "". Raises ConfigError."""
+    return tuple(check_name(name) for name in path.split("/")) if path else ()
+
+
+def split_stream_path(path: str) -> tuple[str, str]:
+    """Return namespace and name of a stream's path, such as tenant/app/orders. Raises ConfigError."""
+    namespace, _, name = path.strip("/").rpartition("/")
+    if not name:
+        raise ConfigError(f"{path!r} is no stream: write namespace and name, such as shop/orders")
+    return namespace, name

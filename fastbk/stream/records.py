@@ -1,14 +1,15 @@
-"""What readers hand out: records, chunks of records, and gaps."""
+"""Records, chunks of records and gaps, as readers return them, and the bytes of a record's headers."""
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, overload
+from typing import Literal, TypeAlias, overload
 
-from fastbk.errors import ProtocolError
+from fastbk.errors import ConfigError, ProtocolError
 from fastbk.native import stream_codec as codec
 from fastbk.native.stream_codec import (
     CODEC_NONE,
@@ -28,7 +29,6 @@ from fastbk.native.stream_codec import (
 from fastbk.native.stream_columns import Source
 from fastbk.replication.found_run import FoundRun
 from fastbk.stream.compression import unpacked_parts
-from fastbk.stream.headers import Headers, get_headers
 from fastbk.stream.positions import DLSN, to_time
 
 _SLOT_MASK = 0xFFFFFFFF
@@ -315,3 +315,45 @@ def chunk_of_run(
         datas = run.datas
         return chunk_of(segment, first_entry_id, datas, base_seq, base_txid, unpacked_bytes_max)
     return Chunk(segment, first_entry_id, base_seq, base_txid, run.data, tables)
+
+
+# --- headers ----------------------------------------------------------------------------------------------------
+# Of each: 2 bytes of the name's size, the name (UTF-8), 4 bytes of the value's size, the value; sizes little-endian.
+# They keep their order, and a name may occur more than once.
+
+Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+
+_NAME_SIZE = struct.Struct("<H")
+_VALUE_SIZE = struct.Struct("<I")
+NAME_BYTES_MAX = 0xFFFF
+
+
+def put_headers(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the bytes of headers. Raises ConfigError for a name of more than 64 KiB."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        raw = name.encode()
+        if len(raw) > NAME_BYTES_MAX:
+            raise ConfigError(f"a header's name has {len(raw)} bytes: at most {NAME_BYTES_MAX}")
+        parts += (_NAME_SIZE.pack(len(raw)), raw, _VALUE_SIZE.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def get_headers(raw: bytes | memoryview) -> Headers:
+    """Return what `put_headers` wrote. Raises ProtocolError."""
+    found: list[tuple[str, bytes]] = []
+    at = 0
+    try:
+        while at < len(raw):
+            (size,) = _NAME_SIZE.unpack_from(raw, at)
+            name = bytes(raw[at + 2 : at + 2 + size]).decode()
+            at += 2 + size
+            (size,) = _VALUE_SIZE.unpack_from(raw, at)
+            value = bytes(raw[at + 4 : at + 4 + size])
+            at += 4 + size
+            if at > len(raw):
+                raise ProtocolError("a record's headers end too early")
+            found.append((name, value))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a record's headers make no sense: {error}") from error
+    return tuple(found)

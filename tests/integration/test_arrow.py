@@ -17,10 +17,10 @@ from fastbk.errors import (
     PositionTruncated,
     StreamNotFound,
 )
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Gap, Record
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 from fastbk.testing import LocalCluster
 
 

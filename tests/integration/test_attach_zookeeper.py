@@ -23,11 +23,11 @@ from fastbk.meta import MetadataStore
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
 from fastbk.spark.task_attempt import Place
-from fastbk.stream.attaching import LEDGERS_MAX
-from fastbk.stream.catalog import Catalog
+from fastbk.stream.chain.attach import LEDGERS_MAX
+from fastbk.stream.chain.drafts import KEY_CHARACTERS_MAX, Draft, begin, drafts_of
 from fastbk.stream.context import StreamContext
-from fastbk.stream.drafts import KEY_CHARACTERS_MAX, Draft, begin, drafts_of
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
 from tests.fixtures.fake_streams import as_client
 from tests.fixtures.sink_world import SinkWorld

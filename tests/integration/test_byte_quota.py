@@ -8,7 +8,7 @@ import pytest
 
 import fastbk
 from fastbk.errors import QuotaExceeded
-from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.testing import LocalCluster

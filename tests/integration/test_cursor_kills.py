@@ -11,7 +11,7 @@ import pytest
 
 import fastbk
 from fastbk.errors import CursorFenced
-from fastbk.stream.cursor_store import cursors_of
+from fastbk.stream.cursor.store import cursors_of
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Record
 from fastbk.testing import LocalCluster

@@ -14,17 +14,17 @@ from pathlib import Path
 import fastbk
 from fastbk.client.client import Client
 from fastbk.meta.records import Change
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_codec import put_chain
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
+from fastbk.stream.janitor.truncation import truncate
+from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, put
 from fastbk.stream.paths import STREAMS, chain_path, stream_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.tree_records import ROOT_ID, StreamRecord, put
-from fastbk.stream.truncation import truncate
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.wait import wait_until

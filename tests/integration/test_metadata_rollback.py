@@ -24,7 +24,7 @@ from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
 from fastbk.meta.mark import RESERVE_IDS
 from fastbk.storage.metadata_mark import NAME
-from fastbk.stream.janitor import Janitor
+from fastbk.stream.janitor.janitor import Janitor
 from fastbk.testing import LocalCluster
 from tests.fixtures.metadata import new_cluster
 from tests.fixtures.wait import wait_until

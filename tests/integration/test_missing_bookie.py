@@ -14,7 +14,7 @@ from fastbk.admin.bookie_recovery import BookieRecovery
 from fastbk.admin.cluster import MissingCopies, under_replicated
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until_async
 

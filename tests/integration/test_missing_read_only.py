@@ -15,7 +15,7 @@ import fastbk.sync
 from fastbk.admin.bookie_healing import BookieHealing
 from fastbk.devcluster import Bookie
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until_async
 from tests.integration.test_missing_bookie import QUICK_S, missing, texts

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 import fastbk
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.tools.bench_cluster import MetadataCount
 

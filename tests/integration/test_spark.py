@@ -16,8 +16,8 @@ import fastbk.sync
 from fastbk.admin.copy_audit import Audited
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, restore
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

@@ -16,9 +16,9 @@ import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, StorageError
 from fastbk.spark.jobs import archive, restore
 from fastbk.spark.jobs.claims import HadoopFiles, LocalFiles, Owner, claimed, files_of
-from fastbk.stream.blocking import BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync_stream import BlockingStream
 from fastbk.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,10 +14,10 @@ import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, PositionTruncated
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.offsets import At
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
-from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import between, read, rows, stream_reader
 

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import fastbk.sync
 from fastbk.cli.janitor_page import text_of
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
-from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.spark import patiently

@@ -15,9 +15,9 @@ import fastbk.sync
 from fastbk.errors import ConfigError, DataLost
 from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.rebuild_plan import Line, Plan
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 

@@ -16,7 +16,7 @@ import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.rebuild_plan import Line, Plan
-from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.sync_stream import BlockingStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import SETTINGS, patiently
 

@@ -20,8 +20,8 @@ import fastbk.sync
 from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, StreamNotFound
 from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.partition_reader import StreamPart
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.positions import AtSeq
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import batch_reader, between, read, rows, source, stream_reader
 

@@ -9,18 +9,18 @@ import pytest
 
 import fastbk
 from fastbk.meta.records import Change
-from fastbk.stream import search
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_codec import put_chain
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import AtSeq, AtTxid
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader import search
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 
 POLICY = StreamPolicy(roll_bytes=20_000)

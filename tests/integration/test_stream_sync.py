@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from fastbk.errors import ClientClosed, CursorFenced
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.records import Chunk
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
 
 
 def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(

@@ -17,11 +17,11 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
+from fastbk.stream.namespace.tree_records import StreamRecord, get
 from fastbk.stream.paths import STREAMS
 from fastbk.stream.policy import PolicyPatch, effective
-from fastbk.stream.tree_records import StreamRecord, get
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan
 
 PATHS = ["a", "a/b", "a/b/a"]

@@ -28,7 +28,7 @@ from fastbk.stream.client import Client
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Chunk, Record
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.rigs.report import Plan, Report

@@ -18,8 +18,8 @@ from pathlib import Path
 import fastbk.sync
 from fastbk.arrow import chunk_batch, ledger_batches, read_stream, stream_schema
 from fastbk.native import stream_codec as codec
-from fastbk.stream.blocking import BlockingStream
 from fastbk.stream.records import Chunk, chunk_of
+from fastbk.stream.sync_stream import BlockingStream
 from fastbk.testing import LocalCluster
 from tests.tools.spark_processes import processes
 

@@ -21,10 +21,10 @@ from typing import Any
 import fastbk
 from fastbk.errors import Error, QuorumTimeout, WriterFenced
 from fastbk.stream.client import Client
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.tools.bench_cluster import (
     MetadataCount,
     bench_cluster,

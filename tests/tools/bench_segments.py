@@ -25,15 +25,15 @@ import fastbk
 from fastbk.meta.api import MetadataStore
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.native.stream_codec import encode
-from fastbk.stream import chain_changes
-from fastbk.stream.audit import AuditFile
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_changes import Contents
-from fastbk.stream.chain_store import page_path
+from fastbk.stream.chain import changes
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.changes import Contents
+from fastbk.stream.chain.index_entry import IndexBuilder
+from fastbk.stream.chain.store import page_path
 from fastbk.stream.client import Client
 from fastbk.stream.context import StreamContext
-from fastbk.stream.index_entry import IndexBuilder
-from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.audit import AuditFile
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, to_time
 from fastbk.stream.records import Gap
 from fastbk.stream.stream import Stream
@@ -142,7 +142,7 @@ class Filler:
             rows = tuple([(one.ledger_id, one.contents) for one in made])
 
             def attached(chain: Chain, rows: Any = rows, at: int = first) -> Chain:
-                return chain_changes.attach(chain, rows, "bench", at, BEGAN_US)
+                return changes.attach(chain, rows, "bench", at, BEGAN_US)
 
             known = await self._context.store.change(attached, known)
             if first // AT_ONCE % 40 == 39:

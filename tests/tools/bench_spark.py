@@ -33,7 +33,7 @@ from fastbk.observe import library_log, logs
 from fastbk.spark.batch_reader import BatchReader
 from fastbk.spark.options import read_options
 from fastbk.spark.partition_reader import StreamPart
-from fastbk.stream.blocking import BlockingStream
+from fastbk.stream.sync_stream import BlockingStream
 from fastbk.testing import LocalCluster
 from tests.tools.spark_bench_session import ROOT, bench_spark
 from tests.tools.spark_memory_source import RECORD_BYTES, payloads

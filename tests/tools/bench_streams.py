@@ -17,7 +17,7 @@ from typing import Any
 
 import fastbk
 from fastbk.stream.client import Client
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent

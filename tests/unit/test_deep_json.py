@@ -21,8 +21,8 @@ from fastbk.native.disk import Disk
 from fastbk.server import process_table
 from fastbk.server.supervision.spawn import ChildProcess
 from fastbk.storage.audit import AUDIT_NAME, AuditLog
-from fastbk.stream.chain_codec import VERSION, get_chain
-from fastbk.stream.tree_records import UsageRecord, get
+from fastbk.stream.chain.codec import VERSION, get_chain
+from fastbk.stream.namespace.tree_records import UsageRecord, get
 
 DEEP = b"[" * 50_000 + b"]" * 50_000
 INSIDE = b'{"bookie_id": "b", "incarnation": 1, "directories": %s}' % DEEP

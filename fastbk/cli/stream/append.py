@@ -12,7 +12,7 @@ from fastbk.cli.options import Progress, note, print_json
 from fastbk.cli.stream.options import stream_of
 from fastbk.cli.stream.output import Line, line_of_json
 from fastbk.errors import ConfigError
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from fastbk.cli.stream.options import (
 )
 from fastbk.cli.stream.verbs import EXAMPLES, add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError, StreamNotFound
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fastbk.cli.stream.verbs import Verb
     from fastbk.stream.client import Client
-    from fastbk.stream.listing import StreamInfo
+    from fastbk.stream.namespace.listing import StreamInfo
     from fastbk.stream.stream import Stream
 
 DELETIONS_SHOWN_MAX = 10
@@ -214,7 +214,7 @@ async def _list(client: Client, options: argparse.Namespace) -> int:
 
 
 async def _truncate(client: Client, options: argparse.Namespace) -> int:
-    from fastbk.stream.truncation import truncate
+    from fastbk.stream.janitor.truncation import truncate
 
     before = start_of(options.before)
     if before == "earliest":

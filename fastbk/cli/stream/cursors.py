@@ -9,8 +9,8 @@ from fastbk.units import format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.stream.cursor_backlog import Backlog
-    from fastbk.stream.cursor_store import CursorInfo
+    from fastbk.stream.cursor.backlog import Backlog
+    from fastbk.stream.cursor.store import CursorInfo
 
 HEAD = ("cursor", "mark", "behind", "oldest", "moved", "data", "holder")
 

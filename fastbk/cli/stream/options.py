@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.cli.options import digest_name
 from fastbk.errors import ConfigError, PolicyInvalid
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
 
 if TYPE_CHECKING:

@@ -34,13 +34,13 @@ from fastbk.spark.jobs.folders import (
     write_text,
 )
 from fastbk.spark.jobs.ingest_plan import Group, Plan, check_done, check_files, groups_of, left_of
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fastbk.stream.blocking import BlockingStream
+    from fastbk.stream.sync_stream import BlockingStream
 
 PARTITION_BYTES = 64 * 1024 * 1024
 PARTITIONS_MAX = 200

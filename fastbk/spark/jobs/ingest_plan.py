@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs.folders import PATTERN_CHARACTERS, Found, check_place
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.paths import split_stream_path
 
 FORMATS = ("lines", "json", "csv", "parquet", "binary")
 CHANGED = ("refuse", "again", "skip")

@@ -26,8 +26,8 @@ from fastbk.model.ids import LedgerId
 from fastbk.spark.jobs.folders import check_place, names_in
 from fastbk.spark.jobs.usage_totals import DAY_S, ROWS, WEEK_S, Clock, rows_of
 from fastbk.spark.worker_client import client_of
-from fastbk.stream.listing import StreamInfo
-from fastbk.stream.names import split_stream_path
+from fastbk.stream.namespace.listing import StreamInfo
+from fastbk.stream.paths import split_stream_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

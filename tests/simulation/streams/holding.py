@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import CursorFenced, MetadataConflict, PositionTruncated
-from fastbk.stream.cursor import Cursor
-from fastbk.stream.cursor_acks import CursorAcks
-from fastbk.stream.cursor_store import delete_cursor
+from fastbk.stream.cursor.acks import CursorAcks
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.positions import DLSN, FIRST
 from fastbk.stream.records import Chunk, Gap, Record
 from tests.fixtures.fake_ledgers import FakeClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import Edit, Mutation
 
-CHANGES = "fastbk.stream.chain_changes"
+CHANGES = "fastbk.stream.chain.changes"
 
 MUTATIONS: tuple[tuple[Mutation, int], ...] = (
     (
@@ -13,7 +13,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "a writer goes on with the chain as others left it while it opened",
             (
                 Edit(
-                    "fastbk.stream.writer:StreamWriter.open",
+                    "fastbk.stream.writer.stream_writer:StreamWriter.open",
                     "await delete_doomed(self._context, known)",
                     "known = await delete_doomed(self._context, known)",
                 ),
@@ -27,7 +27,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "the next segment is written before all of the one before is acknowledged",
             (
                 Edit(
-                    "fastbk.stream.append_engine:AppendEngine._segment_for_next",
+                    "fastbk.stream.writer.engine:AppendEngine._segment_for_next",
                     "return None if segment.in_flight else self._roll_over()",
                     "return self._roll_over()",
                 ),
@@ -53,7 +53,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "a takeover reads the ledger of the former writer without recovering it",
             (
                 Edit(
-                    "fastbk.stream.opening:_recovered",
+                    "fastbk.stream.chain.opening:_recovered",
                     "recovery=True",
                     "recovery=False",
                 ),
@@ -109,7 +109,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "an entry's time is the clock's, whatever the one before had",
             (
                 Edit(
-                    "fastbk.stream.segment_writer:SegmentWriter.send",
+                    "fastbk.stream.writer.segment_writer:SegmentWriter.send",
                     "max(not_before_us, self.last_time_us, time.time_ns() // 1000)",
                     "time.time_ns() // 1000",
                 ),
@@ -123,7 +123,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "what a killed writer left is counted without its last entry's records",
             (
                 Edit(
-                    "fastbk.stream.segment_contents:contents_of",
+                    "fastbk.stream.chain.segment_contents:contents_of",
                     "records=head.first_record + head.record_count",
                     "records=head.first_record + 1",
                 ),
@@ -137,7 +137,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "what was sent fails with the word that it never was",
             (
                 Edit(
-                    "fastbk.stream.append_engine:AppendEngine._unknown",
+                    "fastbk.stream.writer.engine:AppendEngine._unknown",
                     "error.__cause__ = cause",
                     "error.outcome = 'not_written'",
                 ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.simulation.planting import Edit, Mutation
 
-CHANGES = "fastbk.stream.tree_changes"
-BULK = "fastbk.stream.namespace_bulk"
-NAMESPACE = "fastbk.stream.namespace:Namespace"
-EVENTS = "fastbk.stream.namespace_events"
+CHANGES = "fastbk.stream.namespace.tree_changes"
+BULK = "fastbk.stream.namespace.many_streams"
+NAMESPACE = "fastbk.stream.namespace.namespace:Namespace"
+EVENTS = "fastbk.stream.namespace.events"
 
 
 def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:

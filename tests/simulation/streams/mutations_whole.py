@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.simulation.planting import Edit, Mutation
 
-CHANGES = "fastbk.stream.chain_changes"
-READ_AHEAD = "fastbk.stream.read_ahead:ReadAhead"
-ACKS = "fastbk.stream.cursor_acks:CursorAcks"
-JANITOR = "fastbk.stream.janitor"
+CHANGES = "fastbk.stream.chain.changes"
+READ_AHEAD = "fastbk.stream.reader.read_ahead:ReadAhead"
+ACKS = "fastbk.stream.cursor.acks:CursorAcks"
+JANITOR = "fastbk.stream.janitor.janitor"
 
 
 def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
@@ -20,7 +20,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "segment-passed-by",
             "a reader that comes to a new segment moves on twice",
             (
-                "fastbk.stream.read_plan:ReadPlan.completed",
+                "fastbk.stream.reader.read_plan:ReadPlan.completed",
                 "self.segment, self.entry, self._slot = number + 1, 0, 0",
                 "self.segment, self.entry, self._slot = number + (2 if self.entry > 2 else 1), 0, 0",
             ),
@@ -44,7 +44,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "trimmed-in-silence",
             "a reader goes on at the trim point without a word",
             (
-                "fastbk.stream.reader_front:ReaderFront.gap_at",
+                "fastbk.stream.reader.buffer:ReaderFront.gap_at",
                 "if records != 0:",
                 "if records is not None and records != 0:",
             ),
@@ -56,7 +56,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "told-beyond-the-trim-point",
             "a gap is told to reach to the end of the segment",
             (
-                "fastbk.stream.reader_front:ReaderFront.gap_at",
+                "fastbk.stream.reader.buffer:ReaderFront.gap_at",
                 'return Gap("trimmed", position, chain.trim, records)',
                 'return Gap("trimmed", position, chain.trim._replace(entry=chain.trim.entry + 1), records)',
             ),
@@ -68,7 +68,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "latest-is-old",
             "the tail is what metadata knows: the open segment is not asked",
             (
-                "fastbk.stream.search:tail_position",
+                "fastbk.stream.reader.search:tail_position",
                 "for row in reversed(chain.open_rows):",
                 "for row in ():",
             ),
@@ -80,7 +80,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "at-hand-and-passed-by",
             "a cursor forgets what iteration took when many records are asked for",
             (
-                "fastbk.stream.cursor:Cursor._delivery",
+                "fastbk.stream.cursor.cursor:Cursor._delivery",
                 "delivery.give_back(chunk[at:])",
                 "pass",
             ),
@@ -91,7 +91,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
         _fault(
             "told-twice",
             "a cursor tells a truncation again, with the first record behind it",
-            ("fastbk.stream.cursor_delivery:CursorDelivery._see", "if is_told:", "if False:"),
+            ("fastbk.stream.cursor.delivery:CursorDelivery._see", "if is_told:", "if False:"),
         ),
         151,
     ),
@@ -112,7 +112,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "mark-back",
             "a takeover goes by the record's state, though the ledger has a later one",
             (
-                "fastbk.stream.cursor_opening:_state_of",
+                "fastbk.stream.cursor.opening:_state_of",
                 "return state if other is None or other.serial <= state.serial else other",
                 "return state",
             ),
@@ -134,7 +134,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "former-holder-writes",
             "a cursor's holder that was overtaken writes over the new one's record",
             (
-                "fastbk.stream.cursor_store:CursorStore.write",
+                "fastbk.stream.cursor.store:CursorStore.write",
                 "if there.holder != record.holder:",
                 "if there.is_deleting:",
             ),
@@ -146,7 +146,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "kept-too-early",
             "who waits is told that a state is kept when it could not be",
             (
-                "fastbk.stream.cursor_flusher:CursorFlusher._flush",
+                "fastbk.stream.cursor.flusher:CursorFlusher._flush",
                 "self._tell(self._taken, error)",
                 "self._tell(self._taken, None)",
             ),
@@ -158,7 +158,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "ledger-of-a-cursor-unnamed",
             "a cursor's ledger is made before its record names it",
             (
-                "fastbk.stream.cursor_keeper:CursorKeeper._next_ledger",
+                "fastbk.stream.cursor.state_storage:CursorKeeper._next_ledger",
                 "await self._write(self._state())\n        made",
                 "made",
             ),
@@ -170,7 +170,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "deletes-at-t",
             "the segment that T lies in is deleted, too",
             (
-                "fastbk.stream.retention:deletable_below",
+                "fastbk.stream.janitor.retention:deletable_below",
                 "return target.segment + 1 if is_behind else target.segment",
                 "return target.segment + 1",
             ),
@@ -190,7 +190,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "deletes-before-marking",
             "ledgers are deleted before the chain says that they may be",
             (
-                "fastbk.stream.segment_deletion:delete_below",
+                "fastbk.stream.janitor.segment_deletion:delete_below",
                 "known = await store.change(lambda chain: mark_deleting(chain, below), known)",
                 "early = [row.ledger_id for row in known.chain.rows if row.number < below]\n"
                 "    await deleter.ledgers_of(store.stream_id, early, reason)\n"
@@ -237,7 +237,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "idle-stays-open",
             "a segment that nobody writes to is not ended",
             (
-                "fastbk.stream.idle_roll:IdleRolls.roll_if_idle",
+                "fastbk.stream.janitor.idle_rolling:IdleRolls.roll_if_idle",
                 "if due_us > now_us:",
                 "if True:",
             ),
@@ -261,7 +261,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "truncation-beyond-the-end",
             "a truncation takes what it is given",
             (
-                "fastbk.stream.truncation:truncate",
+                "fastbk.stream.janitor.truncation:truncate",
                 "point = min(wanted, await end_of(context, known.chain))",
                 "point = wanted",
             ),
@@ -273,7 +273,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "page-after-the-chain",
             "rows move to a page that is not written",
             (
-                "fastbk.stream.chain_store:ChainStore._spilled",
+                "fastbk.stream.chain.store:ChainStore._spilled",
                 "await self._records.change(Change(self._page_path(page), put_page(rows)))",
                 "pass",
             ),

@@ -13,12 +13,12 @@ from contextlib import aclosing, suppress
 from contextvars import ContextVar
 
 from fastbk.errors import Error, MetadataUnavailable, PolicyInvalid, StreamNotFound
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.chain import NONE
-from fastbk.stream.chain_codec import get_chain
-from fastbk.stream.janitor import Janitor, JanitorOptions
-from fastbk.stream.namespace import Namespace
-from fastbk.stream.namespace_events import NamespaceEvent
+from fastbk.stream.chain.chain import NONE
+from fastbk.stream.chain.codec import get_chain
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.events import NamespaceEvent
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STREAMS, chain_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.records import Record

@@ -10,9 +10,7 @@ from collections import Counter
 from typing import cast
 
 from fastbk.errors import Error, NamespaceNotEmpty, QuotaExceeded, StreamExists, StreamNotFound
-from fastbk.stream.names import decode
-from fastbk.stream.paths import chain_path, entry_path, namespace_path, stream_path, usage_path
-from fastbk.stream.tree_records import (
+from fastbk.stream.namespace.tree_records import (
     ROOT_ID,
     EntryRecord,
     NamespaceRecord,
@@ -20,6 +18,14 @@ from fastbk.stream.tree_records import (
     Tree,
     UsageRecord,
     get,
+)
+from fastbk.stream.paths import (
+    chain_path,
+    decode,
+    entry_path,
+    namespace_path,
+    stream_path,
+    usage_path,
 )
 from tests.fixtures.fake_ledgers import Cluster
 from tests.simulation.streams.facts import demand

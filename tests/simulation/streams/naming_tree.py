@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fastbk.stream.namespace.tree_records import NO_PATCH, ROOT_ID, Kind
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.tree_records import NO_PATCH, ROOT_ID, Kind
 from tests.simulation.streams.facts import demand
 
 Verb = Literal[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, PositionTruncated, QuorumTimeout
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start, to_time, to_us
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap, Record
 from tests.fixtures.fake_ledgers import FakeClient
 from tests.simulation.streams.facts import demand

@@ -13,18 +13,18 @@ from unittest.mock import patch
 
 from fastbk import errors
 from fastbk.errors import Error
-from fastbk.stream.chain_store import page_name
-from fastbk.stream.doomed import delete_doomed
-from fastbk.stream.janitor import Janitor, JanitorOptions
-from fastbk.stream.opening import new_owner, open_stream
+from fastbk.stream.chain.opening import new_owner, open_stream
+from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.store import page_name
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.paths import pages_path
 from fastbk.stream.policy import PolicyPatch, effective
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap
-from fastbk.stream.truncation import truncate
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import FakeClient
 from tests.fixtures.fake_streams import new_stream
 from tests.simulation.streams.actors import Actors
@@ -112,7 +112,7 @@ class WholeWorld(World):
         rng = self.rng
         await new_stream(self.cluster, STREAM, self.patch)
         with ExitStack() as stack:
-            stack.enter_context(patch("fastbk.stream.janitor._log", self))
+            stack.enter_context(patch("fastbk.stream.janitor.janitor._log", self))
             for group in SIZES:
                 at = rng.randrange(len(next(iter(group.values()))))
                 for name, sizes in group.items():

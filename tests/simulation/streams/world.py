@@ -11,17 +11,17 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_codec import put_chain
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.opening import new_owner, open_stream
+from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
-from fastbk.stream.doomed import delete_doomed
-from fastbk.stream.opening import new_owner, open_stream
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
 from tests.simulation.streams.facts import Judge, Told, demand
 from tests.simulation.streams.loop import Clock, run_simulated

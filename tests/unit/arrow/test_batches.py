@@ -24,8 +24,7 @@ from fastbk.native import stream_codec as codec
 from fastbk.native.stream_columns import Sizes, fill, sizes_of
 from fastbk.replication.actions import Found
 from fastbk.stream.compression import CODECS, compressed
-from fastbk.stream.headers import put_headers
-from fastbk.stream.records import Chunk, Record, chunk_of
+from fastbk.stream.records import Chunk, Record, chunk_of, put_headers
 
 Some = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int]
 FULL = stream_schema(headers=True)

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.blocking_reader import BlockingStreamReader
+from fastbk.stream.reader.sync_reader import BlockingStreamReader
 from fastbk.stream.records import Chunk, Record
 from tests.unit.arrow.test_streams import Rig, place
 

@@ -9,14 +9,14 @@ import pytest
 
 from fastbk.cli.janitor_page import CURSOR_TEXTS, TEXTS, serve, text_of
 from fastbk.errors import Error, MetadataUnavailable, NotEnoughBookies
-from fastbk.stream.chain_changes import open_for_append, reserve
-from fastbk.stream.cursor import Cursor
-from fastbk.stream.cursor_store import delete_cursor
-from fastbk.stream.janitor import Counts, Janitor, JanitorOptions
+from fastbk.stream.chain.changes import open_for_append, reserve
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.store import delete_cursor
+from fastbk.stream.janitor.janitor import Counts, Janitor, JanitorOptions
+from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.positions import DLSN
-from fastbk.stream.truncation import truncate
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.exposition import parsed
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client, context_of, new_stream, write_segments

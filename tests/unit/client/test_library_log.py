@@ -17,7 +17,7 @@ from tests.style.tree import ROOT
 
 EVENTS = """
 from fastbk.errors import MetadataUnavailable
-from fastbk.stream.pacing import SegmentWorks
+from fastbk.stream.chain.segment_slots import SegmentWorks
 SegmentWorks().tell_waits("shop/orders", MetadataUnavailable("away"))
 """
 """A real event of the library: a warning."""

@@ -15,9 +15,9 @@ from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader as BlockingLedgerReader
 from fastbk.client.sync_writer import LedgerWriter as BlockingLedgerWriter
 from fastbk.errors import ConfigError
-from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.blocking_reader import BlockingStreamReader
-from fastbk.stream.blocking_writer import BlockingStreamWriter
+from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.reader.sync_reader import BlockingStreamReader
+from fastbk.stream.writer.sync_writer import BlockingStreamWriter
 from tests.fixtures.sync_toys import sync_cluster
 from tests.unit.client.clients import toy_cluster
 

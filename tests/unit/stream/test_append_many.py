@@ -12,15 +12,15 @@ from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ConfigError, Error, TxidOutOfOrder
 from fastbk.invariant import InvariantError
 from fastbk.meta.records import Change
-from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.blocking_writer import BlockingStreamWriter
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_codec import put_chain
-from fastbk.stream.cursor import Cursor
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.sync_cursor import BlockingCursor
 from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
+from fastbk.stream.writer.sync_writer import BlockingStreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import STREAM, context_of, new_stream, records_of, writer_of
 

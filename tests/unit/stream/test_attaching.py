@@ -14,10 +14,10 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.native.stream_codec import encode
-from fastbk.stream.attaching import attach
+from fastbk.stream.chain.attach import attach
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.unit.stream.test_writer import payloads_of
 from tests.unit.stream.test_writer_attacked import World
 

@@ -11,16 +11,16 @@ import pytest
 
 import fastbk.sync
 from fastbk.errors import ClientClosed, ConfigError, StreamExists, StreamNotFound
-from fastbk.stream.blocking import BlockingNamespace, BlockingStream
-from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.blocking_reader import BlockingStreamReader
-from fastbk.stream.blocking_writer import BlockingStreamWriter
-from fastbk.stream.cursor import Cursor
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.reader.sync_reader import BlockingStreamReader
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.writer.stream_writer import StreamWriter
+from fastbk.stream.writer.sync_writer import BlockingStreamWriter
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.metadata import new_cluster
 

@@ -9,14 +9,14 @@ import pytest
 
 from fastbk.errors import Error, WriterFailed
 from fastbk.invariant import InvariantError
-from fastbk.stream.append_engine import AppendEngine
-from fastbk.stream.chain_store import ChainStore, Known
-from fastbk.stream.cursor import Cursor
-from fastbk.stream.cursor_keeper import CursorKeeper
-from fastbk.stream.read_ahead import ReadAhead
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.state_storage import CursorKeeper
+from fastbk.stream.reader.read_ahead import ReadAhead
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.engine import AppendEngine
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from fastbk.errors import QuotaExceeded, WriterFenced
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.janitor import Janitor, JanitorOptions
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STORED
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client
 

@@ -16,10 +16,10 @@ from fastbk.native import stream_codec as codec
 from fastbk.stream.compression import CODECS, RAW_BYTES_MAX, RECORDS_MAX, compressed, unpacked
 from fastbk.stream.policy import Compression, StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.reader import StreamReader
-from fastbk.stream.search import get_many
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.reader.search import get_many
+from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from fastbk.units import MIB
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, new_stream, writer_of

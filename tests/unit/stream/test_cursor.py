@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError, CursorFenced, PositionTruncated
-from fastbk.stream import cursor_acks
-from fastbk.stream.chain_changes import truncate
-from fastbk.stream.cursor import Cursor
+from fastbk.stream.chain.changes import truncate
+from fastbk.stream.cursor import acks
+from fastbk.stream.cursor.cursor import Cursor
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Chunk, Gap, Record
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.cursor_holder import context_of, make_stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
 
@@ -220,7 +220,7 @@ async def test_what_was_done_may_be_truncated_without_a_word(cluster: Cluster) -
 async def test_too_many_ranges_make_acknowledgements_wait(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cursor_acks, "RANGES_MAX", 3)
+    monkeypatch.setattr(acks, "RANGES_MAX", 3)
     await write(cluster.client(), [20])
     async with opened(cluster) as cursor:
         records = await take(cursor, 20)

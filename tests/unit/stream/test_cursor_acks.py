@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.ack_ranges import AckRanges
-from fastbk.stream.cursor_acks import CursorAcks, behind
-from fastbk.stream.cursor_state import (
+from fastbk.stream.cursor.acks import AckRanges, CursorAcks, behind
+from fastbk.stream.cursor.state import (
     DATA_BYTES_MAX,
     NONE,
     RANGES_MAX,

@@ -13,10 +13,10 @@ from fastbk.errors import (
     NotEnoughBookies,
     StreamNotFound,
 )
-from fastbk.stream import cursor_keeper
-from fastbk.stream.cursor_opening import CursorWish
-from fastbk.stream.cursor_state import RANGES_MAX
-from fastbk.stream.cursor_store import cursors_of, delete_cursor, path_of
+from fastbk.stream.cursor import state_storage
+from fastbk.stream.cursor.opening import CursorWish
+from fastbk.stream.cursor.state import RANGES_MAX
+from fastbk.stream.cursor.store import cursors_of, delete_cursor, path_of
 from fastbk.stream.positions import DLSN
 from tests.fixtures.cursor_holder import STREAM, Holder, ledgers_named, make_stream, place
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
@@ -120,7 +120,7 @@ async def test_many_states_go_to_a_ledger_that_is_named_first_and_gone_at_the_en
 
 
 async def test_a_full_ledger_is_replaced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursor_keeper, "ENTRIES_MAX", 5)
+    monkeypatch.setattr(state_storage, "ENTRIES_MAX", 5)
     holder = await Holder.open(cluster.client())
     last = await into_a_ledger(holder)
     (first,) = cluster.ledgers
@@ -141,7 +141,7 @@ async def test_a_full_ledger_is_replaced(cluster: Cluster, monkeypatch: pytest.M
 async def test_without_a_ledger_to_be_had_the_record_has_to_do(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cursor_keeper, "RECORD_PAUSE_S", 0.0)
+    monkeypatch.setattr(state_storage, "RECORD_PAUSE_S", 0.0)
 
     class NoBookies(Plan):
         async def before(self, client: FakeClient, what: str) -> None:

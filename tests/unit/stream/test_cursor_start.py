@@ -8,14 +8,14 @@ import pytest
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import PositionTruncated
-from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.cursor import Cursor
-from fastbk.stream.cursor_store import cursors_of
-from fastbk.stream.marks import Marks
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.cursor_positions import Marks
+from fastbk.stream.cursor.store import cursors_of
+from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTxid, Start
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap, Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client

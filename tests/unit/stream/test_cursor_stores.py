@@ -6,7 +6,7 @@ import pytest
 
 import fastbk
 from fastbk.errors import CursorFenced, StreamNotFound
-from fastbk.stream.cursor_store import delete_cursor
+from fastbk.stream.cursor.store import delete_cursor
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record
 from tests.unit.meta.test_metadata_store import Open, metadata, open_driver

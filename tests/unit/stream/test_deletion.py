@@ -9,18 +9,18 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.meta.records import Change
-from fastbk.stream import chain_changes, chain_store
-from fastbk.stream.audit import Audit
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.deletion import delete_stream
-from fastbk.stream.janitor import Janitor
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.chain import changes, store
+from fastbk.stream.janitor.audit import Audit
+from fastbk.stream.janitor.janitor import Janitor
+from fastbk.stream.janitor.segment_deletion import Deleter, delete_below
+from fastbk.stream.janitor.stream_deletion import delete_stream
+from fastbk.stream.janitor.truncation import truncate
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.paths import STREAMS, pages_path, stream_path
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.segment_deletion import Deleter, delete_below
-from fastbk.stream.truncation import truncate
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_kills import run_and_kill
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
 from tests.fixtures.fake_streams import (
@@ -40,8 +40,8 @@ Work = Callable[[FakeClient], Awaitable[object]]
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of four rows, so that a short stream has some."""
-    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
-    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
+    monkeypatch.setattr(store, "ROWS_MAX", 5)
+    monkeypatch.setattr(store, "PAGE_ROWS", 4)
 
 
 async def paged_stream() -> Cluster:
@@ -93,7 +93,7 @@ async def test_segments_are_deleted_however_often_it_is_begun() -> None:
         assert (chain.head, chain.deleting, chain.trim) == (11, 11, DLSN(11, 0, 0))
         assert chain.head_seq == 20
         assert set(client.cluster.ledgers) == await named_ledgers(client.cluster), "S18"
-        pages = {f"{pages_path('ab')}/{chain_store.page_name(page)}" for page in chain.pages}
+        pages = {f"{pages_path('ab')}/{store.page_name(page)}" for page in chain.pages}
         assert {path for path in below(client.cluster) if "/pages/" in path} == pages
 
     assert await each_kill(paged_stream, delete_ten, check) > 20
@@ -187,15 +187,15 @@ async def test_a_stream_is_deleted_under_a_writer_that_goes_on() -> None:
 
 
 def test_a_condemned_chain_takes_nothing_more() -> None:
-    chain = chain_changes.open_for_append(chain_changes.Chain("a"), "w")
-    chain = chain_changes.add_segment(chain_changes.reserve(chain, 1, 7), 1, 7, 0)
-    gone = chain_changes.condemn(chain)
-    assert chain_changes.condemn(gone) == gone
+    chain = changes.open_for_append(changes.Chain("a"), "w")
+    chain = changes.add_segment(changes.reserve(chain, 1, 7), 1, 7, 0)
+    gone = changes.condemn(chain)
+    assert changes.condemn(gone) == gone
     for change in (
-        lambda: chain_changes.reserve(gone, 1, 8),
-        lambda: chain_changes.add_segment(gone, 1, 8, 0),
-        lambda: chain_changes.open_for_append(gone, "x"),
-        lambda: chain_changes.attach(gone, (), "k", 1, 0),
+        lambda: changes.reserve(gone, 1, 8),
+        lambda: changes.add_segment(gone, 1, 8, 0),
+        lambda: changes.open_for_append(gone, "x"),
+        lambda: changes.attach(gone, (), "k", 1, 0),
     ):
         with pytest.raises(Error):
             change()

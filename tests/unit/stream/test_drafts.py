@@ -21,18 +21,18 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change
 from fastbk.native.stream_codec import encode
-from fastbk.stream import drafts as drafts_module
-from fastbk.stream.attaching import attach_drafts
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_changes import Contents
-from fastbk.stream.chain_changes import attach as attached
-from fastbk.stream.chain_codec import RAW_BYTES_MAX, put_chain
-from fastbk.stream.deletion import delete_stream
-from fastbk.stream.drafts import Draft, begin, drafts_of, draw_ledger, give_up
-from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.chain import drafts as drafts_module
+from fastbk.stream.chain.attach import attach_drafts
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.changes import Contents
+from fastbk.stream.chain.changes import attach as attached
+from fastbk.stream.chain.codec import RAW_BYTES_MAX, put_chain
+from fastbk.stream.chain.drafts import Draft, begin, drafts_of, draw_ledger, give_up
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.stream_deletion import delete_stream
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_kills import run_and_kill
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
 from tests.fixtures.fake_streams import (
@@ -279,6 +279,6 @@ async def test_the_janitor_gives_up_what_nobody_attached_in_a_week(
     janitor = Janitor(as_client(cluster.client()), JanitorOptions(thorough_every=1))
     await janitor.pass_once()
     assert len(await drafts_of(as_client(cluster.client()), "ab")) == 1
-    monkeypatch.setattr("fastbk.stream.janitor.KEPT_S", -1.0)
+    monkeypatch.setattr("fastbk.stream.janitor.janitor.KEPT_S", -1.0)
     await janitor.pass_once()
     await check_nothing_is_left(cluster)

@@ -13,10 +13,10 @@ import pytest
 
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
-from fastbk.stream.blocking_cursor import BlockingCursor
-from fastbk.stream.cursor import Cursor
+from fastbk.stream.cursor.cursor import Cursor
+from fastbk.stream.cursor.sync_cursor import BlockingCursor
 from fastbk.stream.positions import DLSN, AtSeq, Start
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, new_stream, writer_of

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from fastbk.errors import ProtocolError, TxidOutOfOrder
 from fastbk.native import stream_codec as codec
 from fastbk.stream.compression import CODECS, compressed, unpacked
-from fastbk.stream.headers import get_headers, put_headers
 from fastbk.stream.positions import DLSN
-from fastbk.stream.records import Chunk, chunk_of
+from fastbk.stream.records import Chunk, chunk_of, get_headers, put_headers
 
 records = st.lists(
     st.tuples(

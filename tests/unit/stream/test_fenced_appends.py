@@ -19,10 +19,10 @@ from fastbk.errors import (
     WriterFailed,
     WriterFenced,
 )
-from fastbk.stream.blocking_writer import BlockingStreamWriter, PendingRecord
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
+from fastbk.stream.writer.sync_writer import BlockingStreamWriter, PendingRecord
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, new_stream, writer_of
 from tests.fixtures.wait import wait_until

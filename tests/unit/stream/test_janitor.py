@@ -13,16 +13,17 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable
 from fastbk.meta.records import Change
-from fastbk.stream import chain_store, janitor
-from fastbk.stream.audit import AuditFile, Event
-from fastbk.stream.cursor_state import CursorRecord, CursorState, put_record
-from fastbk.stream.janitor import Janitor, JanitorOptions
+from fastbk.stream.chain import store
+from fastbk.stream.cursor.state import CursorRecord, CursorState, put_record
+from fastbk.stream.janitor import janitor
+from fastbk.stream.janitor.audit import AuditFile, Event
+from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
+from fastbk.stream.janitor.truncation import truncate
 from fastbk.stream.paths import chain_path, cursors_path, pages_path, stream_path
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN
-from fastbk.stream.truncation import truncate
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan, RandomPlan
 from tests.fixtures.fake_streams import (
     as_client,
@@ -242,8 +243,8 @@ async def test_several_janitors_at_once_beside_a_writer(
     rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S18: no ledger without a name, and none named that is not there, when all is over."""
-    monkeypatch.setattr(chain_store, "ROWS_MAX", 5)
-    monkeypatch.setattr(chain_store, "PAGE_ROWS", 4)
+    monkeypatch.setattr(store, "ROWS_MAX", 5)
+    monkeypatch.setattr(store, "PAGE_ROWS", 4)
     for _ in range(10):
         cluster = Cluster()
         await new_stream(cluster, patch=PolicyPatch(retention_bytes=400))
@@ -264,7 +265,7 @@ async def test_several_janitors_at_once_beside_a_writer(
         folder = f"{pages_path('ab')}/"
         kept = {path for path in cluster.records.values if path.startswith(folder)}
         pages = {path.removeprefix(folder) for path in kept}
-        named = {chain_store.page_name(one) for one in chain.pages}
+        named = {store.page_name(one) for one in chain.pages}
         assert named <= pages
         # Of a number that no chain has used yet: who wrote it and lost may still try again, so it stays for now.
         assert all(int(one.partition("-")[0]) >= chain.next_page for one in pages - named)
@@ -283,7 +284,7 @@ def test_an_audit_file_keeps_whole_lines(tmp_path: Path) -> None:
 
 
 def test_a_long_audit_file_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastbk.stream.audit.SIZE_BYTES_MAX", 20)
+    monkeypatch.setattr("fastbk.stream.janitor.audit.SIZE_BYTES_MAX", 20)
     sink = AuditFile(tmp_path / "audit.log")
     for number in range(3):
         sink([{"ledger": number}])

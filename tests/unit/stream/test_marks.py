@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ConfigError, CursorFenced, StreamNotFound
-from fastbk.stream import marks as module
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.cursor_store import CursorInfo
-from fastbk.stream.marks import Marks
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.cursor import cursor_positions as module
+from fastbk.stream.cursor.cursor_positions import Marks
+from fastbk.stream.cursor.store import CursorInfo
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.stream import Stream
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

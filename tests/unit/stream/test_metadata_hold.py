@@ -10,9 +10,9 @@ import fastbk
 from fastbk.errors import MetadataOnHold
 from fastbk.meta import MetadataStore
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.stream.cursor_state import NONE
-from fastbk.stream.janitor import Janitor
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.cursor.state import NONE
+from fastbk.stream.janitor.janitor import Janitor
+from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.wait import wait_until_async
 from tests.unit.meta.test_metadata_store import Open, open_driver
 from tests.unit.stream.test_cursor_stores import record

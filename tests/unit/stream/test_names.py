@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ConfigError
 from fastbk.meta.records import check_path
-from fastbk.stream.names import check_name, decode, encode, split_path
+from fastbk.stream.paths import check_name, decode, encode, split_path
 
 
 @pytest.mark.parametrize(

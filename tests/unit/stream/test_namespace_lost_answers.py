@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from fastbk.errors import MetadataConflict, MetadataUnavailable, StreamNotFound
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.deletion import delete_stream
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.janitor.stream_deletion import delete_stream
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import fastbk
 from fastbk.errors import Error
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.namespace import Namespace
-from fastbk.stream.namespace_events import NamespaceEvent
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.events import NamespaceEvent
+from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan
 from tests.fixtures.wait import wait_until_async

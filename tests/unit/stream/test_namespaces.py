@@ -15,9 +15,9 @@ from fastbk.errors import (
     StreamExists,
     StreamNotFound,
 )
+from fastbk.stream.namespace.tree_records import ROOT_ID, StreamRecord, get
 from fastbk.stream.paths import STREAMS, namespace_path, stream_path
 from fastbk.stream.policy import PolicyPatch
-from fastbk.stream.tree_records import ROOT_ID, StreamRecord, get
 from tests.unit.meta.test_metadata_store import Open, open_driver
 
 __all__ = ["open_driver"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from fastbk.meta.records import Change
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_codec import put_chain
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.chain.segment_slots import WORKS_MAX
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
-from fastbk.stream.pacing import WORKS_MAX
 from fastbk.stream.paths import chain_path
 from fastbk.stream.policy import StreamPolicy
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 
 STREAMS = 300

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
-from fastbk.stream import pacing
-from fastbk.stream.pacing import WORKS_MAX, SegmentWorks, segment_works
+from fastbk.stream.chain import segment_slots
+from fastbk.stream.chain.segment_slots import WORKS_MAX, SegmentWorks, segment_works
 from fastbk.stream.positions import DLSN
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, World
 
@@ -55,10 +55,10 @@ async def test_thousands_that_try_in_vain_are_a_line_a_second(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = SegmentWorks()
-    monkeypatch.setattr(pacing, "LINE_EVERY_S", 1e9)
+    monkeypatch.setattr(segment_slots, "LINE_EVERY_S", 1e9)
     for at in range(1000):
         works.tell_waits(f"many/s{at}", MetadataUnavailable("away"))
-    monkeypatch.setattr(pacing, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(segment_slots, "LINE_EVERY_S", 0.0)
     works.tell_waits("many/last", MetadataUnavailable("away"))
     lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert [(one["stream"], one["others"]) for one in lines] == [("many/s0", 0), ("many/last", 999)]

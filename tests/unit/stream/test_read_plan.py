@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.stream.chain import Chain
-from fastbk.stream.chain_changes import (
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.changes import (
     Contents,
     add_segment,
     close_segment,
@@ -18,7 +18,7 @@ from fastbk.stream.chain_changes import (
     truncate,
 )
 from fastbk.stream.positions import DLSN, FIRST
-from fastbk.stream.read_plan import Next, ReadPlan
+from fastbk.stream.reader.read_plan import Next, ReadPlan
 
 
 @dataclass

@@ -15,10 +15,10 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.records import Change
-from fastbk.stream.base_of import base_of
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.first_sequence import base_of
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 from tests.fixtures.fake_handles import FakeReader
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, filled, new_stream, plain

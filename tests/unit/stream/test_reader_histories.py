@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.stream.policy import StreamPolicy
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Gap, Record
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, RandomPlan
 from tests.fixtures.streams import (
     context_of,

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from fastbk.errors import ClientClosed, ConfigError
-from fastbk.stream.lag import Lag
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader.lag import Lag
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
 from tests.fixtures.fake_handles import FakeBatch, FakeReader
 from tests.fixtures.fake_ledgers import Cluster
@@ -75,7 +75,7 @@ async def test_chunks_wait_for_more_as_long_as_they_may() -> None:
 
 async def test_a_lost_watch_stops_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     # DistributedLog's reader stood still for ever, without an error (B15).
-    monkeypatch.setattr("fastbk.stream.chain_follower.LOOK_S", 0.02)
+    monkeypatch.setattr("fastbk.stream.reader.chain_follower.LOOK_S", 0.02)
     cluster = Cluster()
     context = await new_stream(cluster)
     async with StreamReader(context) as reader:

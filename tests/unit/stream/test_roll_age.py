@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.stream.roll_age import LAST_SHARE, LOOK_S_MIN, READY_FROM, roll_age
+from fastbk.stream.writer.rolling import LAST_SHARE, LOOK_S_MIN, READY_FROM, roll_age
 from tests.unit.stream.test_writer_attacked import World, until
 
 HOUR_S = 3600.0

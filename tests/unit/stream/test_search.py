@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
-from fastbk.stream import search
-from fastbk.stream.chain_changes import Contents, attach
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain.changes import Contents, attach
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN, AtSeq, AtTime, AtTxid, to_time
+from fastbk.stream.reader import search
 from fastbk.stream.records import Record
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import filled, new_stream, plain, records_of, truncated_to, writer_of
@@ -169,8 +169,8 @@ async def test_ids_of_attached_segments_count_from_their_base() -> None:
 
 
 async def test_rows_in_pages_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastbk.stream.chain_store.ROWS_MAX", 4)
-    monkeypatch.setattr("fastbk.stream.chain_store.PAGE_ROWS", 2)
+    monkeypatch.setattr("fastbk.stream.chain.store.ROWS_MAX", 4)
+    monkeypatch.setattr("fastbk.stream.chain.store.PAGE_ROWS", 2)
     cluster = Cluster()
     context = await new_stream(cluster)
     records = await filled(cluster, [3] * 15, 2)

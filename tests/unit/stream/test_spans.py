@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from fastbk.stream.catalog import Catalog
-from fastbk.stream.namespace import Namespace
+from fastbk.stream.namespace.catalog import Catalog
+from fastbk.stream.namespace.namespace import Namespace
+from fastbk.stream.namespace.stream_ranges import Span, Spans
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.spans import Span, Spans
 from fastbk.stream.stream import Stream
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fake_streams import as_client
 

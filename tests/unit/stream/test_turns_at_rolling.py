@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fastbk.errors import Error, MetadataUnavailable, QuorumTimeout
-from fastbk.stream.pacing import WORKS_MAX, SegmentWorks, segment_works
-from fastbk.stream.writer import StreamWriter
+from fastbk.stream.chain.segment_slots import WORKS_MAX, SegmentWorks, segment_works
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, World, until
 
 LIMIT_S = 0.05

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastbk.errors import MetadataUnavailable
-from fastbk.stream import chain_follower, segment_keeper
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader import StreamReader
+from fastbk.stream.reader import chain_follower
+from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
+from fastbk.stream.writer import segment_lifecycle
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import new_stream, writer_of
 
@@ -87,7 +88,7 @@ async def _history(steps: list[tuple[str, int]]) -> None:
 @given(STEPS)
 def test_what_is_acknowledged_is_seen_without_another_append(steps: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chain_follower, segment_keeper):
+        for module in (chain_follower, segment_lifecycle):
             patch.setattr(module, "AGAIN_S", 0.001)
             patch.setattr(module, "AGAIN_S_MAX", 0.01)
         patch.setattr(chain_follower, "LOOK_S", 0.01)

@@ -22,14 +22,14 @@ from fastbk.errors import (
     WriterFenced,
 )
 from fastbk.invariant import InvariantError
-from fastbk.stream import chain_changes
-from fastbk.stream.chain import DOOMED_MAX, Chain
-from fastbk.stream.chain_store import ChainStore
+from fastbk.stream.chain import changes
+from fastbk.stream.chain.chain import DOOMED_MAX, Chain
+from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
-from fastbk.stream.writer import StreamWriter
-from fastbk.stream.writer_options import WriterOptions
+from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.unit.stream.test_writer import new_stream, payloads_of
 
@@ -289,7 +289,7 @@ async def test_opening_makes_room_where_too_many_ledgers_are_doomed() -> None:
     await until(lambda: bool(world.cluster.ledgers))
     store = world.context().store
     doomed = tuple(range(1000, 1000 + DOOMED_MAX))
-    await store.change(lambda chain: chain_changes.replace(chain, doomed=doomed))
+    await store.change(lambda chain: changes.replace(chain, doomed=doomed))
     world.plan.holds = set()
     async with asyncio.timeout(PATIENCE_S):
         later = await world.writer()

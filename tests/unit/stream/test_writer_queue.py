@@ -7,8 +7,8 @@ import random
 import pytest
 
 from fastbk.errors import BufferFull, ProtocolError, RecordTooLarge, TxidOutOfOrder
-from fastbk.stream.index_entry import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
-from fastbk.stream.writer_queue import WriterQueue
+from fastbk.stream.chain.index_entry import RECORD, ROWS_MAX, TIME, TXID, IndexBuilder, SegmentIndex
+from fastbk.stream.writer.queue import WriterQueue
 
 
 def queue(

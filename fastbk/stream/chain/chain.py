@@ -1,0 +1,190 @@
+"""A stream's chain: its segments, and all that changes together with them, as values. `changes.py` changes it.
+
+The chain is one record of metadata, replaced by compare-and-set. Rows of old segments lie in pages, records of their
+own that never change (`PageRef`).
+
+The last segments may be open: the one that is written, and one that was made ready behind it, so that a roll needs no
+metadata. All others are closed, and what they hold is known here.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from fastbk.invariant import check
+from fastbk.stream.positions import DLSN, FIRST
+
+NONE = -1
+OPEN_SEGMENTS_MAX = 2
+DOOMED_MAX = 256
+"""Ledgers that wait to be deleted; a change that would name more waits for the janitor."""
+ATTACHMENTS_MAX = 256
+ONCE = "once/"
+"""How keys begin that are used for one attachment, and asked for until its answer has come: few of them are kept."""
+ONCE_MAX = 16
+
+
+class SegmentState(enum.IntEnum):
+    """Of a row of the chain."""
+
+    OPEN = 1
+    CLOSED = 2
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """One row: a ledger and what it holds. Of an open one only what is said so counts."""
+
+    number: int
+    """From 1, without holes."""
+    ledger_id: int
+    state: SegmentState
+    epoch: int
+    """Of the writer that made it."""
+    created_us: int
+    base_seq: int = NONE
+    """Of its first record; NONE while the segment before it is open."""
+    base_txid: int = 0
+    """What its entries' transaction ids are relative to; not 0 only where a ledger was attached."""
+    records: int = 0
+    first_txid: int = NONE
+    last_txid: int = NONE
+    first_time_us: int = NONE
+    last_time_us: int = NONE
+    last_entry_id: int = NONE
+    """Of its last entry with records."""
+    index_entry_id: int = NONE
+    """Of the index behind its records; NONE where its writer did not get to write one."""
+    size_bytes: int = 0
+    """Of all its entries' data."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may still write to it."""
+        return self.state is SegmentState.OPEN
+
+    @property
+    def end_seq(self) -> int:
+        """The number behind its last record, of a closed one."""
+        return self.base_seq + self.records
+
+
+class PageRef(msgspec.Struct, frozen=True, array_like=True):
+    """A page of rows that lie outside the chain's own record: which, and what a search has to know of them."""
+
+    page: int
+    """Its number, from 0; with the token it is the name of the page's record."""
+    token: int
+    """Drawn for it: two who spill at once write two records, and the chain names one."""
+    first: int
+    last: int
+    """Numbers of its first and last segment."""
+    base_seq: int
+    first_txid: int
+    last_txid: int
+    first_time_us: int
+    last_time_us: int
+    last_created_us: int
+    size_bytes: int
+    """Of all its segments."""
+
+
+class Attachment(msgspec.Struct, frozen=True, array_like=True):
+    """That ledgers were attached under this key, the last time with this number: a repeat does nothing."""
+
+    key: str
+    number: int
+
+
+class Chain(msgspec.Struct, frozen=True, array_like=True):
+    """All of a stream's segments, and its state."""
+
+    stream_id: str
+    epoch: int = 0
+    """Rises with each writer that opened the stream."""
+    owner: str = ""
+    """Who the writer of that epoch said it was: a hint for people."""
+    is_sealed: bool = False
+    trim: DLSN = FIRST
+    """Records before it are gone for every reader; never falls."""
+    head: int = 1
+    """Segments below it are gone, ledgers and all."""
+    deleting: int = 1
+    """Segments below it, and not below `head`, are being deleted."""
+    head_seq: int = 0
+    """Of the first record of segment `head`."""
+    next_page: int = 0
+    pages: tuple[PageRef, ...] = ()
+    rows: tuple[Segment, ...] = ()
+    """Those that are in no page, ascending; the last ones may be open."""
+    next_number: int = 1
+    """The number of the next segment."""
+    end_seq: int = 0
+    """Behind the last record of the last closed segment."""
+    last_dlsn: DLSN | None = None
+    """Of the last record of all closed segments, also when these are gone."""
+    last_txid: int = NONE
+    last_time_us: int = NONE
+    reserved: int = NONE
+    """A ledger id that the writer of this epoch is about to create a ledger with (INV-S8)."""
+    doomed: tuple[int, ...] = ()
+    """Ledgers to be deleted that are in no row."""
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def first_row(self) -> int:
+        """The number of the first row that is in no page."""
+        return self.rows[0].number if self.rows else self.next_number
+
+    @property
+    def open_rows(self) -> tuple[Segment, ...]:
+        """The open segments, ascending."""
+        return tuple(row for row in self.rows[-OPEN_SEGMENTS_MAX:] if row.is_open)
+
+    def attached_number(self, key: str) -> int:
+        """Return the last number that was attached under `key`; -1 if none was, or many other keys came after it."""
+        return next((one.number for one in self.attachments if one.key == key), NONE)
+
+    def row(self, number: int) -> Segment | None:
+        """Return a row that is in no page."""
+        at = number - self.first_row
+        return self.rows[at] if 0 <= at < len(self.rows) else None
+
+    def page_of(self, number: int) -> PageRef | None:
+        """Return the page that has this segment's row."""
+        return next((page for page in self.pages if page.first <= number <= page.last), None)
+
+
+def verify(chain: Chain) -> None:
+    """Check what holds for every chain (INV-S2): a broken one is never written."""
+    expected = chain.pages[0].first if chain.pages else chain.head
+    check(
+        expected <= chain.head <= chain.deleting <= chain.next_number,
+        "INV-S2: head and deleting are in order",
+    )
+    for page in chain.pages:
+        check(page.first == expected and page.last >= page.first, "INV-S2: pages follow each other")
+        expected = page.last + 1
+    for row in chain.rows:
+        check(row.number == expected, "INV-S2: rows follow each other")
+        expected += 1
+    check(expected == chain.next_number, "INV-S2: the next number follows the last row")
+    states = [row.is_open for row in chain.rows]
+    check(
+        states == sorted(states) and sum(states) <= OPEN_SEGMENTS_MAX,
+        "INV-S2: open segments are the last ones",
+    )
+    seq = chain.head_seq
+    for row in chain.rows:
+        if row.is_open:
+            check(
+                row.base_seq in (NONE, chain.end_seq), "INV-S3: an open segment begins at the end"
+            )
+        else:
+            check(row.records > 0 and row.base_seq >= seq, "INV-S3: sequence numbers have no holes")
+            seq = row.end_seq
+    check(
+        len(chain.doomed) <= DOOMED_MAX + OPEN_SEGMENTS_MAX + 1,
+        "INV-S8: doomed ledgers are bounded",
+    )

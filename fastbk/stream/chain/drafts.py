@@ -1,0 +1,220 @@
+"""Drafts: ledgers that are written to be attached later, named below their stream before they exist (INV-S8).
+
+A draft belongs to the key and number under which its ledgers are to be attached; several attempts at the same number
+make a draft each, and one of them is attached. Its record decides what becomes of it: attaching deletes the record in
+the same change that puts the ledgers into the chain, giving up marks it before any ledger is touched. So the ledgers of
+a draft that is there are in no chain, and those of a marked one never will be, whoever is slow (INV-S13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import msgspec
+from msgspec.structs import replace
+
+from fastbk.client.client import Client
+from fastbk.errors import ConfigError, Error, MetadataConflict, StorageError
+from fastbk.meta.records import Change, VersionedRecord
+from fastbk.model.ids import LedgerId
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.chain.opening import PASSWORD
+from fastbk.stream.context import StreamContext
+from fastbk.stream.paths import drafts_path
+
+_log = LibraryLog("fastbk.stream")
+
+KEPT_S = 7 * 24 * 3600.0
+"""The janitor gives up what is older: whoever began it did not come back."""
+KEY_CHARACTERS_MAX = 150
+"""Of a draft's key as it stands in the record's name, in which a letter that is not plain takes three or more."""
+LEDGERS_MAX = 1000
+"""Of one draft: its record names them all."""
+TOGETHER = 16
+READ_AT_ONCE = 200
+FENCE_S = 5.0
+"""How long fencing a ledger that is given up may take; it is deleted in any case."""
+TRIES_MAX = 20
+
+
+class _State(msgspec.Struct, frozen=True):
+    """A draft's record."""
+
+    made_us: int
+    ledgers: tuple[int, ...] = ()
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One attempt's ledgers, as their record said when it was read."""
+
+    stream_id: str
+    name: str
+    """Of its record: number, label, a token that was drawn, key."""
+    key: str
+    number: int
+    label: str
+    """Who made it, for people."""
+    made_us: int
+    ledgers: tuple[LedgerId, ...]
+    """In the order in which they are to be attached; the last ones may not exist."""
+    is_given_up: bool
+    """Its ledgers are being deleted."""
+    version: int
+    """Of its record."""
+
+    @property
+    def path(self) -> str:
+        """Where its record is."""
+        return f"{drafts_path(self.stream_id)}/{self.name}"
+
+    def event(self) -> dict[str, object]:
+        """Return what the audit log says when it is given up."""
+        return {"stream": self.stream_id, "draft": self.name, "ledgers": list(self.ledgers)}
+
+
+async def begin(context: StreamContext, key: str, number: int, label: str = "") -> Draft | None:
+    """Note a new draft, without ledgers; None: this number, or one above it, was attached already.
+
+    Raises ConfigError, QuotaExceeded, StreamNotFound, MetadataUnavailable (then there may be one that nobody fills).
+    """
+    await context.policy()
+    context.check_room()
+    if number <= (await context.store.read()).chain.attached_number(key):
+        return None
+    name = f"{number}~{quote(label, safe='')}~{secrets.token_hex(6)}~{check_key(key)}"
+    state = _State(time.time_ns() // 1000)
+    draft = _draft(context.stream_id, name, state, 0)
+    (version,) = await context.client.records.change(Change(draft.path, _encode(state)))
+    return _draft(context.stream_id, name, state, version)
+
+
+async def draw_ledger(client: Client, draft: Draft) -> tuple[LedgerId, Draft]:
+    """Name another ledger, the draft's last one, which the caller may create now; return its id and the draft.
+
+    Raises MetadataConflict when the draft was given up, MetadataUnavailable; it is of no use any more then.
+    """
+    if len(draft.ledgers) >= LEDGERS_MAX:
+        raise ConfigError(f"a draft has {LEDGERS_MAX} ledgers at most: make them larger")
+    ledger_id = await client.records.draw_ledger_id()
+    state = _State(draft.made_us, (*draft.ledgers, ledger_id))
+    (version,) = await client.records.change(Change(draft.path, _encode(state), draft.version))
+    return ledger_id, _draft(draft.stream_id, draft.name, state, version)
+
+
+async def drafts_of(client: Client, stream_id: str) -> list[Draft]:
+    """Return the drafts of a stream, of all keys."""
+    folder, found = drafts_path(stream_id), []
+    (names,) = await client.records.children_of([folder])
+    for at in range(0, len(names), READ_AT_ONCE):
+        some = names[at : at + READ_AT_ONCE]
+        read = await client.records.read_all([f"{folder}/{name}" for name in some])
+        found += [_read(stream_id, name, one) for name, one in zip(some, read, strict=True) if one]
+    return found
+
+
+async def give_up(client: Client, drafts: Sequence[Draft]) -> None:
+    """Fence and delete the ledgers of drafts that nobody attaches, and the drafts. What was attached stays.
+
+    May be called again by anybody after a failure. Raises MetadataUnavailable and what deleting raises.
+    """
+    turns = asyncio.Semaphore(TOGETHER)
+
+    async def one(draft: Draft) -> None:
+        async with turns:
+            await _give_up(client, draft)
+
+    ends = await asyncio.gather(*map(one, drafts), return_exceptions=True)
+    for end in ends:
+        if end is not None:
+            raise end
+
+
+async def _give_up(client: Client, draft: Draft) -> None:
+    marked = await _marked(client, draft)
+    if marked is None:
+        return
+    for ledger_id in marked.ledgers:
+        await _fence(client, ledger_id)
+        await client.records.retire_ledger_id(ledger_id)
+    if marked.ledgers:
+        _log.info("stream.draft_given_up", stream=draft.stream_id, draft=draft.name)
+    with suppress(MetadataConflict):  # somebody else has deleted it
+        await client.records.change(Change(marked.path, None, marked.version))
+
+
+async def _marked(client: Client, draft: Draft) -> Draft | None:
+    """Mark a draft so that neither a ledger comes to it nor it to the chain; None: it is gone."""
+    for _ in range(TRIES_MAX):
+        found = await client.records.read(draft.path)
+        if found is None:
+            return None
+        known = _read(draft.stream_id, draft.name, found)
+        if known.is_given_up:
+            return known
+        state = replace(_decode(known.path, found.value), given_up=True)
+        with suppress(MetadataConflict):  # it drew another ledger, or was attached
+            (version,) = await client.records.change(
+                Change(draft.path, _encode(state), found.version)
+            )
+            return _draft(draft.stream_id, draft.name, state, version)
+    raise MetadataConflict(f"draft {draft.name} changes again and again", retryable=True)
+
+
+async def _fence(client: Client, ledger_id: LedgerId) -> None:
+    """Stop whoever may still write to it; where that cannot be done, its deletion has to do."""
+    with suppress(Error, TimeoutError):
+        async with asyncio.timeout(FENCE_S):
+            reader = await client.open_ledger(ledger_id, recovery=True, password=PASSWORD)
+            await reader.close()
+
+
+# --- records ----------------------------------------------------------------------------------------------------
+
+
+def check_key(key: str) -> str:
+    """Return a key as it stands in names of records. Raises ConfigError for one that is empty or too long."""
+    quoted = quote(key, safe="@:+=")
+    if not 1 <= len(quoted) <= KEY_CHARACTERS_MAX:
+        raise ConfigError(
+            f"{key!r} is no key of drafts: 1 to {KEY_CHARACTERS_MAX} characters, percent-encoded"
+        )
+    return quoted
+
+
+def _read(stream_id: str, name: str, found: VersionedRecord) -> Draft:
+    path = f"{drafts_path(stream_id)}/{name}"
+    return _draft(stream_id, name, _decode(path, found.value), found.version)
+
+
+def _draft(stream_id: str, name: str, state: _State, version: int) -> Draft:
+    number, label, _, key = name.split("~", 3)
+    return Draft(
+        stream_id,
+        name,
+        unquote(key),
+        int(number),
+        unquote(label),
+        state.made_us,
+        state.ledgers,
+        state.given_up,
+        version,
+    )
+
+
+def _encode(state: _State) -> bytes:
+    return msgspec.json.encode(state)
+
+
+def _decode(path: str, raw: bytes) -> _State:
+    try:
+        return msgspec.json.decode(raw, type=_State)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise StorageError(f"record {path} is no draft: {error}") from error

@@ -1,0 +1,101 @@
+"""Opening a stream for append: the former writer is fenced, what it left is closed, and a new epoch begins (INV-S6)."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from fastbk.client.client import Client
+from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
+from fastbk.stream.chain.chain import Chain, Segment
+from fastbk.stream.chain.changes import Contents, close_segment, open_for_append
+from fastbk.stream.chain.segment_contents import contents_of
+from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.policy import StreamPolicy
+
+PASSWORD = b""
+"""Streams' ledgers are guarded by their names in the chain, not by passwords."""
+
+
+class SegmentMoved(MetadataConflict):
+    """Somebody else closed the segment, and it went, while it was looked at: read the chain again."""
+
+
+def new_owner() -> str:
+    """Return a name for one opening: of this host, for people, and drawn, so that no other has it."""
+    return f"{socket.gethostname()}-{secrets.token_hex(8)}"
+
+
+async def check_bookies(client: Client, policy: StreamPolicy) -> None:
+    """Raise NotEnoughBookies unless a segment could be made: who cannot write must not end one who can."""
+    await client.check_bookies(
+        policy.ensemble,
+        policy.write_quorum,
+        policy.ack_quorum,
+        placement=policy.placement(),
+        allow_missing_bookies=policy.allow_missing_bookies,
+    )
+
+
+async def close_open_segments(
+    client: Client, store: ChainStore, known: Known
+) -> list[tuple[int, Contents]]:
+    """Fence, recover and close the ledgers of all open segments; return what each of them holds, in their order."""
+    found: list[tuple[int, Contents]] = []
+    for row in known.chain.open_rows:
+        contents = await _recovered(client, store, row)
+        found.append((row.ledger_id, contents))
+        if contents.records == 0:
+            break  # what stands behind it was never written to
+    return found
+
+
+async def _recovered(client: Client, store: ChainStore, row: Segment) -> Contents:
+    try:
+        reader = await client.open_ledger(row.ledger_id, recovery=True, password=PASSWORD)
+    except NoSuchLedger as error:
+        moved = (await store.read()).chain.row(row.number)
+        if moved is None or moved.ledger_id != row.ledger_id or not moved.is_open:
+            raise SegmentMoved(f"segment {row.number} was closed meanwhile") from error
+        raise StorageError(
+            f"stream {store.stream_id}: ledger {row.ledger_id} of its open segment {row.number} was deleted by"
+            " somebody: what it held is lost",
+            ledger_id=row.ledger_id,
+        ) from error
+    async with reader:
+        return await contents_of(reader, row.number, row.base_txid)
+
+
+def closed(chain: Chain, found: list[tuple[int, Contents]]) -> Chain:
+    """Return the chain with these ledgers' segments closed."""
+    for ledger_id, contents in found:
+        chain = close_segment(chain, ledger_id, contents)
+    return chain
+
+
+async def open_stream(client: Client, store: ChainStore, owner: str) -> Known:
+    """Take the stream over; return its chain, all segments closed, in an epoch that is this opening's alone.
+
+    Whoever wrote before is fenced: of what it had under way the recovered ledgers decide. Raises StreamSealed,
+    StreamNotFound, and what recovery and metadata raise; the same call may then succeed later.
+    """
+    while True:
+        known = await store.read()
+        try:
+            found = await close_open_segments(client, store, known)
+        except SegmentMoved:
+            continue
+
+        def decide(chain: Chain, found: list[tuple[int, Contents]] = found) -> Chain:
+            chain = closed(chain, found)
+            if chain.open_rows:  # another writer has opened one since: that has to be closed, too
+                raise MetadataConflict(
+                    f"stream {store.stream_id} was opened by somebody else meanwhile"
+                )
+            return open_for_append(chain, owner)
+
+        try:
+            return await store.change(decide, known)
+        except MetadataConflict as error:
+            if error.retryable or not (await store.read()).chain.open_rows:
+                raise

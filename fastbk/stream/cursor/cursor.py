@@ -1,0 +1,399 @@
+"""A durable cursor: a reader that remembers what is done, over restarts and from holder to holder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from types import TracebackType
+from typing import Generic, Literal, Never, Self, TypeAlias, Unpack, cast, overload
+
+from fastbk.errors import ClientClosed, ConfigError, Error
+from fastbk.option_checks import checked_timeout
+from fastbk.stream.context import ContextLike, StreamContext, context_of
+from fastbk.stream.cursor.acks import CursorAcks
+from fastbk.stream.cursor.backlog import Backlog, backlog_of
+from fastbk.stream.cursor.delivery import CursorDelivery
+from fastbk.stream.cursor.flusher import CursorFlusher, Kept
+from fastbk.stream.cursor.opening import CursorWish, clamped_start, take_over
+from fastbk.stream.cursor.state import NONE
+from fastbk.stream.cursor.state_storage import CursorKeeper
+from fastbk.stream.cursor.store import path_of
+from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.reader.lag import Lag
+from fastbk.stream.reader.options import CursorOptions, Told
+from fastbk.stream.reader.stream_reader import StreamReader
+from fastbk.stream.records import Chunk, Gap, Record
+
+Done: TypeAlias = Record | Chunk | DLSN
+CHUNK_RECORDS = 1000
+CHUNK_BYTES = 1 << 20
+
+
+class Cursor(Generic[Told]):
+    """Reads a stream from its mark on, and keeps what is done; made by `Stream.cursor(name)`.
+
+    `async with` opens it: whoever held it before is fenced, and finds out (CursorFenced) when it next has something
+    to keep. Leaving the block keeps all that was acknowledged. What was acknowledged and not kept when a process dies
+    is delivered again (INV-S10). Not for several tasks to read from at once; acknowledging from any is fine.
+    """
+
+    @overload
+    def __init__(
+        self: Cursor[Never],
+        context: ContextLike,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[CursorOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Cursor[Gap],
+        context: ContextLike,
+        name: str,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[CursorOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        context: ContextLike,
+        name: str,
+        start: Start = "earliest",
+        *,
+        hold: bool = True,
+        flush_interval: float = 1.0,
+        flush_acks: int = 1000,
+        expire_after: float | None = None,
+        tail: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        on_gap: Literal["raise", "yield"] = "raise",
+    ) -> None:
+        """Make a handle; no I/O.
+
+        Args:
+            context: the stream.
+            name: of the cursor, 1 to 80 bytes; made at its first opening.
+            start: where it begins then; afterwards at its mark. A position or number that was truncated raises
+                PositionTruncated, and no cursor is made; with on_gap "yield" the first item is a Gap.
+            hold: whether soft limits of retention keep what is not done.
+            flush_interval, flush_acks: what is acknowledged is kept after so many seconds (0.001 to 3600), or so many
+                acknowledgements (1 or more).
+            expire_after: seconds without a holder after which it is deleted (1 or more); None: never.
+            tail: whether to wait for more at the end of the stream.
+            prefetch_bytes: read ahead of what is asked for.
+            on_gap: what happens where records are gone that were not done: "raise" PositionTruncated or DataLost, again
+                and again until `reset`; or "yield" a Gap, count it, and go on.
+        """
+        if not 0.001 <= flush_interval <= 3600:
+            raise ConfigError("flush_interval must be from 0.001 to 3600 seconds")
+        if flush_acks < 1:
+            raise ConfigError("flush_acks must be at least 1")
+        if expire_after is not None and not 1 <= expire_after <= 1e9:
+            raise ConfigError("expire_after must be from 1 to 1e9 seconds, or None")
+        if on_gap not in ("raise", "yield"):
+            raise ConfigError('on_gap must be "raise" or "yield"')
+        path_of("0", name)
+        self.name = name
+        self._given = context
+        self._wish = CursorWish(start, on_gap == "raise", hold, expire_after or 0.0)
+        self._flush_interval = flush_interval
+        self._flush_acks = flush_acks
+        self._tail = tail
+        self._prefetch_bytes = prefetch_bytes
+        self._raises = on_gap == "raise"
+        self._parts: _Parts | None = None
+        self._records: Iterator[Record] = iter(())
+        self._chunk: Chunk | None = None
+        self._handed_out = 0
+        self._room: list[asyncio.Future[None]] = []
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the cursor, or take it over. Raises StreamNotFound, PositionTruncated, and what recovery raises."""
+        if self._parts is not None:
+            raise ClientClosed(f"cursor {self.name} was opened before: make a new handle")
+        context = await context_of(self._given)
+        store = await take_over(context, self.name, self._wish)
+        acks = CursorAcks(store.record.state)
+        reader = StreamReader(
+            context,
+            acks.mark,
+            tail=self._tail,
+            prefetch_bytes=self._prefetch_bytes,
+            on_gap="yield",
+        )
+        await reader.__aenter__()
+        keeper = CursorKeeper(context, self.name, store, acks)
+        flusher = CursorFlusher(
+            f"{context.name}/{self.name}",
+            acks,
+            keeper,
+            self._flush_interval,
+            self._flush_acks,
+            self._wake_room,
+        )
+        delivery = CursorDelivery(reader, acks, flusher.touch, raises=self._raises)
+        self._parts = _Parts(context, acks, reader, flusher, delivery, store.record.state.epoch)
+
+    def _opened(self) -> _Parts:
+        if self._parts is None:
+            raise ClientClosed(f"cursor {self.name} is not open: use `async with`")
+        return self._parts
+
+    def _alive(self) -> _Parts:
+        parts = self._opened()
+        parts.flusher.check()
+        return parts
+
+    async def close(self) -> None:
+        """Keep what was acknowledged, and let go; again: does nothing.
+
+        Raises CursorFenced, and what kept it from keeping it.
+        """
+        if self._parts is None:
+            return
+        try:
+            await self._parts.flusher.close()
+        finally:
+            await self._parts.reader.__aexit__(None, None, None)
+
+    async def abort(self) -> None:
+        """Let go without keeping anything more, as a process does that dies."""
+        if self._parts is not None:
+            self._parts.flusher.abort()
+            await self._parts.reader.__aexit__(None, None, None)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except Error:
+            # The error that is under way says more than what closing says after it.
+            if error is None:
+                raise
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record | Told:
+        """Return the next record that is not done; with `on_gap="yield"` also Gaps."""
+        while True:
+            parts = self._alive()
+            for record in self._records:
+                self._handed_out += 1
+                if not parts.acks.is_done(record.seq):
+                    return record
+            self._forget_chunk()
+            item = await parts.delivery.next(CHUNK_RECORDS, CHUNK_BYTES, None)
+            if item is None:
+                raise StopAsyncIteration
+            if isinstance(item, Gap):
+                return cast("Told", item)
+            self._records, self._chunk, self._handed_out = iter(item), item, 0
+
+    def _forget_chunk(self) -> None:
+        self._records, self._chunk = iter(()), None
+
+    def _delivery(self) -> CursorDelivery:
+        """Return what hands out many records at once, with what iteration took and has not handed out before it."""
+        delivery, chunk, at = self._alive().delivery, self._chunk, self._handed_out
+        self._forget_chunk()
+        if chunk is not None and at < len(chunk):
+            delivery.give_back(chunk[at:])
+        return delivery
+
+    async def chunks(
+        self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
+    ) -> AsyncGenerator[Chunk | Told, None]:
+        """Yield records that are not done, in chunks: one ends where something done follows. Ends as iteration does."""
+        while (item := await self._delivery().next(max_records, max_bytes, None)) is not None:
+            yield cast("Chunk | Told", item)
+
+    async def read(
+        self,
+        max_records: int = CHUNK_RECORDS,
+        max_bytes: int = CHUNK_BYTES,
+        timeout: float | None = None,
+    ) -> Chunk | Told | None:
+        """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
+        item = await self._delivery().next(max_records, max_bytes, checked_timeout(timeout))
+        return cast("Chunk | Told | None", item)
+
+    # --- acknowledging --------------------------------------------------------------------------------------------
+
+    def ack(self, up_to: Done, *, data: Mapping[str, int | str] | None = None) -> Awaitable[None]:
+        """Everything up to this record (a chunk's last), it included, is done; awaiting the result has that kept now.
+
+        What is not awaited is kept in groups. `data` becomes the cursor's map, kept together with this mark; where
+        this record was done before, nothing changes. A position alone must be of a record that was handed out lately.
+        Raises CursorFenced, ConfigError.
+        """
+        parts = self._alive()
+        seq, dlsn = self._place(parts, up_to)
+        if parts.acks.ack(seq, dlsn, data):
+            parts.flusher.touch()
+            if self._room:
+                self._wake_room()
+        return Kept(parts.flusher, parts.acks.changes)
+
+    async def ack_one(self, done: Record | DLSN) -> None:
+        """This record is done, whatever is before it; `flush` has that kept now.
+
+        While 10,000 ranges of such records lie behind the mark it waits until there are fewer. Raises CursorFenced.
+        """
+        parts = self._alive()
+        seq, dlsn = self._place(parts, done)
+        while not parts.acks.has_room(seq) and not parts.acks.is_done(seq):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(future)
+            await future
+            parts.flusher.check()
+        if parts.acks.ack_one(seq, dlsn):
+            parts.flusher.touch()
+            if self._room:
+                self._wake_room()
+
+    def _wake_room(self) -> None:
+        waiting, self._room = self._room, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    @staticmethod
+    def _place(parts: _Parts, done: Done) -> tuple[int, DLSN]:
+        check_done(done)
+        if isinstance(done, Record):
+            return done.seq, done.dlsn
+        if isinstance(done, Chunk):
+            return done.first_seq + len(done) - 1, done.last_dlsn
+        if done < parts.acks.mark:
+            return -1, done
+        return parts.delivery.seq_of(done), done
+
+    async def flush(self) -> None:
+        """Return when all that was acknowledged is kept: it survives any crash. Raises CursorFenced.
+
+        Raises anything else where that failed; it is tried again, later or by the next call.
+        """
+        parts = self._opened()
+        await parts.flusher.until(parts.acks.changes)
+
+    async def reset(self, where: Start, *, seq: int | None = None) -> None:
+        """Begin anew elsewhere, also backwards, but not before what the stream still has; kept when this returns.
+
+        Everything behind it is not done, and is delivered (again). Await your own work on records before. `seq`: the
+        number of the record at that position, from whoever knows it: what lists cursors then tells their backlog.
+        """
+        parts = self._alive()
+        if seq is not None and (seq < 0 or not isinstance(where, DLSN)):
+            raise ConfigError(
+                "seq is the number, from 0, of the record at a position that is given"
+            )
+        mark = await clamped_start(parts.context, where)
+        self._forget_chunk()
+        await parts.delivery.seek(mark)
+        parts.acks.reset(mark, NONE if seq is None or mark != where else seq)
+        parts.flusher.touch()
+        self._wake_room()
+        await self.flush()
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie, or before: what is done is passed by."""
+        parts, ahead = self._opened(), self._at_hand()
+        return parts.reader.position if ahead is None else ahead.first_dlsn
+
+    @property
+    def lag(self) -> Lag:
+        """How far what was handed out is behind what this cursor knows to be there; no I/O. `backlog()` asks."""
+        parts, ahead = self._opened(), self._at_hand()
+        if ahead is None:
+            return parts.reader._lag_from(parts.acks.not_done)
+        not_done = parts.acks.not_done(ahead.first_seq, parts.reader._end_seq)
+        return parts.reader._lag_of(sum(high - low for low, high in not_done), ahead.first.time_us)
+
+    def _at_hand(self) -> Chunk | None:
+        """Return what was read and not handed out yet, its beginning; None if nothing is."""
+        chunk, at = self._chunk, self._handed_out
+        if chunk is not None and at < len(chunk):
+            return chunk[at:]
+        return self._opened().delivery.held
+
+    @property
+    def mark(self) -> DLSN:
+        """Everything before it is done, as far as this handle knows."""
+        return self._opened().acks.mark
+
+    @property
+    def mark_seq(self) -> int:
+        """The number of the first record that is not done; -1 while none was seen."""
+        return self._opened().acks.mark_seq
+
+    @property
+    def data(self) -> Mapping[str, int | str]:
+        """The map that came with the mark."""
+        return dict(self._opened().acks.data)
+
+    @property
+    def epoch(self) -> int:
+        """Of this opening; rises with each."""
+        return self._opened().epoch
+
+    @property
+    def gap_records(self) -> int:
+        """Records that were gone before they were done, over the cursor's life."""
+        return self._opened().acks.gap_records
+
+    @property
+    def ranges(self) -> int:
+        """Ranges done behind the mark: at most 10,000."""
+        return len(self._opened().acks.ranges)
+
+    async def backlog(self) -> Backlog:
+        """Return what is not done of what readers can see now. Raises what reads raise."""
+        parts = self._opened()
+        return await backlog_of(parts.context, parts.acks)
+
+
+def check_done(done: object) -> None:
+    """Raise TypeError for what cannot be done: a Gap, a number."""
+    if not isinstance(done, Record | Chunk | DLSN):
+        raise TypeError(f"a record, a chunk or a DLSN is acknowledged, not {type(done).__name__}")
+
+
+class _Parts:
+    """What an open cursor has."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        acks: CursorAcks,
+        reader: StreamReader[Gap],
+        flusher: CursorFlusher,
+        delivery: CursorDelivery,
+        epoch: int,
+    ) -> None:
+        self.context = context
+        self.acks = acks
+        self.reader = reader
+        self.flusher = flusher
+        self.delivery = delivery
+        self.epoch = epoch

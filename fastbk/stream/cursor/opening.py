@@ -1,0 +1,170 @@
+"""Taking a cursor over: its former holder is fenced, what it kept is found, and a new epoch begins (INV-S10).
+
+What the former holder was told is kept is found: in the record, which changes by compare-and-set, or in the ledger
+that the record names, which is fenced first. A ledger that cannot be read now makes this fail, and not go back to the
+record's older state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fastbk.errors import (
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+    StreamNotFound,
+)
+from fastbk.meta.records import Change, VersionedRecord
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.chain.opening import new_owner
+from fastbk.stream.context import StreamContext
+from fastbk.stream.cursor.ledger import last_state
+from fastbk.stream.cursor.state import NONE, CursorRecord, CursorState, get_record, put_record
+from fastbk.stream.cursor.store import CursorStore, delete_cursor, path_of
+from fastbk.stream.positions import DLSN, FIRST, AtSeq, Start
+from fastbk.stream.reader.gaps import has_no_records_before, truncated
+from fastbk.stream.reader.search import (
+    find_key,
+    is_truncated,
+    key_of,
+    position_behind,
+    resolve,
+    tail_position,
+)
+
+_log = LibraryLog("fastbk.stream.cursor")
+
+OPEN_TIMEOUT_S = 30.0
+AGAIN_S = 0.01
+AGAIN_S_MAX = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CursorWish:
+    """What an opening says about its cursor."""
+
+    start: Start = "earliest"
+    """Where a cursor begins that is new."""
+    raises: bool = True
+    """Whether a new cursor whose start was truncated is an error, or begins there, so that its holder gets a Gap."""
+    holds: bool = True
+    expire_after_s: float = 0.0
+
+
+async def take_over(context: StreamContext, name: str, wish: CursorWish) -> CursorStore:
+    """Make the cursor, or take it over; return its record, which nobody else changes from now on.
+
+    Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
+    PositionTruncated, MetadataOnHold, what the ledger's recovery raises, and the last trouble with metadata.
+    """
+    path, holder, pause_s = path_of(context.stream_id, name), new_owner(), AGAIN_S
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + OPEN_TIMEOUT_S
+    records = context.client.records
+    await records.check_not_held()
+    while True:
+        try:
+            found = await records.read(path)
+            if found is not None and get_record(found.value).holder == holder:
+                # The answer to our own change was lost.
+                return CursorStore(records, path, name, get_record(found.value), found.version)
+            if found is not None and get_record(found.value).is_deleting:
+                await delete_cursor(context.client, context.stream_id, name)
+                found = None
+            record = replace(await _record(context, path, found, wish), holder=holder)
+            change = Change(path, put_record(record), None if found is None else found.version)
+            (version,) = await records.change(change)
+            if found is None:
+                await _check_stream(context, path, version)
+            return CursorStore(records, path, name, record, version)
+        except (MetadataConflict, MetadataUnavailable) as error:
+            failed: Error = error
+        if loop.time() + pause_s > end_s:
+            raise failed
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+
+async def _record(
+    context: StreamContext, path: str, found: VersionedRecord | None, wish: CursorWish
+) -> CursorRecord:
+    now_us = time.time_ns() // 1000
+    if found is None:
+        mark, seq = await first_mark(context, wish.start, raises=wish.raises)
+        record = CursorRecord(CursorState(1, 1, mark, seq, time_us=now_us), created_us=now_us)
+    else:
+        former = get_record(found.value)
+        try:
+            state = await _state_of(context, former)
+        except Error as error:
+            now = await context.client.records.read(path)
+            if now is None or now.version != found.version:
+                raise MetadataConflict(f"cursor {path} was changed by somebody else") from error
+            raise
+        record = replace(
+            former,
+            state=replace(state, epoch=former.state.epoch + 1, time_us=now_us),
+            ledger=NONE,
+            reserved=NONE,
+            doomed=former.ledgers,
+        )
+    return replace(record, holds=wish.holds, expire_after_s=wish.expire_after_s, used_at_us=now_us)
+
+
+async def _state_of(context: StreamContext, former: CursorRecord) -> CursorState:
+    """Return the latest state that was kept; its ledger's writer is fenced."""
+    state = former.state
+    if former.ledger == NONE:
+        return state
+    try:
+        other = await last_state(context.client, former.ledger)
+    except NoSuchLedger:
+        # It was there before the record named it: somebody deleted it. Was it one who opened the cursor just now, our
+        # change of the record will be refused; else what the record has is all that is left.
+        _log.warning("cursor.ledger_missing", stream=context.name, ledger_id=former.ledger)
+        return state
+    return state if other is None or other.serial <= state.serial else other
+
+
+async def first_mark(context: StreamContext, start: Start, *, raises: bool) -> tuple[DLSN, int]:
+    """Return the mark of a new cursor, and its number where it is known.
+
+    A position or sequence number that was truncated is treated as by readers: it raises PositionTruncated, or the mark
+    stays before the records that are gone, so that delivery hands out a Gap.
+    """
+    chain = (await context.store.read()).chain
+    if isinstance(start, DLSN):
+        if start >= chain.trim or has_no_records_before(chain.trim, chain, start):
+            return max(start, chain.trim), NONE
+        if raises:
+            raise truncated(context.name, start, chain.trim)
+        return start, NONE
+    if isinstance(start, AtSeq):
+        tail = await tail_position(context)
+        found = await find_key(context, key_of(start))
+        if await is_truncated(context, start, tail, found):
+            if raises:
+                raise truncated(context.name, f"record {start.seq}", chain.trim)
+            return FIRST, start.seq
+        return found or await position_behind(context, tail), start.seq
+    return await clamped_start(context, start), NONE
+
+
+async def clamped_start(context: StreamContext, where: Start) -> DLSN:
+    """Return the position that is asked for, or the stream's first one if the stream begins behind it."""
+    return max(await resolve(context, where), (await context.store.read()).chain.trim)
+
+
+async def _check_stream(context: StreamContext, path: str, version: int) -> None:
+    """Take a new cursor back whose stream was deleted while it was made: nobody else would find it."""
+    try:
+        await context.store.read()
+    except StreamNotFound:
+        await context.client.records.change(Change(path, None, version))
+        raise

@@ -1,0 +1,152 @@
+"""What is kept of a cursor, as values and bytes: its state, and the record of metadata that names where the state is.
+
+The mark is a position and a sequence number: the position is what readers begin at and retention compares; the number
+is what ranges are counted by (`acks.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from fastbk.errors import ConfigError, StorageError
+from fastbk.stream.positions import DLSN, FIRST
+
+NONE = -1
+RANGES_MAX = 10_000
+"""Ranges done behind the mark. At most 46 bytes each, so that a state fits into a record of metadata."""
+DATA_BYTES_MAX = 32 * 1024
+"""Of the user's map, as it is written."""
+DOOMED_MAX = 16
+"""Ledgers of a cursor that wait to be deleted; with more it does not get another one."""
+
+Data: TypeAlias = dict[str, int | str]
+
+_STATE_MARK, _RECORD_MARK = b"FBKS", b"FBKU"
+_VERSION = 1
+_HEAD = struct.Struct("<4sBI")
+_S = 1_000_000
+
+T = TypeVar("T")
+
+
+class CursorState(msgspec.Struct, frozen=True, array_like=True):
+    """All that acknowledgements make."""
+
+    serial: int = 0
+    """Rises with each state that is written, over all holders: of two that are found the higher one counts."""
+    epoch: int = 0
+    """Of the holder that wrote it; rises with each opening."""
+    mark: DLSN = FIRST
+    """Every record before it is done. It lies behind the last of these, and not behind the first that is not done."""
+    mark_seq: int = NONE
+    """The number of the first record that is not done; NONE while no record was seen."""
+    firsts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    behinds: tuple[DLSN, ...] = ()
+    """Ranges done behind the mark, see `AckRanges`."""
+    data: Data = msgspec.field(default_factory=dict)
+    """The user's map, as it came with the acknowledgement that made the mark."""
+    time_us: int = 0
+    """When it was written, by the holder's clock."""
+    gaps: int = 0
+    """How often records were gone before they were done, over the cursor's life: hard limits, losses."""
+    gap_records: int = 0
+
+
+class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The record of metadata of one cursor."""
+
+    state: CursorState
+    """The last state that was written here; the ledger may have a later one."""
+    holder: str = ""
+    """Drawn at each opening: who holds it."""
+    ledger: int = NONE
+    """Where states are written now."""
+    reserved: int = NONE
+    """A ledger that is about to be created; no state counts that is in it (INV-S8)."""
+    doomed: tuple[int, ...] = ()
+    """Ledgers to be deleted."""
+    holds: bool = True
+    """Whether retention keeps what is not done."""
+    expire_after_s: float = 0.0
+    """A cursor that nobody has used for so long goes; 0: never."""
+    created_us: int = 0
+    used_at_us: int = 0
+    is_deleting: bool = False
+    """It is being deleted: whoever finds it so goes on with that."""
+
+    @property
+    def ledgers(self) -> tuple[int, ...]:
+        """All ledgers that it names."""
+        named = (self.ledger, self.reserved, *self.doomed)
+        return tuple(one for one in named if one != NONE)
+
+    @property
+    def expires_at_us(self) -> int:
+        """When it goes if nobody uses it, in µs since 1970; 0: never."""
+        return self.used_at_us + int(self.expire_after_s * _S) if self.expire_after_s > 0 else 0
+
+
+_states = msgspec.msgpack.Decoder(CursorState)
+_records = msgspec.msgpack.Decoder(CursorRecord)
+
+
+def check_data(data: Mapping[str, int | str]) -> Data:
+    """Return a copy of the user's map. Raises ConfigError for other values than numbers and text, or too many."""
+    copy = dict(data)
+    for key, value in copy.items():
+        if not isinstance(key, str) or not isinstance(value, int | str):
+            raise ConfigError(f"a cursor's map has text and whole numbers, not {key!r}: {value!r}")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise ConfigError(f"{key!r}: {value} has more than 64 bits")
+    size = len(msgspec.msgpack.encode(copy))
+    if size > DATA_BYTES_MAX:
+        raise ConfigError(f"a cursor's map has {size} bytes: at most {DATA_BYTES_MAX}")
+    return copy
+
+
+def put_state(state: CursorState) -> bytes:
+    """Return a state's bytes: a mark, a version, the CRC-32 of what follows, MessagePack."""
+    return _put(_STATE_MARK, state)
+
+
+def get_state(raw: bytes | memoryview) -> CursorState:
+    """Return what `put_state` wrote. Raises StorageError."""
+    return _get(_STATE_MARK, _states, raw)
+
+
+def put_record(record: CursorRecord) -> bytes:
+    """Return a record's bytes."""
+    return _put(_RECORD_MARK, record)
+
+
+def get_record(raw: bytes | memoryview) -> CursorRecord:
+    """Return what `put_record` wrote. Raises StorageError."""
+    return _get(_RECORD_MARK, _records, raw)
+
+
+def _put(mark: bytes, value: object) -> bytes:
+    body = msgspec.msgpack.encode(value)
+    return _HEAD.pack(mark, _VERSION, zlib.crc32(body)) + body
+
+
+def _get(mark: bytes, decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryview) -> T:
+    if len(raw) < _HEAD.size:
+        raise StorageError(f"{len(raw)} bytes are no state of a cursor")
+    found, version, crc = _HEAD.unpack_from(raw)
+    if found != mark:
+        raise StorageError(f"{len(raw)} bytes are no {mark.decode()} of a cursor")
+    if version != _VERSION:
+        raise StorageError(f"a cursor of version {version}: this fastbk reads version {_VERSION}")
+    body = memoryview(raw)[_HEAD.size :]
+    if zlib.crc32(body) != crc:
+        raise StorageError("a cursor's state is damaged: its CRC is another")
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"a cursor's state is damaged: {error}") from error

@@ -1,0 +1,230 @@
+"""Where a cursor's states are kept: in its record of metadata, or, while they are many, in a ledger of its own.
+
+A ledger is drawn and named in the record (`reserved`), created, and named again as the one with the state (`ledger`);
+only then a state in it counts. So whoever opens the cursor finds by the record where the latest state is (INV-S10),
+and no ledger is ever without a record that names it (INV-S8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from fastbk.errors import CursorFenced, Error
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.context import StreamContext
+from fastbk.stream.cursor.acks import CursorAcks
+from fastbk.stream.cursor.ledger import ENTRIES_MAX, CursorLedger, create
+from fastbk.stream.cursor.state import DOOMED_MAX, NONE, CursorRecord, CursorState
+from fastbk.stream.cursor.store import CursorStore
+
+_log = LibraryLog("fastbk.stream.cursor")
+
+RECORD_RATE_PER_S = 2.0
+"""States that may go to the record for good; beyond it, and a burst, a ledger is made."""
+RECORD_BURST = 5.0
+RECORD_PAUSE_S = 0.1
+"""Between states that go to the record where there is no ledger to be had."""
+LEDGER_AGAIN_S = 30.0
+"""After a ledger has failed, none is tried for so long."""
+KEEP_ALIVE_S = 30.0
+"""While states go to a ledger, the record is renewed so often: retention goes by it."""
+
+
+class CursorKeeper:
+    """One holder's. One call at a time.
+
+    Attributes:
+        serial: of the last state that was made.
+    """
+
+    def __init__(
+        self, context: StreamContext, name: str, store: CursorStore, acks: CursorAcks
+    ) -> None:
+        self.serial = store.record.state.serial
+        self._context = context
+        self._name = name
+        self._store = store
+        self._acks = acks
+        self._epoch = store.record.state.epoch
+        self._ledger: CursorLedger | None = None
+        self._reserved = NONE
+        self._doomed = list(store.record.doomed)
+        self._ended: list[CursorLedger] = []
+        self._entries_before = 0
+        self._loop = asyncio.get_running_loop()
+        self._tokens = RECORD_BURST
+        self._tokens_at_s = self._renewed_at_s = self._loop.time()
+        self._no_ledger_until_s = 0.0
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether states go to a ledger now."""
+        return self._ledger is not None
+
+    def _state(self) -> CursorState:
+        self.serial += 1
+        return self._acks.state(self.serial, self._epoch, time.time_ns() // 1000)
+
+    async def keep(self) -> int:
+        """Keep the state as it is now; return the count of changes that are in it.
+
+        Raises CursorFenced; anything else: nobody knows whether it is kept, and another call tries again.
+        """
+        changes, state = self._acks.changes, self._state()
+        if self._ledger is not None:
+            try:
+                await self._ledger.append(state)
+                return changes
+            except Error as error:
+                _log.warning("cursor.ledger_failed", cursor=self._label, reason=str(error))
+                self._leave_ledger()
+        await self._spend_token()
+        await self._write(state)
+        return changes
+
+    @property
+    def _label(self) -> str:
+        return f"{self._context.name}/{self._name}"
+
+    # --- the record -----------------------------------------------------------------------------------------------
+
+    async def _spend_token(self) -> None:
+        now_s = self._loop.time()
+        grown = (now_s - self._tokens_at_s) * RECORD_RATE_PER_S
+        self._tokens = min(RECORD_BURST, self._tokens + grown) - 1
+        self._tokens_at_s = now_s
+        if self._tokens < -RECORD_BURST:
+            self._tokens = -RECORD_BURST
+            await asyncio.sleep(RECORD_PAUSE_S)
+
+    async def _write(self, state: CursorState) -> None:
+        record: CursorRecord = replace(
+            self._store.record,
+            state=state,
+            ledger=NONE if self._ledger is None else self._ledger.ledger_id,
+            reserved=self._reserved,
+            doomed=tuple(self._doomed),
+            used_at_us=max(self._store.record.used_at_us, state.time_us),
+        )
+        await self._store.write(record)
+        self._renewed_at_s = self._loop.time()
+
+    def _doom(self, ledger: CursorLedger) -> None:
+        self._doomed.append(ledger.ledger_id)
+        self._ended.append(ledger)
+
+    def _leave_ledger(self) -> None:
+        if self._ledger is not None:
+            self._doom(self._ledger)
+            self._ledger = None
+            self._no_ledger_until_s = self._loop.time() + LEDGER_AGAIN_S
+
+    # --- what is due beside ---------------------------------------------------------------------------------------
+
+    def renew_in_s(self) -> float | None:
+        """Return in how many seconds `tend` has to be called, even if nothing is to be kept; None: not at all."""
+        expire_s = self._store.record.expire_after_s
+        pause_s = KEEP_ALIVE_S if self._ledger is not None else None
+        if expire_s > 0:
+            pause_s = min(KEEP_ALIVE_S, expire_s / 4)
+        if pause_s is None:
+            return None
+        return max(0.0, self._renewed_at_s + pause_s - self._loop.time())
+
+    async def tend(self) -> None:
+        """Renew the record where it is time, change to another ledger or none, delete what is not needed.
+
+        Raises CursorFenced; other troubles wait for the next call.
+        """
+        try:
+            if self.renew_in_s() == 0.0:
+                await self._renew()
+            if self._wants_ledger():
+                await self._next_ledger()
+            await self._clean()
+        except CursorFenced:
+            raise
+        except Error as error:
+            self._no_ledger_until_s = self._loop.time() + LEDGER_AGAIN_S
+            self._renewed_at_s = self._loop.time()
+            _log.warning("cursor.upkeep_waits", cursor=self._label, reason=str(error))
+
+    async def _renew(self) -> None:
+        ledger = self._ledger
+        if ledger is not None:
+            # Back to the record, where it is enough.
+            recent = ledger.entries - self._entries_before
+            self._entries_before = ledger.entries
+            if recent <= (self._loop.time() - self._renewed_at_s) * RECORD_RATE_PER_S / 2:
+                self._doom(ledger)
+                self._ledger = None
+        await self._write(self._state())
+
+    def _wants_ledger(self) -> bool:
+        if self._loop.time() < self._no_ledger_until_s or len(self._doomed) >= DOOMED_MAX:
+            return False
+        if self._ledger is not None:
+            return self._ledger.entries >= ENTRIES_MAX
+        return self._tokens < 1
+
+    async def _next_ledger(self) -> None:
+        """Have a new ledger; the former one, if any, keeps what comes until the record names the new one."""
+        self._reserved = await self._context.client.records.draw_ledger_id()
+        try:
+            await self._write(self._state())
+            made = await create(self._context, self._name, self._reserved)
+        except Error:
+            self._doomed.append(self._reserved)
+            raise
+        finally:
+            self._reserved = NONE
+        former, self._ledger, self._entries_before = self._ledger, made, 0
+        if former is not None:
+            self._doom(former)
+        try:
+            await self._write(self._state())
+        except Error:
+            # Which of the two the record names is not known: the next state goes to the record, and says that neither.
+            self._leave_ledger()
+            raise
+
+    async def _clean(self) -> None:
+        """Delete ledgers that the record says are doomed; the next change of the record forgets them."""
+        ended, self._ended = self._ended, []
+        for ledger in ended:
+            await ledger.close()
+        for ledger_id in self._store.record.doomed:
+            if ledger_id in self._doomed:
+                await self._context.client.records.retire_ledger_id(ledger_id)
+                self._doomed.remove(ledger_id)
+
+    async def close(self, is_dirty: bool) -> None:
+        """Bring the state back to the record, and delete all ledgers. Raises CursorFenced.
+
+        Raises anything else only where it is not known whether the state is kept.
+        """
+        if self._ledger is not None and is_dirty:
+            with suppress(Error):
+                await self._ledger.append(self._state())
+                is_dirty = False
+        try:
+            await self._leave_all(is_dirty)
+        except Error as error:
+            if is_dirty or isinstance(error, CursorFenced):
+                raise
+            _log.info("cursor.upkeep_waits", cursor=self._label, reason=str(error))
+
+    async def _leave_all(self, is_dirty: bool) -> None:
+        if self._ledger is not None:
+            self._doom(self._ledger)
+            self._ledger = None
+            is_dirty = True
+        if is_dirty:
+            await self._write(self._state())
+        await self._clean()
+        if tuple(self._doomed) != self._store.record.doomed:
+            await self._write(self._state())

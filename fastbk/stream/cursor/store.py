@@ -1,0 +1,198 @@
+"""Cursors in metadata: one record each, listed, changed by its holder alone, deleted with its ledgers.
+
+A holder is known by what it drew when it opened the cursor. Only openings and deletions change a record that has
+another holder; so a change that loses against one's own earlier change, whose answer was lost, is simply repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from msgspec.structs import replace
+
+from fastbk.errors import (
+    ConfigError,
+    CursorFenced,
+    MetadataConflict,
+    MetadataUnavailable,
+)
+from fastbk.meta.records import Change
+from fastbk.stream.cursor.state import CursorRecord, get_record, put_record
+from fastbk.stream.paths import cursors_path
+from fastbk.stream.positions import DLSN
+
+if TYPE_CHECKING:
+    from fastbk.client.client import Client
+    from fastbk.client.record_calls import RecordCalls
+
+NAME_BYTES_MAX = 80
+"""Of a cursor's name in UTF-8: what is not plain becomes three characters each in the record's name."""
+LIST_AT_ONCE = 200
+TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CursorInfo:
+    """A cursor, as its record says. While it is flushed often its state is up to half a minute later than this."""
+
+    name: str
+    mark: DLSN
+    """Every record before it is done."""
+    mark_seq: int
+    """The number of the first record that is not done; -1 while none was seen."""
+    ranges: int
+    """Ranges done behind the mark."""
+    data: Mapping[str, int | str]
+    holds: bool
+    """Whether retention keeps what is not done."""
+    expires_at_us: int
+    """When it may be deleted if nobody uses it, in µs since 1970; 0: never."""
+    used_at_us: int
+    """By its holder, as far as the record says."""
+    moved_at_us: int
+    """When the state that the record has was made: its mark was not moved since then."""
+    created_us: int
+    epoch: int
+    holder: str
+    """Who has opened it last: a hint for people."""
+    gaps: int
+    gap_records: int
+    is_deleting: bool
+    """Its deletion has begun: it holds nothing, and `delete_cursor` goes on with it."""
+    ledgers: tuple[int, ...]
+    """All ledgers that are named by it."""
+    version: int
+    """Of its record."""
+
+    def is_expired(self, now_us: int) -> bool:
+        """Whether nobody has used it for as long as it said."""
+        return 0 < self.expires_at_us <= now_us
+
+
+def path_of(stream_id: str, name: str) -> str:
+    """Return where a cursor is. Raises ConfigError for what is no name."""
+    if not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
+        raise ConfigError(f"{name!r} is no name of a cursor: 1 to {NAME_BYTES_MAX} bytes of text")
+    # "." and ".." cannot be names of records, so what begins with a dot is written in another way.
+    quoted = quote(name, safe="@:+=~-_.")
+    return f"{cursors_path(stream_id)}/{'%2E' + quoted[1:] if quoted[0] == '.' else quoted}"
+
+
+def info_of(name: str, record: CursorRecord, version: int) -> CursorInfo:
+    """Return what a record says."""
+    state = record.state
+    return CursorInfo(
+        name=name,
+        mark=state.mark,
+        mark_seq=state.mark_seq,
+        ranges=len(state.firsts),
+        data=state.data,
+        holds=record.holds and not record.is_deleting,
+        expires_at_us=record.expires_at_us,
+        used_at_us=record.used_at_us,
+        moved_at_us=state.time_us,
+        created_us=record.created_us,
+        epoch=state.epoch,
+        holder=record.holder,
+        gaps=state.gaps,
+        gap_records=state.gap_records,
+        is_deleting=record.is_deleting,
+        ledgers=record.ledgers,
+        version=version,
+    )
+
+
+async def cursors_of(records: RecordCalls, stream_id: str) -> list[CursorInfo]:
+    """Return a stream's cursors, by name. Raises MetadataUnavailable, StorageError."""
+    folder = cursors_path(stream_id)
+    names = await records.children(folder)
+    infos: list[CursorInfo] = []
+    for at in range(0, len(names), LIST_AT_ONCE):
+        some = names[at : at + LIST_AT_ONCE]
+        found = await records.read_all([f"{folder}/{name}" for name in some])
+        infos += [
+            info_of(unquote(name), get_record(one.value), one.version)
+            for name, one in zip(some, found, strict=True)
+            if one is not None
+        ]
+    return infos
+
+
+async def delete_cursor(
+    client: Client, stream_id: str, name: str, *, expected: CursorInfo | None = None
+) -> bool:
+    """Delete a cursor with its ledgers; return whether there was one. Repeatable after a crash at any step.
+
+    Whoever holds it finds itself fenced. `expected`: only if its record is still as it was listed, so that a cursor
+    that is used again after all is not taken for an expired one.
+    """
+    path = path_of(stream_id, name)
+    await client.records.check_not_held()
+    for _ in range(TRIES_MAX):
+        found = await client.records.read(path)
+        if found is None:
+            return False
+        record, held = get_record(found.value), found.version
+        if not record.is_deleting and expected is not None and expected.version != held:
+            return False
+        try:
+            if not record.is_deleting:
+                # Fences the holder first: it must not take a state for kept that goes with its ledger.
+                epoch = replace(record.state, epoch=record.state.epoch + 1)
+                record = replace(record, state=epoch, holder="", is_deleting=True)
+                (held,) = await client.records.change(Change(path, put_record(record), held))
+            for ledger_id in record.ledgers:
+                await client.records.retire_ledger_id(ledger_id)
+            await client.records.change(Change(path, None, held))
+            return True
+        except MetadataConflict:
+            continue
+    raise MetadataUnavailable(f"cursor {name}: others change it again and again", retryable=True)
+
+
+class CursorStore:
+    """The record of a cursor that is held.
+
+    Attributes:
+        record: as it was last written.
+    """
+
+    def __init__(
+        self, records: RecordCalls, path: str, name: str, record: CursorRecord, version: int
+    ) -> None:
+        self.record = record
+        self._records = records
+        self._path = path
+        self._name = name
+        self._version = version
+
+    async def write(self, record: CursorRecord) -> None:
+        """Replace the record (INV-S10: of this holder only).
+
+        Raises CursorFenced, MetadataOnHold: nothing was replaced; MetadataUnavailable: it may be.
+        """
+        await self._records.check_not_held()
+        for _ in range(TRIES_MAX):
+            try:
+                change = Change(self._path, put_record(record), self._version)
+                (self._version,) = await self._records.change(change)
+                self.record = record
+                return
+            except MetadataConflict:
+                found = await self._records.read(self._path)
+            if found is None:
+                raise CursorFenced(f"cursor {self._name} was deleted")
+            there = get_record(found.value)
+            if there.holder != record.holder:
+                raise CursorFenced(f"cursor {self._name} was {_fate(there)}")
+            self._version = found.version
+        raise MetadataUnavailable(f"cursor {self._name}: its record changes again and again")
+
+
+def _fate(record: CursorRecord) -> str:
+    if record.is_deleting:
+        return "deleted"
+    return f"opened by {record.holder}: epoch {record.state.epoch}"

@@ -1,0 +1,209 @@
+"""A durable cursor without `await`."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+from fastbk.client.loop_thread import LoopThread
+from fastbk.errors import Error
+from fastbk.option_checks import checked_timeout
+from fastbk.stream.background_errors import as_error
+from fastbk.stream.client import Client
+from fastbk.stream.cursor.backlog import Backlog
+from fastbk.stream.cursor.cursor import Cursor, check_done
+from fastbk.stream.positions import DLSN, Start
+from fastbk.stream.reader.lag import Lag
+from fastbk.stream.reader.options import Told
+from fastbk.stream.reader.sync_reader import CHUNK_BYTES, CHUNK_RECORDS, BlockingRecords
+from fastbk.stream.records import Chunk, Gap, Record
+
+ACKS_WAITING_MAX = 1000
+"""Acknowledgements that are on their way to the loop; one more waits for them."""
+
+
+class PendingAck:
+    """An acknowledgement; `result()` waits until it survives any crash. Not waiting for it is fine, too."""
+
+    __slots__ = ("_flush",)
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+
+    def result(self) -> None:
+        """Have it kept now. Raises CursorFenced, and what keeps it from that."""
+        self._flush()
+
+
+class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
+    """A durable cursor; made by `Stream.cursor(name)` of `fastbk.sync`. The rules are the asyncio cursor's."""
+
+    def __init__(self, loop: LoopThread[Client], make: Callable[[], Cursor[Gap]]) -> None:
+        super().__init__(loop, make)
+        self._acks: deque[tuple[Record | Chunk | DLSN, Mapping[str, int | str] | None]] = deque()
+        self._ack_lock = threading.Lock()
+        self._failure: Error | None = None
+
+    def chunks(
+        self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
+    ) -> Iterator[Chunk | Told]:
+        """Yield records that are not done, in chunks."""
+        return self._iterate((max_records, max_bytes, 0.0))
+
+    def read(
+        self,
+        max_records: int = CHUNK_RECORDS,
+        max_bytes: int = CHUNK_BYTES,
+        timeout: float | None = None,
+    ) -> Chunk | Told | None:
+        """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
+        inner = self._opened()
+        checked_timeout(timeout)
+        rest = self._rest()
+        if rest is not None:
+            self._held, self._at = rest[max_records:], 0
+            return rest[:max_records]
+
+        async def some() -> Chunk | Gap | None:
+            await self._close_source()
+            return await inner.read(max_records, max_bytes, timeout)
+
+        return cast("Chunk | Told | None", self._loop.call(some))
+
+    def ack(
+        self, up_to: Record | Chunk | DLSN, *, data: Mapping[str, int | str] | None = None
+    ) -> PendingAck:
+        """Everything up to this record, it included, is done. Raises what an earlier one met on the loop."""
+        self._opened()
+        check_done(up_to)
+        if self._failure is not None:
+            raise self._failure.copy()
+        with self._ack_lock:
+            self._acks.append((up_to, data))
+            waiting = len(self._acks)
+        if waiting == 1:
+            self._loop.soon(self._take_acks)
+        elif waiting > ACKS_WAITING_MAX:
+            self._loop.call_plain(self._take_acks)
+        return PendingAck(self.flush)
+
+    def _take_acks(self) -> None:
+        inner = self._opened()
+        with self._ack_lock:
+            acks = list(self._acks)
+            self._acks.clear()
+        for up_to, data in acks:
+            try:
+                inner.ack(up_to, data=data)
+            except BaseException as error:  # noqa: BLE001 -- told at the next call
+                self._failure = self._failure or as_error(error, "this cursor")
+
+    def ack_one(self, done: Record | DLSN) -> None:
+        """This record is done, whatever is before it. Waits while 10,000 ranges lie behind the mark."""
+        inner = self._opened()
+
+        async def acked() -> None:
+            self._take_acks()
+            await inner.ack_one(done)
+
+        self._loop.call(acked)
+
+    def flush(self) -> None:
+        """Return when all that was acknowledged is kept. Raises CursorFenced."""
+        inner = self._opened()
+
+        async def flushed() -> None:
+            self._take_acks()
+            if self._failure is not None:
+                raise self._failure.copy()
+            await inner.flush()
+
+        self._loop.call(flushed)
+
+    def reset(self, where: Start, *, seq: int | None = None) -> None:
+        """Begin anew at a position that is still there, also backwards; kept when this returns. `seq`: its number."""
+        inner = self._opened()
+        self._held = None
+
+        async def done() -> None:
+            self._take_acks()
+            await self._close_source()
+            await inner.reset(where, seq=seq)
+
+        self._loop.call(done)
+
+    def backlog(self) -> Backlog:
+        """Return what is not done of what readers can see now."""
+        inner = self._opened()
+
+        async def counted() -> Backlog:
+            self._take_acks()
+            return await inner.backlog()
+
+        return self._loop.call(counted)
+
+    def abort(self) -> None:
+        """Let go without keeping anything more."""
+        inner = self._inner
+        if inner is not None and not self._is_closed:
+            self._is_closed = True
+            self._loop.call(inner.abort)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._inner is not None and not self._is_closed and self._loop.is_closed is None:
+            self._loop.call_plain(self._take_acks)
+        super()._end(error)
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie; what is done is passed by."""
+        inner = self._opened()
+        if self._held is not None and self._has_more():
+            return self._held[self._at].dlsn
+        return self._loop.call_plain(lambda: inner.position)
+
+    @property
+    def lag(self) -> Lag:
+        """How far it is behind, as the asyncio cursor's; what was fetched counts as handed out."""
+        inner = self._opened()
+
+        def told() -> Lag:
+            self._take_acks()
+            return inner.lag
+
+        return self._loop.call_plain(told)
+
+    @property
+    def mark(self) -> DLSN:
+        """Everything before it is done."""
+        self._loop.call_plain(self._take_acks)
+        return self._opened().mark
+
+    @property
+    def data(self) -> Mapping[str, int | str]:
+        """The map that came with the mark."""
+        self._loop.call_plain(self._take_acks)
+        return self._opened().data
+
+    @property
+    def epoch(self) -> int:
+        """Of this opening; rises with each."""
+        return self._opened().epoch
+
+    @property
+    def gap_records(self) -> int:
+        """Records that were gone before they were done, over the cursor's life."""
+        return self._opened().gap_records
+
+    @property
+    def mark_seq(self) -> int:
+        """The number of the first record that is not done; -1 while none was seen."""
+        self._loop.call_plain(self._take_acks)
+        return self._opened().mark_seq
+
+    @property
+    def ranges(self) -> int:
+        """Ranges done behind the mark: at most 10,000."""
+        return self._opened().ranges

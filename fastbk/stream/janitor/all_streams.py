@@ -1,0 +1,135 @@
+"""All streams of a cluster, read some hundreds at a time: record, chain, and the policy in force.
+
+At any moment the ids of some parts of them are held in memory, of one in 256 where there are many streams, and the
+records of some hundreds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from fastbk.client.record_calls import RecordCalls
+from fastbk.errors import Error
+from fastbk.meta.records import VersionedRecord
+from fastbk.stream.chain.codec import get_chain
+from fastbk.stream.chain.store import Known
+from fastbk.stream.namespace.tree_records import NamespaceRecord, StreamRecord, get
+from fastbk.stream.paths import STREAMS, chain_path, namespace_path, stream_path, streams_path
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+
+STREAMS_AT_ONCE = 200
+"""Read by one request: a chain is some hundred bytes, and a long one up to 40 KB."""
+NAMESPACES_DEEP_MAX = 100
+FEW_IDS = 2000
+"""While parts that are listed at once have no more than that, more of them are, the next time."""
+PARTS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One stream, as it was read."""
+
+    stream_id: str
+    record: StreamRecord | None
+    known: Known | None
+    """Its chain."""
+    policy: StreamPolicy | None
+    """None: without a record, or where the patches do not go together."""
+    trouble: Error | None = None
+    """Why something of it could not be understood."""
+    counted_in: tuple[str, ...] = ()
+    """Ids of the namespaces above it that have a quota of bytes."""
+    path: str = ""
+    """Namespace and name; empty where that is not known."""
+
+
+async def all_streams(records: RecordCalls) -> AsyncGenerator[list[Found], None]:
+    """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
+    namespaces = Namespaces(records)
+    async for stream_ids in ids_below(records, STREAMS, streams_path):
+        for at in range(0, len(stream_ids), STREAMS_AT_ONCE):
+            some = stream_ids[at : at + STREAMS_AT_ONCE]
+            paths = [*map(stream_path, some), *map(chain_path, some)]
+            found = await records.read_all(paths)
+            pairs = zip(some, found[: len(some)], found[len(some) :], strict=True)
+            yield [await _found(namespaces, *pair) for pair in pairs]
+
+
+async def ids_below(
+    records: RecordCalls, folder: str, path_of: Callable[[str], str]
+) -> AsyncGenerator[list[str], None]:
+    """Yield the ids that lie in the parts of a folder, part by part; many parts at once where each has few."""
+    parts, at, together = await records.children(folder), 0, 1
+    while at < len(parts):
+        some = parts[at : at + together]
+        at += len(some)
+        found = [
+            one for listed in await records.children_of([*map(path_of, some)]) for one in listed
+        ]
+        together = max(together // 2, 1) if len(found) > FEW_IDS else min(2 * together, PARTS_MAX)
+        yield found
+
+
+async def _found(
+    namespaces: Namespaces,
+    stream_id: str,
+    raw: VersionedRecord | None,
+    chain: VersionedRecord | None,
+) -> Found:
+    record: StreamRecord | None = None
+    known: Known | None = None
+    policy: StreamPolicy | None = None
+    try:
+        if raw is not None:
+            record = get(StreamRecord, raw.value, stream_path(stream_id))
+        if chain is not None:
+            known = Known(get_chain(chain.value), chain.version)
+        if record is not None:
+            patches = await namespaces.patches(record.namespace)
+            policy = effective([*patches, record.policy])
+    except Error as error:
+        return Found(stream_id, record, known, None, error)
+    if record is None:
+        return Found(stream_id, record, known, policy)
+    counted_in = await namespaces.with_quota(record.namespace)
+    path = "/".join([*await namespaces.path(record.namespace), record.name])
+    return Found(stream_id, record, known, policy, None, counted_in, path)
+
+
+class Namespaces:
+    """Policies of namespaces, each read once."""
+
+    def __init__(self, records: RecordCalls) -> None:
+        self._records = records
+        self._patches: dict[str, list[PolicyPatch]] = {"": []}
+        self._counted: dict[str, tuple[str, ...]] = {"": ()}
+        self._paths: dict[str, tuple[str, ...]] = {"": ()}
+
+    async def patches(self, namespace_id: str) -> Sequence[PolicyPatch]:
+        """Return the patches that hold in a namespace, the root's first."""
+        names: list[tuple[str, NamespaceRecord]] = []
+        while namespace_id not in self._patches and len(names) < NAMESPACES_DEEP_MAX:
+            path = namespace_path(namespace_id)
+            raw = await self._records.read(path)
+            record = NamespaceRecord() if raw is None else get(NamespaceRecord, raw.value, path)
+            names.append((namespace_id, record))
+            namespace_id = record.parent
+        held, counted = self._patches.get(namespace_id, []), self._counted.get(namespace_id, ())
+        above = self._paths.get(namespace_id, ())
+        for name, record in reversed(names):
+            held = [*held, record.policy]
+            counted = (*counted, name) if record.policy.bytes_max else counted
+            above = (*above, record.name) if record.name else above
+            self._patches[name], self._counted[name], self._paths[name] = held, counted, above
+        return held
+
+    async def path(self, namespace_id: str) -> tuple[str, ...]:
+        """Return the names of a namespace and those above it, the outermost first."""
+        await self.patches(namespace_id)
+        return self._paths.get(namespace_id, ())
+
+    async def with_quota(self, namespace_id: str) -> tuple[str, ...]:
+        """Return the ids of a namespace and those above it that have a quota of bytes, the outermost first."""
+        await self.patches(namespace_id)
+        return self._counted.get(namespace_id, ())

@@ -1,0 +1,73 @@
+"""How many bytes namespaces with a quota have: counted by each pass of a janitor, looked at by writers.
+
+A count is written when a pass has met every stream, by compare-and-set, and only over one that began earlier. No record
+is written by a roll: what has been appended since the last pass is not in it, nor what open segments hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+
+from fastbk.client.record_calls import RecordCalls
+from fastbk.errors import MetadataConflict
+from fastbk.meta.records import Change
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.janitor.all_streams import Found, ids_below
+from fastbk.stream.namespace.listing import kept_bytes
+from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
+from fastbk.stream.paths import STORED, namespace_path, stored_part_path, stored_path
+
+COUNTS_AT_ONCE = 200
+
+
+class ByteCounts:
+    """What one pass has counted so far, by the ids of namespaces."""
+
+    def __init__(self, records: RecordCalls) -> None:
+        self._records = records
+        self._began_us = time.time_ns() // 1000
+        self._counts: Counter[str] = Counter()
+
+    async def add(self, found: Found, chain: Chain | None) -> None:
+        """Count a stream as it is now; None: it is gone. Raises MetadataUnavailable."""
+        size_bytes = 0
+        if found.counted_in and chain is not None:
+            (size_bytes,) = await kept_bytes(self._records, [chain])
+        for namespace_id in found.counted_in:
+            self._counts[namespace_id] += size_bytes
+
+    async def write(self) -> None:
+        """Write all counts, those of namespaces too that have no stream any more; all streams must have been met."""
+        async for known in ids_below(self._records, STORED, stored_part_path):
+            missing = [one for one in known if one not in self._counts]
+            for at in range(0, len(missing), COUNTS_AT_ONCE):
+                await self._without_streams(missing[at : at + COUNTS_AT_ONCE])
+        counted = list(self._counts)
+        for at in range(0, len(counted), COUNTS_AT_ONCE):
+            some = counted[at : at + COUNTS_AT_ONCE]
+            found = await self._records.read_all([*map(stored_path, some)])
+            for namespace_id, raw in zip(some, found, strict=True):
+                where = stored_path(namespace_id)
+                before = StoredRecord() if raw is None else get(StoredRecord, raw.value, where)
+                size_bytes = self._counts[namespace_id]
+                is_same = raw is not None and before.size_bytes == size_bytes
+                if not is_same and before.counted_us < self._began_us:
+                    value = put(StoredRecord(size_bytes, self._began_us))
+                    with suppress(MetadataConflict):  # another janitor has counted, too
+                        await self._records.change(
+                            Change(where, value, None if raw is None else raw.version)
+                        )
+
+    async def _without_streams(self, namespace_ids: list[str]) -> None:
+        """Count 0 for namespaces without streams; the record goes where there is no quota any more."""
+        spaces = await self._records.read_all([*map(namespace_path, namespace_ids)])
+        found = await self._records.read_all([*map(stored_path, namespace_ids)])
+        for namespace_id, space, raw in zip(namespace_ids, spaces, found, strict=True):
+            where = namespace_path(namespace_id)
+            if space is not None and get(NamespaceRecord, space.value, where).policy.bytes_max:
+                self._counts[namespace_id] += 0
+            elif raw is not None:
+                with suppress(MetadataConflict):
+                    await self._records.change(Change(stored_path(namespace_id), None, raw.version))

@@ -1,0 +1,347 @@
+"""The janitor of all streams: ends what is idle, applies retention, deletes what is not needed any more.
+
+Any number may run, and be killed at any moment: all they do are compare-and-sets and deletions that may be repeated.
+A stream that cannot be worked on is counted and passed by until the next pass; without metadata the pass ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import zlib
+from dataclasses import dataclass, fields
+
+from fastbk.client.client import Client
+from fastbk.errors import (
+    ConfigError,
+    Error,
+    MetadataOnHold,
+    MetadataUnavailable,
+    StreamNotFound,
+)
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.changes import CONDEMNED
+from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
+from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.janitor import retention
+from fastbk.stream.janitor.all_streams import Found, all_streams
+from fastbk.stream.janitor.audit import Audit, Sink, log_lines
+from fastbk.stream.janitor.byte_counts import ByteCounts
+from fastbk.stream.janitor.cursor_gauges import CursorGauges
+from fastbk.stream.janitor.idle_rolling import IdleRolls
+from fastbk.stream.janitor.segment_deletion import (
+    Deleter,
+    delete_below,
+    delete_doomed,
+    delete_unnamed_pages,
+    finish_deleting,
+)
+from fastbk.stream.janitor.stream_deletion import delete_leftovers, delete_stream
+from fastbk.stream.pace import Pace
+from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.positions import DLSN
+
+_log = LibraryLog("fastbk.stream.janitor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JanitorOptions:
+    """How a janitor works."""
+
+    interval_s: float = 60.0
+    """From the end of a pass to the next one, 0.1 to 86,400."""
+    roll_grace_s: float = 60.0
+    """How much older than its age a segment has to be before it is ended for its writer. More than clocks differ."""
+    thorough_every: int = 10
+    """Cursors that expire, and pages that nobody names, are looked for in this share of the streams each pass."""
+    streams_at_once: int = 8
+    """Worked on together, 1 to 1,000."""
+    ledgers_per_s: float = 500.0
+    """Deleted at most."""
+    cursor_gauges_max: int = 0
+    """Cursors of which is found out how far they are behind, for `gauges`; 0: none."""
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.interval_s <= 86_400:
+            raise ConfigError("a janitor's interval must be from 0.1 to 86400 seconds")
+        if self.roll_grace_s < 0 or self.ledgers_per_s <= 0 or self.thorough_every < 1:
+            raise ConfigError(
+                "roll_grace_s must be 0 or more, ledgers_per_s and thorough_every above 0"
+            )
+        if not 0 <= self.cursor_gauges_max <= 1_000_000:
+            raise ConfigError("cursor_gauges_max must be from 0 to 1000000")
+        if not 1 <= self.streams_at_once <= 1000:
+            raise ConfigError("streams_at_once must be from 1 to 1000")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a pass, or all of them, did."""
+
+    passes: int = 0
+    streams: int = 0
+    """Looked at."""
+    rolled: int = 0
+    """Taken over, as nobody wrote to them any more."""
+    segments_deleted: int = 0
+    ledgers_deleted: int = 0
+    orphans_deleted: int = 0
+    """Ledgers among them that were no segment: reserved or made, and never needed."""
+    reclaimed_bytes: int = 0
+    """Of the entries of deleted segments; bookies give the space back when their gc looks."""
+    cursors_expired: int = 0
+    streams_deleted: int = 0
+    errors: int = 0
+    """Streams that could not be worked on."""
+
+    def add(self, other: Counts) -> None:
+        """Count another pass in."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def as_dict(self) -> dict[str, int]:
+        """Return all of it by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class Janitor:
+    """Looks at all streams of a client's cluster, again and again.
+
+    Attributes:
+        counts: of all passes so far; a pass that metadata ended early counts, too.
+        early_ends: passes that something ended before they had looked at everything.
+        last_pass_s: how long the last whole pass took, None before the first.
+        last_pass_ended_s: when it ended, by the monotonic clock.
+        gauges: how far cursors are behind.
+    """
+
+    def __init__(
+        self, client: Client, options: JanitorOptions | None = None, sink: Sink = log_lines
+    ) -> None:
+        """`sink`: keeps the lines of the audit log."""
+        self.options = options or JanitorOptions()
+        self.counts = Counts()
+        self.early_ends = 0
+        self.last_pass_s: float | None = None
+        self.last_pass_ended_s: float | None = None
+        self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
+        self._client = client
+        self._deleter = Deleter(client, Audit(sink), Pace(self.options.ledgers_per_s))
+        self._rolls = IdleRolls(client, self.options.roll_grace_s)
+        self._pass = 0
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Pass until `stop` is set, or for ever. Without metadata it waits for the next pass."""
+        stop = stop or asyncio.Event()
+        while not stop.is_set():
+            try:
+                await self.pass_once()
+            except Error as error:
+                self.early_ends += 1
+                _log.warning("janitor.pass_ended_early", reason=str(error))
+            # Several janitors should not go in step.
+            wait_s = self.options.interval_s * random.uniform(0.9, 1.1)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def pass_once(self, *, thorough: bool = False) -> Counts:
+        """Look at every stream once; return what was done. `thorough`: at everything of each, as seldom as it changes.
+
+        Raises MetadataUnavailable, and MetadataOnHold: nothing was done then, or no more.
+        """
+        counts, began_s, deleter = Counts(passes=1), time.monotonic(), self._deleter
+        before = (deleter.ledgers, deleter.orphans, deleter.size_bytes)
+        every = 1 if thorough else self.options.thorough_every
+        try:
+            await self._client.records.check_not_held()
+            self.gauges.begin()
+            sizes = ByteCounts(self._client.records)
+            async for some in all_streams(self._client.records):
+                await self._look_at_all(some, counts, every, sizes)
+            await sizes.write()
+            self.gauges.end()
+        finally:
+            self._pass += 1
+            counts.ledgers_deleted = deleter.ledgers - before[0]
+            counts.orphans_deleted = deleter.orphans - before[1]
+            counts.reclaimed_bytes = deleter.size_bytes - before[2]
+            self.counts.add(counts)
+        self.last_pass_s = time.monotonic() - began_s
+        self.last_pass_ended_s = time.monotonic()
+        done = counts.as_dict()
+        if any(done[name] for name in done if name not in ("passes", "streams")):
+            _log.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)
+        return counts
+
+    async def _look_at_all(
+        self, some: list[Found], counts: Counts, every: int, sizes: ByteCounts
+    ) -> None:
+        """Look at these streams, some at once; raise what they all would meet, as MetadataUnavailable."""
+        turns = asyncio.Semaphore(self.options.streams_at_once)
+        away: list[MetadataUnavailable | MetadataOnHold] = []
+
+        async def look(found: Found) -> None:
+            async with turns:
+                if away:
+                    return
+                counts.streams += 1
+                turn = zlib.crc32(found.stream_id.encode()) + self._pass
+                chain = None if found.known is None else found.known.chain
+                try:
+                    try:
+                        chain = await self._look(found, counts, turn, every)
+                    except StreamNotFound:
+                        chain = None  # somebody else has deleted it meanwhile
+                    finally:
+                        await sizes.add(found, chain)
+                except (MetadataUnavailable, MetadataOnHold) as error:
+                    away.append(error)
+                except Exception as error:  # noqa: BLE001 - of one stream; the others go on
+                    counts.errors += 1
+                    _log.warning(
+                        "janitor.stream_failed",
+                        stream=found.stream_id,
+                        name=found.record.name if found.record else "",
+                        reason=f"{type(error).__name__}: {error}",
+                    )
+
+        async with asyncio.TaskGroup() as group:
+            for found in some:
+                group.create_task(look(found))
+        if away:
+            raise away[0]
+
+    async def _look(self, found: Found, counts: Counts, turn: int, every: int) -> Chain | None:
+        """Do what is to be done for one stream; return its chain as it is then, None if it is gone.
+
+        `turn` rises with each pass; what is seldom done is done when it can be divided by `every`.
+        """
+        await self._client.records.check_not_held()
+        is_thorough = turn % every == 0
+        record, known = found.record, found.known
+        is_deleted = record is not None and record.deleting
+        if is_deleted or (known is not None and known.chain.owner == CONDEMNED):
+            await delete_stream(self._client, found.stream_id, self._deleter)
+            counts.streams_deleted += 1
+            return None
+        if found.trouble is not None:
+            raise found.trouble
+        if known is None:
+            if (
+                record is None
+            ):  # ids are never used again: it was deleted, and somebody slow wrote below it
+                await delete_leftovers(self._deleter, found.stream_id)
+                return None
+            raise Error(f"stream {record.name} has no chain")
+        store = ChainStore(
+            self._client.records, found.stream_id, self._client.config.metadata_timeout
+        )
+        head = known.chain.head
+        known = await delete_doomed(self._deleter, store, known)
+        known = await finish_deleting(self._deleter, store, known, "was marked before")
+        if found.policy is not None:
+            known = await self._roll(store, known, found.policy, counts)
+        if is_thorough and known.chain.next_page:
+            await delete_unnamed_pages(self._client, store, known)
+        # Drafts wait for a week, so they are looked for ten times as seldom as cursors.
+        if is_thorough and (every == 1 or turn % (10 * every) == 0):
+            await self._give_up_old_drafts(found.stream_id)
+        known = await self._retain(store, known, found.policy, counts, is_thorough=is_thorough)
+        await self.gauges.look(found, is_thorough=is_thorough)
+        counts.segments_deleted += known.chain.head - head
+        return known.chain
+
+    async def _give_up_old_drafts(self, stream_id: str) -> None:
+        """Give up drafts of whoever did not come back in a week; who does is told by a conflict, and begins anew."""
+        kept_from_us = _now_us() - int(KEPT_S * 1e6)
+        drafts = await drafts_of(self._client, stream_id)
+        old = [draft for draft in drafts if draft.made_us < kept_from_us]
+        for draft in old:
+            await self._deleter.audit.tell("nobody attached it", draft.event())
+        await give_up(self._client, old)
+
+    async def _roll(
+        self, store: ChainStore, known: Known, policy: StreamPolicy, counts: Counts
+    ) -> Known:
+        epoch = known.chain.epoch
+        known = await self._rolls.roll_if_idle(store, known, policy, _now_us())
+        if known.chain.epoch != epoch:
+            counts.rolled += 1
+            _log.info("janitor.rolled", stream=store.stream_id)
+            known = await delete_doomed(self._deleter, store, known)
+        return known
+
+    # --- retention ----------------------------------------------------------------------------------------------
+
+    async def _retain(
+        self,
+        store: ChainStore,
+        known: Known,
+        policy: StreamPolicy | None,
+        counts: Counts,
+        *,
+        is_thorough: bool,
+    ) -> Known:
+        """Delete the segments that end before T (INV-S9); look at cursors where something depends on them."""
+        chain, now_us = known.chain, _now_us()
+        policy = policy or KEEP_ALL
+        if is_thorough:
+            await self._cursor_marks(store.stream_id, now_us, counts)
+        items = retention.items_of(chain)
+        while page := retention.page_needed(items, policy, now_us):
+            items = retention.opened(items, page, await store.page(page), chain.deleting)
+        points = retention.points(chain, items, policy, (), now_us)
+        below = await _below(store, chain, points)
+        if below <= chain.deleting or len(items) == 0:
+            return known
+        if policy.hold_for_cursors:
+            marks = await self._cursor_marks(store.stream_id, now_us, counts)
+            points = retention.points(chain, items, policy, marks, now_us)
+            below = await _below(store, chain, points)
+        reason = f"all of it lies before {points.target}: {_why(chain, points)}"
+        return await delete_below(self._deleter, store, known, below, reason)
+
+    async def _cursor_marks(self, stream_id: str, now_us: int, counts: Counts) -> list[DLSN]:
+        """Return the marks of the cursors that hold; delete those that have expired."""
+        from fastbk.stream.cursor.store import cursors_of, delete_cursor
+
+        marks = []
+        for cursor in await cursors_of(self._client.records, stream_id):
+            if cursor.is_expired(now_us) or cursor.is_deleting:
+                event: dict[str, object] = {"stream": stream_id, "cursor": cursor.name}
+                await self._deleter.audit.tell("nobody used it any more", event)
+                if await delete_cursor(self._client, stream_id, cursor.name, expected=cursor):
+                    counts.cursors_expired += 1
+                    continue
+            if cursor.holds:
+                marks.append(cursor.mark)
+        return marks
+
+
+KEEP_ALL = StreamPolicy()
+"""For a stream whose policy is not known: only what was cut off explicitly goes."""
+
+
+async def _below(store: ChainStore, chain: Chain, points: retention.Points) -> int:
+    """Return the number below which segments may go, the newest closed one and open ones left."""
+    newest = chain.next_number - 1 - len(chain.open_rows)
+    row = None
+    if chain.deleting <= points.target.segment < newest:
+        row = await store.row(chain, points.target.segment)
+    return min(retention.deletable_below(points.target, row), newest)
+
+
+def _why(chain: Chain, points: retention.Points) -> str:
+    if points.target == chain.trim:
+        return "it was truncated"
+    is_hard = points.target == DLSN(points.hard, 0, 0) and points.hard != points.policy
+    return "beyond the hard limits" if is_hard else "beyond what retention keeps"
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

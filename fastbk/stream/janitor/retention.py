@@ -1,0 +1,121 @@
+"""What of a stream is still needed: pure (INV-S9).
+
+T = max(trim, hard point, min(policy point, cursor point)). A policy point is the first segment of which something is
+within both the age and the size that are kept; so at least that much is kept, and up to a segment more. Only explicit
+truncation is exact to the record.
+
+Rows in pages are looked at by pages first: all of a page goes, or none, or its rows have to be read (`page_needed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from fastbk.stream.chain.chain import Chain, PageRef, Segment
+from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.positions import DLSN
+
+Item = PageRef | Segment
+"""A closed segment, or a page of them."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What is kept at least. 0: no such limit."""
+
+    age_s: float
+    size_bytes: int
+
+
+class Points(msgspec.Struct, frozen=True):
+    """Numbers of the first segments that are kept, and what comes of them."""
+
+    policy: int
+    hard: int
+    target: DLSN
+    """T: what lies before it is not needed."""
+
+
+def soft(policy: StreamPolicy) -> Limits:
+    """Return the limits that cursors may hold up."""
+    return Limits(policy.retention_age_s, policy.retention_bytes)
+
+
+def hard(policy: StreamPolicy) -> Limits:
+    """Return the limits that nothing holds up."""
+    return Limits(policy.hard_age_s, policy.hard_bytes)
+
+
+def items_of(chain: Chain) -> list[Item]:
+    """Return the closed segments that are not being deleted, in pages as far as they are."""
+    pages: list[Item] = [page for page in chain.pages if page.last >= chain.deleting]
+    return pages + [row for row in chain.rows if not row.is_open and row.number >= chain.deleting]
+
+
+def first_number(item: Item) -> int:
+    """Return the number of an item's first segment."""
+    return item.number if isinstance(item, Segment) else item.first
+
+
+def last_number(item: Item) -> int:
+    """Return the number of an item's last segment."""
+    return item.number if isinstance(item, Segment) else item.last
+
+
+def first_kept(items: Sequence[Item], limits: Limits, now_us: int, otherwise: int) -> int:
+    """Return the place of the first item that has something within the limits; `otherwise` where nothing limits."""
+    if not limits.age_s and not limits.size_bytes:
+        return otherwise
+    oldest_us = now_us - int(limits.age_s * 1e6)
+    behind_bytes = sum(item.size_bytes for item in items)
+    for place, item in enumerate(items):
+        behind_bytes -= item.size_bytes
+        is_old = limits.age_s > 0 and item.last_time_us < oldest_us
+        is_beyond = 0 < limits.size_bytes <= behind_bytes
+        if not (is_old or is_beyond):
+            return place
+    return len(items)
+
+
+def points(
+    chain: Chain, items: Sequence[Item], policy: StreamPolicy, marks: Iterable[DLSN], now_us: int
+) -> Points:
+    """Return the points of a stream. `marks`: of the cursors that hold. `items`: of `items_of`, pages opened or not."""
+
+    def number(limits: Limits) -> int:
+        place = first_kept(items, limits, now_us, 0)
+        return first_number(items[place]) if place < len(items) else behind
+
+    behind = last_number(items[-1]) + 1 if items else chain.deleting
+    by_policy, by_hard = number(soft(policy)), number(hard(policy))
+    point = DLSN(by_policy, 0, 0)
+    if policy.hold_for_cursors:
+        point = min([point, *marks])
+    return Points(by_policy, by_hard, max(chain.trim, DLSN(by_hard, 0, 0), point))
+
+
+def page_needed(items: Sequence[Item], policy: StreamPolicy, now_us: int) -> PageRef | None:
+    """Return a page that has to be opened before the points are exact: a limit runs through it."""
+    for limits in (soft(policy), hard(policy)):
+        place = first_kept(items, limits, now_us, len(items))
+        if place < len(items):
+            item = items[place]
+            if isinstance(item, PageRef):
+                return item
+    return None
+
+
+def opened(
+    items: Sequence[Item], page: PageRef, rows: Sequence[Segment], deleting: int
+) -> list[Item]:
+    """Return the items with that page's rows in its place."""
+    at = items.index(page)
+    kept = [row for row in rows if row.number >= deleting]
+    return [*items[:at], *kept, *items[at + 1 :]]
+
+
+def deletable_below(target: DLSN, row: Segment | None) -> int:
+    """Return the number below which all segments end before `target`; `row`: of the target's own segment."""
+    is_behind = row is not None and not row.is_open and row.last_entry_id < target.entry
+    return target.segment + 1 if is_behind else target.segment

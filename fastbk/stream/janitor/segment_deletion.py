@@ -1,0 +1,143 @@
+"""Deleting a stream's old segments, in two steps (INV-S9), its doomed ledgers (INV-S8), and pages nobody names.
+
+Every step may be repeated by anybody after a crash of whoever began it: the chain names a ledger until it is deleted,
+and a page's record goes when no chain can name it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from fastbk.client.client import Client
+from fastbk.errors import MetadataConflict, StorageError
+from fastbk.meta.records import Change
+from fastbk.stream.chain.chain import Chain, Segment
+from fastbk.stream.chain.changes import drop_deleted, forget_doomed, mark_deleting
+from fastbk.stream.chain.store import ChainStore, Known, page_name
+from fastbk.stream.janitor.audit import Audit
+from fastbk.stream.pace import Pace
+from fastbk.stream.paths import pages_path
+
+TOGETHER = 16
+"""Ledgers that are deleted at once."""
+DROPPED_AT_ONCE = 256
+"""Segments that leave the chain by one change."""
+PAGES_AT_ONCE = 50
+
+
+@dataclass(slots=True)
+class Deleter:
+    """Deletes ledgers, with a line of the audit log before, so many a second."""
+
+    client: Client
+    audit: Audit = field(default_factory=Audit)
+    pace: Pace = field(default_factory=Pace)
+    ledgers: int = 0
+    """Deleted so far."""
+    orphans: int = 0
+    """Of these, those that were no segment: made or reserved, and never needed."""
+    size_bytes: int = 0
+    """Of the entries of deleted segments, each once; bookies give it back when their gc looks."""
+
+    async def ledgers_of(
+        self, stream_id: str, ledger_ids: Sequence[int], reason: str, *, size_bytes: int = 0
+    ) -> None:
+        """Delete ledgers that the stream's chain names; those of segments hold `size_bytes`, as the chain says.
+
+        Those that are gone already are fine.
+
+        One that was never made will never be made, however slow its writer is.
+        """
+        for at in range(0, len(ledger_ids), TOGETHER):
+            some = ledger_ids[at : at + TOGETHER]
+            await self.audit.tell(
+                reason, *({"stream": stream_id, "ledger": ledger_id} for ledger_id in some)
+            )
+            retire = self.client.records.retire_ledger_id
+            ends = await asyncio.gather(*map(retire, some), return_exceptions=True)
+            for end in ends:
+                if end is not None:
+                    raise end
+            self.ledgers += len(some)
+            await self.pace.spend(len(some))
+        self.size_bytes += size_bytes
+
+
+async def delete_doomed(deleter: Deleter, store: ChainStore, known: Known) -> Known:
+    """Delete the ledgers that the chain names and does not need."""
+    doomed = known.chain.doomed
+    if not doomed:
+        return known
+    await deleter.ledgers_of(store.stream_id, doomed, "doomed: no record is in it")
+    deleter.orphans += len(doomed)
+    return await store.change(lambda chain: forget_doomed(chain, doomed), known)
+
+
+async def delete_below(
+    deleter: Deleter, store: ChainStore, known: Known, below: int, reason: str
+) -> Known:
+    """Delete closed segments below this number, but for the newest closed one."""
+    known = await store.change(lambda chain: mark_deleting(chain, below), known)
+    return await finish_deleting(deleter, store, known, reason)
+
+
+async def finish_deleting(deleter: Deleter, store: ChainStore, known: Known, reason: str) -> Known:
+    """Delete what is marked: ledgers, then rows, then pages."""
+    while known.chain.head < known.chain.deleting:
+        chain = known.chain
+        try:
+            some = [row async for row in _marked(store, chain)]
+        except StorageError:
+            known = await store.read()
+            if known.chain.head == chain.head:
+                raise
+            continue  # another janitor was faster: the page is gone with its segments
+        ledger_ids, size_bytes = (
+            [row.ledger_id for row in some],
+            sum(row.size_bytes for row in some),
+        )
+        await deleter.ledgers_of(store.stream_id, ledger_ids, reason, size_bytes=size_bytes)
+        behind, head_seq = some[-1].number + 1, some[-1].end_seq
+
+        def decide(chain: Chain, behind: int = behind, head_seq: int = head_seq) -> Chain:
+            return drop_deleted(chain, behind, head_seq)
+
+        known = await store.change(decide, known)
+        gone = {page.page for page in chain.pages} - {page.page for page in known.chain.pages}
+        if gone:
+            await delete_unnamed_pages(deleter.client, store, known)
+    return known
+
+
+async def _marked(store: ChainStore, chain: Chain) -> AsyncGenerator[Segment, None]:
+    """Yield the next rows that are marked, some of them."""
+    end = min(chain.deleting, chain.head + DROPPED_AT_ONCE)
+    async for row in store.rows_from(chain, chain.head):
+        if row.number >= end:
+            return
+        yield row
+
+
+async def delete_unnamed_pages(client: Client, store: ChainStore, known: Known) -> None:
+    """Delete records of pages that no chain names, nor ever will: segments are gone, or another one was faster."""
+    parent = pages_path(store.stream_id)
+    named = {page_name(page) for page in known.chain.pages}
+    unnamed = [
+        name
+        for name in await client.records.children(parent)
+        if name not in named and int(name.partition("-")[0]) < known.chain.next_page
+    ]
+    await delete_records(client, [f"{parent}/{name}" for name in unnamed])
+
+
+async def delete_records(client: Client, paths: Sequence[str]) -> None:
+    """Delete records that nobody changes; those that are gone already are fine."""
+    for at in range(0, len(paths), PAGES_AT_ONCE):
+        some = paths[at : at + PAGES_AT_ONCE]
+        for path, found in zip(some, await client.records.read_all(some), strict=True):
+            if found is not None:
+                with suppress(MetadataConflict):  # somebody else has deleted it
+                    await client.records.change(Change(path, None, found.version))

@@ -1,0 +1,121 @@
+"""Deleting a whole stream: cursors, ledgers, pages, and last its chain and record, in one change.
+
+Its name has gone before (`namespace.py`), together with a mark in its record. Every step may be repeated by anybody
+after a crash of whoever began it; the janitor does that for every record with the mark. Nobody's help is needed: a
+writer is shut out by the chain, and finds its ledger gone; what it has under way then is lost with the stream.
+"""
+
+from __future__ import annotations
+
+from fastbk.client.client import Client
+from fastbk.errors import MetadataConflict, StreamNotFound
+from fastbk.meta.records import Change
+from fastbk.stream.chain.chain import NONE, Chain
+from fastbk.stream.chain.changes import condemn, drop_condemned, forget_doomed
+from fastbk.stream.chain.drafts import drafts_of, give_up
+from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.janitor.audit import Audit
+from fastbk.stream.janitor.segment_deletion import Deleter, delete_records
+from fastbk.stream.namespace.tree_records import StreamRecord, get
+from fastbk.stream.paths import cursors_path, pages_path, stream_path
+
+REASON = "the stream was deleted"
+TRIES_MAX = 20
+"""How often the last change is tried while others, slow ones, still write below the stream."""
+
+
+async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None = None) -> None:
+    """Delete a stream that has no name any more. Nothing happens where there is none.
+
+    Raises MetadataConflict for a stream that has a name, MetadataOnHold, MetadataUnavailable and what deleting raises;
+    the same call, or a janitor, goes on then.
+    """
+    await client.records.check_not_held()
+    deleter = deleter or Deleter(client, Audit())
+    where = stream_path(stream_id)
+    raw = await client.records.read(where)
+    if raw is not None and not get(StreamRecord, raw.value, where).deleting:
+        raise MetadataConflict(f"stream {stream_id} has a name: nothing of it is deleted")
+    store = ChainStore(client.records, stream_id, client.config.metadata_timeout)
+    try:
+        known = await store.change(condemn)
+    except StreamNotFound:
+        await delete_leftovers(deleter, stream_id)
+        return
+    known = await _delete_ledgers(deleter, store, known)
+    for _ in range(TRIES_MAX):
+        await delete_leftovers(deleter, stream_id)
+        try:
+            await _delete_chain_and_record(client, store)
+            break
+        except MetadataConflict:
+            continue  # a slow writer has put something below it, or another one deletes it as well
+    else:
+        raise MetadataConflict(
+            f"stream {stream_id} cannot be deleted: somebody goes on writing below its record",
+            retryable=True,
+        )
+    await delete_leftovers(deleter, stream_id)
+
+
+async def _delete_ledgers(deleter: Deleter, store: ChainStore, known: Known) -> Known:
+    """Delete all ledgers that the chain names: those of pages first, page by page, as they are the oldest."""
+    while known.chain.pages:
+        page = known.chain.pages[0]
+        rows = [row for row in await store.page(page) if row.number >= known.chain.head]
+        ledger_ids, size_bytes = (
+            [row.ledger_id for row in rows],
+            sum(row.size_bytes for row in rows),
+        )
+        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON, size_bytes=size_bytes)
+
+        def decide(chain: Chain, behind: int = page.last + 1) -> Chain:
+            return drop_condemned(chain, behind)
+
+        known = await store.change(decide, known)
+    while ledger_ids := _named(known.chain):
+        rows_end, doomed = known.chain.next_number, known.chain.doomed
+        size_bytes = sum(row.size_bytes for row in known.chain.rows)
+        await deleter.ledgers_of(store.stream_id, ledger_ids, REASON, size_bytes=size_bytes)
+        deleter.orphans += len(ledger_ids) - len(known.chain.rows)
+
+        def empty(chain: Chain, end: int = rows_end, gone: tuple[int, ...] = doomed) -> Chain:
+            return forget_doomed(drop_condemned(chain, end), gone)
+
+        known = await store.change(empty, known)
+        if known.chain.reserved != NONE and not known.chain.rows and not known.chain.doomed:
+            break  # it stays named, and is retired
+    return known
+
+
+def _named(chain: Chain) -> list[int]:
+    reserved = () if chain.reserved == NONE else (chain.reserved,)
+    return [*(row.ledger_id for row in chain.rows), *chain.doomed, *reserved]
+
+
+async def _delete_chain_and_record(client: Client, store: ChainStore) -> None:
+    paths = [store.path, stream_path(store.stream_id)]
+    found = await client.records.read_all(paths)
+    changes = [
+        Change(path, None, one.version) for path, one in zip(paths, found, strict=True) if one
+    ]
+    if changes:
+        await client.records.change(*changes)
+
+
+async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
+    """Delete the cursors, drafts and pages of a stream that is deleted, or that one who was slow wrote after it was."""
+    client, folder = deleter.client, pages_path(stream_id)
+    cursors = await client.records.children(cursors_path(stream_id))
+    if cursors:
+        from fastbk.stream.cursor.store import delete_cursor
+
+        for name in cursors:
+            await deleter.audit.tell(REASON, {"stream": stream_id, "cursor": name})
+            await delete_cursor(client, stream_id, name)
+    drafts = await drafts_of(client, stream_id)
+    for draft in drafts:
+        await deleter.audit.tell(REASON, draft.event())
+    await give_up(client, drafts)
+    pages = await client.records.children(folder)
+    await delete_records(client, [f"{folder}/{name}" for name in pages])

@@ -1,0 +1,268 @@
+"""The tree of namespaces and streams as one client knows it: names found, changes tried until they are decided.
+
+Ids of names are remembered, and looked at again with each use: one request reads all of a path's records, whether what
+was remembered still holds or not. Nothing here is trusted without the compare-and-set of a change (INV-S12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from fastbk.client.client import Client
+from fastbk.errors import (
+    Error,
+    MetadataConflict,
+    MetadataUnavailable,
+    StorageError,
+    StreamNotFound,
+)
+from fastbk.meta.records import Change, VersionedRecord
+from fastbk.stream.chain.store import ChainStore
+from fastbk.stream.context import StreamContext
+from fastbk.stream.namespace.policy_source import PolicySource
+from fastbk.stream.namespace.tree_records import (
+    ROOT_ID,
+    EntryRecord,
+    NamespaceRecord,
+    StreamRecord,
+    Tree,
+    UsageRecord,
+    get,
+)
+from fastbk.stream.paths import entry_path, namespace_path, stream_path, usage_path
+from fastbk.stream.policy import StreamPolicy
+
+T = TypeVar("T")
+V = TypeVar("V")
+AGAIN_S = 0.005
+"""First pause before a change is tried again; doubled up to half a second, and drawn between that and half of it."""
+AGAIN_S_MAX = 0.5
+IDS_KEPT = 10_000
+"""Names of namespaces whose ids are remembered."""
+TRIES_MAX = 20
+"""So often a path is read again because somebody renames or deletes in it just then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[V]):
+    """A record as it was read; version None: there is none, and the value is what holds then."""
+
+    value: V
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One namespace of a path."""
+
+    id: str
+    record: Versioned[NamespaceRecord]
+    usage: Versioned[UsageRecord]
+    entry: Versioned[EntryRecord | None]
+    """Its name in the namespace above; none for the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A namespace as it was found: its levels from the root down, and what a name in it stands for."""
+
+    path: tuple[str, ...]
+    levels: tuple[Level, ...]
+    leaf: Versioned[EntryRecord | None]
+
+    @property
+    def here(self) -> Level:
+        """The namespace itself."""
+        return self.levels[-1]
+
+
+def label(path: Sequence[str]) -> str:
+    """Return a path of names as messages write it."""
+    return "/".join(path) or "the root namespace"
+
+
+class Catalog:
+    """All namespaces and streams of one client's cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.records = client.records
+        self.lock = asyncio.Lock()
+        """Held over each change of names: changes of one client would only be in each other's way."""
+        self._timeout_s = client.config.metadata_timeout
+        self._failed_s = float("-inf")
+        self._ids: dict[tuple[str, ...], str] = {}
+        self._stores: WeakValueDictionary[str, ChainStore] = WeakValueDictionary()
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    async def place(self, path: tuple[str, ...], leaf: str | None = None) -> Place:
+        """Return a namespace, and what `leaf` stands for in it. Raises StreamNotFound, MetadataUnavailable."""
+        for _ in range(len(path) + TRIES_MAX):
+            ids = self._known_ids(path)
+            is_whole = len(ids) == len(path) + 1
+            names = [*path[: len(ids)], *([leaf] if is_whole and leaf is not None else [])]
+            wanted = [
+                *(namespace_path(one) for one in ids),
+                *(usage_path(one) for one in ids),
+                *(entry_path(above, name) for above, name in zip(ids, names, strict=False)),
+            ]
+            found = await self.records.read_all(wanted)
+            count = len(ids)
+            entries = [
+                _versioned(EntryRecord, raw, where, None)
+                for raw, where in zip(found[2 * count :], wanted[2 * count :], strict=True)
+            ]
+            if not self._agrees(path, ids, entries) or not is_whole:
+                continue
+            levels = [
+                Level(
+                    one,
+                    _versioned(NamespaceRecord, found[at], wanted[at], NamespaceRecord()),
+                    _versioned(UsageRecord, found[count + at], wanted[count + at], UsageRecord()),
+                    entries[at - 1] if at else Versioned(None, None),
+                )
+                for at, one in enumerate(ids)
+            ]
+            if any(level.record.version is None for level in levels[1:]):
+                continue  # deleted between the reading of its name and of itself
+            leaf_entry: Versioned[EntryRecord | None] = Versioned(None, None)
+            return Place(path, tuple(levels), leaf_entry if leaf is None else entries[-1])
+        raise StorageError(f"namespace {label(path)} has a name in metadata, and no record")
+
+    def _known_ids(self, path: tuple[str, ...]) -> list[str]:
+        ids = [ROOT_ID]
+        for at in range(len(path)):
+            known = self._ids.get(path[: at + 1])
+            if known is None:
+                break
+            ids.append(known)
+        return ids
+
+    def _agrees(
+        self,
+        path: tuple[str, ...],
+        ids: list[str],
+        entries: Sequence[Versioned[EntryRecord | None]],
+    ) -> bool:
+        """Remember what the names stand for; return whether it is what was thought. Raises StreamNotFound."""
+        for at in range(min(len(path), len(entries))):
+            name, entry = path[: at + 1], entries[at].value
+            if entry is None or entry.kind != "namespace":
+                self._ids.pop(name, None)
+                why = "create it first"
+                if entry is not None:
+                    why = f"{label(name)} is a stream"
+                elif name != path:
+                    why = f"{label(name)} is not there"
+                raise StreamNotFound(f"there is no namespace {label(path)}: {why}")
+            if at + 1 >= len(ids) or ids[at + 1] != entry.id:
+                if len(self._ids) >= IDS_KEPT:
+                    self._ids.clear()
+                self._ids[name] = entry.id
+                return False
+        return True
+
+    async def stream_record(self, stream_id: str, name: str) -> Versioned[StreamRecord]:
+        """Return a stream's record. Raises StreamNotFound where it was deleted, or is being deleted."""
+        where = stream_path(stream_id)
+        raw = await self.records.read(where)
+        record = None if raw is None else get(StreamRecord, raw.value, where)
+        if raw is None or record is None or record.deleting:
+            raise StreamNotFound(f"there is no stream {name}: it was deleted")
+        return Versioned(record, raw.version)
+
+    async def context(self, path: tuple[str, ...], name: str) -> StreamContext:
+        """Return what works with the stream of this name. Raises StreamNotFound, MetadataUnavailable."""
+        place = await self.place(path, name)
+        full, entry = label((*path, name)), place.leaf.value
+        if entry is None or entry.kind != "stream":
+            where = f" {label(path)}" if path else ""
+            what = f"create it, or see `fastbk stream list{where}`"
+            if entry is not None:
+                what = "that is a namespace"
+            raise StreamNotFound(f"there is no stream {full}: {what}")
+        return self.context_by_id(entry.id, full, place)
+
+    def context_by_id(self, stream_id: str, name: str, place: Place) -> StreamContext:
+        """Return what works with a stream of this id in this namespace."""
+        store = self._store_of(stream_id)
+        above = tuple(level.id for level in place.levels)
+        policy = PolicySource(self.records, stream_id, name, above)
+        return StreamContext(self.client, store, name, policy, policy.check_room)
+
+    def _store_of(self, stream_id: str) -> ChainStore:
+        store = self._stores.get(stream_id)
+        if store is None:
+            store = ChainStore(self.records, stream_id, self._timeout_s)
+            self._stores[stream_id] = store
+        return store
+
+    def reading(self, stream_id: str, name: str) -> StreamContext:
+        """Return what reads a stream of this id, wherever it is. It has no policy: nothing is written by it."""
+
+        async def no_policy() -> StreamPolicy:
+            raise Error(f"stream {name} is only read here")
+
+        return StreamContext(self.client, self._store_of(stream_id), name, no_policy)
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    async def until_decided(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what `attempt` returns; call it again while somebody is faster, or nobody knows what became of it.
+
+        It has to look whether what it wants is there already. Raises what it raises otherwise, and MetadataConflict
+        or MetadataUnavailable when the time is over.
+        """
+        asked_s = time.monotonic()
+        async with self.lock:
+            begun_s, pause_s = time.monotonic(), AGAIN_S
+            if self._failed_s > asked_s and begun_s > asked_s + self._timeout_s:
+                raise MetadataUnavailable(
+                    "changes before this one waited in vain for the metadata store",
+                    outcome="not_written",
+                )
+            while True:
+                try:
+                    return await attempt()
+                except (MetadataConflict, MetadataUnavailable):
+                    if time.monotonic() + pause_s > begun_s + self._timeout_s:
+                        self._failed_s = time.monotonic()
+                        raise
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1))
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+
+    async def change(self, changes: Sequence[Change]) -> None:
+        """Do all of it or nothing."""
+        await self.records.change(*changes)
+
+
+class Tries:
+    """The attempts at one change of names, of which at most one takes effect."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.may_have_done_it = False
+        """Whether one may have taken effect although it failed: its answer was lost."""
+
+    async def change(self, changes: Sequence[Change]) -> None:
+        """Do all of it or nothing."""
+        try:
+            await self._catalog.change(changes)
+        except Error as error:
+            self.may_have_done_it |= error.outcome != "not_written"
+            raise
+
+
+def _versioned(
+    kind: type[Tree], raw: VersionedRecord | None, where: str, default: V
+) -> Versioned[Tree | V]:
+    if raw is None:
+        return Versioned(default, None)
+    return Versioned(get(kind, raw.value, where), raw.version)

@@ -1,0 +1,207 @@
+"""What is done with many streams at once: names taken away, all of a namespace deleted, its policies checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from fastbk.errors import Error, MetadataConflict, NamespaceNotEmpty, PolicyInvalid, StreamNotFound
+from fastbk.observe.library_log import LibraryLog
+from fastbk.stream.namespace.catalog import Catalog, Place, Versioned, label
+from fastbk.stream.namespace.listing import entries_of
+from fastbk.stream.namespace.tree_changes import namespace_deleted, patches, streams_unnamed
+from fastbk.stream.namespace.tree_records import (
+    NO_PATCH,
+    EntryRecord,
+    NamespaceRecord,
+    StreamRecord,
+    get,
+)
+from fastbk.stream.paths import entry_path, namespace_path, stream_path
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+
+_log = LibraryLog("fastbk.stream")
+
+STREAMS_AT_ONCE = 50
+"""Of one change of names: a transaction of a few records each."""
+DELETIONS_AT_ONCE = 8
+PASSES_MAX = 10
+"""So often a namespace is emptied anew because somebody creates streams in it meanwhile."""
+
+# --- deletion ---------------------------------------------------------------------------------------------------
+
+
+async def unname(
+    catalog: Catalog, path: tuple[str, ...], names: Sequence[str], *, missing_ok: bool = False
+) -> dict[str, str]:
+    """Take away the names of these streams, all or none; return their ids. Their data is to be deleted from now on.
+
+    Raises StreamNotFound for a name that no stream has; with `missing_ok` it is passed over. MetadataOnHold.
+    """
+    await catalog.client.records.check_not_held()
+    seen: dict[str, str] = {}
+
+    async def attempt() -> dict[str, str]:
+        place = await catalog.place(path)
+        paths = [entry_path(place.here.id, name) for name in names]
+        raw = await catalog.records.read_all(paths)
+        versions: dict[str, int] = {}
+        for name, one, where in zip(names, raw, paths, strict=True):
+            entry = None if one is None else get(EntryRecord, one.value, where)
+            if one is not None and entry is not None and entry.kind == "stream":
+                if entry.id == seen.setdefault(name, entry.id):
+                    versions[name] = one.version
+            elif name not in seen and not missing_ok:
+                raise StreamNotFound(f"there is no stream {label((*path, name))}")
+        gone = [name for name in seen if name not in versions]
+        for name in await _renamed(catalog, gone, seen):
+            if not missing_ok:
+                raise StreamNotFound(f"there is no stream {label((*path, name))}: it was renamed")
+            del seen[name]
+        if versions:
+            records = await _records_of(catalog, [seen[name] for name in versions])
+            found = {
+                name: (versions[name], seen[name], record)
+                for name, record in zip(versions, records, strict=True)
+            }
+            await catalog.change(streams_unnamed(place, found))
+        return seen
+
+    return await catalog.until_decided(attempt)
+
+
+async def _renamed(catalog: Catalog, names: Sequence[str], ids: dict[str, str]) -> list[str]:
+    """Return those of these names that stood for a stream which has another one now, or will have.
+
+    Of the others the streams are deleted: by an attempt of ours whose answer was lost, or by somebody else, which is
+    the same.
+    """
+    paths = [stream_path(ids[name]) for name in names]
+    found = await catalog.records.read_all(paths) if paths else []
+    return [
+        name
+        for name, raw, where in zip(names, found, paths, strict=True)
+        if raw is not None and not get(StreamRecord, raw.value, where).deleting
+    ]
+
+
+async def _records_of(catalog: Catalog, ids: Sequence[str]) -> list[Versioned[StreamRecord]]:
+    found: list[Versioned[StreamRecord]] = []
+    paths = [stream_path(one) for one in ids]
+    for raw, where in zip(await catalog.records.read_all(paths), paths, strict=True):
+        if raw is None:
+            raise MetadataConflict(f"record {where} is gone, and a name still stands for it")
+        found.append(Versioned(get(StreamRecord, raw.value, where), raw.version))
+    return found
+
+
+async def delete_data(catalog: Catalog, ids: Sequence[str]) -> None:
+    """Delete what streams without names hold; what cannot be done now is left to the janitor."""
+    from fastbk.stream.janitor.stream_deletion import delete_stream
+
+    turns = asyncio.Semaphore(DELETIONS_AT_ONCE)
+
+    async def delete(stream_id: str) -> None:
+        async with turns:
+            try:
+                await delete_stream(catalog.client, stream_id)
+            except Error as error:
+                _log.warning("stream.deletion_waits", stream=stream_id, reason=str(error))
+
+    async with asyncio.TaskGroup() as group:
+        for stream_id in ids:
+            group.create_task(delete(stream_id))
+
+
+async def delete_namespace(catalog: Catalog, path: tuple[str, ...], *, recursive: bool) -> None:
+    """Delete a namespace; with `recursive` all that is in it first.
+
+    Raises StreamNotFound, NamespaceNotEmpty, MetadataOnHold.
+    """
+    await catalog.client.records.check_not_held()
+    for _ in range(PASSES_MAX):
+        if recursive:
+            await _empty(catalog, path)
+        try:
+            await _delete_empty(catalog, path)
+        except NamespaceNotEmpty:
+            if not recursive:
+                raise
+        else:
+            return
+    raise NamespaceNotEmpty(f"somebody goes on creating streams in {label(path)}", retryable=True)
+
+
+async def _empty(catalog: Catalog, path: tuple[str, ...]) -> None:
+    """Delete what is in a namespace now; what has got another name meanwhile is left to the next pass."""
+    place = await catalog.place(path)
+    async for entries in entries_of(catalog, place.here.id):
+        for name, entry in entries:
+            if entry.kind == "namespace":
+                with suppress(StreamNotFound):  # somebody else has deleted or renamed it meanwhile
+                    await delete_namespace(catalog, (*path, name), recursive=True)
+        names = [name for name, entry in entries if entry.kind == "stream"]
+        for at in range(0, len(names), STREAMS_AT_ONCE):
+            some = names[at : at + STREAMS_AT_ONCE]
+            ids = await unname(catalog, path, some, missing_ok=True)
+            await delete_data(catalog, list(ids.values()))
+
+
+async def _delete_empty(catalog: Catalog, path: tuple[str, ...]) -> None:
+    seen: str | None = None
+
+    async def attempt() -> None:
+        nonlocal seen
+        if seen is not None:
+            raw = await catalog.records.read(namespace_path(seen))
+            if raw is None:
+                return  # an attempt of ours did it, or somebody else, which is the same
+            if get(NamespaceRecord, raw.value, namespace_path(seen)).name != path[-1]:
+                raise StreamNotFound(f"there is no namespace {label(path)}: it was renamed")
+        place = await catalog.place(path)
+        if seen is not None and place.here.id != seen:
+            raise MetadataConflict(f"another namespace is {label(path)} just now")
+        if await catalog.records.children(namespace_path(place.here.id)):
+            raise NamespaceNotEmpty(f"{label(path)} has streams or namespaces in it")
+        seen = place.here.id
+        await catalog.change(namespace_deleted(place))
+
+    await catalog.until_decided(attempt)
+
+
+# --- policies ---------------------------------------------------------------------------------------------------
+
+
+async def check_below(catalog: Catalog, place: Place, policy: PolicyPatch) -> None:
+    """Raise PolicyInvalid if with `policy` here something in the namespace, or below it, had one that cannot be."""
+    base = _checked([*patches(place)[:-1], policy], place.path)
+    waiting = [(place.path, place.here.id, base)]
+    while waiting:
+        path, namespace_id, above = waiting.pop()
+        async for entries in entries_of(catalog, namespace_id):
+            paths = [
+                stream_path(one.id) if one.kind == "stream" else namespace_path(one.id)
+                for _, one in entries
+            ]
+            found = await catalog.records.read_all(paths)
+            for (name, one), where, raw in zip(entries, paths, found, strict=True):
+                if raw is None:
+                    continue
+                full = (*path, name)
+                if one.kind == "stream":
+                    patch = get(StreamRecord, raw.value, where).policy
+                    if patch != NO_PATCH:
+                        _checked([patch], full, above)
+                else:
+                    patch = get(NamespaceRecord, raw.value, where).policy
+                    waiting.append((full, one.id, _checked([patch], full, above)))
+
+
+def _checked(
+    found: Sequence[PolicyPatch], path: tuple[str, ...], base: StreamPolicy | None = None
+) -> StreamPolicy:
+    try:
+        return effective(found) if base is None else effective(found, base)
+    except PolicyInvalid as error:
+        raise PolicyInvalid(f"for {label(path)}: {error}") from error

@@ -1,0 +1,341 @@
+"""A namespace: where streams are made and found, and what they inherit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+from fastbk.errors import ConfigError, StreamExists, StreamNotFound
+from fastbk.stream.cursor.cursor_positions import Marks
+from fastbk.stream.namespace.catalog import Catalog, Place, Tries, label
+from fastbk.stream.namespace.events import NamespaceEvent, watch_namespace
+from fastbk.stream.namespace.listing import StreamInfo, entries_of, list_streams
+from fastbk.stream.namespace.many_streams import check_below, delete_data, delete_namespace, unname
+from fastbk.stream.namespace.stream_ranges import Spans
+from fastbk.stream.namespace.tree_changes import (
+    namespace_created,
+    namespace_policy_set,
+    namespace_renamed,
+    patches,
+    stream_renamed,
+    streams_created,
+)
+from fastbk.stream.namespace.tree_records import (
+    NO_PATCH,
+    EntryRecord,
+    NamespaceRecord,
+    StoredRecord,
+    get,
+    new_id,
+)
+from fastbk.stream.paths import check_name, entry_path, namespace_path, split_path, stored_path
+from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
+from fastbk.stream.stream import Stream
+
+STREAMS_AT_ONCE = 100
+"""Created in one transaction of 300 records."""
+
+
+class Namespace:
+    """A namespace of one client's cluster, by its path; made by `client.namespace("tenant/app")`, without I/O.
+
+    A handle stands for its path: when the namespace is renamed, it is found there no longer. Calls raise
+    StreamNotFound where there is no such namespace, MetadataUnavailable (what was to change may have changed),
+    ConfigError for a name that cannot be one.
+    """
+
+    def __init__(self, catalog: Catalog, path: str = "") -> None:
+        """`path`: names with slashes between them; empty: the root, which is always there."""
+        self._catalog = catalog
+        self._path = split_path(path)
+
+    @property
+    def path(self) -> str:
+        """Names from the root, with slashes between them; empty for the root."""
+        return "/".join(self._path)
+
+    def __repr__(self) -> str:
+        return f"<Namespace {label(self._path)}>"
+
+    def namespace(self, path: str) -> Namespace:
+        """Return a namespace below this one. No I/O."""
+        split_path(path)
+        return Namespace(self._catalog, "/".join([*self._path, path]))
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream of this namespace. No I/O."""
+        return Stream(self._catalog, self._path, check_name(name))
+
+    def stream_of_id(self, stream_id: str, name: str) -> Stream:
+        """Return the stream of this id for reading, whatever has its name by now. No I/O.
+
+        `name`: what it had in this namespace, as `Span` says it with the id; it stands in `path` and in messages.
+        """
+        context = self._catalog.reading(stream_id, label((*self._path, check_name(name))))
+        return Stream(self._catalog, self._path, name, context)
+
+    # --- the namespace itself -----------------------------------------------------------------------------------
+
+    async def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:
+        """Create the namespace, and those above it that are missing.
+
+        Raises StreamExists; with `exist_ok` only where the name is a stream's, and then a namespace that is there
+        keeps its policy. Raises PolicyInvalid.
+        """
+        for depth in range(1, len(self._path)):
+            await self._create(self._path[:depth], NO_PATCH, exist_ok=True)
+        await self._create(self._path, policy or NO_PATCH, exist_ok=exist_ok)
+
+    async def _create(self, path: tuple[str, ...], policy: PolicyPatch, *, exist_ok: bool) -> None:
+        tried: set[str] = (
+            set()
+        )  # a new id each time: an attempt may have made it, and somebody have deleted it
+
+        async def attempt() -> None:
+            if not path:
+                if not exist_ok:
+                    raise StreamExists("the root namespace is always there")
+                return
+            place = await self._catalog.place(path[:-1], path[-1])
+            entry = place.leaf.value
+            if entry is None:
+                effective([*patches(place), policy])
+                namespace_id = new_id()
+                tried.add(namespace_id)
+                await self._catalog.change(
+                    namespace_created(place, path[-1], namespace_id, policy, _now_us())
+                )
+            elif entry.kind == "stream" or (entry.id not in tried and not exist_ok):
+                raise StreamExists(f"there is a {entry.kind} {label(path)} already")
+
+        await self._catalog.until_decided(attempt)
+
+    async def exists(self) -> bool:
+        """Return whether there is such a namespace."""
+        try:
+            await self._catalog.place(self._path)
+        except StreamNotFound:
+            return False
+        return True
+
+    async def rename(self, name: str) -> Namespace:
+        """Give the namespace another name in the one above it, and return it there. Raises StreamExists.
+
+        Streams in it go on as they are, writers and readers with them.
+        """
+        new = (*self._path[:-1], check_name(name))
+        seen: str | None = None
+        tries = Tries(self._catalog)
+
+        async def attempt() -> None:
+            nonlocal seen
+            if seen is not None and await self._was_renamed(seen):
+                if tries.may_have_done_it:
+                    return
+                raise StreamNotFound(f"there is no namespace {label(self._path)}: it was renamed")
+            place = await self._catalog.place(self._path)
+            seen = seen or place.here.id
+            if place.here.id != seen:
+                raise StreamNotFound(f"there is no namespace {label(self._path)}: it was deleted")
+            if new != self._path:
+                if await self._id_at(new) is not None:
+                    raise StreamExists(f"the name {label(new)} is taken")
+                await tries.change(namespace_renamed(place, name))
+
+        await self._catalog.until_decided(attempt)
+        return Namespace(self._catalog, "/".join(new))
+
+    async def _was_renamed(self, namespace_id: str) -> bool:
+        where = namespace_path(namespace_id)
+        raw = await self._catalog.records.read(where)
+        return raw is not None and get(NamespaceRecord, raw.value, where).name != self._path[-1]
+
+    async def _id_at(self, path: tuple[str, ...]) -> str | None:
+        entry = (await self._catalog.place(path[:-1], path[-1])).leaf.value
+        return None if entry is None else entry.id
+
+    async def delete(self, *, recursive: bool = False) -> None:
+        """Delete the namespace. Raises NamespaceNotEmpty, unless `recursive`: then all in it goes first.
+
+        If that ends half-way, by a failure or because it was cancelled, the same call goes on with what is left.
+        """
+        if not self._path:
+            raise ConfigError("the root namespace is always there: delete what is in it")
+        await delete_namespace(self._catalog, self._path, recursive=recursive)
+
+    # --- policies -----------------------------------------------------------------------------------------------
+
+    async def policy(self) -> PolicyPatch:
+        """Return what the namespace says itself; the rest it inherits."""
+        return (await self._catalog.place(self._path)).here.record.value.policy
+
+    async def set_policy(
+        self, patch: PolicyPatch | None = None, *, inherit: Iterable[str] = ()
+    ) -> None:
+        """Change what `patch` names, and inherit the fields of `inherit` again. Streams follow at their next segment.
+
+        Raises PolicyInvalid, also where a stream or namespace below would have one that cannot be.
+        """
+        fields = list(inherit)
+
+        async def attempt() -> None:
+            place = await self._catalog.place(self._path)
+            before = place.here.record.value.policy
+            after = before.changed(patch or NO_PATCH).without(fields)
+            if after != before:
+                await check_below(self._catalog, place, after)
+                await self._catalog.change(namespace_policy_set(place, after))
+
+        await self._catalog.until_decided(attempt)
+
+    async def effective_policy(self, stream: str | None = None) -> StreamPolicy:
+        """Return what holds for the namespace, or for the next segment of one of its streams."""
+        if stream is not None:
+            return await self.stream(stream).effective_policy()
+        return effective(patches(await self._catalog.place(self._path)))
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    def spans(self) -> Spans:
+        """Return what looks at where many streams begin and end, again and again; paths are from the root. No I/O."""
+        return Spans(self._catalog)
+
+    def marks(self, name: str, data: Mapping[str, int | str]) -> Marks:
+        """Return what moves the marks of cursors of one name, in streams by their paths from the root. No I/O."""
+        return Marks(self._catalog, name, data)
+
+    async def create_stream(
+        self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False
+    ) -> Stream:
+        """Create a stream. Raises StreamExists (with `exist_ok` one that is there is left as it is), QuotaExceeded."""
+        (stream,) = await self.create_streams([name], policy, exist_ok=exist_ok)
+        return stream
+
+    async def create_streams(
+        self, names: Sequence[str], policy: PolicyPatch | None = None, *, exist_ok: bool = False
+    ) -> list[Stream]:
+        """Create many streams, a hundred at a time: of each hundred all or none. Raises as `create_stream`."""
+        every = list(dict.fromkeys(map(check_name, names)))
+        for at in range(0, len(every), STREAMS_AT_ONCE):
+            some = every[at : at + STREAMS_AT_ONCE]
+            await self._create_some(some, policy or NO_PATCH, exist_ok=exist_ok)
+        return [self.stream(name) for name in names]
+
+    async def _create_some(
+        self, names: Sequence[str], policy: PolicyPatch, *, exist_ok: bool
+    ) -> None:
+        tried: set[str] = set()  # new ids each time, as in `_create`
+
+        async def attempt() -> None:
+            place = await self._catalog.place(self._path)
+            there = await self._entries(place, names)
+            for name, entry in there.items():
+                if entry.kind != "stream" or (entry.id not in tried and not exist_ok):
+                    raise StreamExists(
+                        f"there is a {entry.kind} {label((*self._path, name))} already"
+                    )
+            missing = {name: new_id() for name in names if name not in there}
+            if missing:
+                tried.update(missing.values())
+                effective([*patches(place), policy])
+                await self._catalog.change(streams_created(place, missing, policy, _now_us()))
+
+        await self._catalog.until_decided(attempt)
+
+    async def _entries(self, place: Place, names: Sequence[str]) -> dict[str, EntryRecord]:
+        paths = [entry_path(place.here.id, name) for name in names]
+        found = await self._catalog.records.read_all(paths)
+        return {
+            name: get(EntryRecord, raw.value, where)
+            for name, raw, where in zip(names, found, paths, strict=True)
+            if raw is not None
+        }
+
+    async def delete_stream(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a stream: its name at once, its data now or, where that fails, by the janitor. Raises StreamNotFound.
+
+        Whoever writes or reads it is told StreamNotFound.
+        """
+        await self.delete_streams([name], missing_ok=missing_ok)
+
+    async def delete_streams(self, names: Sequence[str], *, missing_ok: bool = False) -> None:
+        """Delete many streams, as `delete_stream`; the names that are given go all or none."""
+        wanted = list(dict.fromkeys(map(check_name, names)))
+        if wanted:
+            ids = await unname(self._catalog, self._path, wanted, missing_ok=missing_ok)
+            await delete_data(self._catalog, list(ids.values()))
+
+    async def rename_stream(self, old: str, new: str) -> Stream:
+        """Give a stream another name in this namespace. Writers and readers go on. Raises StreamExists."""
+        check_name(old), check_name(new)
+        seen: str | None = None
+        tries, full = Tries(self._catalog), label((*self._path, old))
+
+        async def attempt() -> None:
+            nonlocal seen
+            if (
+                seen is not None
+                and (await self._catalog.stream_record(seen, full)).value.name != old
+            ):
+                if tries.may_have_done_it:
+                    return
+                raise StreamNotFound(f"there is no stream {full}: it was renamed")
+            place = await self._catalog.place(self._path, old)
+            target = (await self._entries(place, [new])).get(new)
+            entry = place.leaf.value
+            if entry is None or entry.kind != "stream" or entry.id != (seen or entry.id):
+                raise StreamNotFound(f"there is no stream {full}")
+            seen = entry.id
+            if old == new:
+                return
+            if target is not None:
+                raise StreamExists(f"the name {label((*self._path, new))} is taken")
+            record = await self._catalog.stream_record(entry.id, full)
+            await tries.change(stream_renamed(place, entry, record, new))
+
+        await self._catalog.until_decided(attempt)
+        return self.stream(new)
+
+    # --- looking ------------------------------------------------------------------------------------------------
+
+    def streams(
+        self, prefix: str = "", *, recursive: bool = False
+    ) -> AsyncGenerator[StreamInfo, None]:
+        """Yield the streams whose names begin with `prefix`, by name, with sizes.
+
+        `recursive`: also those of namespaces below whose names begin with it. Streams that come or go meanwhile may be
+        in it or not.
+        """
+        return list_streams(self._catalog, self._path, prefix, recursive=recursive)
+
+    async def namespaces(self, prefix: str = "") -> AsyncGenerator[Namespace, None]:
+        """Yield the namespaces directly below, by name."""
+        place = await self._catalog.place(self._path)
+        async for entries in entries_of(self._catalog, place.here.id, prefix):
+            for name, entry in entries:
+                if entry.kind == "namespace":
+                    yield self.namespace(name)
+
+    async def stream_count(self) -> int:
+        """Return how many streams there are in this namespace and below it."""
+        return (await self._catalog.place(self._path)).here.usage.value.streams
+
+    async def stored_bytes(self) -> int | None:
+        """Return what a janitor has counted last for `bytes_max`; None: there is no quota, or no count yet."""
+        place = await self._catalog.place(self._path)
+        where = stored_path(place.here.id)
+        raw = await self._catalog.records.read(where)
+        if raw is None or not place.here.record.value.policy.bytes_max:
+            return None
+        return get(StoredRecord, raw.value, where).size_bytes
+
+    def watch(self) -> AsyncGenerator[NamespaceEvent, None]:
+        """Yield all that is directly in the namespace as "present", then what happens to it, until it is deleted.
+
+        Nothing is lost between the one and the other, nor while metadata is away. Close it (`aclosing`) to end it.
+        """
+        return watch_namespace(self._catalog, self._path)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

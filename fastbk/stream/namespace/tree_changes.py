@@ -1,0 +1,192 @@
+"""Changes of the tree of namespaces and streams, each as the records that change together. Pure (INV-S12).
+
+Each names the versions of the usage records that it was decided by: of two changes of one namespace's names one wins,
+and the other is decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from fastbk.errors import QuotaExceeded, StreamExists
+from fastbk.meta.records import Change
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.codec import put_chain
+from fastbk.stream.namespace.catalog import Level, Place, Versioned, label
+from fastbk.stream.namespace.tree_records import (
+    EntryRecord,
+    NamespaceRecord,
+    StreamRecord,
+    UsageRecord,
+    put,
+)
+from fastbk.stream.paths import (
+    NAMES_MAX,
+    chain_path,
+    entry_path,
+    namespace_path,
+    stream_path,
+    usage_path,
+)
+from fastbk.stream.policy import PolicyPatch
+
+
+def _usage(level: Level, streams: int, changes: int, names: int = 0) -> Change:
+    usage = level.usage.value
+    after = UsageRecord(usage.streams + streams, usage.changes + changes, usage.names + names)
+    return Change(usage_path(level.id), put(after), level.usage.version)
+
+
+def touched(place: Place, streams: int = 0, namespaces: int = 0) -> list[Change]:
+    """Something changed directly in the namespace, and so many streams and namespaces came (or went, below 0).
+
+    Raises QuotaExceeded where more names would be in it than can be listed.
+    """
+    names = streams + namespaces
+    if names > 0 and place.here.usage.value.names + names > NAMES_MAX:
+        raise QuotaExceeded(
+            f"{label(place.path)} has {place.here.usage.value.names:,} names, of {NAMES_MAX:,} that a namespace may"
+            " have directly in it: make namespaces below it for more"
+        )
+    above = [_usage(level, streams, 0) for level in place.levels[:-1]] if streams else []
+    return [*above, _usage(place.here, streams, 1, names)]
+
+
+def check_quota(place: Place, more: int) -> None:
+    """Raise QuotaExceeded if one of the namespaces may not have so many streams more."""
+    for at, level in enumerate(place.levels):
+        allowed, there = level.record.value.policy.streams_max or 0, level.usage.value.streams
+        if 0 < allowed < there + more:
+            raise QuotaExceeded(
+                f"{label(place.path[:at])} has {there} streams of {allowed}: delete some, or raise streams_max"
+            )
+
+
+def patches(place: Place) -> list[PolicyPatch]:
+    """Return the policy patches from the root down to the namespace."""
+    return [level.record.value.policy for level in place.levels]
+
+
+# --- streams ----------------------------------------------------------------------------------------------------
+
+
+def streams_created(
+    place: Place, ids: Mapping[str, str], policy: PolicyPatch, now_us: int
+) -> list[Change]:
+    """New streams, by name with their ids. Raises QuotaExceeded."""
+    check_quota(place, len(ids))
+    changes = touched(place, len(ids))
+    for name, stream_id in ids.items():
+        record = StreamRecord(place.here.id, name, policy, now_us)
+        changes += [
+            Change(entry_path(place.here.id, name), put(EntryRecord("stream", stream_id))),
+            Change(stream_path(stream_id), put(record)),
+            Change(chain_path(stream_id), put_chain(Chain(stream_id))),
+        ]
+    return changes
+
+
+def streams_unnamed(
+    place: Place, found: Mapping[str, tuple[int, str, Versioned[StreamRecord]]]
+) -> list[Change]:
+    """Streams lose their names, and their data is to be deleted. By name: version of the name, id, record."""
+    changes = touched(place, -len(found))
+    for name, (version, stream_id, record) in found.items():
+        after = replace(record.value, deleting=True)
+        changes += [
+            Change(entry_path(place.here.id, name), None, version),
+            Change(stream_path(stream_id), put(after), record.version),
+        ]
+    return changes
+
+
+def stream_renamed(
+    place: Place, entry: EntryRecord, record: Versioned[StreamRecord], new: str
+) -> list[Change]:
+    """A stream, which is `place.leaf`, has another name in the same namespace."""
+    return [
+        *touched(place),
+        Change(entry_path(place.here.id, record.value.name), None, place.leaf.version),
+        Change(entry_path(place.here.id, new), put(entry)),
+        Change(stream_path(entry.id), put(replace(record.value, name=new)), record.version),
+    ]
+
+
+def stream_policy_set(
+    place: Place, entry: EntryRecord, record: Versioned[StreamRecord], policy: PolicyPatch
+) -> list[Change]:
+    """A stream, which is `place.leaf`, has another patch."""
+    told = replace(entry, policy_changes=entry.policy_changes + 1)
+    return [
+        *touched(place),
+        Change(entry_path(place.here.id, record.value.name), put(told), place.leaf.version),
+        Change(stream_path(entry.id), put(replace(record.value, policy=policy)), record.version),
+    ]
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------
+
+
+def namespace_created(
+    place: Place, name: str, namespace_id: str, policy: PolicyPatch, now_us: int
+) -> list[Change]:
+    """A new namespace in `place`."""
+    record = NamespaceRecord(place.here.id, name, policy, now_us)
+    return [
+        *touched(place, namespaces=1),
+        Change(entry_path(place.here.id, name), put(EntryRecord("namespace", namespace_id))),
+        Change(namespace_path(namespace_id), put(record)),
+        Change(usage_path(namespace_id), put(UsageRecord())),
+    ]
+
+
+def _above(place: Place) -> Place:
+    return Place(place.path[:-1], place.levels[:-1], place.here.entry)
+
+
+def namespace_deleted(place: Place) -> list[Change]:
+    """A namespace that has nothing in it any more goes; the store refuses it where it still has."""
+    above, here = _above(place), place.here
+    return [
+        *touched(above, namespaces=-1),
+        Change(usage_path(here.id), None, here.usage.version),
+        Change(entry_path(above.here.id, place.path[-1]), None, here.entry.version),
+        Change(namespace_path(here.id), None, here.record.version),
+    ]
+
+
+def namespace_renamed(place: Place, new: str) -> list[Change]:
+    """A namespace has another name in the same one."""
+    above, here, entry = _above(place), place.here, place.here.entry.value
+    if entry is None:
+        raise StreamExists("the root namespace has no name that could be changed")
+    return [
+        *touched(above),
+        Change(entry_path(above.here.id, place.path[-1]), None, here.entry.version),
+        Change(entry_path(above.here.id, new), put(entry)),
+        Change(
+            namespace_path(here.id), put(replace(here.record.value, name=new)), here.record.version
+        ),
+    ]
+
+
+def namespace_policy_set(place: Place, policy: PolicyPatch) -> list[Change]:
+    """A namespace has another patch; those who watch the one above are told, too."""
+    here, entry = place.here, place.here.entry.value
+    changes = [
+        Change(
+            namespace_path(here.id),
+            put(replace(here.record.value, policy=policy)),
+            here.record.version,
+        )
+    ]
+    if entry is not None:
+        above = _above(place)
+        told = replace(entry, policy_changes=entry.policy_changes + 1)
+        changes += [
+            *touched(above),
+            Change(entry_path(above.here.id, place.path[-1]), put(told), here.entry.version),
+        ]
+    return changes

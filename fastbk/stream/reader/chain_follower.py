@@ -1,0 +1,94 @@
+"""The chain as a reader knows it: followed in the background, read anew on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fastbk.errors import Error, MetadataUnavailable, StreamNotFound
+from fastbk.stream.background_errors import as_error
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.store import ChainStore
+
+AGAIN_S = 0.1
+AGAIN_S_MAX = 5.0
+LOOK_S = 10.0
+"""Whoever waits for a change looks for himself so often: a watch may be lost with its session."""
+
+
+class ChainFollower:
+    """One reader's.
+
+    Attributes:
+        chain: the newest known.
+        failure: that the stream is gone, or what nobody can mend; None while it is followed.
+    """
+
+    def __init__(self, store: ChainStore, chain: Chain, told: asyncio.Event) -> None:
+        """`told` is set whenever either attribute has changed."""
+        self.chain = chain
+        self.failure: Error | None = None
+        self._store = store
+        self._told = told
+        self._changed = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _see(self, chain: Chain) -> None:
+        known = self.chain
+        if chain.epoch < known.epoch or chain.trim < known.trim or chain.end_seq < known.end_seq:
+            return  # none of these ever falls: an answer that was longer under way than what is known
+        if chain != known:
+            self.chain = chain
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._told.set()
+
+    async def _run(self) -> None:
+        pause_s = AGAIN_S
+        while self.failure is None:
+            try:
+                async with contextlib.aclosing(self._store.follow()) as changes:
+                    async for known in changes:
+                        pause_s = AGAIN_S
+                        self._see(known.chain)
+            except MetadataUnavailable:
+                # What is known goes on being read.
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self.failure = as_error(error, "following the stream's chain")
+                self._tell()
+                if not isinstance(error, Error):
+                    raise
+
+    async def look(self) -> Chain:
+        """Read the chain now, and return it. Raises MetadataUnavailable, StreamNotFound."""
+        try:
+            self._see((await self._store.read()).chain)
+        except StreamNotFound as error:
+            self.failure = error
+            self._tell()
+            raise
+        return self.chain
+
+    async def other_than(self, chain: Chain) -> None:
+        """Return when the chain is not that object any more."""
+        while self.chain is chain and self.failure is None:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                with contextlib.suppress(MetadataUnavailable):
+                    await self.look()
+        if self.failure is not None:
+            raise self.failure.copy()
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        self._task.cancel()
+        await asyncio.wait([self._task])

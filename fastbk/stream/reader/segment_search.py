@@ -1,0 +1,207 @@
+"""One segment, looked at by entry or by key; see `search.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from fastbk.client.entries import Entry
+from fastbk.client.ledger_reader import LedgerReader
+from fastbk.errors import DigestMismatch, NoSuchEntry, ProtocolError, StorageError
+from fastbk.native.stream_codec import KIND_INDEX, Head
+from fastbk.stream.chain import index_entry
+from fastbk.stream.chain.chain import NONE, PageRef, Segment
+from fastbk.stream.chain.index_entry import SegmentIndex
+from fastbk.stream.chain.opening import PASSWORD
+from fastbk.stream.chain.segment_contents import head_of
+from fastbk.stream.context import StreamContext
+from fastbk.stream.positions import DLSN
+from fastbk.stream.reader.first_sequence import base_of
+from fastbk.stream.reader.gaps import lost
+from fastbk.stream.records import Chunk, Record, chunk_of
+
+FAN = 7
+"""Entries whose heads are read at the same time; each round leaves an eighth."""
+_COLUMNS = {"txid": index_entry.TXID, "time": index_entry.TIME, "seq": index_entry.RECORD}
+
+
+class Key(NamedTuple):
+    """What to search by: transaction id, time in µs since 1970, or sequence number."""
+
+    kind: Literal["txid", "time", "seq"]
+    value: int
+
+
+def key_of_row(key: Key, row: Segment | PageRef) -> bool:
+    """Return whether the row's last record is not before the key. An open segment's may always be."""
+    if isinstance(row, Segment) and row.is_open:
+        return True
+    if key.kind == "txid":
+        return row.last_txid >= key.value
+    if key.kind == "time":
+        return row.last_time_us >= key.value
+    assert isinstance(row, Segment)  # a page does not say where it ends
+    return row.end_seq > key.value
+
+
+def is_reached(key: Key, record: Record) -> bool:
+    """Return whether a record is not before the key."""
+    if key.kind == "txid":
+        return record.txid >= key.value
+    return (record.time_us if key.kind == "time" else record.seq) >= key.value
+
+
+def index_in(chunk: Chunk, key: Key) -> int:
+    """Return the place of the first record of a chunk that is not before the key; len(chunk) if there is none."""
+    low, high = 0, len(chunk)
+    while low < high:
+        middle = (low + high) // 2
+        if is_reached(key, chunk[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+class SegmentAt:
+    """Opens a segment's ledger, without recovery; `async with`."""
+
+    def __init__(self, context: StreamContext, row: Segment) -> None:
+        self._context = context
+        self._row = row
+        self._base_seq = row.base_seq
+        self._probed: dict[int, Entry] = {}
+        self._last: int | None = None if row.is_open else row.last_entry_id
+        self._confirmed: int | None = None
+
+    async def __aenter__(self) -> SegmentAt:
+        """Raises NoSuchLedger."""
+        return await self.open()
+
+    async def open(self) -> SegmentAt:
+        """Open the ledger and return this: for who keeps it open longer than a block. Raises NoSuchLedger."""
+        self._reader: LedgerReader = await self._context.client.open_ledger(
+            self._row.ledger_id, recovery=False, password=PASSWORD
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the ledger."""
+        await self._reader.close()
+
+    async def has_moved(self) -> bool:
+        """Ask an open segment's bookies anew; return whether another entry is the last one than before."""
+        confirmed = await self._reader.last_add_confirmed()
+        if confirmed == self._confirmed:
+            return False
+        self._confirmed, self._last = confirmed, None
+        return True
+
+    def forget(self) -> None:
+        """Have `has_moved` answer True: what it said before could not be made use of."""
+        self._confirmed = None
+
+    async def last_entry(self, *, fresh: bool = True) -> int:
+        """Return the last visible entry with records, -1 if there is none."""
+        if self._last is None:
+            reader = self._reader
+            ask = reader.last_add_confirmed if fresh else reader.try_last_add_confirmed
+            last = await ask() if self._confirmed is None else self._confirmed
+            if last >= 0 and head_of(await self._raw(last)).kind == KIND_INDEX:
+                last -= 1
+            self._last = last
+        return self._last
+
+    async def _raw(self, entry_id: int) -> Entry:
+        """Return an entry. Raises DataLost."""
+        try:
+            async for batch in self._reader.read_batches(entry_id, entry_id):
+                return next(iter(batch))
+        except (NoSuchEntry, DigestMismatch) as error:
+            number = self._row.number
+            first, behind = DLSN(number, entry_id, 0), DLSN(number, entry_id + 1, 0)
+            raise lost(self._context.name, first, behind, error) from error
+        raise NoSuchEntry(f"ledger {self._row.ledger_id} has no entry {entry_id}")
+
+    async def entry(self, entry_id: int) -> Chunk:
+        """Return an entry's records; it must be visible. Raises DataLost, StorageError."""
+        raw = self._probed.get(entry_id) or await self._raw(entry_id)
+        row, base_seq = self._row, await self._base()
+        try:
+            return chunk_of(row.number, entry_id, [raw.data], base_seq, row.base_txid)
+        except ProtocolError as error:
+            raise StorageError(
+                f"ledger {row.ledger_id} is no segment: {error}", ledger_id=row.ledger_id
+            ) from error
+
+    async def _base(self) -> int:
+        """Return the number of the segment's first record."""
+        if self._base_seq == NONE:
+            self._base_seq = await base_of(self._context, self._row)
+        return self._base_seq
+
+    async def last(self, *, fresh: bool = True) -> Chunk | None:
+        """Return the last visible entry's records, None if there is none."""
+        last = await self.last_entry(fresh=fresh)
+        return None if last < 0 else await self.entry(last)
+
+    async def find(self, key: Key) -> Record | None:
+        """Return the first visible record that is not before the key, None if there is none."""
+        low, high = 0, await self.last_entry()
+        if high < 0:
+            return None
+        if self._row.index_entry_id != NONE:
+            index = SegmentIndex((await self._raw(self._row.index_entry_id)).data)
+            first, behind = index.entries_for(_COLUMNS[key.kind], self._relative(key))
+            low = min(first, high)
+            if behind is not None:
+                # A number is in an entry before that of the row behind it; a key may first be reached there.
+                high = min(high, max(low, behind - (2 if key.kind == "seq" else 1)))
+        await self._base()
+        low = await self._narrowed(key, low, high)
+        while low <= high:
+            chunk = await self.entry(low)
+            at = index_in(chunk, key)
+            if at < len(chunk):
+                return chunk[at]
+            low += 1
+        return None
+
+    def _relative(self, key: Key) -> int:
+        if key.kind == "txid":
+            return key.value - self._row.base_txid
+        return key.value - self._row.base_seq if key.kind == "seq" else key.value
+
+    def _is_last_reached(self, key: Key, head: Head) -> bool:
+        """Return whether the last record of an entry is not before the key."""
+        if key.kind == "time":
+            return head.time_us >= key.value
+        if key.kind == "txid":
+            return self._row.base_txid + head.last_txid >= key.value
+        return self._base_seq + head.first_record + head.record_count > key.value
+
+    async def _narrowed(self, key: Key, low: int, high: int) -> int:
+        """Return the first entry of low..high whose last record is not before the key; `high` if none before it is."""
+        while low < high:
+            count = high - low
+            step = max(1, -(-count // (FAN + 1)))
+            probes = list(range(low + step - 1, high, step))
+            raws = await asyncio.gather(*map(self._raw, probes))
+            self._probed = dict(zip(probes, raws, strict=True))
+            # Their heads say enough: no body is decompressed.
+            reached = [self._is_last_reached(key, head_of(raw)) for raw in raws]
+            at = reached.index(True) if True in reached else len(probes)
+            if at < len(probes):
+                high = probes[at]
+            if at > 0:
+                low = probes[at - 1] + 1
+        return low

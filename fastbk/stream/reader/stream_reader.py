@@ -1,0 +1,347 @@
+"""The reader of a stream: hands out its records in order, each once, from the oldest segment into the open one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from types import TracebackType
+from typing import Generic, Literal, Never, Self, Unpack, cast, overload
+
+from fastbk.errors import ClientClosed, ConfigError
+from fastbk.option_checks import checked_timeout
+from fastbk.stream.context import ContextLike, context_of
+from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
+from fastbk.stream.reader.buffer import ReaderFront
+from fastbk.stream.reader.chain_follower import ChainFollower
+from fastbk.stream.reader.gaps import error_of
+from fastbk.stream.reader.lag import Lag, lag_of
+from fastbk.stream.reader.options import ReaderOptions, Told
+from fastbk.stream.reader.read_ahead import ReadAhead
+from fastbk.stream.reader.search import (
+    find_key,
+    is_truncated,
+    key_of,
+    position_behind,
+    resolve,
+    tail_position,
+)
+from fastbk.stream.reader.segment_search import Key
+from fastbk.stream.records import Chunk, Gap, Record
+
+CHUNK_BYTES = 1024 * 1024
+
+
+class StreamReader(Generic[Told]):
+    """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` opens it.
+
+    `async for record in reader` yields records, `chunks()` many at once (INV-S11). What was truncated or lost is an
+    error, raised again until `seek()` passes it, or with `on_gap="yield"` a Gap among the records. Other errors
+    (NotEnoughBookies, MetadataUnavailable) end no reader: the next call goes on where it was. Cancelling a call leaves
+    `position` at the first record that was not handed out.
+    """
+
+    @overload
+    def __init__(
+        self: StreamReader[Never],
+        context: ContextLike,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise"] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: StreamReader[Gap],
+        context: ContextLike,
+        start: Start = ...,
+        *,
+        on_gap: Literal["raise", "yield"],
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        context: ContextLike,
+        start: Start = "earliest",
+        *,
+        end: Start | None = None,
+        tail: bool = True,
+        prefetch_bytes: int = 8 << 20,
+        on_gap: Literal["raise", "yield"] = "raise",
+    ) -> None:
+        """`end`: the first position that is not delivered. `tail` False: end behind what is visible when it is opened.
+
+        `prefetch_bytes`: entries read ahead, at least 1, beside one batch and what is being handed out.
+        """
+        if prefetch_bytes < 1:
+            raise ConfigError(f"prefetch_bytes is {prefetch_bytes}: it must be at least 1")
+        if on_gap not in ("raise", "yield"):
+            raise ConfigError(f'on_gap is {on_gap!r}: "raise" or "yield"')
+        self._given = context
+        self._start: Start = start
+        self._end_at = end
+        self._is_tailing = tail
+        self._prefetch_bytes = prefetch_bytes
+        self._on_gap = on_gap
+        self._told = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._ahead: ReadAhead | None = None
+        self._follower: ChainFollower | None = None
+        self._front: ReaderFront | None = None
+        self._retired: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Find the start, and begin to read ahead; `async with` does it. Raises StreamNotFound, MetadataUnavailable."""
+        context = self._context = await context_of(self._given)
+        ends: list[DLSN | Key] = []
+        if self._end_at is not None:
+            by_key = isinstance(self._end_at, AtTxid | AtTime | AtSeq)
+            ends.append(key_of(self._end_at) if by_key else await resolve(context, self._end_at))  # type: ignore[arg-type]
+        if isinstance(self._end_at, AtSeq):
+            tail = await tail_position(context)
+            if tail is not None and tail.seq + 1 == self._end_at.seq:
+                ends.append(tail.next)  # everything before the end is there already
+        if not self._is_tailing:
+            ends.append(await resolve(context, "latest"))
+        position, from_key = await self._begin_of(self._start)
+        self._follower = ChainFollower(
+            context.store, (await context.store.read()).chain, self._told
+        )
+        self._front = ReaderFront(context.name, position, from_key, ends)
+        self._read_ahead()
+
+    async def _begin_of(self, start: Start) -> tuple[DLSN, Key | None]:
+        """Return where to begin; with the key, where nothing that reaches it is there yet."""
+        if isinstance(start, AtTxid | AtTime | AtSeq):
+            context, key = self._context, key_of(start)
+            tail = await tail_position(context)
+            end = await position_behind(context, tail)
+            found = await find_key(context, key)
+            if isinstance(start, AtSeq) and await is_truncated(context, start, tail, found):
+                return FIRST, None  # before the gap, which is reported there
+            return (end, key) if found is None else (found, None)
+        return await resolve(self._context, start), None
+
+    def _read_ahead(self) -> None:
+        front, follower = self._opened()
+        self._ahead = ReadAhead(
+            self._context, follower, front.position, self._prefetch_bytes, self._told, front.end
+        )
+        front.ahead = self._ahead
+
+    async def close(self) -> None:
+        """Read no more. A second call does nothing."""
+        self._is_closed = True
+        self._told.set()
+        self._moved.set()
+        self._retire()
+        if self._retired:
+            await asyncio.wait(self._retired)
+        if self._follower is not None:
+            await self._follower.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _opened(self) -> tuple[ReaderFront, ChainFollower]:
+        if self._is_closed or self._front is None or self._follower is None:
+            raise ClientClosed("the reader is not open: use `async with`")
+        return self._front, self._follower
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record | Told:
+        """Return the next record, or Gap. Ends behind the last record of a sealed stream, or at the end asked for."""
+        front = self._front
+        if front is not None and front.has_record(self._follower):
+            return front.next_record()
+        item = await self._next(1, CHUNK_BYTES, None, 0.0)
+        if item is None:
+            raise StopAsyncIteration
+        return item[0] if isinstance(item, Chunk) else item
+
+    async def chunks(
+        self, max_records: int = 1000, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
+    ) -> AsyncGenerator[Chunk | Told, None]:
+        """Yield chunks of 1 to `max_records` records; of Gaps with `on_gap="yield"` only. Ends as iteration does.
+
+        `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
+        more when something is there, and less than `max_bytes`.
+        """
+        while (item := await self._next(max_records, max_bytes, None, max_wait)) is not None:
+            yield item
+
+    async def read(
+        self,
+        max_records: int = 1000,
+        max_bytes: int = CHUNK_BYTES,
+        timeout: float | None = None,
+    ) -> Chunk | Told | None:
+        """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
+        self._opened()
+        return await self._next(max_records, max_bytes, checked_timeout(timeout), 0.0)
+
+    def at_hand(self, max_records: int, max_bytes: int) -> Chunk | None:
+        """Return more records without waiting; None: none are there, or something else is to be told before them."""
+        front, follower = self._opened()
+        if self._ahead is None or follower.failure is not None:
+            return None
+        if front.gap_at(follower.chain) is not None:
+            return None
+        chunk = front.take(max_records, max_bytes)
+        self._moved.set()
+        return chunk
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing will ever come: the end asked for, or that of a sealed stream, is reached."""
+        return self._opened()[0].is_over
+
+    async def _next(
+        self, max_records: int, max_bytes: int, timeout_s: float | None, fill_s: float
+    ) -> Chunk | Told | None:
+        """Return what comes next; None at the end, or when the time is over."""
+        if max_records < 1 or max_bytes < 1:
+            raise ConfigError("max_records and max_bytes must be at least 1")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    self._told.clear()
+                    front, follower = self._opened()
+                    if follower.failure is not None:
+                        self._moved.set()
+                        raise follower.failure.copy()
+                    if self._ahead is None:
+                        self._read_ahead()
+                    gap = front.gap_at(follower.chain)
+                    if gap is not None:
+                        return self._passed(gap)
+                    if fill_s > 0 and front.is_filling(max_bytes):
+                        fill_s = await self._fill(fill_s)
+                        continue
+                    chunk = front.take(max_records, max_bytes)
+                    self._moved.set()  # also where all that came was skipped
+                    if chunk is not None or front.is_over:
+                        return chunk
+                    if not front.has_items:
+                        self._look_at_end_of_ahead()
+                        await self._told.wait()
+        except TimeoutError:
+            return None
+
+    async def _fill(self, fill_s: float) -> float:
+        """Wait for more; return how long may be waited still."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(fill_s):
+                await self._told.wait()
+        except TimeoutError:
+            return 0.0
+        return max(fill_s - (time.monotonic() - began_s), 0.0)
+
+    def _retire(self) -> None:
+        """Let go of what reads ahead, without waiting for it: nothing may come between a gap and its being told."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            task = asyncio.get_running_loop().create_task(ahead.stop())
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
+
+    def _look_at_end_of_ahead(self) -> None:
+        """Reading ahead may have ended: with an error, or where it was truncated."""
+        ahead = self._ahead
+        if ahead is None or not (ahead.error is not None or ahead.is_trimmed):
+            return
+        self._retire()
+        self._told.set()  # begin anew
+        if ahead.error is not None:
+            raise ahead.error.copy()
+
+    def _passed(self, gap: Gap) -> Told:
+        front, _ = self._opened()
+        if self._on_gap == "raise":
+            raise error_of(self._context.name, gap)
+        if gap.kind == "trimmed":
+            self._retire()
+        front.pass_by(gap)
+        self._moved.set()
+        return cast("Told", gap)
+
+    # --- where it is --------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> DLSN:
+        """Where the next record to be handed out lies, or will lie."""
+        return self._opened()[0].position
+
+    @property
+    def lag(self) -> Lag:
+        """How far this reader is behind what it knows; no I/O."""
+        return self._lag_from(lambda first, end: [(first, end)])
+
+    def _lag_from(self, counted: Callable[[int, int], Sequence[tuple[int, int]]]) -> Lag:
+        """Return the lag in those records alone that `counted(first, end)` names, as ranges."""
+        front, follower = self._opened()
+        if self.caught_up():
+            return Lag(0, 0.0)
+        ranges = counted(front.next_seq_in(follower.chain), self._end_seq)
+        return self._lag_of(sum(high - low for low, high in ranges), front.last_time_us)
+
+    def _lag_of(self, records: int, since_us: int) -> Lag:
+        """Return the lag of so many records, the first of which was appended then (0: it is not known)."""
+        front, follower = self._opened()
+        return lag_of(follower.chain, records, since_us, front.record_bytes)
+
+    @property
+    def _end_seq(self) -> int:
+        """The number behind the last record that this reader knows to be there; no I/O."""
+        _, follower = self._opened()
+        return max(follower.chain.end_seq, self._ahead.plan.next_seq if self._ahead else 0)
+
+    def caught_up(self) -> bool:
+        """Return whether all that this reader knows to be visible was handed out; no I/O."""
+        front, _ = self._opened()
+        if front.is_over:
+            return True
+        return not front.has_items and self._ahead is not None and self._ahead.is_caught_up
+
+    async def wait_caught_up(self) -> DLSN:
+        """Wait until all that is visible now was handed out (to another task); return the position then."""
+        tail = await tail_position(self._context)
+        while True:
+            self._moved.clear()
+            front, follower = self._opened()
+            if follower.failure is not None:
+                raise follower.failure.copy()
+            if tail is None or front.is_over or front.position > tail.dlsn:
+                return front.position
+            await self._moved.wait()
+
+    async def seek(self, where: Start) -> None:
+        """Go on from `where`; an end that was asked for stays."""
+        front, follower = self._opened()
+        position, from_key = await self._begin_of(where)
+        if not isinstance(where, DLSN):
+            await (
+                follower.look()
+            )  # what was found to be truncated has to be known as that here, too
+        self._retire()
+        front.move_to(position, from_key)
+        self._moved.set()

@@ -1,0 +1,309 @@
+"""What a writer does about segments beside writing: the next one is made ready ahead of need, the last one is ended.
+
+One task a writer, one thing at a time: what ends is ended before more is made, so that at most two segments are open.
+Metadata or bookies that are away delay this, with growing pauses, and nothing else: the writer goes on in the segment
+it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.errors import (
+    ClientClosed,
+    Error,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataConflict,
+    NoSuchLedger,
+    QuotaExceeded,
+    StorageError,
+    StreamNotFound,
+    StreamSealed,
+)
+from fastbk.stream.background_errors import as_error
+from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
+from fastbk.stream.chain.opening import PASSWORD
+from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.segment_slots import segment_works
+from fastbk.stream.chain.store import Known
+from fastbk.stream.compression import CODECS
+from fastbk.stream.context import StreamContext
+from fastbk.stream.policy import StreamPolicy
+from fastbk.stream.writer.segment_writer import SegmentWriter
+
+AGAIN_S = 0.05
+AGAIN_S_MAX = 5.0
+ENDS_THE_WRITER = (ClientClosed, MetadataConflict, StreamNotFound, StreamSealed)
+DOOMED_MANY = 16
+"""With as many ledgers to be deleted the writer deletes them itself."""
+
+MakeWriter = Callable[..., SegmentWriter]
+
+
+class SegmentKeeper:
+    """One writer's.
+
+    Attributes:
+        ready: the segment that is ready to be written, None if there is none yet.
+        trouble: why the last try of anything failed; None when it succeeded.
+    """
+
+    def __init__(
+        self,
+        context: StreamContext,
+        known: Known,
+        make: MakeWriter,
+        changed: Callable[[], None],
+        ended_by: Callable[[Error], None],
+    ) -> None:
+        """`make(row, ledger, codec, policy)` returns a segment's writer. `changed()` is called when something is ready.
+
+        `ended_by(error)`: nothing can be made ever again: another writer has the stream, or it is gone.
+        """
+        self.ready: SegmentWriter | None = None
+        self.trouble: Error | None = None
+        self.known = known
+        self._context = context
+        self._epoch = known.chain.epoch
+        self._make = make
+        self._changed = changed
+        self._ended_by = ended_by
+        self._ending: deque[SegmentWriter] = deque()
+        self._is_wanted = False
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._reserved: int | None = None
+        self._created: tuple[LedgerWriter, StreamPolicy] | None = None
+        self._pause_s = AGAIN_S
+        self._is_stopped = False
+        self._is_last = False
+        self._turn_s = time.monotonic()
+        self._waits_for_turn = False
+
+    def want(self) -> None:
+        """Have a segment made ready, if none is."""
+        if self.ready is None and not self._is_wanted and not self._is_stopped:
+            self._is_wanted = True
+            self._wake()
+
+    def take(self) -> SegmentWriter:
+        """Return the segment that is ready: it is the writer's from now on."""
+        assert self.ready is not None
+        ready, self.ready = self.ready, None
+        return ready
+
+    def end(self, segment: SegmentWriter) -> None:
+        """Have a segment ended, all of which is acknowledged."""
+        self._ending.append(segment)
+        self._wake()
+
+    @property
+    def unended(self) -> tuple[SegmentWriter, ...]:
+        """The segments that are being ended, or wait for it."""
+        return tuple(self._ending)
+
+    def want_no_more(self) -> None:
+        """Make no more segments: what was begun of one that is not ready is left to whoever opens the stream next."""
+        self._is_wanted = False
+        self._is_last = True
+        self._work.set()
+
+    def _wake(self) -> None:
+        if self._is_stopped:
+            return
+        self._idle.clear()
+        self._work.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def until_idle(self) -> None:
+        """Return when nothing is left to do."""
+        await self._idle.wait()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for this writer's turn at metadata among all streams of the client, and hold it."""
+        self._waits_for_turn = True
+        try:
+            async with segment_works(self._context.client):
+                self._waits_for_turn, self._turn_s = False, time.monotonic()
+                yield
+        finally:
+            self._waits_for_turn = False
+
+    @asynccontextmanager
+    async def in_time(self, limit_s: float) -> AsyncIterator[None]:
+        """Wait for what is to be done here. TimeoutError after `limit_s`, which counts from when its turn has come.
+
+        Before that only an outage of metadata ends it: thousands of streams may have their turns first.
+        """
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+        async with asyncio.timeout(None) as deadline:
+
+            def look() -> None:
+                nonlocal timer
+                left_s = self._left_s(limit_s)
+                if left_s > 0.0:
+                    timer = loop.call_later(left_s, look)
+                else:
+                    deadline.reschedule(loop.time())
+
+            timer = loop.call_later(limit_s, look)
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+    def _left_s(self, limit_s: float) -> float:
+        """Return for how long what waits here may go on waiting, when it has waited for `limit_s`."""
+        if self.trouble is not None or segment_works(self._context.client).troubled_s >= limit_s:
+            return 0.0
+        if self._waits_for_turn:
+            return limit_s
+        return limit_s - (time.monotonic() - self._turn_s)
+
+    def stop(self) -> None:
+        """Do nothing more; what was under way may have happened."""
+        self._is_stopped = True
+        self._is_wanted = False
+        left = [segment.ledger for segment in self._ending]
+        left += [] if self.ready is None else [self.ready.ledger]
+        left += [] if self._created is None else [self._created[0]]
+        for ledger in left:
+            ledger.abandon(ClientClosed(f"the writer of {self._context.name} has ended"))
+        self._ending.clear()
+        self._idle.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_stopped:
+                self._work.clear()
+                if not self._ending and not self._is_wanted:
+                    self._idle.set()
+                    if self._is_last:
+                        self._task = None
+                        return
+                    await self._work.wait()
+                elif not await self._next():
+                    # Something new to do is looked at at once.
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._pause_s):
+                            await self._work.wait()
+                    self._pause_s = min(2 * self._pause_s, AGAIN_S_MAX)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A bug: the writer ends and says so, where it would wait for a segment for ever.
+            self._ended_by(as_error(error, f"the upkeep of segments of {self._context.name}"))
+            raise
+
+    async def _next(self) -> bool:
+        """Do the next thing; False when it has to be tried again later."""
+        try:
+            async with self.turn():
+                if self._ending:
+                    await self._end(self._ending[0])
+                    self._ending.popleft()
+                elif self._is_wanted:
+                    await self._make_ready()
+                    self._is_wanted = False
+        except Error as error:
+            if isinstance(error, ENDS_THE_WRITER) and not error.retryable:
+                self._ended_by(error)
+                return True
+            self.trouble = error
+            if isinstance(error, QuotaExceeded):
+                self._changed()
+            segment_works(self._context.client).tell_waits(self._context.name, error)
+            return False
+        self.trouble, self._pause_s = None, AGAIN_S
+        return True
+
+    # --- the next one -------------------------------------------------------------------------------------------
+
+    async def _make_ready(self) -> None:
+        context, epoch = self._context, self._epoch
+        if self._created is None:
+            policy = await context.policy()
+            context.check_room()
+            ledger_id = await self._reserve()
+            ledger = await self._create(policy, ledger_id)
+            # Kept until the chain has it: a change that nobody knows of may have added it, and it must be this one
+            # that is added, else an empty open segment would lie before the one that is written.
+            self._reserved, self._created = None, (ledger, policy)
+        ledger, policy = self._created
+        ledger_id, now_us = ledger.ledger_id, time.time_ns() // 1000
+        self.known = await context.store.change(
+            lambda chain: add_segment(chain, epoch, ledger_id, now_us), self.known
+        )
+        self._created = None
+        row = next(row for row in self.known.chain.rows if row.ledger_id == ledger_id)
+        self.ready = self._make(row, ledger, CODECS[policy.compression], policy)
+        self._changed()
+
+    async def _reserve(self) -> int:
+        if self._reserved is not None:
+            return self._reserved
+        if len(self.known.chain.doomed) >= DOOMED_MANY:
+            self.known = await delete_doomed(self._context, self.known)
+        epoch = self._epoch
+        self._reserved, self.known = await self._context.store.name_ledger(
+            lambda chain, ledger_id: reserve(chain, epoch, ledger_id), self.known
+        )
+        return self._reserved
+
+    async def _create(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
+        """Create the ledger that is reserved; where its id cannot be used, another one is reserved next time."""
+        number = str(self.known.chain.next_number)
+        try:
+            return await self._context.client.create_ledger(
+                policy.ensemble,
+                policy.write_quorum,
+                policy.ack_quorum,
+                policy.digest,
+                PASSWORD,
+                {
+                    "fastbk.stream": self._context.stream_id.encode(),
+                    "fastbk.segment": number.encode(),
+                },
+                ledger_id,
+                placement=policy.placement(),
+                allow_missing_bookies=policy.allow_missing_bookies,
+            )
+        except MetadataConflict as error:
+            # A try before this one made it after all, and its answer was lost.
+            self._reserved = None
+            raise StorageError(str(error), retryable=True) from error
+
+    # --- the last one -------------------------------------------------------------------------------------------
+
+    async def _end(self, segment: SegmentWriter) -> None:
+        """Close the ledger, and say in the chain what it holds; one that holds nothing leaves it, and is deleted."""
+        try:
+            if segment.records:
+                await segment.end()
+            else:
+                segment.ledger.abandon(ClientClosed("nothing was written to the segment"))
+        except (LedgerFenced, LedgerClosed, NoSuchLedger):
+            # Somebody recovers it: one who opens the stream, which ends us, or a person, which changes nothing: all
+            # of it is acknowledged, so all of it stays.
+            check_epoch((await self._context.store.read()).chain, self._epoch)
+        contents = segment.contents
+
+        def decide(chain: Chain) -> Chain:
+            check_epoch(chain, self._epoch)
+            return close_segment(chain, segment.ledger.ledger_id, contents)
+
+        self.known = await self._context.store.change(decide, self.known)

@@ -1,0 +1,400 @@
+"""The writer of a stream: takes records, and says when they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TypeAlias
+
+from fastbk.errors import (
+    ClientClosed,
+    ConfigError,
+    Error,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataConflict,
+    QuorumTimeout,
+    QuotaExceeded,
+    StreamSealed,
+    WriterFailed,
+    WriterFenced,
+)
+from fastbk.option_checks import checked_timeout
+from fastbk.stream.chain.changes import seal
+from fastbk.stream.chain.opening import check_bookies, new_owner, open_stream
+from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.segment_slots import segment_works
+from fastbk.stream.chain.store import Known
+from fastbk.stream.context import ContextLike, StreamContext, context_of
+from fastbk.stream.positions import DLSN
+from fastbk.stream.records import put_headers
+from fastbk.stream.writer.backpressure import AppendTurns
+from fastbk.stream.writer.ending import end_segments, ended_too_late
+from fastbk.stream.writer.engine import AppendEngine
+from fastbk.stream.writer.options import WriterOptions
+
+Data: TypeAlias = bytes | bytearray | memoryview
+HeadersLike: TypeAlias = Iterable[tuple[str, bytes]]
+
+
+class StreamWriter:
+    """Appends to one stream; made by `Stream.writer()`. Safe to share between tasks of one loop.
+
+    `async with` opens it: whoever wrote before is fenced. Leaving the block flushes and closes, leaving it by an
+    exception aborts. The first append that fails ends the writer (INV-S5); open the stream again and go on behind
+    `last_txid`. Cancelling the await of an append's future withdraws nothing.
+    """
+
+    def __init__(self, context: ContextLike, options: WriterOptions) -> None:
+        self._given: ContextLike = context
+        if isinstance(context, StreamContext):
+            self._context = context
+        self._options = options
+        self._engine: AppendEngine | None = None
+        self._is_closed = False
+        self._is_ending = False
+        self.epoch = 0
+        """Of this opening; rises with each."""
+
+    @property
+    def last_txid(self) -> int:
+        """The last transaction id appended, acknowledged or not; -1 in an empty stream."""
+        return self._opened().queue.last_txid
+
+    @property
+    def last_dlsn(self) -> DLSN | None:
+        """The position of the last record that was acknowledged, also by earlier writers; None in an empty stream."""
+        return self._opened().last_dlsn
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What was appended and not acknowledged yet."""
+        return self._opened().queue.unacked_bytes
+
+    @property
+    def failure(self) -> Error | None:
+        """What ended the writer; None while it goes on."""
+        return self._opened().failure
+
+    def _opened(self) -> AppendEngine:
+        if self._engine is None:
+            raise ClientClosed(f"the writer of {self._given.name} is not open: use `async with`")
+        return self._engine
+
+    def _check(self) -> AppendEngine:
+        """Return the engine if appends can be taken. Raises what ended the writer, of an append that was not sent."""
+        engine = self._opened()
+        if engine.failure is not None:
+            raise engine.unsent()
+        if self._is_closed:
+            raise ClientClosed(f"the writer of {self._context.name} is closed")
+        return engine
+
+    async def open(self) -> None:
+        """Take the stream over; `async with` does it. Raises StreamSealed, StreamNotFound, and what recovery raises.
+
+        QuotaExceeded: a namespace that it is in has as many bytes as it may; nobody was fenced. See the option
+        `over_quota`. NotEnoughBookies: no segment could be made now; nobody was fenced.
+        """
+        if self._engine is not None or self._is_closed:
+            raise ClientClosed(
+                f"the writer of {self._given.name} was opened before: make another one"
+            )
+        self._context = await context_of(self._given)
+        async with segment_works(self._context.client):
+            policy = await self._context.policy()
+            if not self._options.over_quota:
+                self._context.check_room()  # before anybody is fenced for nothing
+            await check_bookies(self._context.client, policy)
+            known = await self._take_over()
+            # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
+            await delete_doomed(self._context, known)
+        self.epoch = known.chain.epoch
+        self._loop = asyncio.get_running_loop()
+        self._turns = AppendTurns(self._context.name)
+        self._engine = AppendEngine(self._context, self._options, known, policy, self._turns.wake)
+        self._turns.engine = self._engine
+
+    async def _take_over(self) -> Known:
+        client, store, owner = self._context.client, self._context.store, new_owner()
+        try:
+            return await open_stream(client, store, owner)
+        except StreamSealed as error:
+            raise StreamSealed(
+                f"{self._context.name} has ended: it was sealed, and nothing can be appended any more"
+            ) from error
+        except MetadataConflict as error:
+            if not error.retryable:
+                raise
+            # So many ledgers wait to be deleted that no other may be doomed: make room.
+            await delete_doomed(self._context, await store.read())
+            return await open_stream(client, store, owner)
+
+    # --- appending ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        payload: Data,
+        *,
+        txid: int | None = None,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+        timeout: float | None = None,
+    ) -> asyncio.Future[DLSN]:
+        """Append a record, in the order of the calls; await the result for its position once the ack quorum has it.
+
+        Waits for room first. `timeout` covers all of it, in seconds: QuorumTimeout, and the writer goes on.
+        `txid` None: one more than the last. Raises, and nothing was taken: TxidOutOfOrder, RecordTooLarge, BufferFull
+        when 10,000 wait for room, what ended the writer (WriterFenced, WriterFailed).
+
+        Version 0.3 makes this a coroutine function, as for ledgers: use `append_nowait` to keep a future.
+        """
+        engine = self._check()
+        data = payload if type(payload) is bytes else _owned(payload)
+        if key is not None and type(key) is not bytes:
+            key = _owned(key)
+        raw = put_headers(headers) if headers else b""
+        if timeout is None and self._turns.may_pass:
+            return self._take(engine, data, txid, key, raw)
+        return self._turns.append(lambda: self._take(engine, data, txid, key, raw), checked_timeout(timeout))
+
+    def append_nowait(
+        self,
+        payload: Data,
+        *,
+        txid: int | None = None,
+        key: bytes | None = None,
+        headers: HeadersLike = (),
+    ) -> asyncio.Future[DLSN]:
+        """Take a record and return a future of its position, resolved when the ack quorum has it, in call order.
+
+        As `append`, but it waits for no room: BufferFull (await `ready()`).
+        """
+        engine = self._check()
+        self._turns.check_nobody_waits()
+        data = payload if type(payload) is bytes else _owned(payload)
+        if key is not None and type(key) is not bytes:
+            key = _owned(key)
+        return self._take(engine, data, txid, key, put_headers(headers) if headers else b"")
+
+    def _take(
+        self, engine: AppendEngine, data: bytes, txid: int | None, key: bytes | None, headers: bytes
+    ) -> asyncio.Future[DLSN]:
+        future: asyncio.Future[DLSN] = self._loop.create_future()
+        engine.queue.put(data, txid, key, headers, future)
+        engine.queued()
+        return future
+
+    def append_batch(
+        self,
+        payloads: Sequence[Data],
+        *,
+        txids: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+    ) -> asyncio.Future[DLSN]:
+        """Take records that are all kept or none: they become one entry. The future has the first one's position.
+
+        The others follow it, slot by slot. Raises as `append_nowait`, and ConfigError for an empty batch.
+        """
+        engine = self._check()
+        self._turns.check_nobody_waits()
+        beside = (txids, keys, headers)
+        if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
+            raise ConfigError(
+                "a batch has at least one record, and as many ids, keys and headers as payloads"
+            )
+        future: asyncio.Future[DLSN] = self._loop.create_future()
+        raw = None if headers is None else [put_headers(one) for one in headers]
+        kept = None if keys is None else [None if key is None else _owned(key) for key in keys]
+        engine.queue.put_batch([_owned(one) for one in payloads], txids, kept, raw, future)
+        engine.queued()
+        return future
+
+    async def append_many(
+        self, payloads: Iterable[Data], *, txids: Iterable[int] | None = None
+    ) -> tuple[DLSN, DLSN]:
+        """Append records one behind the other (not atomic); return the first and the last one's position.
+
+        Waits for room, and for the last acknowledgement. Raises ConfigError, and nothing was sent, for no record, and
+        for another number of `txids` than of payloads; otherwise what `append` and its future raise.
+        """
+        first = last = None
+        for payload, txid in with_txids(payloads, txids):
+            await self.ready()
+            last = self._take(self._check(), _owned(payload), txid, None, b"")
+            first = first or last
+        if first is None or last is None:
+            raise ConfigError("append_many needs at least one record")
+        end = await last
+        return await first, end
+
+    async def ready(self) -> None:
+        """Return when `append_nowait` has room; raises what ended the writer.
+
+        Lets other tasks run now and then while there is room, too: a loop of `ready` and `append_nowait` stalls none.
+        """
+        self._check()
+        await self._turns.ready()
+        self._check()
+
+    async def drain(self) -> None:
+        """The former name of `ready`; deprecated, to be removed in version 0.3."""
+        warnings.warn("StreamWriter.drain is called ready now", DeprecationWarning, stacklevel=2)
+        await self.ready()
+
+    async def flush(self, *, timeout: float | None = None) -> DLSN | None:
+        """Wait until all appends so far are acknowledged; return the last record's position. Raises what ended it.
+
+        QuorumTimeout after `timeout` seconds; the writer goes on. None: as long as an append may take.
+        """
+        engine = self._opened()
+        try:
+            async with asyncio.timeout(checked_timeout(timeout)):
+                await self._turns.passed()
+                await engine.until_settled()
+        except TimeoutError:
+            name = self._context.name
+            raise QuorumTimeout(f"{name}: not all was acknowledged within {timeout:g} s") from None
+        if engine.failure is not None:
+            raise engine.failure.copy()
+        return engine.last_dlsn
+
+    async def publish(self) -> DLSN | None:
+        """Flush, and have readers see it: returns when bookies were told how far they may read."""
+        last, engine = await self.flush(), self._opened()
+        current = () if engine.segment is None else (engine.segment,)
+        for segment in (*engine.keeper.unended, *current):
+            if segment.records:
+                try:
+                    await segment.ledger.tell_last_add_confirmed()
+                except LedgerClosed:
+                    continue  # all of it is visible
+                except LedgerFenced as error:
+                    engine.fail(error)
+                    assert engine.failure is not None
+                    raise engine.failure.copy() from error
+        return last
+
+    async def roll(self) -> None:
+        """Flush, and end the segment; what comes next goes to a new one. Nothing happens to an empty one.
+
+        QuorumTimeout: no new one could be made, or the old one ended, within the client's `close_timeout`, which
+        counts from when their turn has come among all streams of the client; the writer goes on, and rolls when it can.
+        QuotaExceeded: a namespace has no room for a new one; the writer goes on in the one it has.
+        """
+        await self.flush()
+        engine = self._check()
+        if engine.segment is None or not engine.segment.records:
+            return
+        try:
+            async with engine.keeper.in_time(self._context.client.config.close_timeout):
+                await engine.roll()
+                await engine.keeper.until_idle()
+        except TimeoutError:
+            raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
+        self._check()
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def seal(self) -> DLSN | None:
+        """End the stream for good, and the writer. Returns the last record's position.
+
+        After MetadataUnavailable it can be called again, also when `close` was called before.
+        """
+        engine = self._opened()
+        await self.close()
+        if engine.failure is not None:
+            raise engine.failure.copy()
+        epoch = self.epoch
+        try:
+            async with segment_works(self._context.client):
+                await self._context.store.change(lambda chain: seal(chain, epoch))
+        except MetadataConflict as error:
+            raise WriterFenced(
+                f"{self._context.name}: another writer has opened it: {error}", outcome="written"
+            ) from error
+        return self.last_dlsn
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Flush, end the segment, and take no more appends. A second call does nothing. Raises what ended the writer.
+
+        QuorumTimeout: all is kept, but the segment could not be ended within the client's `close_timeout`, counted as
+        for `roll`; whoever opens the stream next does that. Cancelled, it is an `abort`; after `timeout` seconds, too.
+        """
+        try:
+            async with asyncio.timeout(checked_timeout(timeout)):
+                await self._close()
+        except TimeoutError:
+            raise QuorumTimeout(f"{self._context.name}: not closed within {timeout:g} s") from None
+
+    async def _close(self) -> None:
+        engine = self._engine
+        self._is_closed = True
+        if engine is None or self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            if isinstance(engine.failure, QuotaExceeded):
+                with suppress(TimeoutError):  # its segment is being ended: see `AppendEngine`
+                    async with engine.keeper.in_time(self._context.client.config.close_timeout):
+                        await engine.keeper.until_idle()
+            await self.flush()
+            async with engine.keeper.in_time(self._context.client.config.close_timeout):
+                await end_segments(self._context, engine, self.epoch)
+        except TimeoutError:
+            raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            engine.stop()
+        if engine.keeper.known.chain.doomed:
+            with suppress(TimeoutError):  # then it is the janitor's
+                async with asyncio.timeout(self._context.client.config.close_timeout):
+                    async with segment_works(self._context.client):
+                        await delete_doomed(self._context, engine.keeper.known)
+
+    def abort(self) -> None:
+        """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""
+        self._is_closed = True
+        if self._engine is not None:
+            self._engine.fail(WriterFailed(f"{self._context.name}: the writer was aborted"))
+
+    async def __aenter__(self) -> StreamWriter:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.close()
+        elif kind is QuotaExceeded:
+            with suppress(Error):
+                await self.close()
+        else:
+            self.abort()
+
+
+def with_txids(
+    payloads: Iterable[Data], txids: Iterable[int] | None
+) -> Iterable[tuple[Data, int | None]]:
+    """Pair payloads with their transaction ids. Raises ConfigError at once where they are not as many."""
+    if txids is None:
+        return ((payload, None) for payload in payloads)
+    datas, ids = list(payloads), list(txids)
+    if len(datas) != len(ids):
+        raise ConfigError(f"{len(ids)} transaction ids were given for {len(datas)} records")
+    return zip(datas, ids, strict=True)
+
+
+def _owned(data: Data) -> bytes:
+    """Return a copy that nobody changes. Raises TypeError for what is no bytes, numbers among it."""
+    return bytes(memoryview(data))
