@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fastbk.apache.configuration.reference import reference
-from fastbk.server.configuration import settings_page
-from tests.style.tree import ROOT, walk
+import pytest
 
-NAMED = re.compile(r"`((?:fastbk|demo|tests|loadtest|requirements)/[\w./-]+)`")
+from tests.style.tree import ROOT, walk
+from tests.tools import pages
+
+NAMED = re.compile(r"`((?:fastbk|tests|loadtest|requirements)/[\w./-]+)`")
 """Paths of ours that a page names. CHANGELOG.md names files as they were then."""
 
 
@@ -25,29 +26,20 @@ def test_paths_that_pages_name_exist() -> None:
 
 
 def test_c_files_that_pages_name_exist() -> None:
-    source = ROOT / "fastbk" / "native" / "src"
-    named = re.compile(rf"`((?:{'|'.join(path.name for path in source.iterdir() if path.is_dir())})/\w+\.[ch])`")
+    sources = {path.name for path in (ROOT / "fastbk" / "native" / "src").rglob("fbk_*")}
     missing = [
         f"{relative}: {name}"
         for relative, path in walk((".md",))
         if relative != "CHANGELOG.md"
-        for name in named.findall(path.read_text())
-        if not (source / name).exists()
+        for name in re.findall(r"`(fbk_\w+\.[ch])`", path.read_text())
+        if name not in sources
     ]
     assert missing == []
 
 
-def test_the_reference_of_apaches_keys_is_what_the_tables_say() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    assert reference() in page, (
-        "put the output of python -m fastbk.apache.configuration.reference in its place"
-    )
-
-
-def test_the_page_of_settings_is_what_the_structs_say() -> None:
-    assert (ROOT / "docs" / "settings.md").read_text() == settings_page.page(), (
-        "put the output of python -m fastbk.server.configuration.settings_page into docs/settings.md"
-    )
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_a_page_from_the_code_is_current(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text() == pages.PAGES[page](), "run ./dev docs"
 
 
 def headings(page: Path) -> set[str]:

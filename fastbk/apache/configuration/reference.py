@@ -1,16 +1,11 @@
-"""The reference of Apache's keys in docs/configuration.md: `python -m fastbk.apache.configuration.reference` prints it.
-
-A test compares, so the page and the tables cannot part.
-"""
+"""The table of Apache's keys in docs/configuration.md, which `./dev docs` writes."""
 
 from __future__ import annotations
-
-import sys
 
 from fastbk.apache.configuration import keys_ignored, keys_settings
 from fastbk.config import key_of
 
-BEGIN = "<!-- printed by python -m fastbk.apache.configuration.reference -->"
+BEGIN = "<!-- written by ./dev docs -->"
 END = "<!-- end -->"
 
 
@@ -44,7 +39,3 @@ def _spelt(setting: str) -> str:
 
 def _code(default: str) -> str:
     return f"`{default}`" if default and " " not in default else default
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference() + "\n")

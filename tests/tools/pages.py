@@ -1,0 +1,216 @@
+"""`./dev docs`: writes the pages that come from code, so that neither can say what the other does not.
+
+docs/settings.md, docs/metric-names.md, docs/commands.md, and the table of Apache's keys in docs/configuration.md.
+`tests/style/test_docs.py` compares them with what this module returns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import inspect
+
+from fastbk.apache.configuration.reference import BEGIN, END, reference
+from fastbk.cli.completion import whole_parser
+from fastbk.config import key_of
+from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
+from fastbk.observe.names import NAMES
+from fastbk.server.configuration.example import setting_texts, value_text
+from fastbk.server.configuration.process_config import BookieConfig
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WIDTH = 100
+
+SETTINGS_INTRODUCTION = """\
+# Settings of a bookie
+
+A bookie reads one file when it starts. Sizes and times have units:
+
+```toml
+[bookie]
+listen = "127.0.0.1:3181"
+
+[journal]
+file_size = "128MiB"
+```
+
+`fastbk bookie --example` prints such a file with all defaults. `fastbk config show FILE` prints
+what a file sets. An unknown key is an error. [configuration.md](configuration.md) shows how a bookie
+reads Apache's files.
+
+`./dev docs` writes this page from the code.
+"""
+
+METRICS_INTRODUCTION = """\
+# Names of metrics
+
+A bookie counts these. [metrics.md](metrics.md) explains both families, what differs from Apache's
+values, and the janitor's metrics. A histogram `X` has the series `X_bucket`, `X_sum` and `X_count`.
+Metrics with "limit" have a series from their first event on, those of Apache's protocols
+(`_v2_`, `_v3_`) from their first client on.
+
+`./dev docs` writes this page from the code.
+"""
+
+COMMANDS_INTRODUCTION = """\
+# Commands
+
+```
+export FASTBK_METADATA=zk://127.0.0.1:2181/ledgers
+fastbk ledger list
+fastbk stream append --create shop/orders orders.txt
+```
+
+`fastbk COMMAND --help` prints the same on the terminal, and `fastbk completion bash` completes it.
+[exit-codes.md](exit-codes.md) lists exit codes, [shell.md](shell.md) Apache's verbs.
+
+Most commands take these options. Only the others are listed below.
+
+- `--metadata URI`: the cluster. The default is the variable `FASTBK_METADATA`.
+- `--json`: print JSON on stdout. Messages go to stderr.
+- `--yes`, `-y`: do not ask for confirmation before something is deleted.
+
+`./dev docs` writes this page from the code.
+"""
+
+COMMON = {"--metadata", "--json", "--yes"}
+
+
+def settings() -> str:
+    """Return docs/settings.md: each section, and each setting's default, range and text."""
+    texts = setting_texts()
+    lines = [SETTINGS_INTRODUCTION]
+    for section in msgspec.structs.fields(BookieConfig):
+        lines += [f"## [{section.name}]", ""]
+        types = {one.name: one.type for one in _fields(section.type)}
+        for field in msgspec.structs.fields(section.type):
+            key, unit = key_of(field.name)
+            facts = (
+                f"**`{key}`** = {_default(field.default, unit)}{_range(types[field.name], unit)}"
+            )
+            lines += _item(facts, texts[f"{section.name}.{field.name}"])
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def metric_names() -> str:
+    """Return docs/metric-names.md: the `fastbk_*` names by process, then Apache's."""
+    lines = [METRICS_INTRODUCTION]
+    for role in dict.fromkeys(name.role for name in NAMES):
+        lines += [f"## fastbk_{role}_*", ""]
+        for name in NAMES:
+            if name.role == role and name.is_own:
+                kind = f"{name.kind}, limit" if name.is_limit else name.kind
+                lines += _item(f"`{name.metric}` ({kind})", name.text)
+        lines.append("")
+    lines += ["## Apache's names", ""]
+    for apaches in sorted((*SUMMARIES, *TOTALS, *VALUES), key=lambda one: one.metric):
+        kind = getattr(apaches, "kind", "summary")
+        legacy = getattr(apaches, "legacy", "")
+        kind += f", also `{legacy}`" if legacy else ""
+        lines += _item(f"`{apaches.metric}` ({kind})", apaches.text)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def commands() -> str:
+    """Return docs/commands.md: each command and verb with its arguments and options."""
+    lines = [COMMANDS_INTRODUCTION]
+    for parser, text in _parsers(whole_parser()):
+        depth = min(parser.prog.count(" ") + 1, 4)
+        lines += [f"{'#' * depth} {parser.prog}", "", _wrapped(_sentence(text)), ""]
+        listed = sorted(parser._actions, key=lambda action: bool(action.option_strings))
+        options = [line for action in listed for line in _option(action)]
+        lines += [*options, ""] if options else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def configuration() -> str:
+    """Return docs/configuration.md with the table of Apache's keys as the code has it."""
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    before, _, rest = page.partition(BEGIN)
+    return before + reference() + rest.partition(END)[2]
+
+
+PAGES = {
+    "settings.md": settings,
+    "metric-names.md": metric_names,
+    "commands.md": commands,
+    "configuration.md": configuration,
+}
+
+
+def _fields(kind: type) -> tuple[inspect.Field, ...]:
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    return found.fields
+
+
+def _default(value: object, unit: str | None) -> str:
+    if value is msgspec.NODEFAULT:
+        return "(has to be given)"
+    return f"`{value_text(value, unit)}`"
+
+
+def _range(kind: inspect.Type, unit: str | None) -> str:
+    """Return the allowed values, empty where any value of the type is allowed."""
+    if isinstance(kind, inspect.LiteralType):
+        return ", one of " + ", ".join(f"`{value_text(one, None)}`" for one in kind.values)
+    if not isinstance(kind, inspect.IntType | inspect.FloatType):
+        return ""
+    low = f"at least {value_text(kind.ge, unit)}" if kind.ge is not None else ""
+    low = f"above {value_text(kind.gt, unit)}" if kind.gt is not None else low
+    high = f"at most {value_text(kind.le, unit)}" if kind.le is not None else ""
+    both = ", ".join(one.replace('"', "") for one in (low, high) if one)
+    return f" ({both})" if both else ""
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Yield the parsers below this one with their texts, each before its own verbs."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {one.dest: one.help or "" for one in action._choices_actions}
+            for name, verb in action.choices.items():
+                if name in helps:  # others are old names of a verb
+                    yield verb, verb.description or helps[name]
+                    yield from _parsers(verb)
+
+
+def _option(action: argparse.Action) -> list[str]:
+    """Return an argument or option as an item of a list; none for verbs and for --help."""
+    hidden = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    if hidden or action.help is argparse.SUPPRESS or COMMON & set(action.option_strings):
+        return []
+    value = ""
+    if action.nargs != 0:
+        value = str(action.metavar or "|".join(map(str, action.choices or ())) or action.dest)
+    names = [f"{name} {value}".strip() for name in action.option_strings] or [value]
+    text = (action.help or "") % {**vars(action), "prog": "fastbk"}
+    return _item(", ".join(f"`{name}`" for name in names), text)
+
+
+def _item(facts: str, text: str) -> list[str]:
+    """Return one item of a list: its facts, and its text on lines of their own."""
+    if not text:
+        return [f"- {facts}"]
+    return [f"- {facts}\\", textwrap.indent(_wrapped(text, WIDTH - 2), "  ")]
+
+
+def _sentence(text: str) -> str:
+    """Return a help text as a sentence: the terminal's begin without a capital and a full stop."""
+    return text[0].upper() + text[1:] + ("" if text.rstrip().endswith((".", ":", "?")) else ".")
+
+
+def _wrapped(text: str, width: int = WIDTH) -> str:
+    """Return text without the breaks that it had for the terminal; `<` and `*` as Markdown spells them."""
+    plain = re.sub(r"(?<!`)<(?=\w)", r"\\<", " ".join(text.split()))
+    return textwrap.fill(plain, width, break_on_hyphens=False, break_long_words=False)
+
+
+if __name__ == "__main__":
+    for page, text in PAGES.items():
+        (ROOT / "docs" / page).write_text(text())
