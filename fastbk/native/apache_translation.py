@@ -27,51 +27,51 @@ class ApacheLane:
     ) -> None:
         self.version = version
         self.frame_size_bytes_max = frame_size_bytes_max
-        lane = lib.fbk_apache_lane_new(version, frame_size_bytes_max, takes_batches)
+        lane = lib.fbk_apache_translation_new(version, frame_size_bytes_max, takes_batches)
         if lane == ffi.NULL:
             raise MemoryError
-        self._lane = ffi.gc(lane, lib.fbk_apache_lane_free)
+        self._lane = ffi.gc(lane, lib.fbk_apache_translation_free)
         self._place = ffi.new("const uint8_t **")
 
     def ask(self, frames: bytes | bytearray | memoryview) -> None:
         """Take whole frames of ours."""
         size = len(frames)
-        if lib.fbk_apache_lane_ask(self._lane, ffi.from_buffer("uint8_t[]", frames), size) != 0:
+        if lib.fbk_apache_translation_send(self._lane, ffi.from_buffer("uint8_t[]", frames), size) != 0:
             raise ProtocolError("a request could not be put into Apache's protocol")
 
     def hear(self, data: bytes | bytearray | memoryview) -> None:
         """Take what the bookie sent, cut anywhere."""
-        if lib.fbk_apache_lane_hear(self._lane, ffi.from_buffer("uint8_t[]", data), len(data)) != 0:
+        if lib.fbk_apache_translation_receive(self._lane, ffi.from_buffer("uint8_t[]", data), len(data)) != 0:
             raise ProtocolError("the bookie sent something that is no answer in Apache's protocol")
 
     def forget(self, request_id: int) -> None:
         """Drop the answer to a request that nobody waits for any more."""
-        lib.fbk_apache_lane_forget(self._lane, request_id)
+        lib.fbk_apache_translation_forget(self._lane, request_id)
 
     def output(self) -> bytes:
         """Return what is to be sent to the bookie, once."""
-        size = lib.fbk_apache_lane_output(self._lane, self._place)
+        size = lib.fbk_apache_translation_output(self._lane, self._place)
         return bytes(ffi.buffer(self._place[0], size)) if size else b""
 
     def answers(self) -> bytes:
         """Return what the client is told, once."""
-        size = lib.fbk_apache_lane_answers(self._lane, self._place)
+        size = lib.fbk_apache_translation_answers(self._lane, self._place)
         return bytes(ffi.buffer(self._place[0], size)) if size else b""
 
     @property
     def dropped(self) -> int:
         """How many answers nobody waited for."""
-        return int(lib.fbk_apache_lane_dropped(self._lane))
+        return int(lib.fbk_apache_translation_dropped(self._lane))
 
     @property
     def has_unanswered_batches(self) -> bool:
         """Whether version 2 was asked for several entries at once, and never answered that on this connection."""
-        return int(lib.fbk_apache_lane_batches(self._lane)) == 1
+        return int(lib.fbk_apache_translation_batches(self._lane)) == 1
 
     @property
     def has_answered_batches(self) -> bool:
         """Whether version 2 has answered a question for several entries."""
-        return int(lib.fbk_apache_lane_batches(self._lane)) == 2
+        return int(lib.fbk_apache_translation_batches(self._lane)) == 2
 
 
 def v2_takes(frame: bytes | bytearray) -> bool:

@@ -3,7 +3,7 @@
 #include "apache/apache.h"
 #include "wire/client.h"
 
-#include "boundary/apache_lane.h"
+#include "boundary/apache_translation.h"
 #include "boundary/status.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -23,10 +23,10 @@ next(struct input *input)
 }
 
 static void
-check_answers(struct fbk_apache_lane *lane)
+check_answers(struct fbk_apache_translation *lane)
 {
     const uint8_t *at;
-    uint64_t left = fbk_apache_lane_answers(lane, &at);
+    uint64_t left = fbk_apache_translation_answers(lane, &at);
     while (left != 0) {
         struct fbk_response response;
         FBK_ASSERT(left >= 4 && 4 + (uint64_t)fbk_load_u32(at) <= left);
@@ -35,11 +35,11 @@ check_answers(struct fbk_apache_lane *lane)
         at += frame_bytes;
         left -= frame_bytes;
     }
-    fbk_apache_lane_output(lane, &at);
+    fbk_apache_translation_output(lane, &at);
 }
 
 static int32_t
-ask(struct fbk_apache_lane *lane, struct input *input)
+ask(struct fbk_apache_translation *lane, struct input *input)
 {
     static const uint8_t key[20] = {1}, body[40] = {0};
     uint8_t frame[REQUEST_BYTES];
@@ -58,12 +58,12 @@ ask(struct fbk_apache_lane *lane, struct input *input)
     case 6: size_bytes = fbk_wire_put_hello(frame, request_id, 1, 1, key, 3); break;
     default: size_bytes = (number & 1) != 0 ? fbk_wire_put_info(frame, request_id) : fbk_wire_put_force(frame, request_id, 5);
     }
-    return fbk_apache_lane_ask(lane, frame, size_bytes);
+    return fbk_apache_translation_send(lane, frame, size_bytes);
 }
 
 /* An answer that a bookie could give, to a request that may have been asked. */
 static int32_t
-answer(struct fbk_apache_lane *lane, struct input *input, uint32_t version)
+answer(struct fbk_apache_translation *lane, struct input *input, uint32_t version)
 {
     static const uint32_t statuses[] = {FBK_APACHE_EOK, FBK_APACHE_EOK, FBK_APACHE_ENOENTRY, FBK_APACHE_EIO};
     const uint32_t number = next(input), part = next(input), shape = next(input), content_bytes = next(input);
@@ -101,8 +101,8 @@ answer(struct fbk_apache_lane *lane, struct input *input, uint32_t version)
     fbk_apache_put_reply(frame, &reply);
     input->at += taken_bytes;
     const uint64_t first_bytes = (shape & 128) != 0 ? size_bytes / 2 : 0;
-    const int32_t error = fbk_apache_lane_hear(lane, frame, first_bytes);
-    return error != 0 ? error : fbk_apache_lane_hear(lane, frame + first_bytes, size_bytes - first_bytes);
+    const int32_t error = fbk_apache_translation_receive(lane, frame, first_bytes);
+    return error != 0 ? error : fbk_apache_translation_receive(lane, frame + first_bytes, size_bytes - first_bytes);
 }
 
 int
@@ -110,7 +110,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input input = {.at = data, .end = data + size};
     const uint32_t kind = next(&input), version = 2 + (kind & 1);
-    struct fbk_apache_lane *lane = fbk_apache_lane_new(version, 4096, (kind & 2) != 0);
+    struct fbk_apache_translation *lane = fbk_apache_translation_new(version, 4096, (kind & 2) != 0);
     FBK_ASSERT(lane != NULL);
     int32_t error = 0;
     while (error == 0 && input.at < input.end) {
@@ -121,13 +121,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         } else if ((step & 7) < 6) {
             error = answer(lane, &input, version);
         } else if ((step & 7) == 6) {
-            fbk_apache_lane_forget(lane, 1 + next(&input));
+            fbk_apache_translation_forget(lane, 1 + next(&input));
         } else if (noise_bytes <= (uint64_t)(input.end - from)) {
             input.at += noise_bytes;
-            error = fbk_apache_lane_hear(lane, from, noise_bytes);
+            error = fbk_apache_translation_receive(lane, from, noise_bytes);
         }
         check_answers(lane);
     }
-    fbk_apache_lane_free(lane);
+    fbk_apache_translation_free(lane);
     return 0;
 }

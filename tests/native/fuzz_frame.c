@@ -39,7 +39,7 @@ static void
 read_response(const uint8_t *frame, uint32_t size, bool is_valid)
 {
     struct fbk_response response;
-    if (fbk_wire_look(frame, size, &response) == 0) {
+    if (fbk_wire_read_own_response(frame, size, &response) == 0) {
         touch(response.entry, response.entry_bytes);
         touch(response.entry_sizes, 4ull * response.entry_count);
         touch(response.lac_body, response.lac_body_bytes);

@@ -78,7 +78,6 @@ JOURNAL_SOURCES = (
 WIRE_SOURCES = (
     "wire/responses.c",
     "wire/requests.c",
-    "wire/response_fields.c",
     "wire/client.c",
     "wire/verify.c",
     "base/digest.c",
@@ -97,8 +96,6 @@ LANE_SOURCES = (
     *APACHE_SOURCES,
     "client/apache_pending.c",
     "client/apache_translation.c",
-    "client/apache_send.c",
-    "client/apache_receive.c",
     *WIRE_SOURCES,
 )
 WORKER_SOURCES = (

@@ -115,7 +115,7 @@ static void
 check_look(uint32_t frame_bytes, const struct fbk_response *response)
 {
     struct fbk_response looked;
-    CHECK_EQUAL(fbk_wire_look(out, frame_bytes, &looked), 0);
+    CHECK_EQUAL(fbk_wire_read_own_response(out, frame_bytes, &looked), 0);
     CHECK(memcmp(&looked, response, sizeof looked) == 0);
     uint64_t sum = 0;
     for (uint32_t bit = 0; bit < 8 * frame_bytes; bit += 3) {
@@ -124,7 +124,7 @@ check_look(uint32_t frame_bytes, const struct fbk_response *response)
         memcpy(turned, out, size);
         if (size > bit / 8)
             turned[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        if (fbk_wire_look(turned, size, &looked) == 0) {
+        if (fbk_wire_read_own_response(turned, size, &looked) == 0) {
             for (uint64_t i = 0; i < looked.entry_bytes; i++)
                 sum += looked.entry[i];
             for (uint64_t i = 0; i < 4ull * looked.entry_count; i++)

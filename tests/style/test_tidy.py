@@ -16,6 +16,8 @@ from fastbk.native.build_stubs import stub_text
 from tests.style.tree import ROOT, SKIPPED, walk
 
 FILE_LINES_MAX = 400
+# A C file holds one whole concept: each split makes functions public that nobody else should call.
+C_FILE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 70
 FILE_BYTES_MAX = 512 * 1024
 TEXT = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".fbs", ".in", "")
@@ -28,7 +30,6 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/client/ledger_reader.py": (430, "the reader's public calls with their docstrings"),
     "fastbk/client/ledger_writer.py": (690, "a public handle, the first candidate for a split"),
     "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),
-    "fastbk/native/src/index/index.c": (470, "one order of intake, checks and answers"),
     "fastbk/storage/checkpoint.py": (460, "one commit order, read from top to bottom"),
     "tests/fixtures/toy_bookie.py": (470, "one peer with all its faults"),
     "tests/native/test_store.c": (550, "one program, many cases over one rig"),
@@ -146,7 +147,8 @@ def test_files_are_short() -> None:
     faults = []
     for relative, path in walk((".py", ".c", ".h")):
         lines = path.read_text().count("\n")
-        limit = LONG_FILES.get(relative, (FILE_LINES_MAX, ""))[0]
+        most = C_FILE_LINES_MAX if relative.startswith("fastbk/native/src/") else FILE_LINES_MAX
+        limit = LONG_FILES.get(relative, (most, ""))[0]
         if lines > limit:
             faults.append(f"{relative}: {lines} lines, at most {limit}")
     assert not faults, "\n".join(faults)

@@ -1,5 +1,5 @@
-/* A lane's memory: growing buffers, and which request of version 2 an answer belongs to. */
-#include "client/apache_translation.h"
+/* See client/apache_pending.h. */
+#include "client/apache_pending.h"
 
 #define ROOM_BYTES_MIN 4096u
 #define ITEMS_MIN 64u
@@ -37,7 +37,7 @@ fbk_bytes_append(struct fbk_bytes *buffer, const uint8_t *bytes, uint64_t size_b
 /* ------------------------------------------------------------------ the map */
 
 static uint32_t
-bucket_of(const struct fbk_asked_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id)
+bucket_of(const struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id)
 {
     uint64_t mixed = ((uint64_t)ledger_id ^ (uint64_t)operation << 56) * 0x9e3779b97f4a7c15ull + (uint64_t)entry_id;
     mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ull;
@@ -45,9 +45,9 @@ bucket_of(const struct fbk_asked_map *map, uint32_t operation, int64_t ledger_id
 }
 
 static void
-link_last(struct fbk_asked_map *map, uint32_t index)
+link_last(struct fbk_pending_map *map, uint32_t index)
 {
-    struct fbk_asked_item *item = &map->items[index];
+    struct fbk_pending_item *item = &map->items[index];
     const uint32_t bucket = bucket_of(map, item->operation, item->ledger_id, item->entry_id);
     item->next = 0;
     if (map->heads[bucket] == 0)
@@ -59,13 +59,13 @@ link_last(struct fbk_asked_map *map, uint32_t index)
 
 /* The chains are made anew in their order, so that of equal ones the older stays before the younger. */
 static int32_t
-grow(struct fbk_asked_map *map)
+grow(struct fbk_pending_map *map)
 {
     const uint32_t before = map->bucket_count, count = before == 0 ? ITEMS_MIN : 2 * before;
-    if (count > FBK_ASKED_MAX)
+    if (count > FBK_PENDING_MAX)
         return FBK_E_FULL;
     uint32_t *heads = calloc(count, sizeof *heads), *tails = calloc(count, sizeof *tails);
-    struct fbk_asked_item *items = realloc(map->items, count * sizeof *items);
+    struct fbk_pending_item *items = realloc(map->items, count * sizeof *items);
     if (items != NULL)
         map->items = items;
     if (heads == NULL || tails == NULL || items == NULL) {
@@ -89,7 +89,7 @@ grow(struct fbk_asked_map *map)
 }
 
 int32_t
-fbk_asked_put(struct fbk_asked_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t id)
+fbk_pending_put(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t id)
 {
     uint32_t index;
     if (map->free != 0) {
@@ -103,7 +103,7 @@ fbk_asked_put(struct fbk_asked_map *map, uint32_t operation, int64_t ledger_id, 
         }
         index = map->used++;
     }
-    map->items[index] = (struct fbk_asked_item){
+    map->items[index] = (struct fbk_pending_item){
         .id = id,
         .ledger_id = ledger_id,
         .entry_id = entry_id,
@@ -114,14 +114,14 @@ fbk_asked_put(struct fbk_asked_map *map, uint32_t operation, int64_t ledger_id, 
 }
 
 bool
-fbk_asked_take(struct fbk_asked_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t *id)
+fbk_pending_take(struct fbk_pending_map *map, uint32_t operation, int64_t ledger_id, int64_t entry_id, uint64_t *id)
 {
     if (map->bucket_count == 0)
         return false;
     const uint32_t bucket = bucket_of(map, operation, ledger_id, entry_id);
     uint32_t before = 0;
     for (uint32_t at = map->heads[bucket]; at != 0; at = map->items[at - 1].next) {
-        struct fbk_asked_item *item = &map->items[at - 1];
+        struct fbk_pending_item *item = &map->items[at - 1];
         if (item->operation == operation && item->ledger_id == ledger_id && item->entry_id == entry_id) {
             if (before == 0)
                 map->heads[bucket] = item->next;

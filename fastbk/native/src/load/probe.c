@@ -1,7 +1,6 @@
 /* The disk's own limit, measured the way the journal commits: one outstanding O_DIRECT + RWF_DSYNC write at a
  * time on a file whose blocks have all been written before. */
 #include "load/load.h"
-#include "load/histogram.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -74,8 +74,8 @@ struct fbk_response {
 int32_t fbk_wire_read_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response);
 
 /* The same of a frame that one of the bookie's own indexes wrote (status, ReadReply, ReadBatchReply, ReadLacReply,
- * ListEntriesReply; wire/response_fields.c): by its constants, whatever happens to the frame's memory meanwhile.  A batch's sizes
+ * ListEntriesReply; wire/responses.c): by its constants, whatever happens to the frame's memory meanwhile.  A batch's sizes
  * need not add up to entry_bytes. */
-int32_t fbk_wire_look(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response);
+int32_t fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response);
 
 #endif

@@ -1,9 +1,123 @@
-/* Encodes responses.  Each kind has one fixed layout (wire/response_layout.h): vtables and offsets are constants, the
- * scalars are filled in, vectors come last.  They are ordinary flatbuffers: offsets count from the field that
- * holds them, alignment counts from the frame's first byte (its length prefix). */
+/* Responses as an index writes them and its own worker reads them.  Each kind has one fixed layout: vtables and offsets are
+ * constants.  The encoder fills in a template; the worker's reader knows the frame by the same constants and need not walk it,
+ * whatever happens to the frame's memory meanwhile.  They are ordinary flatbuffers: offsets count from the field that holds
+ * them, alignment counts from the frame's first byte (its length prefix). */
 #include "wire/wire.h"
 
-#include "wire/response_layout.h"
+#include "wire/client.h"
+#include "wire/schema.h"
+
+#define FBK_RESPONSE_REQUEST_ID_AT 4
+#define FBK_RESPONSE_BODY_AT 12
+#define FBK_RESPONSE_STATUS_AT 16
+#define FBK_RESPONSE_BODY_TYPE_AT 18
+
+/* Response { request_id, status, body_type, body } as every response with a body has it. */
+struct fbk_response_table {
+    int32_t vtable; /* from here back to the vtable */
+    uint32_t request_id[2];
+    uint32_t body;  /* from here on to the body's table */
+    uint16_t status;
+    uint8_t body_type;
+    uint8_t padding[5];
+};
+_Static_assert(sizeof(struct fbk_response_table) == 24, "no holes");
+
+#define FBK_RESPONSE_VTABLE {12, 19, FBK_RESPONSE_REQUEST_ID_AT, FBK_RESPONSE_STATUS_AT, FBK_RESPONSE_BODY_TYPE_AT, FBK_RESPONSE_BODY_AT}
+
+struct fbk_status_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t vtable[4];
+    uint32_t padding;
+    int32_t table_vtable; /* the table starts here, at 20 */
+    uint64_t request_id;
+    uint16_t status;
+    uint16_t padding2;
+    uint32_t end;
+};
+#define FBK_STATUS_FRAME_BYTES offsetof(struct fbk_status_frame, end)
+_Static_assert(FBK_STATUS_FRAME_BYTES == 36 && FBK_STATUS_FRAME_BYTES <= FBK_WIRE_STATUS_BYTES_MAX, "layout");
+_Static_assert(FBK_STATUS_FRAME_BYTES == FBK_WIRE_STATUS_BYTES, "layout");
+
+struct fbk_read_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t response_vtable[6];
+    uint16_t body_vtable[5];
+    uint16_t padding[3];
+    struct fbk_response_table response; /* at 36 */
+    int32_t table_vtable;           /* the body's table starts here, at 60 */
+    int64_t entry_id;
+    int64_t lac;
+    uint32_t entry;       /* from here on to the vector */
+    uint32_t entry_bytes; /* the vector; its bytes follow */
+};
+_Static_assert(offsetof(struct fbk_read_frame, response) == 36, "layout");
+_Static_assert(offsetof(struct fbk_read_frame, table_vtable) == 60, "layout");
+_Static_assert(sizeof(struct fbk_read_frame) == 88, "layout");
+
+struct fbk_read_batch_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t response_vtable[6];
+    uint16_t body_vtable[6];
+    uint16_t padding[2];
+    struct fbk_response_table response; /* at 36 */
+    int32_t table_vtable;           /* at 60 */
+    int64_t lac;
+    int64_t next_entry_id;
+    uint32_t entry_sizes;
+    uint32_t entries;
+    uint32_t entry_count; /* the vector of sizes; then the vector of bytes */
+    uint32_t end;
+};
+#define FBK_READ_BATCH_HEAD_BYTES offsetof(struct fbk_read_batch_frame, end)
+_Static_assert(offsetof(struct fbk_read_batch_frame, response) == 36, "layout");
+_Static_assert(offsetof(struct fbk_read_batch_frame, table_vtable) == 60, "layout");
+_Static_assert(FBK_READ_BATCH_HEAD_BYTES == 92, "layout");
+_Static_assert(FBK_READ_BATCH_HEAD_BYTES + 4 + 4 + 3 <= FBK_ENTRY_ROOM_BYTES, "one size, the vector's length, padding");
+
+struct fbk_read_lac_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t response_vtable[6];
+    uint16_t body_vtable[7];
+    uint16_t padding;
+    struct fbk_response_table response; /* at 36 */
+    int32_t table_vtable;           /* at 60 */
+    int64_t lac;
+    int64_t last_entry_id;
+    uint32_t lac_body;   /* at 80; absent (vtable 0) when there is none */
+    uint32_t last_entry; /* at 84; the same */
+    uint8_t fenced;
+    uint8_t padding2[3];
+    uint32_t end;
+};
+#define FBK_READ_LAC_HEAD_BYTES offsetof(struct fbk_read_lac_frame, end)
+_Static_assert(offsetof(struct fbk_read_lac_frame, response) == 36, "layout");
+_Static_assert(offsetof(struct fbk_read_lac_frame, table_vtable) == 60, "layout");
+_Static_assert(offsetof(struct fbk_read_lac_frame, lac_body) == 80, "layout");
+_Static_assert(FBK_READ_LAC_HEAD_BYTES == 92, "layout");
+_Static_assert(FBK_READ_LAC_HEAD_BYTES + 4 + 3 <= FBK_ENTRY_ROOM_BYTES, "the vector's length, padding");
+
+struct fbk_list_frame {
+    uint32_t size_bytes;
+    uint32_t root;
+    uint16_t response_vtable[6];
+    uint16_t body_vtable[4];
+    uint16_t padding[4];
+    struct fbk_response_table response; /* at 36 */
+    int32_t table_vtable;           /* at 60 */
+    int64_t next_entry_id;
+    uint32_t ranges;
+    uint32_t range_count; /* the vector, at 76: its structs are aligned to 8 */
+    uint32_t end[2];
+};
+#define FBK_LIST_HEAD_BYTES offsetof(struct fbk_list_frame, end)
+_Static_assert(offsetof(struct fbk_list_frame, response) == 36, "layout");
+_Static_assert(offsetof(struct fbk_list_frame, table_vtable) == 60, "layout");
+_Static_assert(FBK_LIST_HEAD_BYTES == 80, "layout");
 
 static uint32_t
 padded(uint64_t size_bytes)
@@ -230,4 +344,131 @@ fbk_wire_put_info_reply(uint8_t *out, uint64_t request_id, uint64_t total_bytes,
     frame.response.body = 84 - (36 + FBK_RESPONSE_BODY_AT);
     memcpy(out, &frame, FBK_WIRE_INFO_BYTES);
     return end_frame(out, FBK_WIRE_INFO_BYTES);
+}
+
+#define BODY_TABLE_AT 60u
+
+/* ------------------------------------------------------------------ reading */
+
+/* Heads with a body, as far as they are alike: up to the body's table. */
+union head {
+    uint8_t bytes[FBK_READ_BATCH_HEAD_BYTES + 4];
+    struct fbk_status_frame status;
+    struct fbk_read_frame read;
+    struct fbk_read_batch_frame batch;
+    struct fbk_read_lac_frame lac;
+    struct fbk_list_frame list;
+};
+
+static bool
+look_read(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_frame *head, struct fbk_response *response)
+{
+    if (head->entry_bytes > frame_bytes - sizeof *head)
+        return false;
+    response->entry_id = head->entry_id;
+    response->lac = head->lac;
+    response->entry = frame + sizeof *head;
+    response->entry_bytes = head->entry_bytes;
+    return true;
+}
+
+static bool
+look_batch(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_batch_frame *head, struct fbk_response *response)
+{
+    uint64_t entries_from = FBK_READ_BATCH_HEAD_BYTES + 4ull * head->entry_count + 4;
+    if (entries_from > frame_bytes)
+        return false;
+    response->entry_bytes = fbk_load_u32(frame + entries_from - 4);
+    if (response->entry_bytes > frame_bytes - entries_from)
+        return false;
+    response->lac = head->lac;
+    response->entry_id = head->next_entry_id;
+    response->entry_count = head->entry_count;
+    response->entry_sizes = frame + FBK_READ_BATCH_HEAD_BYTES;
+    response->entry = frame + entries_from;
+    return true;
+}
+
+/* A vector of bytes whose offset lies at `field`; 0 = absent. */
+static bool
+look_vector(const uint8_t *frame, uint32_t frame_bytes, uint32_t field, uint32_t offset, const uint8_t **data, uint32_t *size_bytes)
+{
+    *data = NULL;
+    *size_bytes = 0;
+    if (offset == 0)
+        return true;
+    uint64_t at = (uint64_t)field + offset;
+    if (at + 4 > frame_bytes)
+        return false;
+    *size_bytes = fbk_load_u32(frame + at);
+    *data = frame + at + 4;
+    return *size_bytes <= frame_bytes - at - 4;
+}
+
+static bool
+look_lac(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_read_lac_frame *head, struct fbk_response *response)
+{
+    response->lac = head->lac;
+    response->entry_id = head->last_entry_id;
+    response->fenced = head->fenced;
+    return look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, lac_body), head->lac_body, &response->lac_body,
+                       &response->lac_body_bytes) &&
+           look_vector(frame, frame_bytes, offsetof(struct fbk_read_lac_frame, last_entry), head->last_entry, &response->entry,
+                       &response->entry_bytes);
+}
+
+static bool
+look_list(const uint8_t *frame, uint32_t frame_bytes, const struct fbk_list_frame *head, struct fbk_response *response)
+{
+    if (head->range_count > (frame_bytes - FBK_LIST_HEAD_BYTES) / 16)
+        return false;
+    response->entry_id = head->next_entry_id;
+    response->ranges = frame + FBK_LIST_HEAD_BYTES;
+    response->range_count = head->range_count;
+    return true;
+}
+
+int32_t
+fbk_wire_read_own_response(const uint8_t *frame, uint32_t frame_bytes, struct fbk_response *response)
+{
+    union head head;
+    memset(response, 0, sizeof *response);
+    memset(&head, 0, sizeof head);
+    if (frame_bytes < FBK_STATUS_FRAME_BYTES)
+        return FBK_E_PROTOCOL;
+    memcpy(&head, frame, frame_bytes < sizeof head ? frame_bytes : sizeof head);
+    __asm__ volatile("" ::: "memory");
+    static const uint16_t status_vtable[] = {8, 14, 4, 12};
+    static const uint16_t response_vtable[] = FBK_RESPONSE_VTABLE;
+    if (head.status.root == 16) {
+        if (memcmp(head.status.vtable, status_vtable, sizeof status_vtable) != 0)
+            return FBK_E_PROTOCOL;
+        response->request_id = head.status.request_id;
+        response->status = head.status.status;
+        return 0;
+    }
+    const struct fbk_response_table *table = &head.read.response;
+    if (head.status.root != 32 || memcmp(head.read.response_vtable, response_vtable, sizeof response_vtable) != 0 ||
+        table->body != BODY_TABLE_AT - (36 + FBK_RESPONSE_BODY_AT))
+        return FBK_E_PROTOCOL;
+    memcpy(&response->request_id, table->request_id, 8);
+    response->status = table->status;
+    response->body_type = table->body_type;
+    bool is_good = false;
+    switch (table->body_type) {
+    case FBK_RESPONSE_BODY_READ_REPLY:
+        is_good = frame_bytes >= sizeof head.read && look_read(frame, frame_bytes, &head.read, response);
+        break;
+    case FBK_RESPONSE_BODY_READ_BATCH_REPLY:
+        is_good = frame_bytes >= FBK_READ_BATCH_HEAD_BYTES && look_batch(frame, frame_bytes, &head.batch, response);
+        break;
+    case FBK_RESPONSE_BODY_READ_LAC_REPLY:
+        is_good = frame_bytes >= FBK_READ_LAC_HEAD_BYTES && look_lac(frame, frame_bytes, &head.lac, response);
+        break;
+    case FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY:
+        is_good = frame_bytes >= FBK_LIST_HEAD_BYTES && look_list(frame, frame_bytes, &head.list, response);
+        break;
+    default: break;
+    }
+    return is_good ? 0 : FBK_E_PROTOCOL;
 }

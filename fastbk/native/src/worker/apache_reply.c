@@ -295,7 +295,7 @@ bool
 fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
 {
     struct fbk_response response;
-    if (fbk_wire_look(frame, frame_bytes, &response) != 0)
+    if (fbk_wire_read_own_response(frame, frame_bytes, &response) != 0)
         return false;
     struct fbk_apache_context *context = fbk_context_of(worker, connection, response.request_id);
     if (FBK_UNLIKELY(context == NULL)) {

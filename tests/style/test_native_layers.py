@@ -1,0 +1,82 @@
+"""Which C folder may include which, and that no C files of a folder call each other in a circle."""
+
+from __future__ import annotations
+
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from fastbk.native.build_native import NATIVE
+
+SOURCES = NATIVE / "src"
+# Folder -> the folders that it may use, besides itself. `README.md` there says what each one is.
+USES: dict[str, set[str]] = {
+    "base": set(),
+    "io": {"base"},
+    "fake_disk": {"base", "io"},
+    "wire": {"base"},
+    "apache": {"base"},
+    "journal": {"base", "io"},
+    "store": {"base", "io"},
+    "index": {"base", "wire", "journal", "store"},
+    "worker": {"base", "wire", "apache"},
+    "client": {"base", "wire", "apache"},
+    "stream": {"base"},
+    "load": {"base", "wire", "apache"},
+}
+# Their files still call each other both ways.
+WITH_CYCLES = {"fake_disk", "index", "journal", "store", "worker"}
+
+
+def without_comments(path: Path) -> str:
+    """Return the text of a C file without its comments."""
+    return re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+
+
+def calls(folder: str) -> dict[str, set[str]]:
+    """Return for each C file of `folder` the files of it whose functions it uses."""
+    texts = {path.name: without_comments(path) for path in (SOURCES / folder).glob("*.c")}
+    homes = {
+        name: file
+        for file, text in texts.items()
+        for kind, name in re.findall(r"^(\w[^\n;]*)\n(\w+)\(", text, re.MULTILINE)
+        if not kind.startswith("static")
+    }
+    return {
+        file: {homes[word] for word in re.findall(r"\w+", text) if homes.get(word, file) != file}
+        for file, text in texts.items()
+    }
+
+
+def is_circular(folder: str) -> bool:
+    """Return whether C files of `folder` call each other in a circle."""
+    try:
+        TopologicalSorter(calls(folder)).prepare()
+    except CycleError:
+        return True
+    return False
+
+
+def test_every_folder_has_its_place() -> None:
+    assert {path.name for path in SOURCES.iterdir() if path.is_dir()} == set(USES)
+    described = (SOURCES / "README.md").read_text()
+    assert [folder for folder in USES if f"- **{folder}**: " not in described] == []
+    TopologicalSorter(USES).prepare()
+
+
+@pytest.mark.parametrize("folder", USES)
+def test_includes_go_to_lower_folders(folder: str) -> None:
+    faults = []
+    for path in (SOURCES / folder).glob("*.[ch]"):
+        for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
+            used = name.split("/")[0]
+            if used != "boundary" and used not in USES[folder] | {folder}:
+                faults.append(f"{folder}/{path.name} includes {name}")
+    assert faults == []
+
+
+@pytest.mark.parametrize("folder", USES)
+def test_files_of_a_folder_call_in_one_direction(folder: str) -> None:
+    assert is_circular(folder) == (folder in WITH_CYCLES), calls(folder)
