@@ -14,27 +14,27 @@ T = TypeVar("T")
 
 EPOCH_US = 1_800_000_000_000_000
 CLOCKED = (
-    "append_engine",
-    "audit",
-    "catalog",
-    "chain_store",
-    "cursor_backlog",
-    "cursor_keeper",
-    "cursor_opening",
-    "janitor",
-    "namespace",
-    "pacing",
-    "reader",
-    "segment_keeper",
-    "segment_writer",
+    "chain.segment_slots",
+    "chain.store",
+    "cursor.backlog",
+    "cursor.opening",
+    "cursor.state_storage",
+    "janitor.audit",
+    "janitor.janitor",
+    "namespace.catalog",
+    "namespace.namespace",
+    "reader.stream_reader",
+    "writer.engine",
+    "writer.segment_lifecycle",
+    "writer.segment_writer",
 )
 """Modules of fastbk.stream that read a clock."""
 DRAWING = {
-    "catalog": "random",
-    "chain_store": "secrets",
-    "janitor": "random",
-    "opening": "secrets",
-    "tree_records": "secrets",
+    "chain.opening": "secrets",
+    "chain.store": "secrets",
+    "janitor.janitor": "random",
+    "namespace.catalog": "random",
+    "namespace.tree_records": "secrets",
 }
 """Those that draw something, and from which module."""
 

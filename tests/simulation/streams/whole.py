@@ -38,11 +38,11 @@ from tests.simulation.streams.world import LIMIT_S, STREAM, World
 
 CATCH_UP_S = 60.0
 SIZES: tuple[dict[str, tuple[int, ...]], ...] = (
-    {"chain_store.ROWS_MAX": (1280, 4, 8), "chain_store.PAGE_ROWS": (1024, 2, 5)},
-    {"segment_deletion.DROPPED_AT_ONCE": (256, 1, 3)},
-    {"cursor_keeper.ENTRIES_MAX": (50_000, 2)},
-    {"cursor_keeper.RECORD_BURST": (5, 0)},
-    {"cursor_acks.RANGES_MAX": (10_000, 10_000, 2)},
+    {"chain.store.ROWS_MAX": (1280, 4, 8), "chain.store.PAGE_ROWS": (1024, 2, 5)},
+    {"janitor.segment_deletion.DROPPED_AT_ONCE": (256, 1, 3)},
+    {"cursor.state_storage.ENTRIES_MAX": (50_000, 2)},
+    {"cursor.state_storage.RECORD_BURST": (5, 0)},
+    {"cursor.acks.RANGES_MAX": (10_000, 10_000, 2)},
 )
 """Bounds that no world would reach, and what they are in some."""
 
