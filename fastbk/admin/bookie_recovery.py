@@ -13,11 +13,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
-from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
-from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
-from fastbk.admin.outdated_marks import remove_outdated_marks
+from fastbk.admin.ledger_progress import Attempt, Patience, Progress, go_over
+from fastbk.admin.ledger_references import (
+    fragments_naming,
+    remove_outdated_marks,
+    share_bytes,
+    verified_copies,
+)
 from fastbk.client import Client, LedgerInfo
-from fastbk.client.ensemble_log import log_replacements
+from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions

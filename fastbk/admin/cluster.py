@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fastbk.admin.naming import last_of_fragment
+from fastbk.admin.ledger_references import last_of_fragment
 from fastbk.client import Client, LedgerInfo
-from fastbk.client.inspecting import bookie_info, held_of, held_ranges
+from fastbk.client.bookie_queries import bookie_info, held_of, held_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fastbk.admin.going_over import Patience
-from fastbk.admin.naming import last_of_fragment
+from fastbk.admin.ledger_progress import Patience
+from fastbk.admin.ledger_references import last_of_fragment
 from fastbk.client import Client, LedgerInfo
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId

@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
-from fastbk.client.ensemble_log import log_replacements, take
-from fastbk.client.lac_teller import LacTeller
+from fastbk.client.ensembles import log_replacements, take
+from fastbk.client.explicit_lac_sender import LacTeller
+from fastbk.client.request_ids import entry_of, first_request_id, room_before_wrap
 from fastbk.client.runner import LedgerIo, Runner
-from fastbk.client.sequence import entry_of, first_request_id, room_before_wrap
 from fastbk.errors import Error
 from fastbk.model.ids import ID_MAX, BookieId, EntryId
 from fastbk.native import client_codec as codec

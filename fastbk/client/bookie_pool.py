@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from fastbk.client.asking import Asking, Build
+from fastbk.client.apache_translation import Use, lane_of, use_of
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import (
     AddListener,
@@ -24,7 +24,7 @@ from fastbk.client.connection import (
     open_connection,
 )
 from fastbk.client.known_bookies import KnownBookies
-from fastbk.client.lanes import Use, lane_of, use_of
+from fastbk.client.pending_request import Asking, Build
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId

@@ -12,19 +12,12 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
+from fastbk.client.coalescer import Repeating
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
-from fastbk.client.ensemble_log import log_replacements
-from fastbk.client.ensembles import Ensembles
+from fastbk.client.ensembles import Ensembles, log_replacements
 from fastbk.client.entries import LedgerInfo
-from fastbk.client.ledger_reader import LedgerReader
-from fastbk.client.ledger_writer import LedgerWriter
-from fastbk.client.mark_calls import MarkCalls
-from fastbk.client.metadata_calls import MetadataCalls
-from fastbk.client.record_calls import RecordCalls
-from fastbk.client.repeating import Repeating
-from fastbk.client.requests import LedgerRequests
-from fastbk.client.rules import (
+from fastbk.client.ledger_options import (
     QuorumWarnings,
     check_open,
     check_password,
@@ -36,6 +29,11 @@ from fastbk.client.rules import (
     with_group,
     writer_options,
 )
+from fastbk.client.ledger_reader import LedgerReader
+from fastbk.client.ledger_requests import LedgerRequests
+from fastbk.client.ledger_writer import LedgerWriter
+from fastbk.client.metadata_calls import MetadataCalls
+from fastbk.client.record_calls import MarkCalls, RecordCalls
 from fastbk.client.runner import LedgerIo, run
 from fastbk.errors import (
     ClientClosed,
@@ -57,9 +55,9 @@ from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.owed_copies import owed_by
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
+from fastbk.replication.under_replication import owed_by
 from fastbk.replication.writer_machine import WriterMachine
 
 T = TypeVar("T")

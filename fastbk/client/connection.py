@@ -21,7 +21,7 @@ from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
 from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
-    from fastbk.client.lanes import BookieLane
+    from fastbk.client.apache_translation import BookieLane
 
 SLOT_SHIFT = 40
 SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1

@@ -16,13 +16,13 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fastbk.client.rules import checking_of
+from fastbk.client.ledger_options import checking_of
 from fastbk.errors import Error, NoSuchLedger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
-from fastbk.replication.repairing_missing import RepairMissing, RepairQueue
+from fastbk.replication.repair_queue import RepairMissing, RepairQueue
 
 if TYPE_CHECKING:
     from fastbk.client.client import Client

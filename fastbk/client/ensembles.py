@@ -1,23 +1,29 @@
-"""How the asyncio client gets its ensembles: placement's choice, of bookies that it has connected to."""
+"""Ensembles of the asyncio client: bookies that it has connected to, and the log events of changes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.choosing import Choosing, new_ensemble, partial_ensemble, replacements
+from fastbk.client.ensemble_choice import Choosing, new_ensemble, partial_ensemble, replacements
 from fastbk.client.metadata_calls import MetadataCalls
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies
-from fastbk.model.ids import BookieId
+from fastbk.model.ids import BookieId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
+from fastbk.observe.library_log import LibraryLog
 from fastbk.placement.partial import ChosenEnsemble
 from fastbk.placement.values import BookieView, PlacementConfig
 from fastbk.replication.actions import Choose, Replaced
+from fastbk.replication.ensemble_change import Replacement
 
 T = TypeVar("T")
+
+_log = LibraryLog("fastbk.client")
 
 
 class Ensembles:
@@ -77,3 +83,31 @@ class Ensembles:
         except StopIteration as end:
             chosen: T = end.value
             return chosen
+
+
+def client_name() -> str:
+    """Return how other people find this client: its host and process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def log_replacements(ledger_id: LedgerId, cause: str, replacements: Iterable[Replacement]) -> None:
+    """Log each of them. `cause`: "writer", "recovery" or "repair"."""
+    for one in replacements:
+        _log.warning(
+            "ledger.bookie_replaced",
+            ledger_id=ledger_id,
+            first_entry_id=one.first_entry_id,
+            bookie=one.bookie_id,
+            replacement=one.replacement,
+            index=one.index,
+            reason=one.reason,
+            cause=cause,
+            client=client_name(),
+        )
+
+
+def take(replacements: list[Replacement]) -> list[Replacement]:
+    """Return what is in a list, and empty it."""
+    taken = replacements[:]
+    replacements.clear()
+    return taken

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
-from fastbk.replication.found_run import FoundRun, datas_of, run_of, size_bytes_of
+from fastbk.replication.entry_table import FoundRun, datas_of, run_of, size_bytes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fastbk.client.bookie_views import reads_only_reason, view_of
 from fastbk.client.config import ClientConfig
-from fastbk.client.topology import BookieLocations
+from fastbk.client.network_locations import BookieLocations
 from fastbk.meta.api import BookieIdentity, BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView

@@ -10,8 +10,8 @@ from types import TracebackType
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
-from fastbk.client.preferring import Preference
-from fastbk.client.rules import pacing_of, read_options
+from fastbk.client.ledger_options import pacing_of, read_options
+from fastbk.client.read_order import Preference
 from fastbk.client.runner import LedgerIo, Runner, run
 from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from fastbk.client.add_pipe import AddPipe, Waiter
 from fastbk.client.config import ClientConfig
-from fastbk.client.held_entries import HeldEntries
-from fastbk.client.rules import wrong_use_of_ids
+from fastbk.client.ledger_options import wrong_use_of_ids
+from fastbk.client.reorder_buffer import HeldEntries
 from fastbk.client.runner import LedgerIo, run
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (

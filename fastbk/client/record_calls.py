@@ -1,4 +1,6 @@
-"""Records of the metadata store (`fastbk.meta.records`) as coroutines, for what is built on ledgers."""
+"""Records of the metadata store (`fastbk.meta.records`) and marks of under-replicated ledgers
+(`fastbk.meta.replica_marks`) as coroutines of a client.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from fastbk.errors import MetadataConflict, NoSuchLedger
 from fastbk.meta.api import MetadataStore, Watch
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.records import Change, VersionedRecord
-from fastbk.meta.replica_marks import delete_ledger
+from fastbk.meta.replica_marks import LedgerMark, delete_ledger
 from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
+from fastbk.model.missing_replica import MissingReplica
+from fastbk.replication.actions import MarkReplicas
 
 HOLD_READ_INTERVAL_S = 1.0
 _NEVER_WRITTEN = LedgerMetadata(
@@ -122,3 +126,70 @@ def _retire(store: MetadataStore, ledger_id: LedgerId) -> None:
             store.create_ledger(ledger_id, _NEVER_WRITTEN)
         with suppress(NoSuchLedger):
             store.delete_ledger(ledger_id)
+
+
+class MarkCalls:
+    """The marks of a client's cluster. Every call to the store ends within `metadata_timeout`; errors are the store's.
+
+    Changes of one ledger's mark take effect in the order of the calls. So a change that its caller gave up is never
+    done behind a later one: a writer that closes its ledger gives up the change that is under way, then makes its own.
+    """
+
+    def __init__(self, store: MetadataCalls) -> None:
+        self._store = store
+        self._last: dict[LedgerId, asyncio.Task[LedgerMark]] = {}
+
+    async def list(self) -> list[LedgerMark]:
+        """Return all marks: which bookie may lack which entries."""
+        return await self._store.call(lambda store: list(store.marks.list()))
+
+    async def read(self, ledger_id: LedgerId) -> LedgerMark:
+        """Return the mark of a ledger."""
+        return await self._store.call(lambda store: store.marks.read(ledger_id))
+
+    async def update(
+        self,
+        ledger_id: LedgerId,
+        add: Sequence[MissingReplica] = (),
+        remove: Sequence[MissingReplica] = (),
+    ) -> LedgerMark:
+        """Change the mark of a ledger; remove only entries whose copies were verified.
+
+        A cancelled call may have changed it, or may still do so, but before any later call does.
+        """
+        before = self._last.get(ledger_id)
+        task = asyncio.get_running_loop().create_task(self._update(before, ledger_id, add, remove))
+        self._last[ledger_id] = task
+
+        def ended(_: asyncio.Task[LedgerMark]) -> None:
+            if self._last.get(ledger_id) is task:
+                del self._last[ledger_id]
+            if not task.cancelled():
+                task.exception()  # its caller may have given it up
+
+        task.add_done_callback(ended)
+        return await asyncio.shield(task)
+
+    async def _update(
+        self,
+        before: asyncio.Task[LedgerMark] | None,
+        ledger_id: LedgerId,
+        add: Sequence[MissingReplica],
+        remove: Sequence[MissingReplica],
+    ) -> LedgerMark:
+        if before is not None:
+            await asyncio.wait([before])
+        return await self._store.call(lambda store: store.marks.update(ledger_id, add, remove))
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait for changes that are under way, and give up those that take longer."""
+        if self._last:
+            _, late = await asyncio.wait(self._last.values(), timeout=timeout_s)
+            for one in late:
+                one.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    async def perform(self, ledger_id: LedgerId, action: MarkReplicas) -> None:
+        """Do what a procedure asks for."""
+        await self.update(ledger_id, action.add, action.remove)

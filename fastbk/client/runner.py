@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.client.connection import Answer
-from fastbk.client.requests import LedgerRequests
+from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import LedgerId

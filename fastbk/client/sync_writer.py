@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fastbk.client.config import ClientConfig
+from fastbk.client.ledger_options import wrong_use_of_ids
 from fastbk.client.ledger_writer import Data
 from fastbk.client.ledger_writer import LedgerWriter as AsyncLedgerWriter
 from fastbk.client.loop_thread import LoopThread
-from fastbk.client.rules import wrong_use_of_ids
 from fastbk.client.sync_pending import Pending
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import BufferFull, ConfigError, Error, Outcome, QuorumTimeout

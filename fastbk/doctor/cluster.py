@@ -14,7 +14,7 @@ from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
 from fastbk.meta import open_store
 from fastbk.meta.hold import NEXT_STEP, read_hold, when
-from fastbk.meta.mark import Mark, evidence, read_mark
+from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.server.configuration.process_config import is_loopback, split_address

@@ -20,8 +20,8 @@ from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
 from fastbk.gc.ledger_listing import in_both, missing_from
 from fastbk.gc.listing import listed_ledgers
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
-from fastbk.meta.mark import MARK_PATH, Mark, evidence
-from fastbk.meta.mark import decode as decode_mark
+from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence
+from fastbk.meta.rollback_mark import decode as decode_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

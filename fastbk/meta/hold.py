@@ -1,8 +1,9 @@
 """A hold on metadata: nothing is deleted by its word until an operator confirms that it is the truth.
 
-A bookie places one when it finds that metadata was rolled back (`fastbk.meta.mark`), an operator by `fastbk metadata
-hold`, which works before the first bookie starts. It is one record of the metadata store, so that every driver has it,
-and every bookie stores its id in its directories. A hold that another restore has removed is placed again.
+A bookie places one when it finds that metadata was rolled back (`fastbk.meta.rollback_mark`). An
+operator places one by `fastbk metadata hold`, which works before the first bookie starts. It is one
+record of the metadata store, so that every driver has it. Every bookie stores its id in its
+directories. A hold that another restore has removed is placed again.
 
 INV-M4: while metadata is on hold, no ledger is deleted from it, no bookie deletes a ledger or a copy or ends a ledger's
 limbo, and no cursor changes.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fastbk.errors import ClientClosed
+from fastbk.meta.polling_watches import Watcher, WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -16,7 +17,6 @@ from fastbk.meta.records import (
     has_some_below,
     record_subject,
 )
-from fastbk.meta.watching import Watcher, WatchHandle
 
 
 @dataclass(slots=True)

@@ -34,11 +34,11 @@ from fastbk.meta.api import (
 )
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.leases import StoreLease
+from fastbk.meta.polling_watches import Subject, Watcher, WatchHandle
 from fastbk.meta.records import look
 from fastbk.meta.replica_marks import ReplicaMarks
 from fastbk.meta.sqlite_file import SqliteFile
 from fastbk.meta.sqlite_records import SqliteRecords
-from fastbk.meta.watching import Subject, Watcher, WatchHandle
 from fastbk.model.ids import BookieId, LedgerId, check_bookie_id, check_ledger_id
 from fastbk.model.ledger import LedgerMetadata
 

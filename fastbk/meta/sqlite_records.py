@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
+from fastbk.meta.polling_watches import Watcher, WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -15,7 +16,6 @@ from fastbk.meta.records import (
     record_subject,
 )
 from fastbk.meta.sqlite_file import SqliteFile
-from fastbk.meta.watching import Watcher, WatchHandle
 
 _READ_AT_ONCE = 500
 

@@ -1,4 +1,6 @@
-"""Makes and removes clusters in ZooKeeper, as Apache's `metaformat` and `initnewcluster` do. No bookie calls this."""
+"""Creates and removes clusters in ZooKeeper, as Apache's `metaformat` and `initnewcluster` do, and
+opens short sessions for tools that read or change nodes. No bookie calls this.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from fastbk.errors import ConfigError, MetadataConflict
 from fastbk.meta.uri import ZooKeeperLocation
@@ -183,3 +187,36 @@ def _remove(call: Call, path: str) -> None:
             continue
         else:
             return
+
+
+class ClusterSession:
+    """A session of its own with the cluster of a location; `with` ends it."""
+
+    def __init__(self, location: ZooKeeperLocation, timeout_s: float) -> None:
+        """Connect. Raises ConfigError where there is no cluster, MetadataUnavailable."""
+        self._session = Session(location.servers, timeout_s)
+        try:
+            call = self._session.call("open")
+            read_layout(call, location)
+            self._check(call)
+        except BaseException:
+            self._session.close()
+            raise
+
+    def _check(self, call: Call) -> None:
+        """Look at what else has to be right; a subclass raises where it is not, and the session ends."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper_admin import ClusterSession
 from fastbk.meta.zookeeper_calls import BadVersion, Call, NodeExists, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_paths import Paths
-from fastbk.meta.zookeeper_tool import ClusterSession
 from fastbk.model.ids import BookieId, check_bookie_id
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fastbk.errors import StorageError
-from fastbk.meta.mark import COUNTED_ID_END
+from fastbk.meta.rollback_mark import COUNTED_ID_END
 from fastbk.meta.zookeeper_calls import Call, NodeExists, NoNode, Op, ResultUnknown
 from fastbk.meta.zookeeper_paths import SHORT_ID_END, Layout, Paths
 from fastbk.model.ids import LedgerId

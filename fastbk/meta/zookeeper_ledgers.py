@@ -17,8 +17,8 @@ from fastbk.errors import ConfigError, MetadataConflict, NoSuchLedger
 from fastbk.meta import zookeeper_ids as ids
 from fastbk.meta.api import VersionedLedger, deleted_before
 from fastbk.meta.hold import raise_if_held
-from fastbk.meta.mark import RESERVE_IDS
-from fastbk.meta.mark import decode as decode_mark
+from fastbk.meta.rollback_mark import RESERVE_IDS
+from fastbk.meta.rollback_mark import decode as decode_mark
 from fastbk.meta.zookeeper_bytes import has_offset, with_offset
 from fastbk.meta.zookeeper_calls import (
     BadVersion,

@@ -20,7 +20,7 @@ import enum
 import re
 
 from fastbk.meta.hold import HOLD_PATH
-from fastbk.meta.mark import MARK_PATH
+from fastbk.meta.rollback_mark import MARK_PATH
 from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 
 ROOT_DEFAULT = "/ledgers"

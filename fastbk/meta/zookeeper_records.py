@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fastbk.errors import MetadataConflict
+from fastbk.meta.polling_watches import WatchHandle
 from fastbk.meta.records import (
     Change,
     VersionedRecord,
@@ -19,7 +20,6 @@ from fastbk.meta.records import (
     has_some_below,
     record_subject,
 )
-from fastbk.meta.watching import WatchHandle
 from fastbk.meta.zookeeper_calls import (
     BadVersion,
     Call,

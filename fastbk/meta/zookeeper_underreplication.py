@@ -19,12 +19,12 @@ from contextlib import suppress
 
 from fastbk.errors import ConfigError, StorageError
 from fastbk.meta.uri import ZooKeeperLocation
+from fastbk.meta.zookeeper_admin import ClusterSession
 from fastbk.meta.zookeeper_calls import Call, NoNode, ResultUnknown
 from fastbk.meta.zookeeper_marks import (
     UnderreplicatedNodes,
     UnderreplicationPaths,
 )
-from fastbk.meta.zookeeper_tool import ClusterSession
 from fastbk.model import protobuf, protobuf_text
 from fastbk.model.ids import BookieId, LedgerId
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastbk.errors import ClientClosed, Error
 from fastbk.meta.api import BookieRegistration
-from fastbk.meta.watching import Subject, WatchHandle, tell
+from fastbk.meta.polling_watches import Subject, WatchHandle, tell
 from fastbk.meta.zookeeper_bookies import list_bookies
 from fastbk.meta.zookeeper_calls import Call
 from fastbk.meta.zookeeper_paths import Paths

@@ -1,7 +1,12 @@
-"""Names of the identities and their limits.
+"""Ids of ledgers, entries and bookies with their limits, and the mark of a ledger's creation.
 
-A ledger id and an entry id are integers of 0..2^63-1; the first entry of a ledger is 0 and -1 stands for "none".
-A bookie id is text: `host:port` or any given name.
+A ledger id and an entry id are integers of 0..2^63-1. The first entry of a ledger is 0; -1 stands
+for "none". A bookie id is text: `host:port` or any given name.
+
+After a rollback of metadata the same ledger id can be given twice (INV-T1). So metadata holds a
+random number for each creation, the `creation_token` of `fastbk.model.ledger.LedgerMetadata`
+(Apache's `cToken`; its clients write it, too). Clients send it with each request. Bookies store its
+32-bit mark with the ledger's key. 0 means that nobody named a creation.
 """
 
 from __future__ import annotations
@@ -38,3 +43,21 @@ def check_bookie_id(bookie_id: BookieId) -> BookieId:
             " and it may not be 'readonly'"
         )
     return bookie_id
+
+
+_FACTOR = 0xFF51AFD7ED558CCD
+_MASK = 2**64 - 1
+
+
+def token_of(creation_token: int) -> int:
+    """Return the unsigned number that the wire carries for a token of metadata, which is signed."""
+    return creation_token & _MASK
+
+
+def creation_mark(creation_token: int) -> int:
+    """Return a token's mark, as `fbk_creation_mark` does: 32 bits, 0 only for token 0."""
+    token = creation_token & _MASK
+    if token == 0:
+        return 0
+    token = ((token ^ token >> 33) * _FACTOR) & _MASK
+    return (token ^ token >> 33) & 0xFFFFFFFF or 1

@@ -61,7 +61,7 @@ class LedgerCodec:
         flags: int = 0,
         creation_mark: int = 0,
     ) -> None:
-        """`creation_mark`: see `fastbk.model.creation`."""
+        """`creation_mark`: see `fastbk.model.ids`."""
         self.ledger_id = ledger_id
         self.digest_type = digest_type
         self.master_key = master_key(password)

@@ -27,7 +27,7 @@ class LedgerState:
 
     Attributes:
         deleted_s: wall clock, 0 = not deleted.
-        creation_mark: of the ledger's creation token (`fastbk.model.creation`), 0 = none.
+        creation_mark: of the ledger's creation token (`fastbk.model.ids`), 0 = none.
     """
 
     ledger_id: int

@@ -25,7 +25,7 @@ from fastbk.errors import Error, Outcome
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
 from fastbk.replication.batch import Batch, Buffer, HeldBatches
 from fastbk.replication.refusals import UNABLE, full, refusal, too_few_able, too_late
-from fastbk.replication.shares import Shares
+from fastbk.replication.write_sets import Shares
 from fastbk.wire.statuses import Status, status_name
 
 _ENTRY_IDS_END = ID_MAX + 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
+from fastbk.replication.copy_check import LookAtCopies, Range
 from fastbk.replication.copying import RepairOptions, share_of
-from fastbk.replication.looking import LookAtCopies, Range
 from fastbk.replication.procedure import Procedure
 
 PART_ENTRIES_MAX = 65_536

@@ -15,8 +15,8 @@ from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.owed_copies import OwedCopies, OwedShare, split
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.under_replication import OwedCopies, OwedShare, split
 
 # Before a mark that the store did not answer is written again.
 MARK_PAUSE_S = 0.1

@@ -15,7 +15,7 @@ from fastbk.errors import Error, NotEnoughBookies
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import AskLac, Outcome, Reply
-from fastbk.replication.covering import AskUntilCovered
+from fastbk.replication.quorum_coverage import AskUntilCovered
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.options import ChangePolicy
 from fastbk.replication.refusals import UNABLE
 from fastbk.wire.statuses import Status
 

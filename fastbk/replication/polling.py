@@ -24,8 +24,8 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import write_set
 from fastbk.replication.actions import AskLac, Found, Outcome, Reply
+from fastbk.replication.options import Order, PollOptions, as_they_are
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.reading_options import Order, PollOptions, as_they_are
 from fastbk.replication.replicas import Replicas
 from fastbk.wire.statuses import Status
 

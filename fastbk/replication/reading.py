@@ -38,9 +38,9 @@ from itertools import chain
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
-from fastbk.replication.found_run import size_bytes_of
+from fastbk.replication.entry_table import size_bytes_of
+from fastbk.replication.options import Order, ReadOptions, as_they_are
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.reading_options import Order, ReadOptions, as_they_are
 from fastbk.replication.reading_part import ReadPart
 
 __all__ = ["Order", "ReadOptions", "ReadRange", "as_they_are"]

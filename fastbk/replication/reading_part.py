@@ -15,8 +15,8 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import missing_proof, write_set
 from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
+from fastbk.replication.options import ReadOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.reading_options import ReadOptions
 from fastbk.replication.replicas import Backoff, Replicas
 from fastbk.wire.statuses import Status
 

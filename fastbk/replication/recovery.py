@@ -38,9 +38,9 @@ from fastbk.replication.actions import Found
 from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.recovery_reading import Fenced, FenceEnsemble, ReadForRecovery
+from fastbk.replication.recovery_reads import Fenced, FenceEnsemble, ReadForRecovery
+from fastbk.replication.recovery_writes import RewriteEntries
 from fastbk.replication.replicas import Pacing
-from fastbk.replication.rewriting import RewriteEntries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from fastbk.native.stream_codec import (
     ROW_WORDS,
 )
 from fastbk.native.stream_columns import Source
-from fastbk.replication.found_run import FoundRun
+from fastbk.replication.entry_table import FoundRun
 from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.positions import DLSN, to_time
 

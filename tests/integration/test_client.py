@@ -10,11 +10,11 @@ import pytest
 import fastbk
 import fastbk.sync
 from fastbk.client import Client, LedgerWriter
-from fastbk.client.requests import LedgerRequests
+from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.errors import LedgerFenced, NoSuchEntry, ReplicationConflict
 from fastbk.model.entry import DigestType, master_key
 from fastbk.native import client_codec as codec
-from fastbk.replication.change_policy import WriterOptions
+from fastbk.replication.options import WriterOptions
 from fastbk.replication.writer_machine import WriterMachine
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until, wait_until_async

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fastbk
-from fastbk.admin.bookie_healing import BookieHealing
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
+from fastbk.admin.bookie_repair import BookieHealing
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster
 from tests.integration.test_recover_bookie import fastbk_cli, fill

@@ -22,7 +22,7 @@ import fastbk
 from fastbk.cli.__main__ import main
 from fastbk.devcluster.zookeeper import ZooKeeperServer
 from fastbk.errors import MetadataOnHold, NoSuchLedger
-from fastbk.meta.mark import RESERVE_IDS
+from fastbk.meta.rollback_mark import RESERVE_IDS
 from fastbk.storage.metadata_mark import NAME
 from fastbk.stream.janitor.janitor import Janitor
 from fastbk.testing import LocalCluster

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_healing import BookieHealing
 from fastbk.admin.bookie_recovery import BookieRecovery
+from fastbk.admin.bookie_repair import BookieHealing
 from fastbk.admin.cluster import MissingCopies, under_replicated
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.policy import PolicyPatch

@@ -12,7 +12,7 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.admin.bookie_healing import BookieHealing
+from fastbk.admin.bookie_repair import BookieHealing
 from fastbk.devcluster import Bookie
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.writer.stream_writer import StreamWriter

@@ -24,7 +24,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.quorum import write_set
 from fastbk.replication.actions import Choose, ReadMetadata, Replaced, Sleep, UpdateMetadata
-from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.options import ChangePolicy
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writing_rig import FRAME, Rig, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.planting import Edit, Mutation
 
 _CLOSE = "fastbk.replication.closing:CloseLedger"
-_OWED = "fastbk.replication.owed_copies:OwedCopies"
+_OWED = "fastbk.replication.under_replication:OwedCopies"
 
 
 def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:
@@ -41,6 +41,6 @@ COPIES = [
     _fault(
         "away-members-are-not-marked",
         "a ledger is created whose mark does not say what its away members owe",
-        ("fastbk.replication.owed_copies:owed_by", "in sorted(bookie_ids)", "in ()"),
+        ("fastbk.replication.under_replication:owed_by", "in sorted(bookie_ids)", "in ()"),
     ),
 ]

@@ -12,13 +12,13 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import AddEntry, ReadEntry
-from fastbk.replication.change_policy import ChangePolicy, WriterOptions
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.metadata_update import MetadataUpdate
-from fastbk.replication.owed_copies import owed_by
+from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.re_replication import RepairLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
+from fastbk.replication.under_replication import owed_by
 from tests.simulation.client import Client
 from tests.simulation.kernel import STALE, Node
 from tests.simulation.plan import Item

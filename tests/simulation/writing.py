@@ -9,8 +9,8 @@ from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import TellLac
-from fastbk.replication.change_policy import WriterOptions
 from fastbk.replication.closing import CloseLedger
+from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.writer_machine import WriterMachine
 from tests.simulation.answering import Stored

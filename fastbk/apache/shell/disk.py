@@ -25,7 +25,7 @@ KINDS = {
 
 def _init(context: Context, _: Words) -> int:
     """Tell whether a new bookie may start here; changes nothing, as Apache's."""
-    from fastbk.admin.emptying import things_in
+    from fastbk.admin.format_bookie import things_in
 
     config = context.bookie()
     directories = [*config.journal.all_directories, *config.ledgers.all_directories]
@@ -52,7 +52,7 @@ def _init(context: Context, _: Words) -> int:
 
 
 def _format(context: Context, words: Words) -> int:
-    from fastbk.admin.emptying import empty_directories, things_in
+    from fastbk.admin.format_bookie import empty_directories, things_in
     from fastbk.server.directories import lock_pairs
 
     config = context.bookie()

@@ -57,7 +57,7 @@ def metadata_line(metadata: LedgerMetadata) -> str:
 
 
 def _list(context: Context, words: Words) -> int:
-    from fastbk.admin.naming import holds_entries
+    from fastbk.admin.ledger_references import holds_entries
     from fastbk.model.ids import check_bookie_id
 
     with_metadata, bookie_id = words.has("meta"), words.text("bookieid").strip()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.admin.bookie_recovery import RecoveryPlan
-    from fastbk.admin.going_over import Progress
+    from fastbk.admin.ledger_progress import Progress
     from fastbk.apache.shell.context import Context
     from fastbk.client import Client
     from fastbk.model.ids import BookieId

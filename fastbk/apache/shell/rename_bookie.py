@@ -11,7 +11,7 @@ from fastbk.apache.shell.context import fail
 from fastbk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastbk.admin.renaming import Renaming
+    from fastbk.admin.bookie_rename import Renaming
     from fastbk.apache.shell.context import Context
     from fastbk.model.ids import BookieId
 
@@ -71,7 +71,7 @@ def _ids_by_host(context: Context) -> dict[str, BookieId]:
 
 
 def _rename(context: Context, words: Words, old: BookieId, new: BookieId) -> int:
-    from fastbk.admin.renaming import rename_bookie
+    from fastbk.admin.bookie_rename import rename_bookie
 
     rate = words.integer("updatespersec", 5, least=1)
     words.integer("maxOutstandingReads", 1, least=1)

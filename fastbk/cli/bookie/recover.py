@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.admin.bookie_recovery import RecoveryPlan
-    from fastbk.admin.going_over import Progress
+    from fastbk.admin.ledger_progress import Progress
     from fastbk.replication.copying import RepairOptions
 
 LISTED_MAX = 20

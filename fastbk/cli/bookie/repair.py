@@ -20,8 +20,8 @@ from fastbk.units import format_size
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.admin.bookie_healing import HealingProgress
-    from fastbk.replication.looking import Range
+    from fastbk.admin.bookie_repair import HealingProgress
+    from fastbk.replication.copy_check import Range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _repair(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.bookie_healing import BookieHealing, HealingPlan
+    from fastbk.admin.bookie_repair import BookieHealing, HealingPlan
 
     uri = metadata_uri(options)
     plan = HealingPlan(

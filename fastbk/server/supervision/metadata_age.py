@@ -1,9 +1,10 @@
 """Notices that metadata was rolled back, and puts it on hold. One bookie's part of INV-M2 to INV-M5.
 
-Metadata publishes a mark (`fastbk.meta.mark`): its age, and the highest ledger id that it ever listed or drew. A bookie
-reads it every few seconds, and stores it in its ledger directories. When metadata knows less than the bookie stores, it
-was restored from an older copy: the bookie stores a hold, moves the counter of ledger ids, puts metadata on hold, and
-publishes what it knows. A start does this before it counts itself, since the count is evidence, too.
+Metadata publishes a mark (`fastbk.meta.rollback_mark`): its age, and the highest ledger id that it
+ever listed or drew. A bookie reads it every few seconds, and stores it in its ledger directories.
+Metadata that is behind the bookie's stored mark was restored from an older copy. Then the bookie
+stores a hold, moves the counter of ledger ids, puts metadata on hold, and publishes its own mark. A
+start does this before it counts itself, since the count is evidence, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fastbk.meta.hold import (
     place_hold,
     read_record,
 )
-from fastbk.meta.mark import (
+from fastbk.meta.rollback_mark import (
     COUNTED_ID_END,
     RESERVE_IDS,
     Mark,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastbk.errors import ProtocolError, StorageError
-from fastbk.replication.found_run import FoundRun, datas_of
+from fastbk.replication.entry_table import FoundRun, datas_of
 from fastbk.stream.chain.chain import NONE, Chain
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.chain_follower import ChainFollower

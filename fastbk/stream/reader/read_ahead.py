@@ -25,7 +25,7 @@ from fastbk.errors import (
 from fastbk.native.stream_codec import KIND_INDEX, KIND_RECORDS, Head
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.actions import Found
-from fastbk.replication.found_run import size_bytes_of
+from fastbk.replication.entry_table import size_bytes_of
 from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import NONE, Segment
 from fastbk.stream.chain.opening import PASSWORD

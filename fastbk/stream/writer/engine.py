@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from fastbk.client.lac_teller import FEW_IN_FLIGHT
+from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.ledger_writer import LedgerWriter
 from fastbk.errors import (
     AppendUnknown,

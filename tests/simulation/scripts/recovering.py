@@ -10,7 +10,7 @@ from fastbk.model.quorum import write_sets
 from fastbk.native.decide import Kind
 from fastbk.replication.actions import Ask, ReadEntry
 from fastbk.replication.add_machine import AddMachine
-from fastbk.replication.recovery_reading import ReadForRecovery
+from fastbk.replication.recovery_reads import ReadForRecovery
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 from tests.simulation.answering import Stored

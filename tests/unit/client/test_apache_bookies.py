@@ -15,7 +15,7 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.client.inspecting import bookie_info, held_ranges
+from fastbk.client.bookie_queries import bookie_info, held_ranges
 from fastbk.errors import (
     LedgerFenced,
 )

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fastbk.client.held_entries import HeldEntries
+from fastbk.client.reorder_buffer import HeldEntries
 from fastbk.errors import (
     BufferFull,
     ConfigError,

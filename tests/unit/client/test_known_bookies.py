@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fastbk.client.choosing import new_ensemble, partial_ensemble, replacements
 from fastbk.client.config import ClientConfig
+from fastbk.client.ensemble_choice import new_ensemble, partial_ensemble, replacements
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
 from fastbk.errors import NotEnoughBookies
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService, Endpoint

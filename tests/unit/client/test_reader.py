@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from fastbk.client import Client, LedgerWriter
-from fastbk.client.requests import LedgerRequests
+from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.errors import (
     ClientClosed,
     ConfigError,

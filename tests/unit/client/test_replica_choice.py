@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
-from fastbk.client.preferring import AVOID_S, Preference
+from fastbk.client.read_order import AVOID_S, Preference
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.wire.statuses import Status
 from tests.fixtures.sync_toys import sync_cluster

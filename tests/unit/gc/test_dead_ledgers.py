@@ -13,9 +13,9 @@ from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, Collector
 from fastbk.gc.listing import PAGE_IDS
 from fastbk.gc.pacing import Pace
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
-from fastbk.meta.mark import MARK_PATH, Mark, raise_mark
 from fastbk.meta.memory_records import MemoryRecords
 from fastbk.meta.records import Change
+from fastbk.meta.rollback_mark import MARK_PATH, Mark, raise_mark
 from tests.fixtures.metadata import records_in_memory
 
 

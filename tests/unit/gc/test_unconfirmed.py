@@ -16,9 +16,8 @@ from fastbk.gc.unconfirmed import FOREIGN_AGE_S, UnconfirmedLook, UnconfirmedWat
 from fastbk.meta.api import VersionedLedger
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory_records import MemoryRecords
-from fastbk.model.creation import creation_mark
 from fastbk.model.entry import master_key
-from fastbk.model.ids import BookieId
+from fastbk.model.ids import BookieId, creation_mark
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.native.ledger_state import Listed
 from tests.fixtures.metadata import records_in_memory

@@ -21,8 +21,8 @@ from fastbk.meta.hold import (
     read_hold,
     read_record,
 )
-from fastbk.meta.mark import MARK_PATH, Mark, evidence, raise_mark, read_mark
 from fastbk.meta.records import Change
+from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence, raise_mark, read_mark
 from fastbk.meta.zookeeper_ids import NEAR_MOVE_IDS
 from fastbk.meta.zookeeper_paths import SHORT_ID_END, Layout
 from tests.fixtures.metadata import metadata

@@ -19,7 +19,7 @@ from tests.fixtures.quorum_world import (
     holders,
     metadata_of,
 )
-from tests.unit.replication.test_healing import SHAPES, SICK, share, world_of
+from tests.unit.replication.test_ledger_repair import SHAPES, SICK, share, world_of
 
 pytestmark = pytest.mark.fast
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastbk.errors import MetadataUnavailable
 from fastbk.replication.actions import MarkReplicas
 from fastbk.replication.copy_keeper import ChangeMark
-from tests.unit.replication.test_owed_copies import check, marks, missing, replaced
+from tests.unit.replication.test_under_replication import check, marks, missing, replaced
 from tests.unit.replication.writing_rig import Rig, run
 
 

@@ -10,7 +10,7 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.replication.actions import Choose, ReadMetadata, Replaced, UpdateMetadata
-from fastbk.replication.change_policy import ChangePolicy
+from fastbk.replication.options import ChangePolicy
 from fastbk.wire.statuses import Status
 from tests.unit.replication.writing_rig import Rig
 

@@ -18,9 +18,9 @@ from fastbk.replication.actions import (
     UpdateMetadata,
     Withdraw,
 )
-from fastbk.replication.change_policy import ChangePolicy, WriterOptions
-from fastbk.replication.owed_copies import owed_by
+from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.under_replication import owed_by
 from fastbk.replication.writer_machine import WriterMachine
 
 FRAME = 20

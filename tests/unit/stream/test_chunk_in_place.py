@@ -14,7 +14,7 @@ from fastbk.model.entry import DigestType, make_entry
 from fastbk.native import stream_codec as codec
 from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.stream_columns import Sizes, fill, sizes_of
-from fastbk.replication.found_run import FoundRun
+from fastbk.replication.entry_table import FoundRun
 from fastbk.stream.compression import compressed
 from fastbk.stream.records import Chunk, chunk_of, chunk_of_run
 

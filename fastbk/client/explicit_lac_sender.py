@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import Answer
-from fastbk.client.rules import no_bookie_took_lac
+from fastbk.client.ledger_options import no_bookie_took_lac
 from fastbk.client.runner import LedgerIo
 from fastbk.errors import Error
 from fastbk.model.ids import BookieId, EntryId
@@ -16,7 +16,7 @@ from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
     from fastbk.client.add_pipe import AddPipe
-    from fastbk.client.asking import Asking
+    from fastbk.client.pending_request import Asking
 
 FEW_IN_FLIGHT = 4
 """With more entries than these in flight the next one, which carries the LAC, is never far."""

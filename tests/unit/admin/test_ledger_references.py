@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.admin.cluster import IDS_LISTED_MAX, missing_of
-from fastbk.admin.naming import fragments_naming, last_of_fragment, share_bytes
+from fastbk.admin.ledger_references import fragments_naming, last_of_fragment, share_bytes
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 
 

@@ -1,7 +1,8 @@
-"""Which bookies a new ledger or a changed fragment gets: placement's choice, of those that answer. No I/O.
+"""Chooses bookies for a new ledger or a changed fragment, among those that answer. No I/O.
 
-Both clients run these generators: each yields bookies to connect to and is sent why some could not be reached; those
-are left out of the next choice. Every round leaves out at least one, so it ends.
+The client and the simulator run these generators: each yields bookies to connect to and is sent why
+some could not be reached. Those are left out of the next choice. Every round leaves out at least
+one, so it ends.
 """
 
 from __future__ import annotations

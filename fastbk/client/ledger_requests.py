@@ -10,9 +10,8 @@ import struct
 from typing import TypeAlias
 
 from fastbk.client.connection import Answer
-from fastbk.model.creation import creation_mark
 from fastbk.model.entry import DigestType, make_lac_body, parse_lac_body
-from fastbk.model.ids import EntryId, LedgerId
+from fastbk.model.ids import EntryId, LedgerId, creation_mark
 from fastbk.native import client_codec as codec
 from fastbk.replication.actions import (
     AddEntry,
@@ -26,7 +25,7 @@ from fastbk.replication.actions import (
     Reply,
     TellLac,
 )
-from fastbk.replication.found_run import FoundRun
+from fastbk.replication.entry_table import FoundRun
 from fastbk.wire.statuses import Status
 
 SmallRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | ListEntries

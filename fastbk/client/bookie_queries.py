@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from fastbk.client.bookie_pool import BookiePool
 from fastbk.errors import Error, NotEnoughBookies, ProtocolError
-from fastbk.model.creation import creation_mark
-from fastbk.model.ids import BookieId, EntryId, LedgerId
+from fastbk.model.ids import BookieId, EntryId, LedgerId, creation_mark
 from fastbk.native import client_codec as codec
 from fastbk.wire.messages import InfoReply, decode_reply
 from fastbk.wire.statuses import Status, status_name

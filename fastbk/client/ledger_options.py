@@ -15,9 +15,9 @@ from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.model.quorum import check_quorums, majority, missing_proof
 from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
-from fastbk.replication.change_policy import ChangePolicy, WriterOptions
-from fastbk.replication.checking_copies import CheckCopies
+from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
+from fastbk.replication.recovered_copies import CheckCopies
 from fastbk.replication.replicas import Pacing
 
 CHECK_TIMEOUT_S = 5.0

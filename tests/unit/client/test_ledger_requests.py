@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from fastbk.client.connection import Answer
-from fastbk.client.requests import LedgerRequests
+from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.model.entry import DigestType, make_entry, make_lac_body
 from fastbk.native.client_codec import put_write_lac
 from fastbk.replication.actions import AddEntry, AskLac, ReadEntries, ReadEntry, TellLac

@@ -10,7 +10,7 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.healing import HealLedger, LedgerHealed
+from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
 from fastbk.replication.procedure import Procedure
 
 LEDGERS_MAX = 1000

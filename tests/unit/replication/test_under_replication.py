@@ -10,8 +10,8 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import MarkReplicas, UpdateMetadata
-from fastbk.replication.change_policy import ChangePolicy
-from fastbk.replication.owed_copies import OwedShare, split
+from fastbk.replication.options import ChangePolicy
+from fastbk.replication.under_replication import OwedShare, split
 from tests.unit.replication.writing_rig import FRAME, Rig, metadata_of, run
 
 

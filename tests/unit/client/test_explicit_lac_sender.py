@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastbk.client import lac_teller
-from fastbk.client.asking import Asking
-from fastbk.client.lac_teller import FEW_IN_FLIGHT
+from fastbk.client import explicit_lac_sender
+from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
+from fastbk.client.pending_request import Asking
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.clients import toy_cluster
 
@@ -47,7 +47,7 @@ async def test_a_lac_is_not_told_while_many_entries_are_in_flight() -> None:
 async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lac_teller, "_TELL_S", 60.0)
+    monkeypatch.setattr(explicit_lac_sender, "_TELL_S", 60.0)
     async with toy_cluster(1, explicit_lac_interval=0.0) as (client, (toy,), _):
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         waiting = [writer.append_nowait(b"x")]
@@ -92,3 +92,17 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
         assert sent == ["entry", "entry", "told"]
         ledger = toy.ledgers[writer.ledger_id]
         await wait_until_async(lambda: ledger.lac == 0, "it was told")
+
+
+async def test_bookies_that_were_restarted_learn_the_lac_of_an_idle_writer() -> None:
+    async with toy_cluster() as (client, toys, _):
+        writer = await client.create_ledger()
+        await writer.append(b"the last entry for a long time")
+        held = [toy.ledgers[writer.ledger_id] for toy in toys]
+        await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
+        for toy, ledger in zip(toys, held, strict=True):
+            ledger.lac, ledger.lac_body = -1, b""
+            toy.cut()
+        await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told again")
+        reader = await client.open_ledger(writer.ledger_id, recovery=False)
+        assert await reader.last_add_confirmed() == 0

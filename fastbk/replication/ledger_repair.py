@@ -16,6 +16,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Outcome
+from fastbk.replication.copy_check import LookAtCopies, Range
 from fastbk.replication.copying import (
     LOST_LISTED_MAX,
     CopyShare,
@@ -23,7 +24,6 @@ from fastbk.replication.copying import (
     ShareCopied,
     share_of,
 )
-from fastbk.replication.looking import LookAtCopies, Range
 from fastbk.replication.procedure import Procedure
 
 

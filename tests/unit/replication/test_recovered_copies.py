@@ -12,9 +12,9 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication import checking_copies
-from fastbk.replication.checking_copies import CheckCopies, lacking
+from fastbk.replication import recovered_copies
 from fastbk.replication.copying import share_of
+from fastbk.replication.recovered_copies import CheckCopies, lacking
 from fastbk.wire.statuses import Status
 from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, holders, metadata_of
 
@@ -92,7 +92,7 @@ def test_a_whole_ledger_gets_no_mark() -> None:
 
 
 def test_what_bookies_lack_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking_copies, "RANGES_A_CALL", 2)  # so that it takes several answers
+    monkeypatch.setattr(recovered_copies, "RANGES_A_CALL", 2)  # so that it takes several answers
     world, metadata = closed(40, 10)
     lost: Ids = set()
     for bookie_id, entry_id in [("b1", 1), ("b1", 3), ("b1", 12), ("b2", 40), ("b4", 13)]:
@@ -127,7 +127,7 @@ def test_a_bookie_without_the_ledger_lacks_its_share() -> None:
     for status in (Status.NO_LEDGER, Status.OTHER_CREATION):
         world.bookies["b1"].read_status = status
         (one,) = checked(world, metadata)
-        assert (one.bookie_id, one.reason) == ("b1", checking_copies.REASON)
+        assert (one.bookie_id, one.reason) == ("b1", recovered_copies.REASON)
         world.marked = ()
 
 

@@ -12,9 +12,9 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import EntryId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import AddEntry, Ask, Found, ReadEntries, Reply
+from fastbk.replication.copy_check import BAD_RANGES_MAX
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.healing import HealLedger, LedgerHealed
-from fastbk.replication.looking import BAD_RANGES_MAX
+from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
 from fastbk.wire.statuses import Status
 from tests.fixtures.quorum_world import (
     LEDGER,

@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fastbk.admin.going_over import Attempt, Patience, Progress, go_over
-from fastbk.admin.naming import fragments_naming, share_bytes, verified_copies
-from fastbk.admin.outdated_marks import remove_outdated_marks
+from fastbk.admin.ledger_progress import Attempt, Patience, Progress, go_over
+from fastbk.admin.ledger_references import (
+    fragments_naming,
+    remove_outdated_marks,
+    share_bytes,
+    verified_copies,
+)
 from fastbk.client import Client
 from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
+from fastbk.replication.copy_check import Range
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.healing import HealLedger, LedgerHealed
-from fastbk.replication.looking import Range
+from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import missing_proof, write_set
 from fastbk.replication.actions import Found, Outcome, ReadEntry
-from fastbk.replication.covering import AskUntilCovered
 from fastbk.replication.procedure import Procedure
+from fastbk.replication.quorum_coverage import AskUntilCovered
 from fastbk.replication.replicas import Backoff, Pacing, Replicas, entry_in
 
 

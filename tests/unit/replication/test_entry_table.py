@@ -15,7 +15,7 @@ from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.entry_columns import Table, fill
 from fastbk.native.ffi import NativeFullError
 from fastbk.replication.actions import Found
-from fastbk.replication.found_run import FoundRun, run_of, size_bytes_of
+from fastbk.replication.entry_table import FoundRun, run_of, size_bytes_of
 
 LEDGER = 2**50
 DATAS = st.lists(st.binary(max_size=40), min_size=1, max_size=12)

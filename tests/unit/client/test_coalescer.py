@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastbk.client.repeating import Repeating
+from fastbk.client.coalescer import Repeating
 from tests.unit.client.clients import some_turns
 
 
