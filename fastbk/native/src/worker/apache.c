@@ -1,10 +1,293 @@
-/* Apache's requests, as ours: read, given a context, and placed the way that ours are (fbk_worker_take). */
-#include "worker/count.h"
+/* Apache's clients at a worker: each of their requests becomes one of ours, whose id is the number of a *context* that knows
+ * what was requested and how to say the answer.  What takes several of ours (a poll, then a read; a fence, then a batch; a
+ * list, page by page) is one context that takes one step after the other.
+ *
+ * Contexts are a bounded pool, a list of each connection's, and a line for each lane of those whose next step waits for room.
+ * An id is generation and number.  With its connection a context ends, whatever is still under way: a late answer finds
+ * another generation, or another connection, and reaches nobody. */
+#include "worker/worker.h"
 
+#include "base/segment.h"
 #include "wire/schema.h"
+
+#include <time.h>
 
 #define LONG_POLL_MS_MAX 60000
 #define BATCH_HEAD_BYTES 36 /* what Apache counts of a batch reply before its first entry */
+
+int32_t
+fbk_contexts_init(struct fbk_worker *worker)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    apache->contexts = fbk_memory_take((uint64_t)worker->options.apache_requests_max * sizeof *apache->contexts);
+    apache->sizes = fbk_memory_take(4ull * FBK_APACHE_BATCH_ENTRIES_MAX);
+    apache->frame = fbk_memory_take(worker->options.frame_size_bytes_max);
+    apache->free_first = FBK_NO_CONTEXT;
+    for (uint32_t p = 0; p < FBK_PAIRS_MAX; p++)
+        apache->lines[p].first = apache->lines[p].last = FBK_NO_CONTEXT;
+    return apache->contexts != NULL && apache->sizes != NULL && apache->frame != NULL ? 0 : -ENOMEM;
+}
+
+void
+fbk_contexts_free(struct fbk_worker *worker)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    for (uint32_t n = 0; n < FBK_APACHE_LISTS; n++)
+        free(apache->lists[n].ranges);
+    fbk_memory_give_back(apache->contexts, (uint64_t)worker->options.apache_requests_max * sizeof *apache->contexts);
+    fbk_memory_give_back(apache->sizes, 4ull * FBK_APACHE_BATCH_ENTRIES_MAX);
+    fbk_memory_give_back(apache->frame, worker->options.frame_size_bytes_max);
+}
+
+/* ------------------------------------------------------------------ lists */
+
+/* Lists of a ledger's entries: one answer from several pages.  What they hold meanwhile has a bound, for each and for all of
+ * them (INV-B1). */
+
+static struct fbk_apache_list *
+list_of(struct fbk_worker_apache *apache, struct fbk_apache_context *context)
+{
+    if (context->list != 0)
+        return &apache->lists[context->list - 1];
+    for (uint32_t n = 0; n < FBK_APACHE_LISTS; n++) {
+        if (apache->lists[n].room != 0)
+            continue;
+        context->list = (uint8_t)(n + 1);
+        return &apache->lists[n];
+    }
+    return NULL;
+}
+
+static uint32_t
+list_grow(struct fbk_worker_apache *apache, struct fbk_apache_list *list, uint32_t needed)
+{
+    uint32_t room = list->room == 0 ? 64 : list->room;
+    while (room < needed)
+        room *= 2;
+    if (room == list->room)
+        return FBK_S_OK;
+    if (room > FBK_APACHE_LIST_RANGES_MAX)
+        return FBK_S_IO_ERROR; /* it would have to leave something out */
+    if (apache->list_ranges - list->room + room > FBK_APACHE_LISTS_RANGES_MAX)
+        return FBK_S_TOO_MANY_REQUESTS;
+    int64_t *ranges = realloc(list->ranges, 16ull * room);
+    if (ranges == NULL)
+        return FBK_S_TOO_MANY_REQUESTS;
+    apache->list_ranges += room - list->room;
+    list->ranges = ranges;
+    list->room = room;
+    return FBK_S_OK;
+}
+
+/* Adds a page's ranges to a list's.  FBK_S_OK, or the status that the list ends with: there is no memory for it. */
+static uint32_t
+list_add(struct fbk_worker *worker, struct fbk_apache_context *context, const uint8_t *ranges, uint32_t range_count)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    struct fbk_apache_list *list = list_of(apache, context);
+    if (list == NULL)
+        return FBK_S_TOO_MANY_REQUESTS;
+    uint32_t status = list_grow(apache, list, list->count + range_count);
+    if (status != FBK_S_OK)
+        return status;
+    if (range_count != 0)
+        memcpy(list->ranges + 2ull * list->count, ranges, 16ull * range_count);
+    /* A page may begin where the last one's range ended. */
+    int64_t *last = list->ranges + 2ull * list->count;
+    bool goes_on = list->count > 0 && range_count > 0 && last[-1] != INT64_MAX && last[0] == last[-1] + 1;
+    if (goes_on) {
+        last[-1] = last[1];
+        memmove(last, last + 2, 16ull * (range_count - 1));
+    }
+    list->count += range_count - goes_on;
+    return FBK_S_OK;
+}
+
+static void
+list_free(struct fbk_worker *worker, struct fbk_apache_context *context)
+{
+    if (context->list == 0)
+        return;
+    struct fbk_apache_list *list = &worker->apache.lists[context->list - 1];
+    worker->apache.list_ranges -= list->room;
+    free(list->ranges);
+    *list = (struct fbk_apache_list){0};
+    context->list = 0;
+}
+
+/* ------------------------------------------------------------------ the pool */
+
+/* Of which bound a request takes its share; NULL = of none but the pool's. */
+static uint32_t *
+share_of(struct fbk_worker_apache *apache, const struct fbk_apache_context *context)
+{
+    switch (context->asked.operation) {
+    case FBK_APACHE_ADD: return &apache->adds;
+    case FBK_APACHE_READ: return fbk_apache_is_poll(context->asked.operation, context->flags) ? &apache->polls : &apache->reads;
+    case FBK_APACHE_READ_BATCH: return &apache->reads;
+    default: return NULL;
+    }
+}
+
+static struct fbk_apache_context *
+find_free(const struct fbk_worker *worker, struct fbk_worker_apache *apache)
+{
+    if (apache->free_first != FBK_NO_CONTEXT) {
+        struct fbk_apache_context *context = &apache->contexts[apache->free_first];
+        apache->free_first = context->next;
+        return context;
+    }
+    if (apache->context_count == worker->options.apache_requests_max)
+        return NULL;
+    return &apache->contexts[apache->context_count++];
+}
+
+/* NULL: as many are in use as may be; those for long polls are at most half of them. */
+static struct fbk_apache_context *
+new_context(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    struct fbk_apache_context *context = find_free(worker, apache);
+    if (context == NULL)
+        return NULL;
+    uint32_t number = (uint32_t)(context - apache->contexts);
+    *context = (struct fbk_apache_context){
+        .asked = {
+            .protocol = asked->protocol,
+            .version = asked->version,
+            .operation = asked->operation,
+            .transaction_id = asked->transaction_id,
+            .ledger_id = asked->asked_ledger_id,
+            .entry_id = asked->asked_entry_id,
+        },
+        .generation = context->generation + 1,
+        .slot = fbk_connection_slot(worker, connection),
+        .next = connection->contexts,
+        .previous = FBK_NO_CONTEXT,
+        .received_us = worker->now_us,
+        .flags = asked->flags,
+        .ledger_id = asked->ledger_id,
+        .entry_id = asked->entry_id,
+        .count_max = asked->count_max > 0 ? (uint32_t)asked->count_max : 0,
+    };
+    if (context->next != FBK_NO_CONTEXT)
+        apache->contexts[context->next].previous = number;
+    connection->contexts = number;
+    apache->used++;
+    uint32_t *share = share_of(apache, context);
+    if (share != NULL)
+        ++*share;
+    return context;
+}
+
+static void
+leave_line(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    struct fbk_context_line *line = &apache->lines[context->lane];
+    if (context->line_previous != FBK_NO_CONTEXT)
+        apache->contexts[context->line_previous].line_next = context->line_next;
+    else
+        line->first = context->line_next;
+    if (context->line_next != FBK_NO_CONTEXT)
+        apache->contexts[context->line_next].line_previous = context->line_previous;
+    else
+        line->last = context->line_previous;
+    context->is_in_line = false;
+    connection->pending--;
+    worker->pending--;
+}
+
+/* Free for another request; out of its connection's list already, or that list ends. */
+static void
+free_context(struct fbk_worker *worker, struct fbk_apache_context *context)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    uint32_t *share = share_of(apache, context);
+    if (share != NULL)
+        --*share;
+    list_free(worker, context);
+    context->slot = FBK_NO_CONNECTION;
+    context->next = apache->free_first;
+    apache->free_first = (uint32_t)(context - apache->contexts);
+    apache->used--;
+    apache->freed = true;
+}
+
+static void
+end_context(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    if (context->next != FBK_NO_CONTEXT)
+        apache->contexts[context->next].previous = context->previous;
+    if (context->previous != FBK_NO_CONTEXT)
+        apache->contexts[context->previous].next = context->next;
+    else
+        connection->contexts = context->next;
+    free_context(worker, context);
+}
+
+static uint64_t
+id_of(const struct fbk_worker *worker, const struct fbk_apache_context *context)
+{
+    return (uint64_t)context->generation << 32 | (uint32_t)(context - worker->apache.contexts);
+}
+
+/* The context that an id names, if it is still that request of this connection; else NULL. */
+static struct fbk_apache_context *
+context_of(struct fbk_worker *worker, const struct fbk_connection *connection, uint64_t id)
+{
+    uint32_t number = (uint32_t)id;
+    if (number >= worker->apache.context_count)
+        return NULL;
+    struct fbk_apache_context *context = &worker->apache.contexts[number];
+    bool is_it = context->generation == (uint32_t)(id >> 32) && context->slot == fbk_connection_slot(worker, connection);
+    return is_it && !context->is_in_line ? context : NULL; /* in line it has asked nothing that may be answered */
+}
+
+void
+fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    for (uint32_t number = connection->contexts; number != FBK_NO_CONTEXT;) {
+        struct fbk_apache_context *context = &worker->apache.contexts[number];
+        number = context->next;
+        if (context->is_in_line)
+            leave_line(worker, connection, context);
+        free_context(worker, context);
+    }
+    connection->contexts = FBK_NO_CONTEXT;
+}
+
+/* ------------------------------------------------------------------ waiting for room */
+
+static void
+join_line(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context, bool in_front)
+{
+    struct fbk_worker_apache *apache = &worker->apache;
+    struct fbk_context_line *line = &apache->lines[context->lane];
+    uint32_t number = (uint32_t)(context - apache->contexts);
+    context->is_in_line = true;
+    context->line_next = in_front ? line->first : FBK_NO_CONTEXT;
+    context->line_previous = in_front ? FBK_NO_CONTEXT : line->last;
+    if (context->line_previous != FBK_NO_CONTEXT)
+        apache->contexts[context->line_previous].line_next = number;
+    else
+        line->first = number;
+    if (context->line_next != FBK_NO_CONTEXT)
+        apache->contexts[context->line_next].line_previous = number;
+    else
+        line->last = number;
+    connection->pending++;
+    worker->pending++;
+}
+
+/* Its next step has to wait for room in the lane's request ring; until then it counts as a request under way. */
+static void
+wait_for_room(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+{
+    context->lane = fbk_lane_of(worker, context->ledger_id)->number;
+    join_line(worker, connection, context, false);
+}
 
 /* ------------------------------------------------------------------ each request's steps */
 
@@ -17,7 +300,7 @@ look_up_digest(struct fbk_worker *worker, struct fbk_connection *connection, int
 }
 
 static void
-ask_add(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
+make_add(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
         struct fbk_request *request)
 {
     /* Ids are those inside the entry, as Apache's bookies take them. */
@@ -30,14 +313,14 @@ ask_add(struct fbk_worker *worker, struct fbk_connection *connection, const stru
 }
 
 static void
-ask_read(const struct fbk_apache_context *context, struct fbk_request *request)
+make_read(const struct fbk_apache_context *context, struct fbk_request *request)
 {
     request->body_type = FBK_REQUEST_BODY_READ;
     request->flags = context->flags & FBK_APACHE_FENCE ? FBK_FLAG_FENCE : 0;
 }
 
 static void
-ask_poll(const struct fbk_apache_context *context, const struct fbk_apache_request *asked, struct fbk_request *request)
+make_poll(const struct fbk_apache_context *context, const struct fbk_apache_request *asked, struct fbk_request *request)
 {
     int64_t timeout_ms = asked->timeout_ms < 0 ? 0 : asked->timeout_ms;
     request->body_type = FBK_REQUEST_BODY_READ_LAC;
@@ -47,7 +330,7 @@ ask_poll(const struct fbk_apache_context *context, const struct fbk_apache_reque
 }
 
 static void
-ask_batch(const struct fbk_worker *worker, const struct fbk_apache_context *context, struct fbk_request *request)
+make_batch(const struct fbk_worker *worker, const struct fbk_apache_context *context, struct fbk_request *request)
 {
     uint32_t most = FBK_APACHE_BATCH_ENTRIES_MAX;
     uint32_t count = context->count_max == 0 || context->count_max > most ? most : context->count_max;
@@ -61,7 +344,7 @@ ask_batch(const struct fbk_worker *worker, const struct fbk_apache_context *cont
 }
 
 static void
-ask_page(const struct fbk_apache_context *context, struct fbk_request *request)
+make_page(const struct fbk_apache_context *context, struct fbk_request *request)
 {
     request->body_type = FBK_REQUEST_BODY_LIST_ENTRIES;
     request->entry_id = context->first_entry_id;
@@ -72,46 +355,47 @@ static struct fbk_request
 request_of(const struct fbk_worker *worker, const struct fbk_apache_context *context)
 {
     return (struct fbk_request){
-        .request_id = fbk_context_id(worker, context),
+        .request_id = id_of(worker, context),
         .ledger_id = context->ledger_id,
         .entry_id = context->entry_id,
     };
 }
 
-enum fbk_taken
-fbk_worker_apache_step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+/* The next request that a context is for. */
+static enum fbk_outcome
+step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
 {
     struct fbk_request request = request_of(worker, context);
     uint8_t lane = connection->lane; /* of what the connection itself may wait for */
     switch (context->asked.operation) {
-    case FBK_APACHE_READ_BATCH: ask_batch(worker, context, &request); break;
-    case FBK_APACHE_LIST: ask_page(context, &request); break;
-    default: ask_read(context, &request); break;
+    case FBK_APACHE_READ_BATCH: make_batch(worker, context, &request); break;
+    case FBK_APACHE_LIST: make_page(context, &request); break;
+    default: make_read(context, &request); break;
     }
-    enum fbk_taken taken = fbk_worker_take(worker, connection, &request);
+    enum fbk_outcome outcome = fbk_worker_dispatch(worker, connection, &request);
     connection->lane = lane;
-    return taken;
+    return outcome;
 }
 
 /* The first step: what is placed for a request that has just come. */
-static enum fbk_taken
+static enum fbk_outcome
 start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
       const struct fbk_apache_request *asked)
 {
     struct fbk_request request = request_of(worker, context);
     request.master_key = asked->master_key;
     switch (asked->operation) {
-    case FBK_APACHE_ADD: ask_add(worker, connection, asked, &request); break;
+    case FBK_APACHE_ADD: make_add(worker, connection, asked, &request); break;
     case FBK_APACHE_READ:
-        ask_read(context, &request);
+        make_read(context, &request);
         if (!fbk_apache_is_poll(context->asked.operation, context->flags))
             break;
         context->previous_lac = asked->previous_lac < -1 ? -1 : asked->previous_lac;
         if (context->flags & FBK_APACHE_PIGGYBACK) {
-            ask_poll(context, asked, &request);
+            make_poll(context, asked, &request);
         } else if (context->flags & FBK_APACHE_HAS_TIMEOUT) {
             context->step = FBK_STEP_POLL;
-            ask_poll(context, asked, &request);
+            make_poll(context, asked, &request);
         }
         break;
     case FBK_APACHE_READ_BATCH:
@@ -120,15 +404,15 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
                                       : worker->options.apache_batch_bytes_max;
         if (context->flags & FBK_APACHE_FENCE) {
             context->step = FBK_STEP_FENCE;
-            ask_read(context, &request);
+            make_read(context, &request);
         } else {
-            ask_batch(worker, context, &request);
+            make_batch(worker, context, &request);
         }
         break;
     case FBK_APACHE_LIST:
         context->step = FBK_STEP_PAGE;
         context->first_entry_id = 0;
-        ask_page(context, &request);
+        make_page(context, &request);
         break;
     case FBK_APACHE_READ_LAC:
         request.body_type = FBK_REQUEST_BODY_READ_LAC;
@@ -142,11 +426,12 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
         break;
     default: request.body_type = FBK_REQUEST_BODY_FORCE; break;
     }
-    return fbk_worker_take(worker, connection, &request);
+    return fbk_worker_dispatch(worker, connection, &request);
 }
 
-uint32_t
-fbk_worker_apache_body(const struct fbk_apache_context *context)
+/* The body of a good answer to what is placed for it, FBK_RESPONSE_BODY_*; 0 = nothing but a status. */
+static uint32_t
+body_of(const struct fbk_apache_context *context)
 {
     switch (context->step) {
     case FBK_STEP_PAGE: return FBK_RESPONSE_BODY_LIST_ENTRIES_REPLY;
@@ -162,6 +447,332 @@ fbk_worker_apache_body(const struct fbk_apache_context *context)
     case FBK_APACHE_READ_BATCH: return FBK_RESPONSE_BODY_READ_BATCH_REPLY;
     case FBK_APACHE_READ_LAC: return FBK_RESPONSE_BODY_READ_LAC_REPLY;
     default: return 0;
+    }
+}
+
+/* ------------------------------------------------------------------ an answer's status */
+
+static uint32_t
+apache_status_of(uint32_t status)
+{
+    switch (status) {
+    case FBK_S_OK: return FBK_APACHE_EOK;
+    case FBK_S_NO_LEDGER: return FBK_APACHE_ENOLEDGER;
+    case FBK_S_NO_ENTRY: return FBK_APACHE_ENOENTRY;
+    case FBK_S_CANNOT_TELL: return FBK_APACHE_EUNKNOWNLEDGERSTATE;
+    case FBK_S_FENCED: return FBK_APACHE_EFENCED;
+    case FBK_S_UNAUTHORIZED: return FBK_APACHE_EUA;
+    case FBK_S_READ_ONLY: return FBK_APACHE_EREADONLY;
+    case FBK_S_TOO_MANY_REQUESTS: return FBK_APACHE_ETOOMANYREQUESTS;
+    case FBK_S_BAD_REQUEST:
+    case FBK_S_UNSUPPORTED:
+    case FBK_S_TOO_LARGE:
+    case FBK_S_BAD_DIGEST: return FBK_APACHE_EBADREQ;
+    /* NOT_READY, IO_ERROR; and CONFLICT: the writer takes another bookie, and what was acknowledged stays as it is. */
+    default: return FBK_APACHE_EIO;
+    }
+}
+
+/* ------------------------------------------------------------------ the last word */
+
+static void
+put_reply(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_reply *reply)
+{
+    fbk_worker_apache_sent(worker, reply->asked.protocol, reply->entry_bytes);
+    uint64_t size_bytes = fbk_apache_reply_size(reply);
+    if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && size_bytes <= worker->options.frame_size_bytes_max) {
+        /* Through no output that would have to grow for it: mostly the socket takes it at once. */
+        fbk_apache_put_reply(worker->apache.frame, reply);
+        fbk_output_frame(worker, connection, worker->apache.frame, (uint32_t)size_bytes);
+        return;
+    }
+    uint8_t *room = fbk_output_room(worker, connection, (uint32_t)size_bytes);
+    if (room != NULL)
+        fbk_apache_put_reply(room, reply);
+}
+
+static struct fbk_apache_reply
+reply_of(const struct fbk_apache_asked *asked, uint32_t apache_status)
+{
+    return (struct fbk_apache_reply){
+        .asked = *asked,
+        .status = apache_status,
+        .lac = FBK_APACHE_ABSENT,
+        .lac_time_ms = FBK_APACHE_ABSENT,
+        .total_bytes = FBK_APACHE_ABSENT,
+        .free_bytes = FBK_APACHE_ABSENT,
+    };
+}
+
+/* Gives the context back. */
+static void
+end(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+    const struct fbk_apache_reply *reply)
+{
+    fbk_worker_apache_finish(worker, context, reply->status);
+    put_reply(worker, connection, reply);
+    end_context(worker, connection, context);
+}
+
+static void
+end_with_status(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context, uint32_t status)
+{
+    uint32_t apache_status = apache_status_of(status);
+    if (context->asked.operation == FBK_APACHE_ADD) { /* nearly every one */
+        fbk_worker_apache_finish(worker, context, apache_status);
+        uint8_t reply[FBK_APACHE_ADD_REPLY_BYTES_MAX];
+        uint32_t size_bytes = fbk_apache_put_add_reply(reply, &context->asked, apache_status);
+        uint8_t *room = fbk_output_room(worker, connection, size_bytes);
+        if (room != NULL)
+            memcpy(room, reply, size_bytes);
+        end_context(worker, connection, context);
+        return;
+    }
+    struct fbk_apache_reply reply = reply_of(&context->asked, apache_status);
+    end(worker, connection, context, &reply);
+}
+
+/* Answers a request that never had a context. */
+static void
+refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
+                         uint32_t apache_status)
+{
+    const struct fbk_apache_asked repeated = {
+        .protocol = asked->protocol,
+        .version = asked->version,
+        .operation = asked->operation,
+        .transaction_id = asked->transaction_id,
+        .ledger_id = asked->asked_ledger_id,
+        .entry_id = asked->asked_entry_id,
+    };
+    struct fbk_apache_reply reply = reply_of(&repeated, apache_status);
+    fbk_worker_apache_finish_refused(worker, asked, apache_status);
+    put_reply(worker, connection, &reply);
+}
+
+/* ------------------------------------------------------------------ one step after the other */
+
+/* False: it has to wait for room. */
+static bool
+try_step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+{
+    enum fbk_outcome outcome = step(worker, connection, context);
+    if (outcome >= FBK_ANSWER)
+        end_with_status(worker, connection, context, outcome - FBK_ANSWER);
+    return outcome == FBK_DONE || outcome >= FBK_ANSWER;
+}
+
+static void
+go_on(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+{
+    if (!try_step(worker, connection, context))
+        wait_for_room(worker, connection, context);
+}
+
+void
+fbk_worker_apache_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+{
+    struct fbk_apache_context *context = context_of(worker, connection, request_id);
+    if (FBK_UNLIKELY(context == NULL)) {
+        fbk_worker_note(worker, FBK_C_WORKER_REPLIES_STALE);
+        return;
+    }
+    end_with_status(worker, connection, context, status);
+}
+
+/* ------------------------------------------------------------------ what carries data */
+
+static void
+end_read(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+         const struct fbk_response *response)
+{
+    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    reply.entry = response->entry;
+    reply.entry_bytes = response->entry_bytes;
+    if (!(context->flags & FBK_APACHE_FENCE))
+        reply.lac = response->lac;
+    end(worker, connection, context, &reply);
+}
+
+/* Whether the answer says that the first one asked for is not here: INV-X1, an answer that says nothing of it is no "no". */
+static bool
+is_first_missing(const struct fbk_apache_context *context, const struct fbk_response *response)
+{
+    int64_t next = response->entry_id;
+    if (response->entry_count > 0)
+        next = response->entry_bytes < FBK_ENTRY_HEADER_BYTES ? -1 : (int64_t)fbk_load_be64(response->entry + 8);
+    return next > context->entry_id;
+}
+
+/* Consecutive ones from the first asked for, as many as fit by Apache's count. */
+static void
+end_batch(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+          const struct fbk_response *response)
+{
+    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    uint8_t *sizes = worker->apache.sizes;
+    uint64_t counted = BATCH_HEAD_BYTES, at = 0, count = 0;
+    while (count < response->entry_count && count < FBK_APACHE_BATCH_ENTRIES_MAX) {
+        uint32_t size_bytes = fbk_load_u32(response->entry_sizes + 4ull * count);
+        if (size_bytes < FBK_ENTRY_HEADER_BYTES || size_bytes > response->entry_bytes - at ||
+            fbk_load_be64(response->entry + at + 8) - (uint64_t)context->entry_id != count)
+            break;
+        counted += 4 + (uint64_t)size_bytes;
+        if (count > 0 && (int64_t)counted > context->size_bytes_max)
+            break;
+        fbk_store_u32(sizes + 4ull * count, size_bytes);
+        at += size_bytes;
+        count++;
+    }
+    if (count == 0)
+        reply.status = is_first_missing(context, response) ? FBK_APACHE_ENOENTRY : FBK_APACHE_EIO;
+    reply.entry_count = (uint32_t)count;
+    reply.entry_sizes = sizes;
+    reply.entry = response->entry;
+    reply.entry_bytes = (uint32_t)at;
+    end(worker, connection, context, &reply);
+}
+
+static int64_t
+wall_clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A poll that takes the entry behind previous_lac along. */
+static void
+end_poll(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+         const struct fbk_response *response)
+{
+    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    reply.lac = response->lac;
+    if (response->lac > context->previous_lac)
+        reply.lac_time_ms = wall_clock_ms();
+    if (response->entry_bytes != 0 && context->previous_lac != INT64_MAX) {
+        reply.asked.entry_id = context->previous_lac + 1;
+        reply.entry = response->entry;
+        reply.entry_bytes = response->entry_bytes;
+    }
+    end(worker, connection, context, &reply);
+}
+
+static void
+end_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+             const struct fbk_response *response)
+{
+    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    if (response->lac_body_bytes != 0) {
+        reply.lac_body = response->lac_body;
+        reply.lac_body_bytes = response->lac_body_bytes;
+    }
+    if (response->entry_bytes != 0) {
+        reply.entry = response->entry;
+        reply.entry_bytes = response->entry_bytes;
+    }
+    if (reply.lac_body == NULL && reply.entry == NULL)
+        reply.status = FBK_APACHE_ENOENTRY;
+    end(worker, connection, context, &reply);
+}
+
+static void
+end_list(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
+{
+    const struct fbk_apache_list *list = &worker->apache.lists[context->list - 1];
+    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    uint64_t size_bytes = fbk_apache_put_list(NULL, 0, list->ranges, list->count);
+    uint8_t *blob = NULL;
+    if (size_bytes + FBK_ENTRY_ROOM_BYTES <= worker->options.frame_size_bytes_max)
+        blob = malloc(size_bytes);
+    if (blob == NULL) {
+        reply.status = FBK_APACHE_EIO; /* an answer that leaves entries out would be a lie */
+    } else {
+        fbk_apache_put_list(blob, size_bytes, list->ranges, list->count);
+        reply.blob = blob;
+        reply.blob_bytes = (uint32_t)size_bytes;
+    }
+    end(worker, connection, context, &reply);
+    free(blob);
+}
+
+static void
+take_page(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+          const struct fbk_response *response)
+{
+    uint32_t status = list_add(worker, context, response->ranges, response->range_count);
+    bool goes_on = response->entry_id >= 0;
+    if (status == FBK_S_OK && goes_on && response->entry_id <= context->first_entry_id)
+        status = FBK_S_IO_ERROR; /* a page that leads back */
+    if (status != FBK_S_OK) {
+        end_with_status(worker, connection, context, status);
+    } else if (goes_on) {
+        context->first_entry_id = response->entry_id;
+        go_on(worker, connection, context);
+    } else {
+        end_list(worker, connection, context);
+    }
+}
+
+/* ------------------------------------------------------------------ an index's frames */
+
+static void
+take_answer(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
+            const struct fbk_response *response)
+{
+    if (response->status != FBK_S_OK || response->body_type != body_of(context)) { /* or to something else */
+        end_with_status(worker, connection, context, response->status != FBK_S_OK ? response->status : FBK_S_IO_ERROR);
+        return;
+    }
+    switch (context->step) {
+    case FBK_STEP_PAGE: take_page(worker, connection, context, response); return;
+    case FBK_STEP_POLL:
+    case FBK_STEP_FENCE:
+        context->step = FBK_STEP_LAST;
+        go_on(worker, connection, context);
+        return;
+    default: break;
+    }
+    switch (response->body_type) {
+    case FBK_RESPONSE_BODY_READ_REPLY: end_read(worker, connection, context, response); break;
+    case FBK_RESPONSE_BODY_READ_BATCH_REPLY: end_batch(worker, connection, context, response); break;
+    case FBK_RESPONSE_BODY_READ_LAC_REPLY:
+        if (context->asked.operation == FBK_APACHE_READ_LAC)
+            end_read_lac(worker, connection, context, response);
+        else
+            end_poll(worker, connection, context, response);
+        break;
+    default: end_with_status(worker, connection, context, FBK_S_OK); break;
+    }
+}
+
+bool
+fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
+{
+    struct fbk_response response;
+    if (fbk_wire_read_own_response(frame, frame_bytes, &response) != 0)
+        return false;
+    struct fbk_apache_context *context = context_of(worker, connection, response.request_id);
+    if (FBK_UNLIKELY(context == NULL)) {
+        fbk_worker_note(worker, FBK_C_WORKER_REPLIES_STALE);
+        return true;
+    }
+    take_answer(worker, connection, context, &response);
+    return true;
+}
+
+void
+fbk_contexts_serve(struct fbk_worker *worker, struct fbk_lane *lane)
+{
+    const struct fbk_context_line *line = &worker->apache.lines[lane->number];
+    while (line->first != FBK_NO_CONTEXT) {
+        struct fbk_apache_context *context = &worker->apache.contexts[line->first];
+        struct fbk_connection *connection = fbk_connection_at(worker, context->slot);
+        leave_line(worker, connection, context);
+        if (!try_step(worker, connection, context)) {
+            join_line(worker, connection, context, true);
+            return;
+        }
     }
 }
 
@@ -238,47 +849,50 @@ judge(struct fbk_worker *worker, const struct fbk_apache_request *asked)
     return FBK_APACHE_EOK;
 }
 
-/* Whether the connection stops here until others are answered: FBK_TAKEN if not. */
-static enum fbk_taken
+/* Whether the connection stops here until others are answered: FBK_DONE if not. */
+static enum fbk_outcome
 get_wait(const struct fbk_worker *worker, const struct fbk_apache_request *asked)
 {
     const struct fbk_worker_apache *apache = &worker->apache;
     if (is_add(asked) && is_above(apache->adds, worker->options.apache_adds_in_progress_max))
-        return FBK_TAKEN_WAIT_ADDS;
+        return FBK_WAIT_APACHE_ADDS;
     if (is_read(asked) && is_above(apache->reads, worker->options.apache_reads_in_progress_max))
-        return FBK_TAKEN_WAIT_READS;
-    return FBK_TAKEN;
+        return FBK_WAIT_APACHE_READS;
+    return FBK_DONE;
 }
 
-enum fbk_taken
-fbk_worker_apache_take(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body, uint32_t body_bytes)
+enum fbk_outcome
+fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body, uint32_t body_bytes)
 {
     struct fbk_apache_request asked;
     uint32_t status = FBK_APACHE_EOK;
     switch (fbk_apache_read_request(body, body_bytes, &asked, &status)) {
-    case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_TAKEN_CLOSE;
+    case FBK_APACHE_CLOSE: fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME); return FBK_CLOSE;
     case FBK_APACHE_REFUSE: break;
     case FBK_APACHE_GOOD:
         if (is_for_python(asked.operation))
-            return FBK_TAKEN_COLD;
+            return FBK_FOR_PYTHON;
         status = judge(worker, &asked);
         break;
     }
     if (status != FBK_APACHE_EOK) {
         fbk_worker_apache_count(worker, &asked);
-        fbk_worker_apache_refuse(worker, connection, &asked, status);
-        return FBK_TAKEN;
+        refuse(worker, connection, &asked, status);
+        return FBK_DONE;
     }
-    enum fbk_taken taken = get_wait(worker, &asked);
-    if (taken != FBK_TAKEN)
-        return taken;
-    struct fbk_apache_context *context = fbk_context_take(worker, connection, &asked);
+    enum fbk_outcome outcome = get_wait(worker, &asked);
+    if (outcome != FBK_DONE)
+        return outcome;
+    struct fbk_apache_context *context = new_context(worker, connection, &asked);
     if (context == NULL)
-        return FBK_TAKEN_WAIT_CONTEXT;
-    taken = start(worker, connection, context, &asked);
-    if (taken == FBK_TAKEN)
+        return FBK_WAIT_CONTEXT;
+    outcome = start(worker, connection, context, &asked);
+    if (outcome == FBK_DONE || outcome >= FBK_ANSWER)
         fbk_worker_apache_count(worker, &asked);
     else
-        fbk_context_give_back(worker, connection, context);
-    return taken;
+        end_context(worker, connection, context);
+    if (outcome < FBK_ANSWER)
+        return outcome;
+    end_with_status(worker, connection, context, outcome - FBK_ANSWER);
+    return FBK_DONE;
 }

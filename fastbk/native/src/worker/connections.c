@@ -1,18 +1,23 @@
-/* Connections: slots, the lines they wait in, their events, their deadlines. */
-#include "worker/count.h"
+/* What a connection has: the line that it waits in, its events, the input that it keeps, and its output.
+ *
+ * Nothing here reads a request.  Input and output together have a bound (INV-B1), for which peers that are too slow are
+ * closed. */
+#include "worker/worker.h"
 
-struct fbk_connection *
-fbk_connection_at(struct fbk_worker *worker, uint32_t slot)
-{
-    FBK_ASSERT(slot < worker->slots_used && worker->connections[slot].state != FBK_CONNECTION_FREE);
-    return &worker->connections[slot];
-}
+#include "base/fault.h"
 
-uint32_t
-fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection *connection)
-{
-    return (uint32_t)(connection - worker->connections);
-}
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+static void output_cut(struct fbk_worker *worker, struct fbk_connection *connection);
+static void bound_replies(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t more_bytes);
+static void begin_reads(struct fbk_worker *worker, struct fbk_connection *connection);
+static void input_over_end(struct fbk_worker *worker, struct fbk_connection *connection);
 
 /* ------------------------------------------------------------------ lines */
 
@@ -132,15 +137,9 @@ fbk_connection_todo(struct fbk_worker *worker, struct fbk_connection *connection
 }
 
 static bool
-is_alive(const struct fbk_connection *connection)
-{
-    return connection->state != FBK_CONNECTION_FREE && connection->state != FBK_CONNECTION_GONE;
-}
-
-static bool
 has_todo(const struct fbk_connection *connection)
 {
-    if (!is_alive(connection))
+    if (!fbk_connection_is_alive(connection))
         return false;
     return connection->todo != 0 ||
            (connection->state != FBK_CONNECTION_DISCARD && connection->is_paused != (connection->blocked != 0));
@@ -149,7 +148,7 @@ has_todo(const struct fbk_connection *connection)
 uint32_t
 fbk_connection_take_todo(struct fbk_connection *connection)
 {
-    if (!is_alive(connection))
+    if (!fbk_connection_is_alive(connection))
         return 0;
     bool is_blocked = connection->blocked != 0;
     /* What a finished connection still sends has to be read, and thrown away. */
@@ -200,8 +199,6 @@ fbk_dirty_report(struct fbk_worker *worker)
     worker->dirty_count = 0;
 }
 
-/* ------------------------------------------------------------------ coming and going */
-
 void
 fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t after_us)
 {
@@ -209,170 +206,628 @@ fbk_connection_deadline(struct fbk_worker *worker, struct fbk_connection *connec
     connection->has_deadline = true;
 }
 
-int32_t
-fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
+/* ------------------------------------------------------------------ output */
+
+/* Replies on their way out.  While the transport is empty they are sent from here; what the socket does not take is handed
+ * to the transport, and until that has written it all nothing is sent past it, nor read from that connection. */
+
+static uint8_t *
+block_take(struct fbk_worker *worker)
 {
-    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
-    uint32_t slot;
-    if (worker->slots_used < worker->options.connections_max && worker->free_count == 0) {
-        slot = worker->slots_used++;
-    } else if (worker->free_count > 0) {
-        slot = worker->free_slots[worker->free_first];
-        worker->free_first = (worker->free_first + 1) % worker->options.connections_max;
-        worker->free_count--;
-    } else {
-        return FBK_E_FULL;
-    }
-    struct fbk_connection *connection = &worker->connections[slot];
-    uint32_t generation = connection->generation + 1;
-    bool is_dirty = connection->is_dirty; /* of the slot's last user: it still stands in the list */
-    memset(connection, 0, sizeof *connection);
-    connection->generation = generation;
-    connection->is_dirty = is_dirty;
-    connection->fd = fd;
-    connection->heard_sweep = worker->sweeps;
-    connection->state = FBK_CONNECTION_MAGIC;
-    connection->contexts = FBK_NO_CONTEXT;
-    worker->connection_count++;
-    fbk_worker_note(worker, FBK_C_WORKER_CONNECTIONS_ACCEPTED);
-    fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);
-    if (worker->is_draining)
-        connection->blocked = FBK_BLOCKED_DRAIN;
-    return (int32_t)slot;
+    if (worker->output_block_count > 0)
+        return worker->output_blocks[--worker->output_block_count];
+    return malloc(FBK_OUTPUT_BLOCK_BYTES);
 }
 
 static void
-release(struct fbk_worker *worker, struct fbk_connection *connection)
+output_give_back(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    connection->state = FBK_CONNECTION_FREE;
-    /* A generation is never used twice: after the last one the slot rests for good. */
-    if (connection->generation == UINT32_MAX)
-        return;
-    uint32_t last = (worker->free_first + worker->free_count) % worker->options.connections_max;
-    worker->free_slots[last] = fbk_connection_slot(worker, connection);
-    worker->free_count++;
-}
-
-int32_t
-fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
-{
-    struct fbk_connection *connection = fbk_connection_at(worker, slot);
-    if (connection->state == FBK_CONNECTION_GONE)
-        return 0;
-    connection->fd = -1;
-    fbk_line_leave(worker, connection);
-    fbk_contexts_drop(worker, connection);
-    fbk_output_drop(worker, connection);
-    worker->reply_bytes -= connection->handed_bytes;
-    connection->handed_bytes = 0;
-    fbk_input_drop(worker, connection);
-    worker->pending -= connection->pending;
-    worker->polls -= connection->polls;
-    worker->connection_count--;
-    fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);
-    connection->state = FBK_CONNECTION_GONE;
-    connection->blocked = 0;
-    connection->todo = 0;
-    connection->has_deadline = false;
-    if (connection->polls == 0) {
-        release(worker, connection);
-    } else {
-        fbk_line_join(worker, connection, FBK_LINE_CANCEL, false);
-        fbk_cancel_serve(worker);
-        fbk_worker_publish(worker);
-    }
-    /* What it held may be what others wait for. */
-    fbk_budget_serve(worker);
-    bool is_more = worker->lines[FBK_LINE_READY].count > 0 || fbk_connections_wait_for_contexts(worker);
-    return fbk_dirty_prune(worker) > 0 || fbk_worker_starves(worker) || is_more ? FBK_DO_COLLECT : 0;
+    worker->reply_bytes -= connection->output_size_bytes;
+    if (connection->output_size_bytes == FBK_OUTPUT_BLOCK_BYTES && worker->output_block_count < FBK_OUTPUT_BLOCKS_KEPT)
+        worker->output_blocks[worker->output_block_count++] = connection->output;
+    else
+        free(connection->output);
+    connection->output = NULL;
+    connection->output_size_bytes = 0;
+    connection->output_used = 0;
 }
 
 void
-fbk_cancel_serve(struct fbk_worker *worker)
+fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    struct fbk_connection *connection;
-    while ((connection = fbk_line_first(worker, FBK_LINE_CANCEL)) != NULL) {
-        uint64_t id = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
-        for (uint32_t p = 0; p < worker->lane_count; p++) {
-            if (!(connection->poll_lanes & 1u << p))
-                continue;
-            if (!fbk_worker_place_cancel(worker, &worker->lanes[p], id))
-                return;
-            connection->poll_lanes &= (uint8_t)~(1u << p);
-        }
-        fbk_line_leave(worker, connection);
-        release(worker, connection);
-    }
+    if (connection->output != NULL)
+        output_give_back(worker, connection);
 }
 
+/* Ends a connection at once. */
 static void
-expire(struct fbk_worker *worker, struct fbk_connection *connection)
+output_cut(struct fbk_worker *worker, struct fbk_connection *connection)
 {
-    if (connection->state == FBK_CONNECTION_OPEN)
-        fbk_worker_note(worker, FBK_C_WORKER_FRAME_TIMEOUTS);
-    else if (connection->state != FBK_CONNECTION_DISCARD)
-        fbk_worker_note(worker, FBK_C_WORKER_HELLO_TIMEOUTS);
-    connection->has_deadline = false;
+    connection->state = FBK_CONNECTION_DISCARD;
+    fbk_line_leave(worker, connection);
+    fbk_output_drop(worker, connection);
+    /* Those of the transport are gone once Python has aborted it, which it does next. */
+    worker->reply_bytes -= connection->handed_bytes;
+    connection->handed_bytes = 0;
     fbk_connection_todo(worker, connection, FBK_DO_ABORT);
 }
 
-int32_t
-fbk_worker_sweep(struct fbk_worker *worker)
+/* Doubled up to here, then grown by so much: what is taken and not used counts as unread, too. */
+#define FBK_OUTPUT_STEP_BYTES (8u << 20)
+#define FBK_BACKLOG_BYTES_MAX ((1u << 30) - FBK_OUTPUT_STEP_BYTES)
+
+/* Replies that one connection may leave unread.  Apache's clients request any number of entries at once, and their whole read
+ * fails when the connection ends: for them only the bound over all connections counts. */
+static uint64_t
+backlog_max(const struct fbk_worker *worker, const struct fbk_connection *connection)
 {
-    fbk_worker_clock(worker);
-    fbk_beat(worker->stats, FBK_BEAT_LOOP);
-    fbk_digests_tick(worker);
-    worker->sweeps++;
-    for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
-        struct fbk_connection *connection = &worker->connections[slot];
-        if (connection->has_deadline && (int32_t)(worker->now_us - connection->deadline_us) >= 0)
-            expire(worker, connection);
-        else if (connection->is_busy)
-            fbk_reads_check(worker, connection);
-    }
-    fbk_budget_serve(worker);
-    while (worker->input_bytes > worker->options.partial_frames_bytes_max && fbk_close_slowest(worker, NULL))
-        continue; /* what waited for its turn, or was tried, stays above the bound otherwise */
-    fbk_memory_return(worker);
-    fbk_gauge(worker->stats, FBK_C_WORKER_INPUT_BYTES, worker->input_bytes);
-    fbk_gauge(worker->stats, FBK_C_WORKER_UNREAD_REPLY_BYTES, worker->reply_bytes);
-    fbk_gauge(worker->stats, FBK_C_WORKER_PENDING, worker->pending);
-    fbk_worker_set_gauges(worker);
-    fbk_dirty_report(worker);
-    return (int32_t)worker->event_count;
+    uint64_t most = worker->options.unread_replies_bytes_max;
+    if (!connection->is_apache)
+        return worker->options.reply_backlog_bytes_max;
+    return most < FBK_BACKLOG_BYTES_MAX ? most : FBK_BACKLOG_BYTES_MAX;
 }
 
-/* A long poll is silence, too: it waits for nothing of its client's. */
+/* Makes the output at least size_bytes large. */
 static bool
-is_silent(const struct fbk_connection *connection)
+output_grow(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t size_bytes)
 {
-    return is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD && connection->blocked == 0 &&
-           connection->pending == connection->polls && connection->input == NULL && connection->output_used == 0 &&
-           connection->handed_bytes == 0;
-}
-
-uint32_t
-fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent, uint32_t count_max)
-{
-    uint32_t count = 0;
-    for (uint32_t slot = 0; slot < worker->slots_used && count < count_max; slot++) {
-        const struct fbk_connection *connection = &worker->connections[slot];
-        if (is_silent(connection))
-            silent[count++] = (struct fbk_worker_silent){
-                slot, worker->sweeps - connection->heard_sweep, connection->state != FBK_CONNECTION_MAGIC};
+    uint64_t room = connection->output_size_bytes == 0 ? FBK_OUTPUT_BLOCK_BYTES : connection->output_size_bytes;
+    while (room < size_bytes)
+        room += room < FBK_OUTPUT_STEP_BYTES ? room : FBK_OUTPUT_STEP_BYTES;
+    uint8_t *output = room == FBK_OUTPUT_BLOCK_BYTES ? block_take(worker) : malloc(room);
+    if (output == NULL) {
+        output_cut(worker, connection);
+        return false;
     }
-    return count;
+    uint32_t used = connection->output_used;
+    if (used > 0)
+        memcpy(output, connection->output, used);
+    if (connection->output != NULL)
+        output_give_back(worker, connection);
+    worker->reply_bytes += room;
+    fbk_worker_note_held(worker);
+    connection->output = output;
+    connection->output_size_bytes = (uint32_t)room;
+    connection->output_used = used;
+    return true;
 }
 
-int32_t
-fbk_worker_drain(struct fbk_worker *worker)
+uint8_t *
+fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes)
 {
-    worker->is_draining = true;
+    if (connection->state != FBK_CONNECTION_OPEN && connection->state != FBK_CONNECTION_HELLO)
+        return NULL;
+    uint64_t needed = (uint64_t)connection->output_used + size_bytes;
+    if (FBK_UNLIKELY(needed > connection->output_size_bytes)) {
+        if (connection->output_used > 0 && !connection->is_busy) {
+            fbk_output_flush(worker, connection);
+            if (connection->state == FBK_CONNECTION_DISCARD)
+                return NULL;
+            needed = (uint64_t)connection->output_used + size_bytes;
+        }
+        if (connection->handed_bytes + needed > backlog_max(worker, connection)) {
+            fbk_worker_note(worker, FBK_C_WORKER_SLOW_READERS_CUT);
+            output_cut(worker, connection);
+            return NULL;
+        }
+        if (needed > connection->output_size_bytes) {
+            bound_replies(worker, connection, needed - connection->output_size_bytes);
+            if (connection->state == FBK_CONNECTION_DISCARD)
+                return NULL;
+            needed = (uint64_t)connection->output_used + size_bytes; /* some may have been sent */
+            if (needed > connection->output_size_bytes && !output_grow(worker, connection, needed))
+                return NULL;
+        }
+    }
+    fbk_connection_mark(worker, connection);
+    uint8_t *room = connection->output + connection->output_used;
+    connection->output_used += size_bytes;
+    return room;
+}
+
+void
+fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+{
+    uint8_t *room = fbk_output_room(worker, connection, FBK_WIRE_STATUS_BYTES);
+    if (room != NULL)
+        fbk_wire_put_status(room, request_id, status);
+}
+
+/* Bytes that the socket took; 0 also when it is full; -1: the connection is broken. */
+static int64_t
+try_send(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint64_t size_bytes)
+{
+    uint64_t sent = 0;
+    while (sent < size_bytes) {
+        ssize_t result = send(connection->fd, data + sent, size_bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (result < 0 && errno == EINTR)
+            continue;
+        if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (result < 0) {
+            output_cut(worker, connection); /* the transport will hear of it too; until then nothing more is sent */
+            return -1;
+        }
+        sent += (uint64_t)result;
+    }
+    fbk_count(worker->stats, FBK_C_WORKER_BYTES_SENT, sent);
+    return (int64_t)sent;
+}
+
+void
+fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t size_bytes)
+{
+    uint64_t sent = 0;
+    if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && !connection->is_busy && connection->state == FBK_CONNECTION_OPEN) {
+        fbk_output_flush(worker, connection);
+        if (connection->output_used == 0 && connection->state == FBK_CONNECTION_OPEN) {
+            int64_t result = try_send(worker, connection, frame, size_bytes);
+            if (result < 0)
+                return;
+            sent = (uint64_t)result;
+        }
+        if (sent == size_bytes)
+            return;
+    }
+    uint8_t *room = fbk_output_room(worker, connection, size_bytes - (uint32_t)sent);
+    if (room != NULL)
+        memcpy(room, frame + sent, size_bytes - sent);
+}
+
+void
+fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (connection->output_used == 0 || connection->fd < 0)
+        return;
+    if (!connection->is_busy) {
+        FBK_KILL_POINT("worker.before_send");
+        int64_t sent = try_send(worker, connection, connection->output, connection->output_used);
+        if (sent < 0)
+            return;
+        FBK_KILL_POINT("worker.after_send");
+        connection->output_used -= (uint32_t)sent;
+        if (connection->output_used == 0) {
+            output_give_back(worker, connection);
+            connection->todo &= ~(uint32_t)FBK_DO_WRITE; /* a flush in the middle of an earlier call had a rest */
+            return;
+        }
+        memmove(connection->output, connection->output + sent, connection->output_used);
+        fbk_connection_todo(worker, connection, FBK_DO_WRITE);
+    } else if (connection->state == FBK_CONNECTION_DISCARD) {
+        fbk_connection_todo(worker, connection, FBK_DO_WRITE); /* its last frame goes behind what the transport has */
+    }
+}
+
+uint64_t
+fbk_worker_output_bytes(struct fbk_worker *worker, uint32_t slot)
+{
+    return fbk_connection_at(worker, slot)->output_used;
+}
+
+int64_t
+fbk_worker_take_output(struct fbk_worker *worker, uint32_t slot, uint8_t *to, uint64_t size_bytes_max)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    uint32_t size_bytes = connection->output_used;
+    if (size_bytes == 0 || size_bytes > size_bytes_max)
+        return 0;
+    memcpy(to, connection->output, size_bytes);
+    output_give_back(worker, connection);
+    if (!connection->is_busy)
+        begin_reads(worker, connection);
+    connection->is_busy = true;
+    connection->handed_bytes += size_bytes;
+    worker->reply_bytes += size_bytes;
+    fbk_count(worker->stats, FBK_C_WORKER_BYTES_SENT, size_bytes);
+    if (connection->state == FBK_CONNECTION_OPEN && !(connection->blocked & FBK_BLOCKED_OUTPUT)) {
+        fbk_worker_note(worker, FBK_C_WORKER_WAITS_OUTPUT);
+        fbk_connection_block(worker, connection, FBK_BLOCKED_OUTPUT);
+    }
+    return size_bytes;
+}
+
+/* ------------------------------------------------------------------ frames under way */
+
+/* A frame under way earns time by its bytes: its deadline moves by 1/frame_bytes_per_s_min for each, and is never further
+ * away than frame_timeout.  So a frame that keeps the least rate may be as large as frames may be, and one that pauses
+ * has frame_timeout. */
+
+void
+fbk_frame_begin(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t used)
+{
+    connection->frame_us = worker->now_us;
+    connection->frame_used = used;
+    if (connection->state == FBK_CONNECTION_OPEN) /* until hello the one deadline from the beginning counts */
+        fbk_connection_deadline(worker, connection, worker->options.frame_timeout_ms * 1000u);
+}
+
+void
+fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes)
+{
+    connection->frame_used += size_bytes;
+    if (connection->state != FBK_CONNECTION_OPEN)
+        return;
+    int64_t left_us = (int32_t)(connection->deadline_us - worker->now_us);
+    int64_t earned_us = (int64_t)size_bytes * 1000000 / worker->options.frame_bytes_per_s_min;
+    int64_t most_us = (int64_t)worker->options.frame_timeout_ms * 1000;
+    int64_t after_us = left_us + earned_us < most_us ? left_us + earned_us : most_us;
+    if (after_us > 0) /* else it is over, and the next sweep says so */
+        fbk_connection_deadline(worker, connection, (uint32_t)after_us);
+}
+
+/* Bytes a second, or UINT64_MAX when nothing can be said, or nothing would be won. */
+static uint64_t
+rate_of(const struct fbk_worker *worker, const struct fbk_connection *connection)
+{
+    bool is_under_way = (connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO) &&
+                        connection->blocked == 0 && connection->input_size_bytes >= FBK_PAGE_BYTES / 2;
+    uint32_t age_us = worker->now_us - connection->frame_us;
+    if (!is_under_way || age_us < FBK_RATE_AGE_US)
+        return UINT64_MAX;
+    return (uint64_t)connection->frame_used * 1000000 / age_us;
+}
+
+/* Its input is Python's to write to until that has aborted it: it is not counted any more, and freed by the disconnect. */
+static void
+close_slow(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    fbk_worker_note(worker, FBK_C_WORKER_SLOW_FRAMES_CUT);
+    input_over_end(worker, connection);
+    worker->input_bytes -= connection->input_size_bytes;
+    connection->input_size_bytes = 0;
+    connection->is_own_buffer = false;
+    connection->has_deadline = false;
+    output_cut(worker, connection);
+}
+
+bool
+fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wanting)
+{
+    /* No look at all connections for each of many that want memory at the same moment. */
+    if (worker->closed_none && worker->now_us - worker->closed_none_us < FBK_RATE_AGE_US / 8)
+        return false;
+    struct fbk_connection *slowest = NULL;
+    uint64_t least = (uint64_t)worker->options.frame_bytes_per_s_min * FBK_CONTENDED_RATES;
     for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
         struct fbk_connection *connection = &worker->connections[slot];
-        if (is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD)
-            fbk_connection_block(worker, connection, FBK_BLOCKED_DRAIN);
+        uint64_t rate = connection != wanting ? rate_of(worker, connection) : UINT64_MAX;
+        if (rate < least) {
+            least = rate;
+            slowest = connection;
+        }
     }
-    fbk_dirty_report(worker);
-    return (int32_t)worker->event_count;
+    worker->closed_none = slowest == NULL;
+    worker->closed_none_us = worker->now_us;
+    if (slowest != NULL)
+        close_slow(worker, slowest);
+    return slowest != NULL;
+}
+
+/* ------------------------------------------------------------------ replies that are not read */
+
+/* What the peer's kernel has taken, modulo 2^32.  Other sockets than TCP's say only how much they have left. */
+static uint32_t
+read_bytes(int32_t fd)
+{
+    struct tcp_info info;
+    socklen_t size_bytes = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size_bytes) == 0 &&
+        size_bytes >= offsetof(struct tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked)
+        return (uint32_t)info.tcpi_bytes_acked;
+    int left = 0;
+    return ioctl(fd, SIOCOUTQ, &left) == 0 ? 0u - (uint32_t)left : 0;
+}
+
+/* The transport has replies from now on. */
+static void
+begin_reads(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    connection->read_us = worker->now_us;
+    connection->read_mark = read_bytes(connection->fd);
+}
+
+void
+fbk_reads_check(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (connection->fd < 0 || connection->state == FBK_CONNECTION_DISCARD)
+        return;
+    uint32_t now_read = read_bytes(connection->fd);
+    if (now_read - connection->read_mark >= FBK_READ_STEP_BYTES) {
+        connection->read_mark = now_read;
+        connection->read_us = worker->now_us;
+    } else if (worker->now_us - connection->read_us >= worker->options.write_timeout_ms * 1000u) {
+        fbk_worker_note(worker, FBK_C_WORKER_WRITE_TIMEOUTS);
+        output_cut(worker, connection);
+    }
+}
+
+static uint64_t
+unread_bytes(const struct fbk_connection *connection)
+{
+    bool is_open = connection->state == FBK_CONNECTION_OPEN || connection->state == FBK_CONNECTION_HELLO;
+    return is_open ? connection->handed_bytes + connection->output_used : 0;
+}
+
+/* Who is cut when there is too much: of those that do not read at all, else of all, the one with the most. */
+static struct fbk_connection *
+worst_reader(struct fbk_worker *worker)
+{
+    struct fbk_connection *worst = NULL;
+    bool worst_stands = false;
+    for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
+        struct fbk_connection *connection = &worker->connections[slot];
+        uint64_t unread = unread_bytes(connection);
+        bool stands = connection->is_busy && worker->now_us - connection->read_us >= FBK_STALLED_US;
+        if (unread == 0 || stands < worst_stands)
+            continue;
+        if (worst == NULL || stands > worst_stands || unread > unread_bytes(worst)) {
+            worst = connection;
+            worst_stands = stands;
+        }
+    }
+    return worst;
+}
+
+/* Has all replies take at most unread_replies_bytes_max with `more_bytes` of this connection's, which may be cut for that. */
+static void
+bound_replies(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t more_bytes)
+{
+    uint64_t most = worker->options.unread_replies_bytes_max;
+    if (FBK_LIKELY(worker->reply_bytes + more_bytes <= most))
+        return;
+    fbk_dirty_flush(worker); /* what is only waiting for the end of this call is not unread */
+    while (worker->reply_bytes + more_bytes > most && connection->state != FBK_CONNECTION_DISCARD) {
+        struct fbk_connection *worst = worst_reader(worker);
+        if (worst == NULL)
+            break;
+        fbk_worker_note(worker, FBK_C_WORKER_UNREAD_REPLIES_CUT);
+        output_cut(worker, worst);
+    }
+}
+
+/* ------------------------------------------------------------------ memory */
+
+void
+fbk_memory_return(struct fbk_worker *worker)
+{
+    uint64_t peak = worker->held_peak_bytes;
+    worker->held_peak_bytes = worker->input_bytes + worker->reply_bytes;
+    if (peak + FBK_TRIM_BYTES > worker->held_peak_before_bytes) {
+        if (peak > worker->held_peak_before_bytes)
+            worker->held_peak_before_bytes = peak;
+        return;
+    }
+    /* A whole sweep took much less than there was before: the allocator keeps what it has until it is told. */
+    worker->held_peak_before_bytes = peak;
+#ifdef __GLIBC__
+    malloc_trim(0);
+    fbk_worker_note(worker, FBK_C_WORKER_MEMORY_RETURNED);
+#endif
+}
+
+/* ------------------------------------------------------------------ input */
+
+/* The input that connections have to keep: part of a frame, or frames that wait.
+ *
+ * Memory is taken as bytes arrive, doubling: a connection that announces much and sends little holds little.  While
+ * half of the bound is free a frame gets its memory at once, which saves copies.  When memory is short, the slowest frame
+ * under way is closed if it is slow; else the one that wants memory waits in line.  New wishes get three quarters of the
+ * bound, so that there is always something for the line.
+ *
+ * One frame can always finish: the first in line may go over the bound, one at a time, and has the whole frame's memory
+ * then.  It either arrives, or is slower than the least rate and is closed; both end, and the next one follows.  Behind it
+ * FBK_TRIALS_MAX may go on for a little: those that have nothing to send show so, and are closed. */
+
+static uint8_t *
+input_take(struct fbk_worker *worker, uint32_t size_bytes)
+{
+    uint8_t *input = malloc(size_bytes);
+    if (input != NULL) {
+        worker->input_bytes += size_bytes;
+        fbk_worker_note_held(worker);
+    }
+    return input;
+}
+
+/* It has no more than others any more. */
+static void
+input_over_end(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (worker->over_budget == connection)
+        worker->over_budget = NULL;
+    worker->trial_count -= connection->is_trial;
+    connection->is_trial = false;
+}
+
+static void
+input_give_back(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    input_over_end(worker, connection);
+    worker->input_bytes -= connection->input_size_bytes;
+    free(connection->input);
+    connection->input = NULL;
+    connection->input_size_bytes = 0;
+}
+
+void
+fbk_input_drop(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    input_give_back(worker, connection);
+    connection->input_from = 0;
+    connection->input_used = 0;
+    connection->frame_bytes = 0;
+    connection->is_own_buffer = false;
+}
+
+static void
+no_memory(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    connection->state = FBK_CONNECTION_DISCARD;
+    fbk_line_leave(worker, connection);
+    fbk_input_drop(worker, connection);
+    fbk_connection_todo(worker, connection, FBK_DO_ABORT);
+}
+
+/* Moves size_bytes of data (which may lie in the old input) into an input of `room` bytes. */
+static bool
+input_replace(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes, uint32_t room)
+{
+    uint8_t *input = input_take(worker, room);
+    if (input == NULL) {
+        no_memory(worker, connection);
+        return false;
+    }
+    memcpy(input, data, size_bytes);
+    input_give_back(worker, connection);
+    connection->input = input;
+    connection->input_size_bytes = room;
+    connection->input_from = 0;
+    connection->input_used = size_bytes;
+    return true;
+}
+
+static bool
+has_budget(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t room, uint64_t bound)
+{
+    return worker->input_bytes - connection->input_size_bytes + room <= bound;
+}
+
+/* What a frame under way gets that has `used` bytes: all of it while memory is plenty. */
+static uint32_t
+wanted_room(const struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t used)
+{
+    uint32_t frame_bytes = connection->frame_bytes;
+    if (has_budget(worker, connection, frame_bytes, worker->options.partial_frames_bytes_max / 2))
+        return frame_bytes;
+    uint64_t room = used < FBK_PAGE_BYTES / 2 ? FBK_PAGE_BYTES : 2 * (uint64_t)used;
+    return room < frame_bytes ? (uint32_t)room : frame_bytes;
+}
+
+/* Whether there is room for an input of that size, for which slower frames are closed. */
+static bool
+make_room(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t room, uint64_t bound)
+{
+    while (!has_budget(worker, connection, room, bound))
+        if (!fbk_close_slowest(worker, connection))
+            return false;
+    return true;
+}
+
+static void
+wait_for_memory(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    fbk_worker_note(worker, FBK_C_WORKER_WAITS_MEMORY);
+    fbk_connection_block(worker, connection, FBK_BLOCKED_BUDGET);
+}
+
+void
+fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+{
+    if (size_bytes == 0) {
+        if (connection->input != NULL)
+            fbk_input_drop(worker, connection);
+        return;
+    }
+    uint32_t room = size_bytes < 16 ? 16 : size_bytes;
+    bool is_partial = connection->blocked == 0 && connection->frame_bytes > size_bytes;
+    if (is_partial && connection->input_size_bytes <= size_bytes) {
+        uint32_t wanted = wanted_room(worker, connection, size_bytes);
+        if (make_room(worker, connection, wanted, worker->options.partial_frames_bytes_max / 4 * 3)) {
+            room = wanted;
+        } else {
+            wait_for_memory(worker, connection);
+            is_partial = false;
+        }
+    } else if (is_partial) {
+        room = connection->input_size_bytes;
+    }
+    bool is_inside = connection->input != NULL && data >= connection->input && data < connection->input + connection->input_size_bytes;
+    if (is_inside && !is_partial && connection->blocked != 0) {
+        connection->input_from = (uint32_t)(data - connection->input); /* waits where it is */
+    } else if (connection->input_size_bytes >= room && connection->input_size_bytes <= 2 * room) {
+        memmove(connection->input, data, size_bytes);
+        connection->input_from = 0;
+        connection->input_used = size_bytes;
+    } else if (!input_replace(worker, connection, data, size_bytes, room)) {
+        return;
+    }
+    connection->is_own_buffer = is_partial && connection->frame_bytes > FBK_SMALL_FRAME_BYTES;
+}
+
+void
+fbk_input_grow(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    uint32_t room = wanted_room(worker, connection, connection->input_used);
+    if (!make_room(worker, connection, room, worker->options.partial_frames_bytes_max / 4 * 3)) {
+        connection->is_own_buffer = false;
+        wait_for_memory(worker, connection);
+        return;
+    }
+    input_replace(worker, connection, connection->input, connection->input_used, room);
+}
+
+void
+fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes)
+{
+    uint32_t before = connection->input_used - connection->input_from;
+    uint8_t *both = malloc((size_t)before + size_bytes);
+    if (both == NULL) {
+        no_memory(worker, connection);
+        return;
+    }
+    if (before > 0)
+        memcpy(both, connection->input + connection->input_from, before);
+    memcpy(both + before, data, size_bytes);
+    input_give_back(worker, connection);
+    worker->input_bytes += before + size_bytes;
+    fbk_worker_note_held(worker);
+    connection->input = both;
+    connection->input_size_bytes = before + size_bytes;
+    connection->input_from = 0;
+    connection->input_used = before + size_bytes;
+}
+
+/* What the first in line gets, 0 when it has to wait on: growth within the bound, else the whole frame as the only one that
+ * may go over it, else a trial. */
+static uint32_t
+room_for_first(struct fbk_worker *worker, const struct fbk_connection *connection, uint32_t used)
+{
+    uint32_t room = wanted_room(worker, connection, used);
+    if (make_room(worker, connection, room, worker->options.partial_frames_bytes_max))
+        return room;
+    if (worker->over_budget == NULL)
+        return connection->frame_bytes;
+    room = connection->frame_bytes - used > FBK_SMALL_FRAME_BYTES ? used + FBK_SMALL_FRAME_BYTES : connection->frame_bytes;
+    return worker->trial_count < FBK_TRIALS_MAX ? room : 0;
+}
+
+/* Those that wait hold what they had received when they began to wait, and that alone could fill the budget: so one
+ * connection at a time may go over it, and all come to their turn. */
+void
+fbk_budget_serve(struct fbk_worker *worker)
+{
+    struct fbk_connection *connection;
+    while ((connection = fbk_line_first(worker, FBK_LINE_BUDGET)) != NULL) {
+        uint32_t used = connection->input_used - connection->input_from;
+        if (used >= connection->frame_bytes) { /* it came in all the same */
+            fbk_line_leave(worker, connection);
+            fbk_connection_unblock(worker, connection, FBK_BLOCKED_BUDGET);
+            continue;
+        }
+        uint32_t room = room_for_first(worker, connection, used);
+        if (room == 0)
+            break;
+        fbk_line_leave(worker, connection);
+        if (!input_replace(worker, connection, connection->input + connection->input_from, used, room))
+            continue;
+        bool is_over = worker->input_bytes > worker->options.partial_frames_bytes_max;
+        connection->is_trial = is_over && worker->over_budget != NULL;
+        worker->trial_count += connection->is_trial;
+        if (is_over && !connection->is_trial)
+            worker->over_budget = connection;
+        connection->blocked &= (uint16_t)~FBK_BLOCKED_BUDGET;
+        connection->is_own_buffer = connection->frame_bytes > FBK_SMALL_FRAME_BYTES;
+        fbk_frame_begin(worker, connection, 0);
+        fbk_connection_mark(worker, connection);
+    }
 }

@@ -1,5 +1,11 @@
-/* Counters and gauges of what becomes of requests: INV-O1 (worker/count.h). */
-#include "worker/count.h"
+/* How requests end, counted by what they were: the names that operators' dashboards know (docs/metrics.md).
+ *
+ * INV-O1: a request that is answered is counted exactly once, with the answer that its client gets: as done or as failed.
+ * Adds are counted where their one step ends, whoever asked (one run of equal latencies is one observation); the rest of
+ * Apache's requests, which may take several of our steps, where their last word is said.
+ *
+ * At the end: records of stages that took long (base/flight.h). */
+#include "worker/worker.h"
 
 #include "wire/schema.h"
 
@@ -41,8 +47,8 @@ operation_of_request(const struct fbk_request *request)
     }
 }
 
-void
-fbk_worker_finish(struct fbk_worker *worker, enum fbk_operation operation, bool is_ok, uint32_t received_us)
+static void
+finish(struct fbk_worker *worker, enum fbk_operation operation, bool is_ok, uint32_t received_us)
 {
     _Static_assert(FBK_C_WORKER_READS_FAILED == FBK_C_WORKER_ADDS_FAILED + 2, "order");
     _Static_assert(FBK_C_WORKER_LISTS_DONE == FBK_C_WORKER_FENCES_DONE + 4 * (FBK_OPERATION_LIST - FBK_OPERATION_FENCE), "order");
@@ -69,7 +75,7 @@ fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *c
                        bool is_ok, uint32_t received_us)
 {
     if (!connection->is_apache || operation == FBK_OPERATION_ADD || operation == FBK_OPERATION_RECOVERY_ADD)
-        fbk_worker_finish(worker, operation, is_ok, received_us);
+        finish(worker, operation, is_ok, received_us);
 }
 
 void
@@ -154,7 +160,8 @@ fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_reque
         fbk_worker_note(worker, slot->adds);
         fbk_count(worker->stats, slot->add_bytes, asked->body_bytes);
         break;
-    case FBK_APACHE_READ: fbk_worker_note(worker, fbk_apache_is_poll(asked->operation, asked->flags) ? slot->polls : slot->reads); break;
+    case FBK_APACHE_READ: fbk_worker_note(worker, fbk_apache_is_poll(asked->operation,
+                                                                     asked->flags) ? slot->polls : slot->reads); break;
     case FBK_APACHE_READ_BATCH: fbk_worker_note(worker, slot->read_batches ? slot->read_batches : slot->others); break;
     case FBK_APACHE_WRITE_LAC: fbk_worker_note(worker, slot->lac_writes); break;
     case FBK_APACHE_READ_LAC: fbk_worker_note(worker, slot->lac_reads); break;
@@ -172,8 +179,10 @@ count_error(struct fbk_worker *worker, uint32_t protocol, uint32_t status)
         FBK_APACHE_EBADVERSION, FBK_APACHE_EFENCED, FBK_APACHE_EREADONLY, FBK_APACHE_ETOOMANYREQUESTS,
         FBK_APACHE_EUNKNOWNLEDGERSTATE,
     };
-    _Static_assert(FBK_C_WORKER_V2_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE, "order");
-    _Static_assert(FBK_C_WORKER_V3_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE, "order");
+    _Static_assert(FBK_C_WORKER_V2_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V2_EUNKNOWNLEDGERSTATE,
+                   "order");
+    _Static_assert(FBK_C_WORKER_V3_ENOLEDGER + sizeof statuses / sizeof statuses[0] - 1 == FBK_C_WORKER_V3_EUNKNOWNLEDGERSTATE,
+                   "order");
     for (uint32_t n = 0; n < sizeof statuses / sizeof statuses[0]; n++)
         if (statuses[n] == status)
             fbk_worker_note(worker, slots(protocol)->errors + n);
@@ -208,7 +217,7 @@ fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_cont
     else if (operation == FBK_OPERATION_READ || operation == FBK_OPERATION_FENCE)
         fbk_observe_many(worker->stats, slot->read_us, took_us, 1);
     if (operation != FBK_OPERATION_ADD) /* adds: where their step ended */
-        fbk_worker_finish(worker, operation, apache_status == FBK_APACHE_EOK, context->received_us);
+        finish(worker, operation, apache_status == FBK_APACHE_EOK, context->received_us);
     if (FBK_UNLIKELY(apache_status != FBK_APACHE_EOK))
         count_error(worker, context->asked.protocol, apache_status);
 }
@@ -219,7 +228,7 @@ fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apa
     enum fbk_operation operation = operation_of(asked->operation, asked->flags);
     bool is_recovery = operation == FBK_OPERATION_ADD && (asked->flags & FBK_APACHE_RECOVERY) != 0;
     worker->turn_frames += FBK_REFUSED_FRAMES;
-    fbk_worker_finish(worker, is_recovery ? FBK_OPERATION_RECOVERY_ADD : operation, false, worker->now_us);
+    finish(worker, is_recovery ? FBK_OPERATION_RECOVERY_ADD : operation, false, worker->now_us);
     if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_ADD)
         fbk_worker_note(worker, FBK_C_WORKER_ADDS_REJECTED);
     else if (apache_status == FBK_APACHE_ETOOMANYREQUESTS && operation == FBK_OPERATION_READ)
@@ -231,4 +240,55 @@ void
 fbk_worker_apache_sent(struct fbk_worker *worker, uint32_t protocol, uint64_t entry_bytes)
 {
     fbk_count(worker->stats, slots(protocol)->read_bytes, entry_bytes);
+}
+
+/* ------------------------------------------------------------------ what took long */
+
+/* The whole pause lies between the last time that the worker had looked at the clock, and the SIGCONT. */
+void
+fbk_worker_note_pause(struct fbk_worker *worker, uint64_t now_ns, uint32_t before_us)
+{
+    uint64_t continued_ns = atomic_load_explicit(&fbk_flight_continued_ns, memory_order_relaxed);
+    worker->continued_ns = continued_ns;
+    uint64_t before_ns = fbk_flight_time(now_ns, before_us);
+    if (continued_ns < before_ns + FBK_FLIGHT_SLOW_NS)
+        return;
+    struct fbk_flight_record record = {
+        .kind = FBK_FLIGHT_PAUSE,
+        .received_ns = before_ns,
+        .ended_ns = continued_ns,
+    };
+    fbk_flight_record(&worker->recorder, &record);
+}
+
+/* The first batch of a round in which this worker answered something. */
+void
+fbk_worker_note_answer(struct fbk_worker *worker, uint64_t published_ns)
+{
+    uint64_t now_ns = fbk_now_ns();
+    if (now_ns < published_ns + FBK_FLIGHT_SLOW_NS || !fbk_flight_is_due(&worker->recorder, now_ns))
+        return;
+    struct fbk_flight_record record = {
+        .kind = FBK_FLIGHT_ANSWER,
+        .received_ns = published_ns,
+        .published_ns = published_ns,
+        .ended_ns = now_ns,
+    };
+    fbk_flight_record(&worker->recorder, &record);
+}
+
+/* A connection's next add has found room. */
+void
+fbk_worker_note_wait(struct fbk_worker *worker, uint32_t blocked_us)
+{
+    uint64_t now_ns = fbk_now_ns();
+    if (!fbk_flight_is_due(&worker->recorder, now_ns))
+        return;
+    struct fbk_flight_record record = {
+        .kind = FBK_FLIGHT_WAIT,
+        .flags = worker->lacks_credit ? FBK_FLIGHT_CREDIT : 0,
+        .received_ns = fbk_flight_time(now_ns, blocked_us),
+        .ended_ns = now_ns,
+    };
+    fbk_flight_record(&worker->recorder, &record);
 }

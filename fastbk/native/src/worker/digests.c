@@ -1,4 +1,4 @@
-/* Which digest the entries of a ledger have, as far as it is known here (worker/digests.h). */
+/* Which digest the entries of a ledger have, as far as it is known here . */
 #include "worker/worker.h"
 
 #include "base/digest.h"

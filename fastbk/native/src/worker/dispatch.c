@@ -1,7 +1,7 @@
-/* From a read request to a record in a ring, or to an answer at once: one function a kind of request.
+/* From a read request to a record in a lane, or to an answer at once: one function a kind of request.
  *
  * Nothing here waits: what has no credit or no room is put back and tried again when the index has moved. */
-#include "worker/count.h"
+#include "worker/worker.h"
 
 #include "base/digest.h"
 #include "base/record.h"
@@ -11,7 +11,7 @@
 #define LAC_BODY_BYTES_MIN 16u
 #define LAC_BODY_BYTES_MAX 64u
 
-static enum fbk_taken
+static enum fbk_outcome
 refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request, uint32_t status)
 {
     switch (status) {
@@ -27,15 +27,7 @@ refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struc
     default: fbk_worker_note(worker, FBK_C_WORKER_BAD_REQUEST); break;
     }
     fbk_worker_finish_refused(worker, connection, request);
-    fbk_output_status(worker, connection, request->request_id, status);
-    return FBK_TAKEN;
-}
-
-static enum fbk_taken
-answer_ping(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
-{
-    fbk_output_status(worker, connection, request->request_id, FBK_S_OK);
-    return FBK_TAKEN;
+    return fbk_answer(status);
 }
 
 /* ------------------------------------------------------------------ adds */
@@ -85,8 +77,8 @@ must_queue(const struct fbk_worker *worker, const struct fbk_lane *lane, const s
     return is_normal && worker->lines[FBK_LINE_ADD + lane->number].count > 0 && worker->serving != connection;
 }
 
-static enum fbk_taken
-take_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
          const struct fbk_request *request)
 {
     uint32_t status = check_add(worker, lane, request);
@@ -102,7 +94,7 @@ take_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection
     uint64_t cost = fbk_record_cost(entry_bytes, 1);
     uint64_t size_bytes = sizeof(struct fbk_record) + fbk_round_up(entry_bytes, 8);
     if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
-        return FBK_TAKEN_WAIT_ADD;
+        return FBK_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_ADD);
     uint8_t *payload = fbk_ring_at(&lane->add_ring, lane->written) + sizeof record;
@@ -139,8 +131,8 @@ check_batch(const struct fbk_worker *worker, const struct fbk_request *request)
     return at == request->body_bytes ? status : FBK_S_BAD_REQUEST;
 }
 
-static enum fbk_taken
-take_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
                const struct fbk_request *request)
 {
     uint32_t status = check_add(worker, lane, request);
@@ -157,7 +149,7 @@ take_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conn
     if (size_bytes > sizeof(struct fbk_record) + worker->options.frame_size_bytes_max)
         return refuse(worker, connection, request, FBK_S_TOO_LARGE);
     if (must_queue(worker, lane, connection, is_normal) || !fbk_get_add_room(worker, lane, is_normal, size_bytes, cost))
-        return FBK_TAKEN_WAIT_ADD;
+        return FBK_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_ADD_BATCH);
     uint8_t *table = fbk_ring_at(&lane->add_ring, lane->written) + sizeof record;
@@ -181,14 +173,14 @@ take_add_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conn
 }
 
 /* Fences and barriers: into the add ring, whose order they are part of, past credit. */
-static enum fbk_taken
-take_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_ordered(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
              const struct fbk_request *request, uint8_t kind)
 {
     if (worker->options.is_reads_only)
         return refuse(worker, connection, request, FBK_S_READ_ONLY);
     if (!fbk_get_add_room(worker, lane, false, sizeof(struct fbk_record), 0))
-        return FBK_TAKEN_WAIT_ADD;
+        return FBK_WAIT_ADD;
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, kind);
     fbk_worker_note(worker, kind == FBK_KIND_FENCE ? FBK_C_WORKER_FENCES : FBK_C_WORKER_FORCES);
@@ -205,8 +197,8 @@ is_lac_proven(const struct fbk_request *request)
            fbk_digest_check_lac(request->digest_type, request->body, request->body_bytes) == FBK_S_OK;
 }
 
-static enum fbk_taken
-take_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
           const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < -1 || (request->flags & ~(FBK_FLAG_FENCE | FBK_FLAG_HIGH_PRIORITY)) != 0)
@@ -214,18 +206,18 @@ take_read(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connectio
     if (request->flags & FBK_FLAG_FENCE) {
         if (request->master_key == NULL)
             return refuse(worker, connection, request, FBK_S_UNAUTHORIZED);
-        return take_ordered(worker, lane, connection, request, FBK_KIND_FENCE);
+        return dispatch_ordered(worker, lane, connection, request, FBK_KIND_FENCE);
     }
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ);
-    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, NULL, 0);
-    if (taken == FBK_TAKEN)
+    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, NULL, 0);
+    if (outcome == FBK_DONE)
         fbk_worker_note(worker, FBK_C_WORKER_READS);
-    return taken;
+    return outcome;
 }
 
-static enum fbk_taken
-take_read_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_read_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
                 const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->other_id < request->entry_id || request->count_max == 0)
@@ -237,14 +229,14 @@ take_read_batch(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_con
     };
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ_BATCH);
-    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
-    if (taken == FBK_TAKEN)
+    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
+    if (outcome == FBK_DONE)
         fbk_worker_note(worker, FBK_C_WORKER_READS);
-    return taken;
+    return outcome;
 }
 
-static enum fbk_taken
-take_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
               const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->other_id < -1 || request->timeout_ms > LONG_POLL_MS_MAX ||
@@ -258,18 +250,18 @@ take_read_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_READ_LAC);
     record.entry_id = request->other_id;
-    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
-    if (taken == FBK_TAKEN) {
+    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, &args, sizeof args);
+    if (outcome == FBK_DONE) {
         connection->polls++;
         connection->poll_lanes |= (uint8_t)(1u << lane->number);
         worker->polls++;
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
     }
-    return taken;
+    return outcome;
 }
 
-static enum fbk_taken
-take_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
                const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->body_bytes < LAC_BODY_BYTES_MIN ||
@@ -281,14 +273,14 @@ take_write_lac(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conn
         return refuse(worker, connection, request, FBK_S_BAD_DIGEST);
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_WRITE_LAC);
-    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, request->body, request->body_bytes);
-    if (taken == FBK_TAKEN)
+    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, request->body, request->body_bytes);
+    if (outcome == FBK_DONE)
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
-    return taken;
+    return outcome;
 }
 
-static enum fbk_taken
-take_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+static enum fbk_outcome
+dispatch_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
           const struct fbk_request *request)
 {
     if (request->ledger_id < 0 || request->entry_id < 0 || request->count_max == 0)
@@ -296,31 +288,31 @@ take_list(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connectio
     struct fbk_record record;
     fbk_start_record(&record, worker, connection, request, FBK_KIND_LIST);
     record.entry_count = request->count_max;
-    enum fbk_taken taken = fbk_place_request(worker, lane, connection, &record, NULL, 0);
-    if (taken == FBK_TAKEN)
+    enum fbk_outcome outcome = fbk_place_request(worker, lane, connection, &record, NULL, 0);
+    if (outcome == FBK_DONE)
         fbk_worker_note(worker, FBK_C_WORKER_OTHER_REQUESTS);
-    return taken;
+    return outcome;
 }
 
-enum fbk_taken
-fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
+enum fbk_outcome
+fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request)
 {
     struct fbk_lane *lane = fbk_lane_of(worker, request->ledger_id);
     connection->lane = lane->number;
     switch (request->body_type) {
-    case FBK_REQUEST_BODY_ADD: return take_add(worker, lane, connection, request);
-    case FBK_REQUEST_BODY_ADD_BATCH: return take_add_batch(worker, lane, connection, request);
-    case FBK_REQUEST_BODY_READ: return take_read(worker, lane, connection, request);
-    case FBK_REQUEST_BODY_READ_BATCH: return take_read_batch(worker, lane, connection, request);
-    case FBK_REQUEST_BODY_READ_LAC: return take_read_lac(worker, lane, connection, request);
-    case FBK_REQUEST_BODY_WRITE_LAC: return take_write_lac(worker, lane, connection, request);
-    case FBK_REQUEST_BODY_LIST_ENTRIES: return take_list(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_ADD: return dispatch_add(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_ADD_BATCH: return dispatch_add_batch(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_READ: return dispatch_read(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_READ_BATCH: return dispatch_read_batch(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_READ_LAC: return dispatch_read_lac(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_WRITE_LAC: return dispatch_write_lac(worker, lane, connection, request);
+    case FBK_REQUEST_BODY_LIST_ENTRIES: return dispatch_list(worker, lane, connection, request);
     case FBK_REQUEST_BODY_FORCE:
         if (request->ledger_id < 0)
             return refuse(worker, connection, request, FBK_S_BAD_REQUEST);
-        return take_ordered(worker, lane, connection, request, FBK_KIND_FORCE);
-    case FBK_REQUEST_BODY_INFO: return FBK_TAKEN_COLD;
-    case FBK_REQUEST_BODY_PING: return answer_ping(worker, connection, request);
+        return dispatch_ordered(worker, lane, connection, request, FBK_KIND_FORCE);
+    case FBK_REQUEST_BODY_INFO: return FBK_FOR_PYTHON;
+    case FBK_REQUEST_BODY_PING: return fbk_answer(FBK_S_OK);
     case FBK_REQUEST_BODY_HELLO: return refuse(worker, connection, request, FBK_S_BAD_REQUEST); /* only once */
     default: return refuse(worker, connection, request, FBK_S_UNSUPPORTED);
     }

@@ -1,4 +1,4 @@
-/* Received bytes: split into frames, read, placed.  What is left (part of a frame, or frames that have to wait) is kept
+/* Received bytes: split into frames, read, dispatched.  What is left (part of a frame, or frames that have to wait) is kept
  * by the connection, and lies in front of what it receives next. */
 #include "worker/worker.h"
 
@@ -10,8 +10,9 @@ static const uint8_t magic[8] = {0xfb, 'f', 'a', 's', 't', 'b', 'k', 0x01};
 #define FRAME_LENGTH_MIN 8u
 #define APACHE_FRAME_LENGTH_MIN 4u
 
-void
-fbk_connection_refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
+/* The last frame for this connection: its status goes out with request id `request_id`, then nothing more is taken. */
+static void
+refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status)
 {
     fbk_output_status(worker, connection, request_id, status);
     connection->state = FBK_CONNECTION_DISCARD;
@@ -82,52 +83,56 @@ check_length(struct fbk_worker *worker, struct fbk_connection *connection, uint3
         return check_apache_length(worker, connection, length, most - 4);
     if (length < FRAME_LENGTH_MIN) {
         fbk_worker_note(worker, FBK_C_WORKER_BAD_LENGTH);
-        fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
+        refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
         return false;
     }
     if (length > most - 4) {
         fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
-        fbk_connection_refuse(worker, connection, 0, FBK_S_TOO_LARGE);
+        refuse(worker, connection, 0, FBK_S_TOO_LARGE);
         return false;
     }
     return true;
 }
 
 /* A request of our own protocol. */
-static enum fbk_taken
+static enum fbk_outcome
 take_own(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
 {
     struct fbk_request request;
     if (fbk_wire_read_request(frame, frame_bytes, &request) != 0) {
         fbk_worker_note(worker, FBK_C_WORKER_BAD_FRAME);
-        fbk_connection_refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
-        return FBK_TAKEN;
+        refuse(worker, connection, 0, FBK_S_BAD_REQUEST);
+        return FBK_DONE;
     }
-    enum fbk_taken taken = FBK_TAKEN_COLD;
+    enum fbk_outcome outcome = FBK_FOR_PYTHON;
     if (connection->state == FBK_CONNECTION_OPEN) {
-        taken = fbk_worker_take(worker, connection, &request);
+        outcome = fbk_worker_dispatch(worker, connection, &request);
+        if (outcome >= FBK_ANSWER) {
+            fbk_output_status(worker, connection, request.request_id, outcome - FBK_ANSWER);
+            return FBK_DONE;
+        }
     } else if (request.body_type != FBK_REQUEST_BODY_HELLO) {
         fbk_worker_note(worker, FBK_C_WORKER_BAD_FIRST);
-        fbk_connection_refuse(worker, connection, request.request_id, FBK_S_BAD_REQUEST);
-        return FBK_TAKEN;
+        refuse(worker, connection, request.request_id, FBK_S_BAD_REQUEST);
+        return FBK_DONE;
     }
-    if (taken == FBK_TAKEN_COLD && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
+    if (outcome == FBK_FOR_PYTHON && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
         fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
-        fbk_connection_refuse(worker, connection, request.request_id, FBK_S_TOO_LARGE);
-        return FBK_TAKEN;
+        refuse(worker, connection, request.request_id, FBK_S_TOO_LARGE);
+        return FBK_DONE;
     }
-    return taken;
+    return outcome;
 }
 
-static enum fbk_taken
+static enum fbk_outcome
 take_apache(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame, uint32_t frame_bytes)
 {
-    enum fbk_taken taken = fbk_worker_apache_take(worker, connection, frame + 4, frame_bytes - 4);
-    if (taken == FBK_TAKEN_COLD && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
+    enum fbk_outcome outcome = fbk_worker_apache_dispatch(worker, connection, frame + 4, frame_bytes - 4);
+    if (outcome == FBK_FOR_PYTHON && frame_bytes > FBK_COLD_FRAME_BYTES_MAX) {
         fbk_worker_note(worker, FBK_C_WORKER_TOO_LARGE);
-        taken = FBK_TAKEN_CLOSE;
+        outcome = FBK_CLOSE;
     }
-    return taken;
+    return outcome;
 }
 
 /* One frame of a good length.  True: it is done with; false: it waits (the connection is blocked now). */
@@ -139,25 +144,26 @@ take_frame(struct fbk_worker *worker, struct fbk_connection *connection, const u
         fbk_connection_block(worker, connection, FBK_BLOCKED_PENDING);
         return false;
     }
-    enum fbk_taken taken = connection->is_apache ? take_apache(worker, connection, frame, frame_bytes)
+    enum fbk_outcome outcome = connection->is_apache ? take_apache(worker, connection, frame, frame_bytes)
                                                  : take_own(worker, connection, frame, frame_bytes);
-    switch (taken) {
-    case FBK_TAKEN_WAIT_ADD: fbk_connection_block(worker, connection, FBK_BLOCKED_ADD); return false;
-    case FBK_TAKEN_WAIT_REQUEST: fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST); return false;
-    case FBK_TAKEN_WAIT_CONTEXT:
-    case FBK_TAKEN_WAIT_ADDS:
-    case FBK_TAKEN_WAIT_READS:
+    switch (outcome) {
+    case FBK_WAIT_ADD: fbk_connection_block(worker, connection, FBK_BLOCKED_ADD); return false;
+    case FBK_WAIT_REQUEST: fbk_connection_block(worker, connection, FBK_BLOCKED_REQUEST); return false;
+    case FBK_WAIT_CONTEXT:
+    case FBK_WAIT_APACHE_ADDS:
+    case FBK_WAIT_APACHE_READS:
         fbk_worker_note(worker, FBK_C_WORKER_WAITS_CONTEXT);
-        fbk_connection_block_in(worker, connection, FBK_LINE_CONTEXT + (taken - FBK_TAKEN_WAIT_CONTEXT));
+        fbk_connection_block_in(worker, connection, FBK_LINE_CONTEXT + (outcome - FBK_WAIT_CONTEXT));
         return false;
-    case FBK_TAKEN_COLD:
+    case FBK_FOR_PYTHON:
         /* It stays in front of the connection's input until Python has answered it. */
         fbk_worker_note(worker, FBK_C_WORKER_COLD_REQUESTS);
         fbk_connection_block(worker, connection, FBK_BLOCKED_COLD);
         fbk_connection_todo(worker, connection, FBK_DO_COLD);
         return false;
-    case FBK_TAKEN_CLOSE: close_quietly(worker, connection); break;
-    case FBK_TAKEN: break;
+    case FBK_CLOSE: close_quietly(worker, connection); break;
+    case FBK_DONE:
+    case FBK_ANSWER: break; /* those were answered */
     }
     return true;
 }
@@ -250,7 +256,7 @@ finish(struct fbk_worker *worker, struct fbk_connection *connection)
     bool is_more = worker->lines[FBK_LINE_READY].count > 0 ||
                    (worker->apache.freed && fbk_connections_wait_for_contexts(worker));
     worker->apache.freed = false;
-    if (fbk_dirty_prune(worker) > 0 || fbk_worker_starves(worker) || is_more)
+    if (fbk_dirty_prune(worker) > 0 || fbk_lanes_starve(worker) || is_more)
         todo |= FBK_DO_COLLECT;
     if (worker->input_bytes > worker->options.partial_frames_bytes_max / 2)
         todo |= FBK_DO_TIGHT;

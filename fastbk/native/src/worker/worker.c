@@ -1,6 +1,12 @@
-/* A worker as a whole: made from three segments a pair, woken by its bell. */
+/* A worker as a whole: made from three segments a pair, woken by its bell, and its connections' coming and going.
+ *
+ * What journal and index say is turned into replies.  A batch descriptor acknowledges everything of this worker's add ring for
+ * that journal up to its end, but for the exceptions: refusals carry their status; what has to be checked, and fences, will be
+ * answered by the index (through the reply ring).  Both rings' contents are copied before they are believed; what cannot be is
+ * poison. */
 #include "worker/worker.h"
 
+#include "base/fault.h"
 #include "base/segment.h"
 
 #include <unistd.h>
@@ -8,64 +14,6 @@
 #define PASSES_MAX 4
 
 /* ------------------------------------------------------------------ making */
-
-static int32_t
-map_lane(struct fbk_worker *worker, struct fbk_lane *lane, const struct fbk_worker_pair *pair)
-{
-    uint32_t epoch = worker->options.epoch;
-    int32_t error = 0;
-    lane->journal_bell_fd = pair->journal_bell_fd;
-    lane->index_bell_fd = pair->index_bell_fd;
-    lane->segment = fbk_segment_map(pair->segment_fd, FBK_ROLE_WORKER, true, &error);
-    if (lane->segment == NULL)
-        return error;
-    lane->journal = fbk_segment_map(pair->journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
-    if (lane->journal == NULL)
-        return error;
-    lane->index = fbk_segment_map(pair->index_segment_fd, FBK_ROLE_INDEX, false, &error);
-    if (lane->index == NULL)
-        return error;
-    if (lane->segment->header.epoch != epoch || lane->journal->header.epoch != epoch || lane->index->header.epoch != epoch ||
-        lane->segment->header.role_index != worker->options.worker || lane->segment->header.pair != lane->number ||
-        lane->journal->header.pair != lane->number || lane->index->header.pair != lane->number)
-        return FBK_E_LAYOUT;
-    error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 0, 0, true, &lane->add_ring);
-    if (error == 0)
-        error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 1, 0, true, &lane->request_ring);
-    if (error == 0)
-        error = fbk_segment_map_ring(pair->index_segment_fd, &lane->index->header, 0, worker->options.worker, false,
-                                     &lane->reply_ring);
-    return error;
-}
-
-static int32_t
-make_lane(struct fbk_worker *worker, uint32_t number)
-{
-    struct fbk_lane *lane = &worker->lanes[number];
-    lane->number = (uint8_t)number;
-    int32_t error = map_lane(worker, lane, &worker->options.pairs[number]);
-    if (error != 0)
-        return error;
-    /* A ring holds several of its largest records. */
-    uint64_t frame_bytes = worker->options.frame_size_bytes_max;
-    if (lane->add_ring.size_bytes < 3 * frame_bytes || lane->reply_ring.size_bytes < 2 * frame_bytes ||
-        lane->request_ring.size_bytes < FBK_PAGE_BYTES)
-        return -EINVAL;
-    lane->placed = fbk_memory_take(FBK_PLACED_MAX * sizeof *lane->placed);
-    return lane->placed == NULL ? -ENOMEM : 0;
-}
-
-static void
-unmake_lane(struct fbk_lane *lane)
-{
-    fbk_memory_give_back(lane->placed, FBK_PLACED_MAX * sizeof *lane->placed);
-    fbk_segment_unmap_ring(&lane->add_ring);
-    fbk_segment_unmap_ring(&lane->request_ring);
-    fbk_segment_unmap_ring(&lane->reply_ring);
-    fbk_segment_unmap(lane->segment, FBK_ROLE_WORKER);
-    fbk_segment_unmap((void *)(uintptr_t)lane->journal, FBK_ROLE_JOURNAL);
-    fbk_segment_unmap((void *)(uintptr_t)lane->index, FBK_ROLE_INDEX);
-}
 
 static int32_t
 take_memory(struct fbk_worker *worker)
@@ -124,7 +72,7 @@ fbk_worker_create(const struct fbk_worker_options *options, int32_t *error)
     *error = take_memory(worker);
     worker->lane_count = options->pair_count;
     for (uint32_t p = 0; p < worker->lane_count && *error == 0; p++)
-        *error = make_lane(worker, p);
+        *error = fbk_lane_open(worker, p);
     if (*error != 0) {
         fbk_worker_destroy(worker);
         return NULL;
@@ -160,7 +108,7 @@ fbk_worker_destroy(struct fbk_worker *worker)
     fbk_memory_give_back(worker->events, count * sizeof *worker->events);
     fbk_memory_give_back(worker->receive_memory, FBK_SMALL_FRAME_BYTES + (uint64_t)worker->options.receive_size_bytes);
     for (uint32_t p = 0; p < worker->lane_count; p++)
-        unmake_lane(&worker->lanes[p]);
+        fbk_lane_close(&worker->lanes[p]);
     fbk_memory_give_back(worker, sizeof *worker);
 }
 
@@ -169,6 +117,434 @@ fbk_worker_receive_buffer(struct fbk_worker *worker, uint32_t *size_bytes)
 {
     *size_bytes = worker->options.receive_size_bytes;
     return worker->receive_memory + FBK_SMALL_FRAME_BYTES;
+}
+
+/* ------------------------------------------------------------------ connections, coming and going */
+
+static void
+release(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    connection->state = FBK_CONNECTION_FREE;
+    /* A generation is never used twice: after the last one the slot rests for good. */
+    if (connection->generation == UINT32_MAX)
+        return;
+    uint32_t last = (worker->free_first + worker->free_count) % worker->options.connections_max;
+    worker->free_slots[last] = fbk_connection_slot(worker, connection);
+    worker->free_count++;
+}
+
+static void
+serve_cancels(struct fbk_worker *worker)
+{
+    struct fbk_connection *connection;
+    while ((connection = fbk_line_first(worker, FBK_LINE_CANCEL)) != NULL) {
+        uint64_t id = fbk_connection_id(fbk_connection_slot(worker, connection), connection->generation);
+        for (uint32_t p = 0; p < worker->lane_count; p++) {
+            if (!(connection->poll_lanes & 1u << p))
+                continue;
+            if (!fbk_worker_place_cancel(worker, &worker->lanes[p], id))
+                return;
+            connection->poll_lanes &= (uint8_t)~(1u << p);
+        }
+        fbk_line_leave(worker, connection);
+        release(worker, connection);
+    }
+}
+
+int32_t
+fbk_worker_connect(struct fbk_worker *worker, int32_t fd)
+{
+    worker->now_us = (uint32_t)(fbk_now_ns() / 1000);
+    uint32_t slot;
+    if (worker->slots_used < worker->options.connections_max && worker->free_count == 0) {
+        slot = worker->slots_used++;
+    } else if (worker->free_count > 0) {
+        slot = worker->free_slots[worker->free_first];
+        worker->free_first = (worker->free_first + 1) % worker->options.connections_max;
+        worker->free_count--;
+    } else {
+        return FBK_E_FULL;
+    }
+    struct fbk_connection *connection = &worker->connections[slot];
+    uint32_t generation = connection->generation + 1;
+    bool is_dirty = connection->is_dirty; /* of the slot's last user: it still stands in the list */
+    memset(connection, 0, sizeof *connection);
+    connection->generation = generation;
+    connection->is_dirty = is_dirty;
+    connection->fd = fd;
+    connection->heard_sweep = worker->sweeps;
+    connection->state = FBK_CONNECTION_MAGIC;
+    connection->contexts = FBK_NO_CONTEXT;
+    worker->connection_count++;
+    fbk_worker_note(worker, FBK_C_WORKER_CONNECTIONS_ACCEPTED);
+    fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);
+    if (worker->is_draining)
+        connection->blocked = FBK_BLOCKED_DRAIN;
+    return (int32_t)slot;
+}
+
+int32_t
+fbk_worker_disconnect(struct fbk_worker *worker, uint32_t slot)
+{
+    struct fbk_connection *connection = fbk_connection_at(worker, slot);
+    if (connection->state == FBK_CONNECTION_GONE)
+        return 0;
+    connection->fd = -1;
+    fbk_line_leave(worker, connection);
+    fbk_contexts_drop(worker, connection);
+    fbk_output_drop(worker, connection);
+    worker->reply_bytes -= connection->handed_bytes;
+    connection->handed_bytes = 0;
+    fbk_input_drop(worker, connection);
+    worker->pending -= connection->pending;
+    worker->polls -= connection->polls;
+    worker->connection_count--;
+    fbk_gauge(worker->stats, FBK_C_WORKER_CONNECTIONS, worker->connection_count);
+    connection->state = FBK_CONNECTION_GONE;
+    connection->blocked = 0;
+    connection->todo = 0;
+    connection->has_deadline = false;
+    if (connection->polls == 0) {
+        release(worker, connection);
+    } else {
+        fbk_line_join(worker, connection, FBK_LINE_CANCEL, false);
+        serve_cancels(worker);
+        fbk_worker_publish(worker);
+    }
+    /* What it held may be what others wait for. */
+    fbk_budget_serve(worker);
+    bool is_more = worker->lines[FBK_LINE_READY].count > 0 || fbk_connections_wait_for_contexts(worker);
+    return fbk_dirty_prune(worker) > 0 || fbk_lanes_starve(worker) || is_more ? FBK_DO_COLLECT : 0;
+}
+
+static void
+expire(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (connection->state == FBK_CONNECTION_OPEN)
+        fbk_worker_note(worker, FBK_C_WORKER_FRAME_TIMEOUTS);
+    else if (connection->state != FBK_CONNECTION_DISCARD)
+        fbk_worker_note(worker, FBK_C_WORKER_HELLO_TIMEOUTS);
+    connection->has_deadline = false;
+    fbk_connection_todo(worker, connection, FBK_DO_ABORT);
+}
+
+int32_t
+fbk_worker_sweep(struct fbk_worker *worker)
+{
+    fbk_worker_clock(worker);
+    fbk_beat(worker->stats, FBK_BEAT_LOOP);
+    fbk_digests_tick(worker);
+    worker->sweeps++;
+    for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
+        struct fbk_connection *connection = &worker->connections[slot];
+        if (connection->has_deadline && (int32_t)(worker->now_us - connection->deadline_us) >= 0)
+            expire(worker, connection);
+        else if (connection->is_busy)
+            fbk_reads_check(worker, connection);
+    }
+    fbk_budget_serve(worker);
+    while (worker->input_bytes > worker->options.partial_frames_bytes_max && fbk_close_slowest(worker, NULL))
+        continue; /* what waited for its turn, or was tried, stays above the bound otherwise */
+    fbk_memory_return(worker);
+    fbk_gauge(worker->stats, FBK_C_WORKER_INPUT_BYTES, worker->input_bytes);
+    fbk_gauge(worker->stats, FBK_C_WORKER_UNREAD_REPLY_BYTES, worker->reply_bytes);
+    fbk_gauge(worker->stats, FBK_C_WORKER_PENDING, worker->pending);
+    fbk_worker_set_gauges(worker);
+    fbk_dirty_report(worker);
+    return (int32_t)worker->event_count;
+}
+
+/* A long poll is silence, too: it waits for nothing of its client's. */
+static bool
+is_silent(const struct fbk_connection *connection)
+{
+    return fbk_connection_is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD && connection->blocked == 0 &&
+           connection->pending == connection->polls && connection->input == NULL && connection->output_used == 0 &&
+           connection->handed_bytes == 0;
+}
+
+uint32_t
+fbk_worker_silent(struct fbk_worker *worker, struct fbk_worker_silent *silent, uint32_t count_max)
+{
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < worker->slots_used && count < count_max; slot++) {
+        const struct fbk_connection *connection = &worker->connections[slot];
+        if (is_silent(connection))
+            silent[count++] = (struct fbk_worker_silent){
+                slot, worker->sweeps - connection->heard_sweep, connection->state != FBK_CONNECTION_MAGIC};
+    }
+    return count;
+}
+
+int32_t
+fbk_worker_drain(struct fbk_worker *worker)
+{
+    worker->is_draining = true;
+    for (uint32_t slot = 0; slot < worker->slots_used; slot++) {
+        struct fbk_connection *connection = &worker->connections[slot];
+        if (fbk_connection_is_alive(connection) && connection->state != FBK_CONNECTION_DISCARD)
+            fbk_connection_block(worker, connection, FBK_BLOCKED_DRAIN);
+    }
+    fbk_dirty_report(worker);
+    return (int32_t)worker->event_count;
+}
+
+/* ------------------------------------------------------------------ answers */
+
+static bool
+poison(struct fbk_worker *worker)
+{
+    worker->is_poisoned = true;
+    return false;
+}
+
+/* The connection that a reply is for, NULL when it is gone. */
+static struct fbk_connection *
+addressee(struct fbk_worker *worker, uint32_t slot, uint32_t generation)
+{
+    if (slot >= worker->slots_used)
+        return NULL;
+    struct fbk_connection *connection = &worker->connections[slot];
+    bool is_here = connection->generation == generation && connection->state != FBK_CONNECTION_FREE &&
+                   connection->state != FBK_CONNECTION_GONE;
+    return is_here ? connection : NULL;
+}
+
+static void
+note_answered(struct fbk_worker *worker, struct fbk_connection *connection)
+{
+    if (FBK_UNLIKELY(connection->pending == 0))
+        return; /* the index answered twice; the client will see an id that it does not know */
+    connection->pending--;
+    worker->pending--;
+    if (FBK_UNLIKELY(connection->blocked & FBK_BLOCKED_PENDING) &&
+        connection->pending <= worker->options.pending_requests_max / 2)
+        fbk_connection_unblock(worker, connection, FBK_BLOCKED_PENDING);
+}
+
+/* ------------------------------------------------------------------ batches */
+
+/* Runs of equal latency become one observation. */
+struct latency_run {
+    uint32_t received_us;
+    uint64_t count;
+};
+
+static void
+latency_end(struct fbk_worker *worker, struct latency_run *run)
+{
+    if (run->count > 0)
+        fbk_observe_many(worker->stats, FBK_H_WORKER_ADD_US, worker->now_us - run->received_us, run->count);
+    run->count = 0;
+}
+
+static inline void
+latency_add(struct fbk_worker *worker, struct latency_run *run, uint32_t received_us)
+{
+    if (run->received_us != received_us) {
+        latency_end(worker, run);
+        run->received_us = received_us;
+    }
+    run->count++;
+}
+
+/* Answers what was placed, in order, up to `end`; the first `count` exceptions are ours, ascending. */
+struct acknowledging {
+    uint64_t acks;
+    struct latency_run latency;
+    struct fbk_connection *connection; /* of the last record: mostly the next one's too */
+    uint32_t slot, generation;
+};
+
+static void
+acknowledge_one(struct fbk_worker *worker, struct acknowledging *run, const struct fbk_placed *placed, uint32_t verdict)
+{
+    bool index_answers = verdict == FBK_V_CHECK || verdict == FBK_V_ORDERED ||
+                         (placed->kind == FBK_KIND_FENCE && verdict == FBK_S_OK);
+    if (index_answers)
+        return;
+    if (placed->slot != run->slot || placed->generation != run->generation) {
+        run->slot = placed->slot;
+        run->generation = placed->generation;
+        run->connection = addressee(worker, placed->slot, placed->generation);
+    }
+    if (run->connection == NULL)
+        return;
+    if (FBK_LIKELY(verdict == FBK_S_OK && fbk_kind_is_add(placed->kind)))
+        latency_add(worker, &run->latency, placed->received_us);
+    else
+        fbk_worker_finish_step(worker, run->connection, fbk_operation_of_kind(placed->kind), verdict == FBK_S_OK,
+                               placed->received_us);
+    if (run->connection->is_apache)
+        fbk_worker_apache_status(worker, run->connection, placed->request_id, verdict);
+    else
+        fbk_output_status(worker, run->connection, placed->request_id, verdict);
+    note_answered(worker, run->connection);
+    run->acks++;
+}
+
+/* Everything before ring position `end`, all of it good. */
+static bool
+acknowledge_to(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t end)
+{
+    while (lane->replied != end) {
+        if (lane->placed_count == 0)
+            return false;
+        const struct fbk_placed *placed = &lane->placed[lane->placed_first & (FBK_PLACED_MAX - 1)];
+        if (placed->size_bytes > end - lane->replied)
+            return false; /* inside a record */
+        acknowledge_one(worker, run, placed, FBK_S_OK);
+        lane->replied += placed->size_bytes;
+        lane->placed_first++;
+        lane->placed_count--;
+    }
+    return true;
+}
+
+static bool
+take_exceptions(struct fbk_worker *worker, struct fbk_lane *lane, struct acknowledging *run, uint64_t exceptions_end,
+                uint64_t ring_end)
+{
+    while (lane->exceptions_consumed != exceptions_end) {
+        struct fbk_exception exception = lane->journal->exceptions[lane->exceptions_consumed % FBK_EXCEPTION_COUNT];
+        lane->exceptions_consumed++;
+        if (exception.worker != worker->options.worker)
+            continue;
+        if (exception.position - lane->replied >= ring_end - lane->replied ||
+            !acknowledge_to(worker, lane, run, exception.position) || lane->placed_count == 0)
+            return false;
+        const struct fbk_placed *placed = &lane->placed[lane->placed_first & (FBK_PLACED_MAX - 1)];
+        if (placed->size_bytes > ring_end - lane->replied)
+            return false;
+        acknowledge_one(worker, run, placed, exception.verdict);
+        lane->replied += placed->size_bytes;
+        lane->placed_first++;
+        lane->placed_count--;
+    }
+    return true;
+}
+
+static bool
+take_batches(struct fbk_worker *worker, struct fbk_lane *lane)
+{
+    uint64_t published = fbk_cursor_load(&lane->journal->published);
+    uint64_t waiting = published - lane->descriptors_consumed;
+    if (waiting == 0)
+        return true;
+    if (waiting > FBK_DESCRIPTOR_COUNT)
+        return poison(worker);
+    struct acknowledging run = {.slot = FBK_NO_CONNECTION};
+    uint64_t exceptions_before = lane->exceptions_consumed;
+    uint64_t first_published_ns = 0; /* of the batches that had answers of ours */
+    while (lane->descriptors_consumed != published) {
+        /* Only what concerns us; each field is read once. */
+        const volatile struct fbk_batch_descriptor *descriptor =
+            &lane->journal->descriptors[lane->descriptors_consumed % FBK_DESCRIPTOR_COUNT];
+        uint64_t order = descriptor->order;
+        uint64_t exceptions_end = descriptor->exceptions_end;
+        uint64_t ring_end = descriptor->ring_end[worker->options.worker];
+        if (order != lane->descriptors_consumed || exceptions_end - lane->exceptions_consumed > FBK_EXCEPTION_COUNT ||
+            ring_end - lane->replied > lane->published_written - lane->replied)
+            return poison(worker);
+        if (!take_exceptions(worker, lane, &run, exceptions_end, ring_end) || !acknowledge_to(worker, lane, &run, ring_end))
+            return poison(worker);
+        if (run.acks > 0 && first_published_ns == 0)
+            first_published_ns = descriptor->published_ns;
+        lane->descriptors_consumed++;
+    }
+    latency_end(worker, &run.latency);
+    fbk_count(worker->stats, FBK_C_WORKER_ACKS, run.acks);
+    FBK_KILL_POINT("worker.after_answers");
+    if (FBK_UNLIKELY(first_published_ns != 0 &&
+                     (int32_t)(worker->now_us - (uint32_t)(first_published_ns / 1000)) >= (int32_t)FBK_FLIGHT_SLOW_US))
+        fbk_worker_note_answer(worker, first_published_ns);
+    fbk_cursor_publish(&lane->segment->add_replied, lane->replied);
+    fbk_cursor_publish(&lane->segment->exceptions_consumed, lane->exceptions_consumed);
+    fbk_cursor_publish(&lane->segment->descriptors_consumed, lane->descriptors_consumed);
+    /* A journal that waits for room in these would not hear of it otherwise. */
+    bool was_filling = waiting >= FBK_DESCRIPTOR_COUNT / 4 ||
+                       lane->exceptions_consumed - exceptions_before >= FBK_EXCEPTION_COUNT / 4;
+    if (was_filling && fbk_bell_needed(&lane->journal->sleeper, &lane->journal_rung)) {
+        fbk_bell_ring(lane->journal_bell_fd);
+        fbk_worker_note(worker, FBK_C_WORKER_JOURNAL_BELLS);
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ the index's replies */
+
+/* False: the frame can't be an index's. */
+static bool
+pass_on(struct fbk_worker *worker, const struct fbk_reply *reply, const uint8_t *frame)
+{
+    struct fbk_connection *connection =
+        addressee(worker, (uint32_t)reply->connection_id, (uint32_t)(reply->connection_id >> 32));
+    if (connection == NULL) {
+        fbk_worker_note(worker, FBK_C_WORKER_REPLIES_STALE);
+        return true;
+    }
+    bool asks_lac = reply->kind == FBK_KIND_READ_LAC || reply->kind == FBK_KIND_POLL;
+    if (asks_lac && connection->polls > 0) {
+        worker->polls--;
+        if (--connection->polls == 0)
+            connection->poll_lanes = 0;
+    }
+    fbk_worker_finish_step(worker, connection, fbk_operation_of_kind(reply->kind), reply->status == FBK_S_OK, reply->received_us);
+    note_answered(worker, connection);
+    if (connection->is_apache)
+        return fbk_worker_apache_frame(worker, connection, frame, reply->frame_bytes);
+    fbk_output_frame(worker, connection, frame, reply->frame_bytes);
+    return true;
+}
+
+static bool
+take_replies(struct fbk_worker *worker, struct fbk_lane *lane)
+{
+    const struct fbk_ring *ring = &lane->reply_ring;
+    uint64_t written = fbk_cursor_load(&lane->index->reply_written[worker->options.worker]);
+    uint64_t waiting = written - lane->reply_consumed;
+    if (waiting == 0)
+        return true;
+    if (waiting > ring->size_bytes)
+        return poison(worker);
+    uint64_t replies = 0;
+    while (lane->reply_consumed != written) {
+        struct fbk_reply reply;
+        uint64_t left = written - lane->reply_consumed;
+        if (left < sizeof reply)
+            return poison(worker);
+        const uint8_t *at = fbk_ring_at(ring, lane->reply_consumed);
+        memcpy(&reply, at, sizeof reply);
+        __asm__ volatile("" ::: "memory"); /* the copy is what is checked and used: no second look */
+        if (reply.size_bytes > left || (reply.size_bytes & 7u) != 0 || reply.epoch != worker->options.epoch ||
+            reply.frame_bytes < 8 || reply.size_bytes != sizeof reply + fbk_round_up(reply.frame_bytes, 8) ||
+            fbk_load_u32(at + sizeof reply) != reply.frame_bytes - 4)
+            return poison(worker);
+        if (!pass_on(worker, &reply, at + sizeof reply))
+            return poison(worker);
+        lane->reply_consumed += reply.size_bytes;
+        replies++;
+    }
+    fbk_count(worker->stats, FBK_C_WORKER_REPLIES, replies);
+    fbk_cursor_publish(&lane->segment->reply_consumed, lane->reply_consumed);
+    /* An index that waits for room in its reply ring is woken once there is plenty. */
+    if (waiting >= ring->size_bytes / 4 && fbk_bell_needed(&lane->index->sleeper, &lane->index_rung)) {
+        fbk_bell_ring(lane->index_bell_fd);
+        fbk_worker_note(worker, FBK_C_WORKER_INDEX_BELLS);
+    }
+    return true;
+}
+
+/* All batches and replies that are there.  False: poisoned. */
+static bool
+answer(struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        struct fbk_lane *lane = &worker->lanes[p];
+        if (!take_batches(worker, lane) || !take_replies(worker, lane))
+            return false;
+    }
+    return true;
 }
 
 /* ------------------------------------------------------------------ awake */
@@ -230,7 +606,7 @@ serve(struct fbk_worker *worker)
         if (!fbk_lane_refresh(worker, lane, &moved))
             return;
     }
-    fbk_cancel_serve(worker);
+    serve_cancels(worker);
     for (uint32_t p = 0; p < worker->lane_count; p++) {
         fbk_contexts_serve(worker, &worker->lanes[p]);
         serve_line(worker, FBK_LINE_ADD + p, FBK_BLOCKED_ADD);
@@ -242,75 +618,12 @@ serve(struct fbk_worker *worker)
     worker->turn_slot = FBK_NO_CONNECTION;
 }
 
-static bool
-is_waiting_for_room(const struct fbk_worker *worker, const struct fbk_lane *lane)
-{
-    return worker->lines[FBK_LINE_ADD + lane->number].count > 0 || worker->lines[FBK_LINE_REQUEST + lane->number].count > 0 ||
-           worker->lines[FBK_LINE_CANCEL].count > 0 || worker->apache.lines[lane->number].first != FBK_NO_CONTEXT;
-}
-
-/* After the ticket says asleep: has anything come that nobody will ring for? */
-static bool
-has_news(const struct fbk_worker *worker, const struct fbk_lane *lane)
-{
-    uint32_t w = worker->options.worker;
-    if (fbk_cursor_load_before_sleep(&lane->journal->published) != lane->descriptors_consumed ||
-        fbk_cursor_load_before_sleep(&lane->index->reply_written[w]) != lane->reply_consumed)
-        return true;
-    if (!lane->is_starved)
-        return false;
-    return fbk_cursor_load_before_sleep(&lane->index->indexed[w]) != lane->indexed ||
-           fbk_cursor_load_before_sleep(&lane->index->cost_granted[w]) != lane->cost_granted ||
-           fbk_cursor_load_before_sleep(&lane->index->request_consumed[w]) != lane->request_consumed ||
-           fbk_cursor_load_before_sleep(&lane->index->reads_only) != lane->reads_only;
-}
-
-static bool
-has_any_news(const struct fbk_worker *worker)
-{
-    for (uint32_t p = 0; p < worker->lane_count; p++)
-        if (has_news(worker, &worker->lanes[p]))
-            return true;
-    return false;
-}
-
-/* There is one bell, but a ticket in every lane's segment: each journal and index sees only its own. */
-static void
-wake(struct fbk_worker *worker)
-{
-    for (uint32_t p = 0; p < worker->lane_count; p++)
-        fbk_sleeper_end(&worker->lanes[p].segment->sleeper);
-}
-
-static void
-fall_asleep(struct fbk_worker *worker)
-{
-    for (uint32_t p = 0; p < worker->lane_count; p++)
-        fbk_sleeper_begin(&worker->lanes[p].segment->sleeper);
-}
-
 static void
 drain_bell(struct fbk_worker *worker)
 {
     uint64_t count;
     ssize_t result = read(worker->options.bell_fd, &count, sizeof count);
     (void)result; /* nothing there is as good: it was rung for something that is done already */
-}
-
-bool
-fbk_worker_starves(struct fbk_worker *worker)
-{
-    bool may_have_missed = false;
-    for (uint32_t p = 0; p < worker->lane_count; p++) {
-        struct fbk_lane *lane = &worker->lanes[p];
-        bool is_starved = is_waiting_for_room(worker, lane);
-        if (is_starved == lane->is_starved)
-            continue;
-        lane->is_starved = is_starved;
-        fbk_cursor_publish(&lane->segment->starved, is_starved);
-        may_have_missed |= is_starved && has_news(worker, lane);
-    }
-    return may_have_missed;
 }
 
 int32_t
@@ -320,9 +633,9 @@ fbk_worker_collect(struct fbk_worker *worker)
     fbk_worker_note(worker, FBK_C_WORKER_WAKES);
     int32_t more = FBK_WORKER_MORE;
     for (int pass = 0; pass < PASSES_MAX && more != 0; pass++) {
-        wake(worker);
+        fbk_lanes_wake(worker);
         fbk_worker_clock(worker);
-        if (!fbk_worker_answer(worker))
+        if (!answer(worker))
             return FBK_E_POISONED;
         serve(worker);
         fbk_worker_publish(worker);
@@ -330,14 +643,14 @@ fbk_worker_collect(struct fbk_worker *worker)
         fbk_budget_serve(worker);
         if (worker->is_poisoned)
             return FBK_E_POISONED;
-        fbk_worker_starves(worker);
-        fall_asleep(worker);
+        fbk_lanes_starve(worker);
+        fbk_lanes_sleep(worker);
         /* What the end of this pass made ready has its turn in another one: nobody rings for it. */
-        if (!has_any_news(worker) && worker->lines[FBK_LINE_READY].count == 0)
+        if (!fbk_lanes_have_news(worker) && worker->lines[FBK_LINE_READY].count == 0)
             more = 0;
     }
     if (more != 0)
-        wake(worker);
+        fbk_lanes_wake(worker);
     fbk_flight_look(&worker->recorder, worker->clock_ns);
     fbk_dirty_report(worker);
     return (int32_t)worker->event_count + more;

@@ -6,15 +6,16 @@
 #ifndef FBK_WORKER_H
 #define FBK_WORKER_H
 
+#include "apache/apache.h"
 #include "base/flight.h"
 #include "base/ring.h"
 #include "base/shard.h"
 #include "base/stats.h"
+#include "wire/client.h"
 #include "wire/wire.h"
-#include "worker/apache.h"
-#include "worker/digests.h"
 
 #include "boundary/stats_names.h"
+#include "boundary/wire.h"
 #include "boundary/worker.h"
 
 #define FBK_NO_CONNECTION 0xffffffffu
@@ -146,6 +147,110 @@ struct fbk_lane {
     uint32_t placed_first, placed_count; /* first is reduced by the mask only when used */
 };
 
+/* ------------------------------------------------------------------ Apache's clients */
+
+#define FBK_NO_CONTEXT 0xffffffffu
+#define FBK_APACHE_BATCH_ENTRIES_MAX 8192u /* as many as one of our batches has */
+#define FBK_APACHE_PAGE_RANGES 16384u      /* of a list, in one answer of an index */
+#define FBK_APACHE_LISTS 8u                /* under way that have a page already */
+#define FBK_APACHE_LIST_RANGES_MAX (1u << 20)  /* of one list; 16 bytes each */
+#define FBK_APACHE_LISTS_RANGES_MAX (1u << 21) /* of all of them */
+
+/* Which answer a context waits for. */
+enum fbk_apache_step {
+    FBK_STEP_LAST,  /* it is the answer */
+    FBK_STEP_FENCE, /* then a batch is read */
+    FBK_STEP_POLL,  /* then an entry is read */
+    FBK_STEP_PAGE,  /* then the next page, unless it was the last */
+};
+
+struct fbk_apache_context {
+    struct fbk_apache_asked asked;
+    uint32_t generation;          /* rises with each use: a late answer names an older one */
+    uint32_t slot;                /* of its connection; FBK_NO_CONNECTION: it is free */
+    uint32_t next, previous;      /* of its connection's, or of the free ones */
+    uint32_t line_next, line_previous; /* of those that wait for room in a request ring */
+    uint32_t received_us;
+    uint32_t flags;               /* FBK_APACHE_* */
+    int64_t ledger_id;
+    int64_t entry_id;
+    union {
+        int64_t previous_lac;   /* polls */
+        int64_t size_bytes_max; /* batches: of the whole reply, as Apache counts */
+        int64_t first_entry_id; /* lists: of the next page */
+    };
+    uint32_t count_max;           /* batches */
+    uint8_t step;                 /* FBK_STEP_* */
+    uint8_t lane;                 /* whose line it stands in */
+    uint8_t list;                 /* its memory, + 1; 0 = none */
+    bool is_in_line;
+};
+_Static_assert(sizeof(struct fbk_apache_context) <= 112, "contexts are many");
+
+/* The ranges of a list whose pages are still coming. */
+struct fbk_apache_list {
+    int64_t *ranges; /* NULL: free */
+    uint32_t count, room;
+};
+
+/* A read that waits for the LAC to pass a value. */
+static inline bool
+fbk_apache_is_poll(uint32_t operation, uint32_t flags)
+{
+    return operation == FBK_APACHE_READ &&
+           (flags & (FBK_APACHE_HAS_PREVIOUS_LAC | FBK_APACHE_FENCE)) == FBK_APACHE_HAS_PREVIOUS_LAC;
+}
+
+struct fbk_context_line {
+    uint32_t first, last;
+};
+
+/* A worker's part for Apache's clients. */
+struct fbk_worker_apache {
+    struct fbk_apache_context *contexts;
+    uint32_t context_count; /* ever used: those behind it were never touched */
+    uint32_t free_first;    /* the one freed last comes first: it is still in the cache */
+    uint32_t used;
+    uint32_t adds, reads, polls; /* of those in use */
+    bool freed;             /* one was given back since those who wait for one had their turn */
+    struct fbk_context_line lines[FBK_PAIRS_MAX];
+    struct fbk_apache_list lists[FBK_APACHE_LISTS];
+    uint64_t list_ranges; /* room of all of them */
+    uint8_t *sizes;       /* of the entries of one batch reply: a copy that nobody changes */
+    uint8_t *frame;       /* a large reply until the socket has it */
+};
+
+/* ------------------------------------------------------------------ digests */
+
+/* What is known of the digests of ledgers that Apache's clients add to: their frames do not name them, metadata does, and the
+ * supervisor reads that.
+ *
+ * A table of sets of four, one cache line each: nothing is allocated, a ledger that finds its set full takes the place of
+ * another.  Who is not in it is not known, and asked for: nothing hangs on remembering. */
+#define FBK_DIGEST_WAYS 4u
+#define FBK_DIGESTS_WANTED_MAX 1024u /* ledgers that Python has not asked for yet */
+#define FBK_DIGESTS_REPEAT_S 5u      /* before a ledger without an answer is asked for again */
+#define FBK_DIGESTS_OLD_S 600u       /* before a known one is: an id may be another ledger's by then */
+
+struct fbk_digest_slot {
+    uint64_t key;        /* the ledger's id + 1; 0 = free */
+    uint32_t ask_at_s;
+    uint8_t digest_type; /* FBK_DIGEST_*; NONE until it is known, and where metadata names none */
+    uint8_t reserved[3];
+};
+_Static_assert(FBK_DIGEST_WAYS * sizeof(struct fbk_digest_slot) == FBK_CACHE_LINE_BYTES, "a set is a cache line");
+
+struct fbk_digests {
+    struct fbk_digest_slot *slots;
+    uint32_t set_mask;
+    uint32_t turn;          /* whose place is taken next */
+    uint32_t now_s;         /* as of the last sweep */
+    uint32_t wanted_count;
+    int64_t wanted[FBK_DIGESTS_WANTED_MAX];
+};
+
+/* ------------------------------------------------------------------ a worker */
+
 struct fbk_worker {
     struct fbk_worker_options options;
     struct fbk_lane lanes[FBK_PAIRS_MAX];
@@ -189,10 +294,7 @@ struct fbk_worker {
     struct fbk_flight_recorder recorder;
 };
 
-/* worker/flight.c */
 void fbk_worker_note_pause(struct fbk_worker *worker, uint64_t now_ns, uint32_t before_us);
-void fbk_worker_note_answer(struct fbk_worker *worker, uint64_t published_ns);
-void fbk_worker_note_wait(struct fbk_worker *worker, uint32_t blocked_us);
 
 /* The time of this call, for all that it does. */
 static inline void
@@ -209,6 +311,25 @@ static inline uint64_t
 fbk_connection_id(uint32_t slot, uint32_t generation)
 {
     return (uint64_t)generation << 32 | slot;
+}
+
+static inline struct fbk_connection *
+fbk_connection_at(struct fbk_worker *worker, uint32_t slot)
+{
+    FBK_ASSERT(slot < worker->slots_used && worker->connections[slot].state != FBK_CONNECTION_FREE);
+    return &worker->connections[slot];
+}
+
+static inline uint32_t
+fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection *connection)
+{
+    return (uint32_t)(connection - worker->connections);
+}
+
+static inline bool
+fbk_connection_is_alive(const struct fbk_connection *connection)
+{
+    return connection->state != FBK_CONNECTION_FREE && connection->state != FBK_CONNECTION_GONE;
 }
 
 /* The lane of the pair that a ledger lives in. */
@@ -235,9 +356,61 @@ fbk_worker_note_held(struct fbk_worker *worker)
         worker->held_peak_bytes = held;
 }
 
+/* Each file uses only those above it. */
+
+/* ---- worker/count.c */
+/* In the order of boundary/stats_names.h: four counters each, but two of those whose successes are histograms. */
+enum fbk_operation {
+    FBK_OPERATION_ADD,
+    FBK_OPERATION_READ,
+    FBK_OPERATION_FENCE,
+    FBK_OPERATION_POLL,
+    FBK_OPERATION_LAC_READ,
+    FBK_OPERATION_LAC_WRITE,
+    FBK_OPERATION_FORCE,
+    FBK_OPERATION_LIST,
+    FBK_OPERATION_RECOVERY_ADD, /* an add, which is counted as one, too */
+    FBK_OPERATION_NONE, /* not counted here */
+};
+
+static inline bool
+fbk_kind_is_add(uint32_t kind)
+{
+    return kind == FBK_KIND_ADD || kind == FBK_KIND_ADD_BATCH;
+}
+
+/* Of a record or of its reply. */
+enum fbk_operation fbk_operation_of_kind(uint32_t kind);
+/* Unless it is a step of one of Apache's requests, which ends elsewhere. */
+void fbk_worker_finish_step(struct fbk_worker *worker, const struct fbk_connection *connection, enum fbk_operation operation,
+                            bool is_ok, uint32_t received_us);
+/* Refused before it had a record. */
+void fbk_worker_finish_refused(struct fbk_worker *worker, const struct fbk_connection *connection, const struct fbk_request *request);
+
+/* Apache's: counts what is asked for, once. */
+void fbk_worker_apache_count(struct fbk_worker *worker, const struct fbk_apache_request *asked);
+/* The answer to a request that had a context, and to one that had none. */
+void fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_context *context, uint32_t apache_status);
+void fbk_worker_apache_finish_refused(struct fbk_worker *worker, const struct fbk_apache_request *asked, uint32_t apache_status);
+/* Bytes of entries that were sent. */
+void fbk_worker_apache_sent(struct fbk_worker *worker, uint32_t protocol, uint64_t entry_bytes);
+
+/* Gauges: what is under way, and what waits. */
+void fbk_worker_set_gauges(struct fbk_worker *worker);
+/* For the flight recorder. */
+void fbk_worker_note_answer(struct fbk_worker *worker, uint64_t published_ns);
+void fbk_worker_note_wait(struct fbk_worker *worker, uint32_t blocked_us);
+
+/* ---- worker/digests.c */
+int32_t fbk_digests_init(struct fbk_worker *worker);
+void fbk_digests_free(struct fbk_worker *worker);
+void fbk_digests_tick(struct fbk_worker *worker);
+/* The type of a ledger's digest, NONE when nobody knows (yet); true when it has just become wanted. */
+bool fbk_digests_look_up(struct fbk_digests *digests, int64_t ledger_id, uint32_t *digest_type);
+/* An entry does not have the digest that its ledger is known to have: soon asked for again.  True as above. */
+bool fbk_digests_doubt(struct fbk_digests *digests, int64_t ledger_id);
+
 /* ---- worker/connections.c */
-struct fbk_connection *fbk_connection_at(struct fbk_worker *worker, uint32_t slot);
-uint32_t fbk_connection_slot(const struct fbk_worker *worker, const struct fbk_connection *connection);
 void fbk_line_join(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t line, bool in_front);
 void fbk_line_leave(struct fbk_worker *worker, struct fbk_connection *connection);
 struct fbk_connection *fbk_line_first(struct fbk_worker *worker, uint32_t line);
@@ -261,39 +434,27 @@ void fbk_connection_block_in(struct fbk_worker *worker, struct fbk_connection *c
 bool fbk_connections_wait_for_contexts(const struct fbk_worker *worker);
 /* Takes one reason away; when none is left the connection joins the line of those that go on. */
 void fbk_connection_unblock(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t why);
-void fbk_cancel_serve(struct fbk_worker *worker);
 
-/* ---- worker/input.c */
 /* Keeps the bytes behind the last frame that was taken. `data` may lie in the connection's own input. */
 void fbk_input_keep(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
 void fbk_input_append(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *data, uint32_t size_bytes);
 void fbk_input_drop(struct fbk_worker *worker, struct fbk_connection *connection);
-/* It has no more than others any more. */
-void fbk_input_over_end(struct fbk_worker *worker, struct fbk_connection *connection);
 /* The buffer of a large frame is full, and the frame is not: makes it larger, or has the connection wait. */
 void fbk_input_grow(struct fbk_worker *worker, struct fbk_connection *connection);
 /* Free memory for frames: those that wait for it, in order. */
 void fbk_budget_serve(struct fbk_worker *worker);
 
-/* ---- worker/slow_peers.c */
 /* A frame of which `used` bytes are there begins, or goes on after we kept it waiting. */
 void fbk_frame_begin(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t used);
 /* More of it arrived. */
 void fbk_frame_arrived(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
 /* Closes the slowest of those whose frame is under way, for another connection's; false: none is slow. */
 bool fbk_close_slowest(struct fbk_worker *worker, const struct fbk_connection *wanting);
-/* The transport has replies from now on. */
-void fbk_reads_begin(struct fbk_worker *worker, struct fbk_connection *connection);
 /* At a sweep: cuts a connection whose peer does not read them. */
 void fbk_reads_check(struct fbk_worker *worker, struct fbk_connection *connection);
-/* Has all replies take at most unread_replies_bytes_max with `more_bytes` of this connection's, which may be cut for that. */
-void fbk_replies_bound(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t more_bytes);
 /* At a sweep: gives memory back to the system once much less is in use. */
 void fbk_memory_return(struct fbk_worker *worker);
 
-/* ---- worker/output.c */
-/* Ends a connection at once. */
-void fbk_output_cut(struct fbk_worker *worker, struct fbk_connection *connection);
 /* Room for size_bytes at the end of the output, to be filled at once; NULL when it is not to get any more. */
 uint8_t *fbk_output_room(struct fbk_worker *worker, struct fbk_connection *connection, uint32_t size_bytes);
 void fbk_output_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);
@@ -302,91 +463,73 @@ void fbk_output_frame(struct fbk_worker *worker, struct fbk_connection *connecti
 void fbk_output_flush(struct fbk_worker *worker, struct fbk_connection *connection);
 void fbk_output_drop(struct fbk_worker *worker, struct fbk_connection *connection);
 
-/* ---- worker/receive.c */
-/* Goes on with the bytes a connection had to keep.  True when at least one frame was taken. */
-bool fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection);
-/* The last frame for this connection: its status goes out with request id `request_id`, then nothing more is taken. */
-void fbk_connection_refuse(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id, uint32_t status);
-
-/* ---- worker/dispatch.c */
-enum fbk_taken {
-    FBK_TAKEN,          /* placed or answered */
-    FBK_TAKEN_WAIT_ADD, /* no credit or no room: try again later */
-    FBK_TAKEN_WAIT_REQUEST,
-    FBK_TAKEN_WAIT_CONTEXT, /* in one of the lines from FBK_LINE_CONTEXT on, in this order */
-    FBK_TAKEN_WAIT_ADDS,
-    FBK_TAKEN_WAIT_READS,
-    FBK_TAKEN_COLD,     /* for Python */
-    FBK_TAKEN_CLOSE,    /* to be closed without a word */
+/* What became of a request. */
+enum fbk_outcome {
+    FBK_DONE,          /* placed or answered */
+    FBK_WAIT_ADD, /* no credit or no room: try again later */
+    FBK_WAIT_REQUEST,
+    FBK_WAIT_CONTEXT, /* in one of the lines from FBK_LINE_CONTEXT on, in this order */
+    FBK_WAIT_APACHE_ADDS,
+    FBK_WAIT_APACHE_READS,
+    FBK_FOR_PYTHON,     /* for Python */
+    FBK_CLOSE,    /* to be closed without a word */
+    FBK_ANSWER = 64,    /* + a status: the caller answers with it, in the client's protocol */
 };
-enum fbk_taken fbk_worker_take(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_request *request);
 
-/* ---- worker/place.c */
+static inline enum fbk_outcome
+fbk_answer(uint32_t status)
+{
+    return (enum fbk_outcome)(FBK_ANSWER + status);
+}
+
+/* ---- worker/lanes.c */
+int32_t fbk_lane_open(struct fbk_worker *worker, uint32_t number);
+void fbk_lane_close(struct fbk_lane *lane);
 /* Whether a record of this size may go into the add ring now; normal adds need credit for its cost, too. */
 bool fbk_get_add_room(struct fbk_worker *worker, struct fbk_lane *lane, bool is_normal, uint64_t size_bytes, uint64_t cost);
 /* A record's header, but for its payload. */
 void fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, const struct fbk_connection *connection,
                       const struct fbk_request *request, uint8_t kind);
 /* There is room; the payload lies behind `written` in the add ring already. */
-enum fbk_taken fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+enum fbk_outcome fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
                              struct fbk_record *record);
-enum fbk_taken fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
+enum fbk_outcome fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
                                  struct fbk_record *record, const void *payload, uint32_t payload_bytes);
 bool fbk_worker_place_cancel(struct fbk_worker *worker, struct fbk_lane *lane, uint64_t connection_id);
 /* Moves the cursors that others see and rings their bells. */
 void fbk_worker_publish(struct fbk_worker *worker);
 /* Reads indexed, credit and the request ring's cursor again; false: poisoned.  *moved says whether any of them moved. */
 bool fbk_lane_refresh(struct fbk_worker *worker, struct fbk_lane *lane, bool *moved);
+/* Tells the indexes whether connections wait for room; true when room may have come before they could know. */
+bool fbk_lanes_starve(struct fbk_worker *worker);
+/* After the tickets say asleep: has anything come that nobody will ring for? */
+bool fbk_lanes_have_news(const struct fbk_worker *worker);
+/* There is one bell, but a ticket in every lane's segment: each journal and index sees only its own. */
+void fbk_lanes_sleep(struct fbk_worker *worker);
+void fbk_lanes_wake(struct fbk_worker *worker);
 
-/* ---- worker/worker.c */
-/* Tells the indexes whether connections wait for room; true when room may have come before it could know. */
-bool fbk_worker_starves(struct fbk_worker *worker);
-
-/* ---- worker/context.c */
-int32_t fbk_contexts_init(struct fbk_worker *worker);
-void fbk_contexts_free(struct fbk_worker *worker);
-/* NULL: as many are in use as may be; those for long polls are at most half of them. */
-struct fbk_apache_context *fbk_context_take(struct fbk_worker *worker, struct fbk_connection *connection,
-                                            const struct fbk_apache_request *asked);
-void fbk_context_give_back(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
-uint64_t fbk_context_id(const struct fbk_worker *worker, const struct fbk_apache_context *context);
-/* The context that an id names, if it is still that request of this connection; else NULL. */
-struct fbk_apache_context *fbk_context_of(struct fbk_worker *worker, const struct fbk_connection *connection, uint64_t id);
-/* All of a connection that is gone. */
-void fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connection);
-/* Its next step has to wait for room in the lane's request ring; until then it counts as a request under way. */
-void fbk_context_wait(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context);
-/* Gives those that wait in this lane's line their turn, as far as there is room. */
-void fbk_contexts_serve(struct fbk_worker *worker, struct fbk_lane *lane);
+/* ---- worker/dispatch.c */
+enum fbk_outcome fbk_worker_dispatch(struct fbk_worker *worker, struct fbk_connection *connection,
+                                   const struct fbk_request *request);
 
 /* ---- worker/apache.c */
+int32_t fbk_contexts_init(struct fbk_worker *worker);
+void fbk_contexts_free(struct fbk_worker *worker);
+/* All of a connection that is gone. */
+void fbk_contexts_drop(struct fbk_worker *worker, struct fbk_connection *connection);
+/* Gives those that wait in this lane's line their turn, as far as there is room. */
+void fbk_contexts_serve(struct fbk_worker *worker, struct fbk_lane *lane);
 /* A frame's body, without its length. */
-enum fbk_taken fbk_worker_apache_take(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body,
-                                      uint32_t body_bytes);
-/* The next request that a context is for; FBK_TAKEN: placed, or answered with a refusal. */
-enum fbk_taken fbk_worker_apache_step(struct fbk_worker *worker, struct fbk_connection *connection,
-                                      struct fbk_apache_context *context);
-/* The body of a good answer to what is placed for it, FBK_RESPONSE_BODY_*; 0 = nothing but a status. */
-uint32_t fbk_worker_apache_body(const struct fbk_apache_context *context);
-
-/* ---- worker/apache_reply.c */
+enum fbk_outcome fbk_worker_apache_dispatch(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *body,
+                                          uint32_t body_bytes);
 /* One of our answers to a context's request: a status; or a frame that an index wrote (false: it can't be one). */
 void fbk_worker_apache_status(struct fbk_worker *worker, struct fbk_connection *connection, uint64_t request_id,
                               uint32_t status);
 bool fbk_worker_apache_frame(struct fbk_worker *worker, struct fbk_connection *connection, const uint8_t *frame,
                              uint32_t frame_bytes);
-/* Answers a request that never had a context. */
-void fbk_worker_apache_refuse(struct fbk_worker *worker, struct fbk_connection *connection,
-                              const struct fbk_apache_request *asked, uint32_t apache_status);
 
-/* ---- worker/apache_list.c */
-/* Adds a page's ranges to a list's.  FBK_S_OK, or the status that the list ends with: there is no memory for it. */
-uint32_t fbk_apache_list_add(struct fbk_worker *worker, struct fbk_apache_context *context, const uint8_t *ranges,
-                             uint32_t range_count);
-void fbk_apache_list_free(struct fbk_worker *worker, struct fbk_apache_context *context);
-
-/* ---- worker/reply.c */
-/* All batches and replies that are there.  False: poisoned. */
-bool fbk_worker_answer(struct fbk_worker *worker);
+/* ---- worker/receive.c */
+/* Goes on with the bytes a connection had to keep.  True when at least one frame was taken. */
+bool fbk_worker_go_on(struct fbk_worker *worker, struct fbk_connection *connection);
 
 #endif

@@ -1,4 +1,5 @@
-/* Records into a lane's two rings: is there room and credit, what a record looks like, and when others see it.
+/* Lanes: the rings between this worker and each journal/index pair.  Is there room and credit, what does a record look like,
+ * when do others see it, and when may the worker sleep.
  *
  * A record is written behind the published cursor, so a refused one (a bad digest is only known after the copy) leaves
  * no trace. */
@@ -6,6 +7,67 @@
 
 #include "base/fault.h"
 #include "base/record.h"
+#include "base/segment.h"
+
+/* ------------------------------------------------------------------ making */
+
+static int32_t
+map_lane(struct fbk_worker *worker, struct fbk_lane *lane, const struct fbk_worker_pair *pair)
+{
+    uint32_t epoch = worker->options.epoch;
+    int32_t error = 0;
+    lane->journal_bell_fd = pair->journal_bell_fd;
+    lane->index_bell_fd = pair->index_bell_fd;
+    lane->segment = fbk_segment_map(pair->segment_fd, FBK_ROLE_WORKER, true, &error);
+    if (lane->segment == NULL)
+        return error;
+    lane->journal = fbk_segment_map(pair->journal_segment_fd, FBK_ROLE_JOURNAL, false, &error);
+    if (lane->journal == NULL)
+        return error;
+    lane->index = fbk_segment_map(pair->index_segment_fd, FBK_ROLE_INDEX, false, &error);
+    if (lane->index == NULL)
+        return error;
+    if (lane->segment->header.epoch != epoch || lane->journal->header.epoch != epoch || lane->index->header.epoch != epoch ||
+        lane->segment->header.role_index != worker->options.worker || lane->segment->header.pair != lane->number ||
+        lane->journal->header.pair != lane->number || lane->index->header.pair != lane->number)
+        return FBK_E_LAYOUT;
+    error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 0, 0, true, &lane->add_ring);
+    if (error == 0)
+        error = fbk_segment_map_ring(pair->segment_fd, &lane->segment->header, 1, 0, true, &lane->request_ring);
+    if (error == 0)
+        error = fbk_segment_map_ring(pair->index_segment_fd, &lane->index->header, 0, worker->options.worker, false,
+                                     &lane->reply_ring);
+    return error;
+}
+
+int32_t
+fbk_lane_open(struct fbk_worker *worker, uint32_t number)
+{
+    struct fbk_lane *lane = &worker->lanes[number];
+    lane->number = (uint8_t)number;
+    int32_t error = map_lane(worker, lane, &worker->options.pairs[number]);
+    if (error != 0)
+        return error;
+    /* A ring holds several of its largest records. */
+    uint64_t frame_bytes = worker->options.frame_size_bytes_max;
+    if (lane->add_ring.size_bytes < 3 * frame_bytes || lane->reply_ring.size_bytes < 2 * frame_bytes ||
+        lane->request_ring.size_bytes < FBK_PAGE_BYTES)
+        return -EINVAL;
+    lane->placed = fbk_memory_take(FBK_PLACED_MAX * sizeof *lane->placed);
+    return lane->placed == NULL ? -ENOMEM : 0;
+}
+
+void
+fbk_lane_close(struct fbk_lane *lane)
+{
+    fbk_memory_give_back(lane->placed, FBK_PLACED_MAX * sizeof *lane->placed);
+    fbk_segment_unmap_ring(&lane->add_ring);
+    fbk_segment_unmap_ring(&lane->request_ring);
+    fbk_segment_unmap_ring(&lane->reply_ring);
+    fbk_segment_unmap(lane->segment, FBK_ROLE_WORKER);
+    fbk_segment_unmap((void *)(uintptr_t)lane->journal, FBK_ROLE_JOURNAL);
+    fbk_segment_unmap((void *)(uintptr_t)lane->index, FBK_ROLE_INDEX);
+}
 
 /* ------------------------------------------------------------------ room */
 
@@ -106,7 +168,7 @@ fbk_start_record(struct fbk_record *record, const struct fbk_worker *worker, con
         memcpy(record->master_key, request->master_key, FBK_MASTER_KEY_BYTES);
 }
 
-enum fbk_taken
+enum fbk_outcome
 fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection, struct fbk_record *record)
 {
     write_record(worker, fbk_ring_at(&lane->add_ring, lane->written), record, lane->add_sequence++);
@@ -124,16 +186,16 @@ fbk_place_add(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_conne
     lane->placed_count++;
     connection->pending++;
     worker->pending++;
-    return FBK_TAKEN;
+    return FBK_DONE;
 }
 
-enum fbk_taken
+enum fbk_outcome
 fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_connection *connection,
                   struct fbk_record *record, const void *payload, uint32_t payload_bytes)
 {
     uint64_t size_bytes = fbk_round_up(sizeof *record + (uint64_t)payload_bytes, 8);
     if (!get_request_room(worker, lane, size_bytes))
-        return FBK_TAKEN_WAIT_REQUEST;
+        return FBK_WAIT_REQUEST;
     uint8_t *at = fbk_ring_at(&lane->request_ring, lane->request_written);
     record->payload_bytes = payload_bytes;
     if (payload_bytes != 0)
@@ -143,7 +205,7 @@ fbk_place_request(struct fbk_worker *worker, struct fbk_lane *lane, struct fbk_c
     lane->request_written += record->size_bytes;
     connection->pending++;
     worker->pending++;
-    return FBK_TAKEN;
+    return FBK_DONE;
 }
 
 bool
@@ -196,4 +258,68 @@ fbk_worker_publish(struct fbk_worker *worker)
 {
     for (uint32_t p = 0; p < worker->lane_count; p++)
         publish(worker, &worker->lanes[p]);
+}
+
+/* ------------------------------------------------------------------ sleeping */
+
+static bool
+is_waiting_for_room(const struct fbk_worker *worker, const struct fbk_lane *lane)
+{
+    return worker->lines[FBK_LINE_ADD + lane->number].count > 0 || worker->lines[FBK_LINE_REQUEST + lane->number].count > 0 ||
+           worker->lines[FBK_LINE_CANCEL].count > 0 || worker->apache.lines[lane->number].first != FBK_NO_CONTEXT;
+}
+
+/* After the ticket says asleep: has anything come that nobody will ring for? */
+static bool
+has_news(const struct fbk_worker *worker, const struct fbk_lane *lane)
+{
+    uint32_t w = worker->options.worker;
+    if (fbk_cursor_load_before_sleep(&lane->journal->published) != lane->descriptors_consumed ||
+        fbk_cursor_load_before_sleep(&lane->index->reply_written[w]) != lane->reply_consumed)
+        return true;
+    if (!lane->is_starved)
+        return false;
+    return fbk_cursor_load_before_sleep(&lane->index->indexed[w]) != lane->indexed ||
+           fbk_cursor_load_before_sleep(&lane->index->cost_granted[w]) != lane->cost_granted ||
+           fbk_cursor_load_before_sleep(&lane->index->request_consumed[w]) != lane->request_consumed ||
+           fbk_cursor_load_before_sleep(&lane->index->reads_only) != lane->reads_only;
+}
+
+bool
+fbk_lanes_have_news(const struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        if (has_news(worker, &worker->lanes[p]))
+            return true;
+    return false;
+}
+
+void
+fbk_lanes_wake(struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        fbk_sleeper_end(&worker->lanes[p].segment->sleeper);
+}
+
+void
+fbk_lanes_sleep(struct fbk_worker *worker)
+{
+    for (uint32_t p = 0; p < worker->lane_count; p++)
+        fbk_sleeper_begin(&worker->lanes[p].segment->sleeper);
+}
+
+bool
+fbk_lanes_starve(struct fbk_worker *worker)
+{
+    bool may_have_missed = false;
+    for (uint32_t p = 0; p < worker->lane_count; p++) {
+        struct fbk_lane *lane = &worker->lanes[p];
+        bool is_starved = is_waiting_for_room(worker, lane);
+        if (is_starved == lane->is_starved)
+            continue;
+        lane->is_starved = is_starved;
+        fbk_cursor_publish(&lane->segment->starved, is_starved);
+        may_have_missed |= is_starved && has_news(worker, lane);
+    }
+    return may_have_missed;
 }
