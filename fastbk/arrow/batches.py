@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import pyarrow as pa
 
+import fastbk.sync
 from fastbk.arrow.schemas import HEADERS, check_ledger_schema, check_stream_schema
 from fastbk.client.entries import Batch
 from fastbk.errors import ConfigError
@@ -135,3 +137,14 @@ def _ledger_array(
         return pa.Array.from_buffers(field.type, rows, parts)
     numbers = buffers["ids" if field.name == "entry" else "lengths"]
     return pa.Array.from_buffers(field.type, rows, [None, numbers])
+
+
+def client_in(
+    held: ExitStack, uri_or_client: str | fastbk.sync.Client | None
+) -> fastbk.sync.Client:
+    """Return the client that was given, or one of that metadata URI that `held` closes."""
+    if isinstance(uri_or_client, fastbk.sync.Client):
+        return uri_or_client
+    client = fastbk.sync.connect(uri_or_client)
+    held.callback(client.close)
+    return client

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import fastbk.sync
-from fastbk.arrow.batches import entry_batches_batch
-from fastbk.arrow.clients import client_in
+from fastbk.arrow.batches import client_in, entry_batches_batch
 from fastbk.arrow.schemas import check_ledger_schema, ledger_schema
 from fastbk.client.entries import Batch
 from fastbk.client.sync_reader import LedgerReader

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 import fastbk.sync
-from fastbk.arrow.batches import chunks_batch
-from fastbk.arrow.clients import client_in
+from fastbk.arrow.batches import chunks_batch, client_in
 from fastbk.arrow.schemas import check_stream_schema, stream_schema
 from fastbk.errors import ConfigError, NoSuchEntry
 from fastbk.stream.paths import split_stream_path

@@ -8,14 +8,16 @@ messages go to stderr.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
 from types import ModuleType
+from typing import NoReturn
 
 import fastbk
 from fastbk import exit_codes
-from fastbk.cli.command_parser import CommandParser
 
 COMMANDS = {
     "dev": "bookies and metadata on this machine, for trying out and developing",
@@ -37,6 +39,8 @@ COMMANDS = {
 }
 """Each is a module of `fastbk.cli`, or `command.py` in a folder of it, with `add_arguments(parser)` and
 `run(options) -> int`."""
+
+_WRONG_VERB = re.compile(r"argument [^-]\S*: invalid choice: '([^']*)'")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,8 +76,6 @@ def _top(words: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"fastbk {fastbk.__version__}")
     if words and not words[0].startswith("-"):
-        import difflib
-
         close = difflib.get_close_matches(words[0], COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(COMMANDS)}"
         print(f"fastbk: no command {words[0]!r}: {hint}", file=sys.stderr)
@@ -107,6 +109,26 @@ def _guarded(run: object, options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.FAILED
     return code
+
+
+
+
+class CommandParser(argparse.ArgumentParser):
+    """`argparse.ArgumentParser` that names the nearest verb. Its subparsers are of this class, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and end with code 2."""
+        wrong = _WRONG_VERB.match(message)
+        verbs = [name for action in self._actions for name in _verbs_of(action)]
+        if wrong and verbs:
+            near = difflib.get_close_matches(wrong[1], verbs, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(verbs)}"
+            message = f"no verb {wrong[1]!r}: {hint}"
+        super().error(message)
+
+
+def _verbs_of(action: argparse.Action) -> list[str]:
+    return list(action.choices) if isinstance(action, argparse._SubParsersAction) else []
 
 
 if __name__ == "__main__":

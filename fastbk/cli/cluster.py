@@ -1,4 +1,4 @@
-"""`fastbk cluster ...`: the state of all bookies, and what misses copies."""
+"""`fastbk cluster ...`: the state of all bookies, what misses copies, and which bookies the metadata knows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fastbk.cli import cluster_cookies
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, print_json
+from fastbk.cli.options import (
+    add_confirmation,
+    add_json,
+    add_metadata,
+    exit_without_consent,
+    metadata_uri,
+    note,
+    print_json,
+)
+from fastbk.errors import ConfigError
 from fastbk.units import format_entries, format_size
 
 if TYPE_CHECKING:
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
 
     from fastbk.admin.cluster import BookieState
     from fastbk.meta.hold import Hold
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
@@ -32,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also ask every bookie which entries it holds (reads no data, but asks once a fragment and bookie)",
     )
     cookies = verbs.add_parser("cookies", help="the bookies that the metadata knows; forget one")
-    cluster_cookies.add_options(cookies)
+    _add_cookies_options(cookies)
     for one in (status, bookies, lacking, cookies):
         add_metadata(one)
         add_json(one)
@@ -41,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run one verb."""
     if options.verb == "cookies":
-        return cluster_cookies.run(options)
+        return _cookies(options)
     if options.verb == "bookies":
         return print_bookies(options)
     verbs = {"status": _status, "under-replicated": _under_replicated}
@@ -157,3 +164,49 @@ async def _under_replicated(options: argparse.Namespace) -> int:
     elif not found:
         print("nothing misses copies")
     return 1 if found else 0
+
+
+def _add_cookies_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the verb."""
+    parser.add_argument(
+        "--forget",
+        metavar="ID",
+        help="delete the cookie and identity of a bookie that does not run and that no ledger names",
+    )
+    parser.add_argument(
+        "--even-if-named", action="store_true", help="with --forget: also when ledgers name it"
+    )
+    add_confirmation(parser)
+
+
+def _cookies(options: argparse.Namespace) -> int:
+    """List, or forget one."""
+    from fastbk.admin.cookies import forget, known_bookies
+    from fastbk.meta import open_store
+    from fastbk.model.ids import BookieId
+
+    if options.even_if_named and not options.forget:
+        raise ConfigError("--even-if-named goes with --forget ID")
+    store = open_store(metadata_uri(options), 10.0, may_make=False)
+    try:
+        if options.forget:
+            action = f"delete the cookie and identity of bookie {options.forget}"
+            if (code := exit_without_consent(options, action)) is not None:
+                return code
+            forget(store, BookieId(options.forget), even_if_named=options.even_if_named)
+            note(f"bookie {options.forget} is forgotten; its directories start no bookie any more")
+            return 0
+        found = known_bookies(store)
+        instance_id = store.instance_id()
+    finally:
+        store.close()
+    if options.json:
+        print_json({"instance_id": instance_id, "bookies": [asdict(one) for one in found]})
+        return 0
+    print(f"cluster {instance_id or 'without an instance id'}")
+    for one in found:
+        state = "running" if one.is_registered else "not running"
+        print(f"{one.bookie_id}  incarnation {one.incarnation}, {one.starts + 1} starts, {state}")
+        for directory in one.directories:
+            print(f"    {directory}")
+    return 0

@@ -29,8 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return one parser with all commands and their verbs; the command line itself loads only one of them."""
-    from fastbk.cli.__main__ import COMMANDS, module_of
-    from fastbk.cli.command_parser import CommandParser
+    from fastbk.cli.__main__ import COMMANDS, CommandParser, module_of
 
     parser = CommandParser(prog="fastbk")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from fastbk.apache.configuration.report import Report
+    from fastbk.server.configuration.bookie_file import BookieFile
 
 VERBS = "check, show, explain, convert"
 WIDTH = 100
@@ -245,7 +246,6 @@ def _spelt(setting: str) -> str:
 
 def _convert(options: argparse.Namespace) -> int:
     from fastbk.apache.configuration import source
-    from fastbk.apache.configuration.toml_text import toml_text
     from fastbk.server.configuration import bookie_file
 
     if not source.is_apache(options.file):
@@ -264,3 +264,41 @@ def _wrapped(text: str, indent: str = " " * 11) -> None:
     import textwrap
 
     print(textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent))
+
+
+def toml_text(file: BookieFile) -> str:
+    """Return the text of a TOML file that configures the same bookie. `file` is one of Apache's."""
+    import textwrap
+
+    from fastbk.apache.configuration.keys import Verdict
+    from fastbk.config import key_of
+    from fastbk.server.configuration.bookie_file import differences
+    from fastbk.server.configuration.example import value_text
+
+    assert file.report is not None, "only a file of Apache's is converted"
+    lines = [
+        f"# From {file.path.name}. What is not here has fastbk's default (`fastbk bookie --example`).",
+        "# Address and id are those of the machine where this was made.",
+        "",
+    ]
+    for section, settings in differences(file.config).items():
+        lines.append(f"[{section}]")
+        for name, value in settings.items():
+            key, unit = key_of(name)
+            origin = file.origin(f"{section}.{name}")
+            if origin:
+                lines.append(f"# {origin}")
+            lines.append(f"{key} = {value_text(value, unit)}")
+        lines.append("")
+    left_out: dict[str, list[str]] = {}
+    for finding in file.report.findings:
+        if finding.verdict is Verdict.IGNORED:
+            left_out.setdefault(finding.reason, []).append(finding.key.name)
+    if left_out:
+        lines.append("# Left out:")
+    for reason, names in left_out.items():
+        text = f"{', '.join(names)}: {reason}"
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent="# - ", subsequent_indent="#   ", break_long_words=False
+        )
+    return "\n".join(lines).rstrip() + "\n"

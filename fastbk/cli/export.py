@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import Progress, add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
 from fastbk.cli.passwords import password_of
-from fastbk.cli.stream.options import START_HELP, start_of
-from fastbk.cli.stream.verbs import add_verb_of_one
+from fastbk.cli.progress import ByteProgress
+from fastbk.cli.stream.options import START_HELP, add_verb_of_one, start_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_size
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fastbk.arrow.files import Reader
     from fastbk.arrow.ledgers import EntryGap
-    from fastbk.cli.stream.verbs import Verbs
+    from fastbk.cli.stream.options import Verbs
     from fastbk.stream.records import Gap
 
 _FILE_HELP = (
@@ -126,9 +126,9 @@ def _write(
 ) -> int:
     from fastbk.arrow.files import write_file
 
-    progress, began_s = Progress(what), time.monotonic()
+    progress, began_s = ByteProgress(what), time.monotonic()
     try:
-        written = write_file(reader, options.file, progress.at)
+        written = write_file(reader, options.file, progress.moved)
     finally:
         reader.close()
         progress.end()

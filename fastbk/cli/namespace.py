@@ -8,24 +8,31 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fastbk.cli.confirmation import add_confirmation, exit_without_consent
-from fastbk.cli.options import add_json, add_metadata, note, print_json
+from fastbk.cli.options import (
+    add_confirmation,
+    add_json,
+    add_metadata,
+    exit_without_consent,
+    note,
+    print_json,
+)
 from fastbk.cli.stream.options import (
     add_inherit,
     add_policy,
+    add_verb,
+    add_verb_of_one,
     policy_facts,
     policy_lines,
     policy_of,
+    run_verb,
 )
-from fastbk.cli.stream.verbs import add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError
 from fastbk.units import format_count
 
 if TYPE_CHECKING:
-    from fastbk.cli.stream.verbs import Verb
+    from fastbk.cli.stream.options import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.namespace import Namespace
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""

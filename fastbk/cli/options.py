@@ -1,17 +1,21 @@
-"""Options and output that several commands share."""
+"""Options and output that several commands share, and consent to what cannot be undone.
+
+Every delete, truncate, seal and decommission asks for consent in the same way. On a terminal the command prints what
+it is about to do and waits for `yes`. Elsewhere it needs `--yes`, so that a script never deletes by accident.
+`--dry-run` prints the same sentence and changes nothing.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.units import format_entries, format_size
+from fastbk.exit_codes import DONE, FAILED
 
 if TYPE_CHECKING:
     import argparse
-
+    from collections.abc import Mapping
 
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 
@@ -63,32 +67,41 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Progress:
-    """A line on stderr that is overwritten on a terminal, a few times a second, and absent
-    elsewhere.
+def add_confirmation(parser: argparse.ArgumentParser) -> None:
+    """Add --yes and --dry-run."""
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+    add_dry_run(parser)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add --dry-run."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be done, and change nothing"
+    )
+
+
+def exit_without_consent(
+    options: argparse.Namespace, action: str, facts: Mapping[str, object] | None = None
+) -> int | None:
+    """Return None to go on, else the exit code to end with now.
+
+    `action` completes "fastbk would ...": `delete stream shop/a (3 segments, 4.1 MB)`. `facts` is what --dry-run prints
+    with --json. Raises ConfigError without --yes where nobody can be asked.
     """
-
-    EVERY_S = 0.2
-
-    def __init__(self, what: str, total_bytes: int | None = None) -> None:
-        self._what = what
-        self._total_bytes = total_bytes
-        self._shown = sys.stderr.isatty()
-        self._began_s = time.monotonic()
-        self._next_s = self._began_s + self.EVERY_S
-
-    def at(self, entries: int, size_bytes: int) -> None:
-        """Say how far it is; cheap when it is not yet time for a new line."""
-        now_s = time.monotonic()
-        if not self._shown or now_s < self._next_s:
-            return
-        self._next_s = now_s + self.EVERY_S
-        rate = size_bytes / max(1e-9, now_s - self._began_s)
-        share = f" of {format_size(self._total_bytes)}" if self._total_bytes else ""
-        text = f"{self._what}: {format_entries(entries)}, {format_size(size_bytes)}{share}, "
-        print(f"\r\x1b[K{text}{format_size(int(rate))}/s", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if options.dry_run:
+        if options.json:
+            print_json({"dry_run": True, "action": action, **(facts or {})})
+        else:
+            print(f"would {action}; nothing was changed")
+        return DONE
+    if options.yes:
+        return None
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"this would {action}, and there is no terminal to ask at: give --yes to do it, or --dry-run to see more"
+        )
+    print(f"This will {action}. Type yes to go on: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() == "yes":
+        return None
+    note("nothing was changed")
+    return FAILED

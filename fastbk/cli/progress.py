@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING
 
 from fastbk.cli.options import note
 from fastbk.errors import ConfigError
-from fastbk.units import parse_size
+from fastbk.units import format_entries, format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
 
 def rate_of(text: str) -> float:
     """Return the bytes a second that --rate names; 0 = no limit. Raises ConfigError."""
@@ -28,9 +29,6 @@ class ProgressLine:
     EVERY_TERMINAL_S, EVERY_LOG_S = 0.2, 10.0
 
     def __init__(self) -> None:
-        import sys
-        import time
-
         self._clock = time.monotonic
         self._is_terminal = sys.stderr.isatty()
         self._next_s = 0.0
@@ -42,8 +40,6 @@ class ProgressLine:
             return
         self._next_s = now_s + (self.EVERY_TERMINAL_S if self._is_terminal else self.EVERY_LOG_S)
         if self._is_terminal:
-            import sys
-
             print(f"\r\x1b[K{text()}", end="", file=sys.stderr, flush=True)
         else:
             note(text())
@@ -51,6 +47,25 @@ class ProgressLine:
     def end(self) -> None:
         """Clear the line."""
         if self._is_terminal:
-            import sys
-
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class ByteProgress(ProgressLine):
+    """Entries, bytes and their rate, on a terminal only."""
+
+    def __init__(self, what: str, total_bytes: int | None = None) -> None:
+        super().__init__()
+        self._what = what
+        self._total = f" of {format_size(total_bytes)}" if total_bytes else ""
+        self._began_s = self._clock()
+        self._next_s = self._began_s + self.EVERY_TERMINAL_S
+
+    def moved(self, entries: int, size_bytes: int) -> None:
+        """Say how much was moved so far; cheap when it is not yet time for a new line."""
+        if self._is_terminal:
+            self.at(lambda: self._text(entries, size_bytes))
+
+    def _text(self, entries: int, size_bytes: int) -> str:
+        rate = int(size_bytes / max(1e-9, self._clock() - self._began_s))
+        size = f"{format_size(size_bytes)}{self._total}"
+        return f"{self._what}: {format_entries(entries)}, {size}, {format_size(rate)}/s"

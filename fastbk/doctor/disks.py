@@ -1,14 +1,16 @@
-"""The disks under a bookie's directories: mounts, room, and what real operations show."""
+"""The disks under a bookie's directories: mounts by `/proc/self/mountinfo`, room, and what real operations show."""
 
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastbk.doctor.mounts import mount_of
 from fastbk.doctor.report import Finding, fail, ok, warn
+from fastbk.errors import StorageError
 from fastbk.native.disk import Disk
 from fastbk.server.disks.space_thresholds import journal_bytes_max, ledger_thresholds
 from fastbk.server.identity import places
@@ -171,3 +173,49 @@ def _size_of(directory: str) -> int:
             return sum(each.stat().st_size for each in entries if each.is_file())
     except FileNotFoundError:
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount: `device` is major:minor, `source` what was mounted, `options` of mount and file system together."""
+
+    device: str
+    point: str
+    kind: str
+    source: str
+    options: frozenset[str]
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Return the mounts that a mountinfo file lists; lines that make no sense are passed over."""
+    found = []
+    for line in text.splitlines():
+        front, separator, back = line.partition(" - ")
+        fields, rest = front.split(), back.split()
+        if not separator or len(fields) < 6 or len(rest) < 2:
+            continue
+        options = {*fields[5].split(","), *(rest[2].split(",") if len(rest) > 2 else ())}
+        found.append(
+            Mount(
+                fields[2], _unescaped(fields[4]), rest[0], _unescaped(rest[1]), frozenset(options)
+            )
+        )
+    return found
+
+
+def mount_of(directory: str, mountinfo: Path = Path("/proc/self/mountinfo")) -> Mount:
+    """Return the mount that `directory`, or the nearest folder above it that exists, lies on. Raises StorageError."""
+    path = os.path.realpath(directory)
+    best: Mount | None = None
+    for mount in parse_mounts(mountinfo.read_text()):
+        is_above = mount.point == "/" or path == mount.point or path.startswith(f"{mount.point}/")
+        # Of several at one point the last one is on top.
+        if is_above and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    if best is None:
+        raise StorageError(f"{directory} lies on no mount that {mountinfo} lists")
+    return best
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -9,9 +9,8 @@ from fastbk.apache.configuration import source
 from fastbk.doctor.cluster import Cluster
 from fastbk.doctor.data import Data
 from fastbk.doctor.disks import Disks
-from fastbk.doctor.report import fail, ok, take
+from fastbk.doctor.report import Finding, fail, ok, take, warn
 from fastbk.doctor.system import System
-from fastbk.doctor.tradeoffs import Choices
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration import process_config as server_config
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fastbk.doctor.report import Finding
-
+    from fastbk.doctor.report import Check
+    from fastbk.server.configuration.process_config import BookieConfig
 
 def examine(path: Path | None) -> Iterator[Finding]:
     """Look over the bookie that the file at `path` configures; without one only the machine. Raises nothing."""
@@ -41,3 +40,36 @@ def examine(path: Path | None) -> Iterator[Finding]:
     yield ok("configuration", f"{path} makes sense")
     parts = (System(config), Choices(config), Disks(config), Data(config), Cluster(config))
     yield from take(chain.from_iterable(part.checks() for part in parts))
+
+
+class Choices:
+    """What one configuration chose."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+
+    def checks(self) -> Iterator[Check]:
+        """Yield all looks at choices."""
+        yield "durability", self.durability
+        yield "deletions", self.deletions
+
+    def durability(self) -> Finding:
+        """Whether an acknowledged entry survives a power cut here (INV-J1)."""
+        if self._config.journal.sync == "never":
+            return warn(
+                "durability",
+                "[journal] sync = never: what was acknowledged may be gone after a power cut",
+                'sync = "always", unless this is a test or the data can be made again',
+            )
+        return ok("durability", "acknowledged after the sync")
+
+    def deletions(self) -> Finding:
+        """Whether a wrong metadata store could have everything deleted."""
+        share = self._config.gc.delete_ratio_max
+        if share >= 1.0:
+            return warn(
+                "deletions",
+                "[gc] delete_ratio_max = 1.0: with an empty metadata store all ledgers here would be deleted",
+                "take it out again; `fastbk bookie gc run --force` allows it once",
+            )
+        return ok("deletions", f"at most {share:.0%} of the ledgers in one cycle")

@@ -8,11 +8,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastbk.spark.json_values import json
+    from fastbk.spark.schemas import json
     from fastbk.spark.source import FastbkSource
 
 __all__ = ["FastbkSource", "json"]
-_HOMES = {"FastbkSource": "fastbk.spark.source", "json": "fastbk.spark.json_values"}
+_HOMES = {"FastbkSource": "fastbk.spark.source", "json": "fastbk.spark.schemas"}
 
 
 def __getattr__(name: str) -> object:

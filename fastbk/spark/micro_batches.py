@@ -20,14 +20,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fastbk.errors import ConfigError
-from fastbk.spark.amounts import amount
+from fastbk.observe.library_log import LibraryLog
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.offsets import At, Offsets, advanced, parse, renamed, shares
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.parallel import together
 from fastbk.spark.partition_reader import read_part
 from fastbk.spark.partitions import Parts
-from fastbk.spark.progress import Progress
+from fastbk.spark.splits import amount
+from fastbk.spark.worker_client import in_parallel
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, now = begins[path]
             return self._cluster.find_seq(now, first, first.seq + allowed[path])
 
-        for path, at in zip(cut, together(place, cut), strict=True):
+        for path, at in zip(cut, in_parallel(place, cut), strict=True):
             if at.dlsn < streams[path].dlsn:
                 streams[path] = replace(at, began=streams[path].began)
         return Offsets(streams, {})
@@ -245,3 +245,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._progress is None:
                 self._progress = Progress(self._cluster, self._options.reader_name)
             self._progress.publish(done)
+
+
+BY = {"by": "spark"}
+"""The cursors' map: tools tell by it who moves them."""
+_log = LibraryLog("fastbk.spark")
+
+
+class Progress:
+    """One query's. Publishing never fails a query: the checkpoint is what it goes on from."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        """Raises ConfigError for what is no name of a cursor."""
+        self._name = name
+        self._marks = cluster.client.namespace("").marks(name, BY)
+
+    def publish(self, done: Offsets) -> None:
+        """Have the cursors' marks at these offsets; those that stay are noted as used every five minutes."""
+        failed = self._marks.move({path: (at.dlsn, at.seq) for path, at in done.streams.items()})
+        for path, error in failed.items():
+            _log.warning("spark.progress_waits", reader=self._name, stream=path, reason=str(error))

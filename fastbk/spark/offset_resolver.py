@@ -28,12 +28,10 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
-from fastbk.spark.amounts import Known
 from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
-from fastbk.spark.parallel import together
-from fastbk.spark.splits import RECORD_BYTES, is_behind
-from fastbk.spark.worker_client import client_of
+from fastbk.spark.splits import RECORD_BYTES, Known, is_behind
+from fastbk.spark.worker_client import client_of, in_parallel
 from fastbk.stream.namespace.stream_ranges import Span
 from fastbk.stream.namespace.sync_namespace import BlockingSpans
 from fastbk.stream.paths import split_stream_path
@@ -289,7 +287,7 @@ class Cluster:
         """
         most = sorted(waiting, key=lambda path: -waiting[path])[:AGED_MAX]
         asked = [(path, done.streams[path]) for path in most if path in done.streams]
-        return round(1000 * max(together(lambda one: self._age_s(*one), asked), default=0.0))
+        return round(1000 * max(in_parallel(lambda one: self._age_s(*one), asked), default=0.0))
 
     def _age_s(self, path: str, at: At) -> float:
         with suppress(Error):
@@ -361,7 +359,7 @@ class Cluster:
                 {path: self.at(now, wanted.get(path, rest), option) for path, now in nows.items()},
                 {},
             )
-        ats = together(lambda now: self.at(now, which, option), list(nows.values()))
+        ats = in_parallel(lambda now: self.at(now, which, option), list(nows.values()))
         return Offsets(dict(zip(nows, ats, strict=True)), {})
 
     def _ledger_edge(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from fastbk.errors import StreamNotFound
 from fastbk.spark.offset_resolver import Cluster, Now
 from fastbk.spark.offsets import At, Offsets, renamed
-from fastbk.spark.parallel import together
 from fastbk.spark.partition_reader import LedgerPart, StreamPart
 from fastbk.spark.splits import (
     RECORD_BYTES,
@@ -17,6 +16,7 @@ from fastbk.spark.splits import (
     plan_entries,
     plan_stream,
 )
+from fastbk.spark.worker_client import in_parallel
 from fastbk.stream.reader.segments import SegmentInfo
 
 
@@ -64,7 +64,7 @@ class Parts:
             if (begin := _begin(start.streams.get(path), at)).dlsn < at.dlsn
         }
         nows = self.cluster.nows_of({path: end.streams[path] for path in begins})
-        found = together(
+        found = in_parallel(
             lambda path: self._task(path, nows.get(path), begins[path], end.streams[path]),
             list(begins),
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
+from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -18,6 +21,10 @@ from pyspark.sql.types import (
 from fastbk.arrow import ledger_schema, stream_schema
 from fastbk.errors import ConfigError
 from fastbk.spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -57,3 +64,11 @@ def check_schema(given: StructType, options: ReadOptions) -> None:
             f"the columns are {ours.simpleString()}, and not {given.simpleString()}: leave .schema(...) out,"
             ' and choose columns by .select(...), .option("payload", "false"), .option("includeHeaders", "true")'
         )
+
+
+def json(rows: DataFrame, schema: StructType | str, column: str = "value") -> DataFrame:
+    """Return rows whose `column` is a struct of this schema (or DDL): `value.*`, `value.name`.
+
+    What the text lacks is null, and all of it is null where the text is no JSON.
+    """
+    return rows.withColumn(column, f.from_json(f.col(column).cast("string"), schema))

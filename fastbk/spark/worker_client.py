@@ -1,11 +1,16 @@
-"""One client a process: Spark's Python workers are kept and serve many tasks, and so do connections."""
+"""One client for each process, and calls of it in parallel.
+
+Spark keeps its Python workers for many tasks, so connections are kept, too.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from typing import Unpack
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, Unpack
 
 import fastbk.sync
 from fastbk.client.config import ClientOptions
@@ -44,3 +49,16 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+T = TypeVar("T")
+A = TypeVar("A")
+THREADS = 16
+
+
+def in_parallel(call: Callable[[A], T], of: Sequence[A]) -> list[T]:
+    """Call `call` with each, in threads, and return the results in their order. Raises the first failure."""
+    if len(of) < 2:
+        return [call(one) for one in of]
+    with ThreadPoolExecutor(min(THREADS, len(of)), "fastbk-planning") as threads:
+        return list(threads.map(call, of))

@@ -10,7 +10,7 @@ import pytest
 from tests.style.tree import ROOT, walk
 from tests.tools import pages
 
-NAMED = re.compile(r"`((?:fastbk|tests|loadtest|requirements)/[\w./-]+)`")
+NAMED = re.compile(r"`((?:fastbk|demo|tests|loadtest|requirements)/[\w./-]+)`")
 """Paths of ours that a page names. CHANGELOG.md names files as they were then."""
 
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.http.answers import guarded, text
 from fastbk.apache.http.auto_recovery_pages import AutoRecoveryPages
-from fastbk.apache.http.bookie_pages import BookiePages
+from fastbk.apache.http.bookie_pages import BookiePages, SettingsPage
 from fastbk.apache.http.client_pages import ClientPages
 from fastbk.apache.http.cluster_pages import ClusterPages
 from fastbk.apache.http.ledger_pages import LedgerPages
-from fastbk.apache.http.settings import SettingsPage
 
 if TYPE_CHECKING:
     from fastbk.apache.http.bookie_facts import BookieFacts, StoreThreads

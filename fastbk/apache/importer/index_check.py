@@ -12,7 +12,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fastbk.apache.importer import rocksdb
-from fastbk.apache.importer.entry_bitmap import SeenEntries
 from fastbk.apache.importer.entry_log import HEADER_BYTES
 from fastbk.apache.importer.index import NOWHERE, UNKNOWN
 from fastbk.apache.importer.index_files import IndexFiles
@@ -97,7 +96,7 @@ class Indexes:
         self._counts = counts
         self._damage = damage
         self._indexes: list[Index] = []
-        self._seen = SeenEntries()
+        self._seen = EntryBitmap()
         if use is not IndexUse.IGNORE:
             try:
                 self._open(directories)
@@ -231,3 +230,23 @@ def _has_records(log: Path) -> bool:
         return log.stat().st_size > HEADER_BYTES
     except OSError:
         return True
+
+
+PIECE_ENTRIES = 4096
+
+
+class EntryBitmap:
+    """A set of entries, for there may be hundreds of millions: a bit each, 250 bytes for each piece of a ledger."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[int, int], int] = {}
+
+    def add(self, ledger_id: int, entry_id: int) -> None:
+        """Take an entry in."""
+        key = ledger_id, entry_id // PIECE_ENTRIES
+        self._pieces[key] = self._pieces.get(key, 0) | 1 << entry_id % PIECE_ENTRIES
+
+    def has(self, ledger_id: int, entry_id: int) -> bool:
+        """Return whether it was seen."""
+        piece = self._pieces.get((ledger_id, entry_id // PIECE_ENTRIES), 0)
+        return bool(piece >> entry_id % PIECE_ENTRIES & 1)

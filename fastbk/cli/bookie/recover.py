@@ -6,8 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastbk import exit_codes
-from fastbk.cli.confirmation import exit_without_consent
-from fastbk.cli.options import add_json, add_metadata, metadata_uri, note, print_json
+from fastbk.cli.options import (
+    add_json,
+    add_metadata,
+    exit_without_consent,
+    metadata_uri,
+    note,
+    print_json,
+)
 from fastbk.cli.progress import ProgressLine, rate_of
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_names, format_size

@@ -9,20 +9,21 @@ import warnings
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from fastbk.cli import export
-from fastbk.cli.confirmation import add_confirmation, exit_without_consent
 from fastbk.cli.ledger import audit
 from fastbk.cli.ledger.output import facts, lines_of, plain, print_entry
 from fastbk.cli.options import (
     DIGESTS,
-    Progress,
+    add_confirmation,
     add_json,
     add_metadata,
     digest_name,
+    exit_without_consent,
     metadata_uri,
     note,
     print_json,
 )
 from fastbk.cli.passwords import add_password, password_of
+from fastbk.cli.progress import ByteProgress
 from fastbk.errors import ConfigError
 from fastbk.units import format_count, format_entries, format_size
 
@@ -154,7 +155,7 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
         raise ConfigError("--chunk-bytes must be 1 or more")
     with _opened(options.file) as source:
         writer = await _new(client, options)
-        progress = Progress(f"ledger {writer.ledger_id}")
+        progress = ByteProgress(f"ledger {writer.ledger_id}")
         entries = size_bytes = 0
         try:
             async with writer:
@@ -163,7 +164,7 @@ async def _write(client: Client, options: argparse.Namespace) -> int:
                     await writer.append_many(chunk)
                     entries += len(chunk)
                     size_bytes += sum(map(len, chunk))
-                    progress.at(entries, size_bytes)
+                    progress.moved(entries, size_bytes)
         finally:
             progress.end()
     if options.json:

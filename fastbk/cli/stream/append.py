@@ -8,7 +8,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from fastbk.cli.options import Progress, note, print_json
+from fastbk.cli.options import note, print_json
+from fastbk.cli.progress import ByteProgress
 from fastbk.cli.stream.options import stream_of
 from fastbk.cli.stream.output import Line, line_of_json
 from fastbk.errors import ConfigError
@@ -46,7 +47,7 @@ async def append(client: Client, options: argparse.Namespace) -> int:
     split_stream_path(options.stream)
     descriptor = 0 if options.file == "-" else _opened(options.file)
     stream = stream_of(client, options.stream)
-    progress = Progress(options.stream)
+    progress = ByteProgress(options.stream)
     records = size_bytes = passed_over = 0
     try:
         async with stream.writer(create=options.create) as writer:
@@ -63,7 +64,7 @@ async def append(client: Client, options: argparse.Namespace) -> int:
                     writer.append(line.payload, txid=line.txid, key=line.key, headers=line.headers)
                     records += 1
                     size_bytes += len(line.payload)
-                progress.at(records, size_bytes)
+                progress.moved(records, size_bytes)
             last = await writer.publish()
             last_txid, epoch = writer.last_txid, writer.epoch
     finally:

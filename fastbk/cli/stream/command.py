@@ -7,21 +7,30 @@ import time
 from typing import TYPE_CHECKING
 
 from fastbk.cli import export
-from fastbk.cli.confirmation import add_confirmation, exit_without_consent
-from fastbk.cli.options import add_json, add_metadata, note, print_json
+from fastbk.cli.options import (
+    add_confirmation,
+    add_json,
+    add_metadata,
+    exit_without_consent,
+    note,
+    print_json,
+)
 from fastbk.cli.stream import append, read
 from fastbk.cli.stream.cursors import cursor_facts, cursor_lines
 from fastbk.cli.stream.options import (
+    EXAMPLES,
     START_HELP,
     add_inherit,
     add_policy,
+    add_verb,
+    add_verb_of_one,
     policy_facts,
     policy_lines,
     policy_of,
+    run_verb,
     start_of,
     stream_of,
 )
-from fastbk.cli.stream.verbs import EXAMPLES, add_verb, add_verb_of_one, run_verb
 from fastbk.errors import ConfigError, StreamNotFound
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_count, format_size
@@ -29,7 +38,7 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastbk.cli.stream.verbs import Verb
+    from fastbk.cli.stream.options import Verb
     from fastbk.stream.client import Client
     from fastbk.stream.namespace.listing import StreamInfo
     from fastbk.stream.stream import Stream

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from fastbk.cli.options import digest_name
+from fastbk.cli.options import digest_name, metadata_uri
 from fastbk.errors import ConfigError, PolicyInvalid
 from fastbk.stream.paths import split_stream_path
 from fastbk.units import format_size, format_span_s, parse_duration_us, parse_size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from fastbk.stream.client import Client
     from fastbk.stream.policy import PolicyPatch, StreamPolicy
     from fastbk.stream.positions import Start
     from fastbk.stream.stream import Stream
+
+    Verb: TypeAlias = Callable[[Client, argparse.Namespace], Awaitable[int]]
+    Verbs: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
 START_HELP = "earliest, latest, a position (3.120.0), seq:N, txid:N, time:2026-01-31T12:00:00Z"
 
@@ -136,3 +140,42 @@ def _time(text: str) -> datetime:
     except ValueError as error:
         raise ConfigError(f"{text!r} is no time: write it as 2026-01-31T12:00:00Z") from error
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def add_verb(verbs: Verbs, name: str, text: str) -> argparse.ArgumentParser:
+    """Declare a verb; `text` stands in the list of verbs and in its own help."""
+    return verbs.add_parser(name, help=text, description=text)
+
+
+def add_verb_of_one(verbs: Verbs, name: str, text: str, what: str) -> argparse.ArgumentParser:
+    """Declare a verb of one stream or namespace (`what`), its first argument."""
+    parser = add_verb(verbs, name, text)
+    parser.add_argument(what.lower(), metavar=what, help=EXAMPLES[what])
+    return parser
+
+
+ENDLESS = ("tail", "watch")
+"""Verbs that Ctrl-C is the usual end of: no failure, and nothing to be said."""
+EXIT_INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C ended."""
+EXAMPLES = {
+    "STREAM": "namespace and name, such as shop/orders",
+    "NAMESPACE": "such as shop/eu",
+}
+
+
+def run_verb(options: argparse.Namespace, verbs: Mapping[str, Verb]) -> int:
+    """Connect to the cluster and run the verb that was chosen; return its exit code."""
+    try:
+        return asyncio.run(_connected(metadata_uri(options), verbs[options.verb], options))
+    except KeyboardInterrupt:
+        if options.verb not in ENDLESS:
+            raise
+        return EXIT_INTERRUPTED
+
+
+async def _connected(uri: str, verb: Verb, options: argparse.Namespace) -> int:
+    import fastbk
+
+    async with fastbk.connect(uri) as client:
+        return await verb(client, options)

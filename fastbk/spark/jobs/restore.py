@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from fastbk.errors import ConfigError, StorageError, StreamNotFound
-from fastbk.spark.jobs.archive import COLUMNS, Line, lines_of, records_of
+from fastbk.spark.jobs.archive import COLUMNS, Line, Sums, lines_of, records_of, sums_of
 from fastbk.spark.jobs.folders import check_place
-from fastbk.spark.jobs.sums import Sums, sums_of
 from fastbk.spark.offset_resolver import Cluster
 from fastbk.spark.options import read_options, reading_of
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fastbk.apache.importer import directories, index_files
-from fastbk.apache.importer.entry_bitmap import PIECE_ENTRIES, SeenEntries
 from fastbk.apache.importer.entry_log import read_entry_log
 from fastbk.apache.importer.index import NOWHERE, UNKNOWN, Index
+from fastbk.apache.importer.index_check import PIECE_ENTRIES, EntryBitmap
 from fastbk.apache.importer.index_files import IndexFiles
 from fastbk.apache.importer.rocksdb import Databases, NoReaderError
 from fastbk.errors import StorageError
@@ -241,7 +241,7 @@ def test_a_database_whose_files_are_gone_cannot_be_opened(folder: Path) -> None:
 
 
 def test_a_set_of_entries_has_what_it_was_given() -> None:
-    seen, some = SeenEntries(), [0, 1, PIECE_ENTRIES - 1, PIECE_ENTRIES, 1 << 62]
+    seen, some = EntryBitmap(), [0, 1, PIECE_ENTRIES - 1, PIECE_ENTRIES, 1 << 62]
     for entry_id in some:
         seen.add(7, entry_id)
     assert all(seen.has(7, entry_id) for entry_id in some)

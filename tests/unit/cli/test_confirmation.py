@@ -13,8 +13,7 @@ import pytest
 
 from fastbk.cli import __main__ as cli
 from fastbk.cli.completion import whole_parser
-from fastbk.cli.confirmation import add_confirmation, exit_without_consent
-from fastbk.cli.options import add_json
+from fastbk.cli.options import add_confirmation, add_json, exit_without_consent
 from fastbk.errors import ConfigError
 
 ACTION = "delete stream shop/a (3 segments)"

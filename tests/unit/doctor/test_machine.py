@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.doctor.disks import Disks
-from fastbk.doctor.mounts import Mount, mount_of, parse
+from fastbk.doctor.disks import Disks, Mount, mount_of, parse_mounts
 from fastbk.doctor.report import Finding, Status, ok, take
 from fastbk.doctor.system import System
 from fastbk.errors import StorageError
@@ -36,7 +35,7 @@ def test_mountinfo_is_read_with_its_escapes() -> None:
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,discard\n"
         "23 22 8:2 / /my\\040disk rw - xfs /dev/sdb ro,nobarrier\nrubbish\n"
     )
-    assert parse(text)[1] == Mount(
+    assert parse_mounts(text)[1] == Mount(
         "8:2", "/my disk", "xfs", "/dev/sdb", frozenset({"rw", "ro", "nobarrier"})
     )
 

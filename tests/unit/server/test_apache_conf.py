@@ -16,7 +16,7 @@ from fastbk import config as toml
 from fastbk.apache.configuration import key_table, rules, source
 from fastbk.apache.configuration.keys import Kind, Verdict
 from fastbk.apache.configuration.report import Report
-from fastbk.apache.configuration.toml_text import toml_text
+from fastbk.cli.config import toml_text
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
 from fastbk.server.configuration.bookie_file import BookieFile

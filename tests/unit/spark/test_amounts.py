@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastbk.spark.amounts import Known, amount
 from fastbk.spark.offsets import At, Offsets
+from fastbk.spark.splits import Known, amount
 from fastbk.stream.positions import DLSN
 
 
