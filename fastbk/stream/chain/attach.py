@@ -15,7 +15,7 @@ from fastbk.stream.chain.changes import attach as attached
 from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.chain.opening import PASSWORD, new_owner, open_stream
 from fastbk.stream.chain.segment_contents import contents_of
-from fastbk.stream.chain.segment_slots import segment_works
+from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import Known
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN
@@ -92,7 +92,7 @@ async def _taken_over(context: StreamContext, key: str, number: int, *, is_fenci
         return known
     owner = new_owner()
     if is_fencing:
-        async with segment_works(context.client):
+        async with slots_of(context.client):
             return await open_stream(context.client, context.store, owner)
 
     def decide(chain: Chain) -> Chain:

@@ -18,13 +18,13 @@ from fastbk.observe.library_log import LibraryLog
 
 _log = LibraryLog("fastbk.stream")
 
-WORKS_MAX = 64
+SLOTS_MAX = 64
 """Segments that are made or ended at once by one client, and streams that are opened."""
 LINE_EVERY_S = 1.0
 """In an outage thousands of streams try in vain every few seconds."""
 
 
-class SegmentWorks:
+class SegmentSlots:
     """One client's turns at it, in the order of their asking; `async with` waits for one.
 
     Attributes:
@@ -36,14 +36,14 @@ class SegmentWorks:
         self._trouble_since_s = 0.0
         self._told_s: float | None = None
         self._untold = 0
-        self._turns = asyncio.Semaphore(WORKS_MAX)
+        self._semaphore = asyncio.Semaphore(SLOTS_MAX)
 
     @property
     def troubled_s(self) -> float:
         """For how long metadata has answered nobody; 0 when it answers."""
         return 0.0 if self.trouble is None else time.monotonic() - self._trouble_since_s
 
-    def tell_waits(self, stream: str, error: Error) -> None:
+    def log_wait(self, stream: str, error: Error) -> None:
         """Log that a segment of a stream's has to wait; a line a second, which counts those that were not named."""
         now_s = time.monotonic()
         if self._told_s is not None and now_s - self._told_s < LINE_EVERY_S:
@@ -53,7 +53,7 @@ class SegmentWorks:
         _log.warning("stream.segment_waits", stream=stream, reason=str(error), others=others)
 
     async def __aenter__(self) -> None:
-        await self._turns.acquire()
+        await self._semaphore.acquire()
 
     async def __aexit__(
         self,
@@ -61,7 +61,7 @@ class SegmentWorks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._turns.release()
+        self._semaphore.release()
         if isinstance(error, MetadataUnavailable):
             if self.trouble is None:
                 self._trouble_since_s = time.monotonic()
@@ -70,12 +70,12 @@ class SegmentWorks:
             self.trouble = None
 
 
-_works: WeakKeyDictionary[Client, SegmentWorks] = WeakKeyDictionary()
+_slots: WeakKeyDictionary[Client, SegmentSlots] = WeakKeyDictionary()
 
 
-def segment_works(client: Client) -> SegmentWorks:
+def slots_of(client: Client) -> SegmentSlots:
     """Return what has to be held while a segment is made or ended, or a stream is opened."""
-    found = _works.get(client)
+    found = _slots.get(client)
     if found is None:
-        found = _works[client] = SegmentWorks()
+        found = _slots[client] = SegmentSlots()
     return found

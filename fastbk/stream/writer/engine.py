@@ -6,7 +6,6 @@ Acknowledgements come in the order of the entries, and so futures resolve in the
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -21,21 +20,23 @@ from fastbk.errors import (
     LedgerFenced,
     MetadataConflict,
     NoSuchLedger,
+    QuorumTimeout,
     QuotaExceeded,
     WriterFailed,
     WriterFenced,
 )
 from fastbk.stream.background_errors import as_error
-from fastbk.stream.chain.chain import Segment
-from fastbk.stream.chain.segment_slots import segment_works
+from fastbk.stream.chain.chain import Chain, Segment
+from fastbk.stream.chain.changes import Contents, check_epoch, close_segment
+from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import Known
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.queue import Group, WriterQueue
-from fastbk.stream.writer.rolling import roll_age
-from fastbk.stream.writer.segment_lifecycle import SegmentKeeper
+from fastbk.stream.writer.rolling import Rolling
+from fastbk.stream.writer.segment_lifecycle import SegmentLifecycle
 from fastbk.stream.writer.segment_writer import SegmentWriter
 
 ENTRIES_BEFORE_PACKING = 2
@@ -47,7 +48,6 @@ class AppendEngine:
     """One writer's, from its opening to its end.
 
     Attributes:
-        segment: that is written now; None before the first append.
         failure: what ended the writer, None while it goes on.
         last_dlsn: of the last record that was acknowledged, also by earlier writers.
     """
@@ -62,33 +62,28 @@ class AppendEngine:
     ) -> None:
         """`progressed()` is called when there may be room again, or the writer has ended."""
         chain = known.chain
-        self.segment: SegmentWriter | None = None
         self.failure: Error | None = None
         self.last_dlsn = chain.last_dlsn
         self.queue = WriterQueue(
             options.entry_bytes_max, options.batch_bytes, options.unacked_bytes_max, chain.last_txid
         )
-        self.keeper = SegmentKeeper(context, known, self._make, self._send_soon, self.fail)
+        self.lifecycle = SegmentLifecycle(context, known, self._make, self.send_soon, self.fail)
+        self.options = options
         self._name = context.name
-        self._works = segment_works(context.client)
-        self._options = options
-        self._policy = policy
-        self._age = roll_age(0.0, 0)
         self._progressed = progressed
         self._loop = asyncio.get_running_loop()
-        self._time_us = chain.last_time_us
-        self._is_rolling = False
-        self._is_stopped = False
         self._is_scheduled = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._flushing: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._until_rolled: list[asyncio.Future[None]] = []
+        self.rolling = Rolling(self, context, policy, chain.last_time_us)
 
-    def _make(
-        self, row: Segment, ledger: LedgerWriter, codec: int, policy: StreamPolicy
-    ) -> SegmentWriter:
-        self._next_policy = policy
-        return SegmentWriter(row, ledger, codec, self._acknowledged, self._entry_failed)
+    def _make(self, row: Segment, ledger: LedgerWriter, policy: StreamPolicy) -> SegmentWriter:
+        return SegmentWriter(row, ledger, policy, self._acknowledged, self._entry_failed)
+
+    @property
+    def segment(self) -> SegmentWriter | None:
+        """The segment that is written now; None before the first append."""
+        return self.rolling.segment
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -97,12 +92,13 @@ class AppendEngine:
 
         With a linger, when that is over, or when an entry is full.
         """
-        if not self._options.linger or len(self.queue.groups) > 1 or self.queue.groups[0].is_atomic:
-            self._send_soon()
-        elif "linger" not in self._timers:
-            self._timers["linger"] = self._loop.call_later(self._options.linger, self._send)
+        if not self.options.linger or len(self.queue.groups) > 1 or self.queue.groups[0].is_atomic:
+            self.send_soon()
+        elif self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(self.options.linger, self._send)
 
-    def _send_soon(self) -> None:
+    def send_soon(self) -> None:
+        """Send in the next turn of the loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._send)
@@ -117,19 +113,19 @@ class AppendEngine:
 
     def _send_queued(self) -> None:
         self._is_scheduled = False
-        self._cancel("linger")
-        queue, most = self.queue, self._options.entries_in_flight
-        if self._is_rolling and not queue.groups and self.failure is None:
-            self._segment_for_next()
+        self._cancel_linger()
+        queue, most = self.queue, self.options.entries_in_flight
+        if self.rolling.is_due and not queue.groups and self.failure is None:
+            self.rolling.segment_for_next()
         while queue.groups and self.failure is None:
-            segment = self._segment_for_next()
+            segment = self.rolling.segment_for_next()
             if segment is None or segment.in_flight >= most:
                 return
             group = queue.take(only_full=segment.in_flight >= ENTRIES_BEFORE_PACKING)
             if group is None:
                 return
             try:
-                segment.send(group, self._time_us)
+                segment.send(group, self.rolling.not_before_us)
             except BufferFull:
                 queue.groups.appendleft(group)
                 return  # an acknowledgement makes room, and comes here
@@ -141,112 +137,6 @@ class AppendEngine:
                 self.fail(failed)
                 if not isinstance(error, Exception):
                     raise
-
-    def _segment_for_next(self) -> SegmentWriter | None:
-        """Return the segment to write to; None while a roll waits for acknowledgements, or none is there yet."""
-        segment, keeper = self.segment, self.keeper
-        if segment is None:
-            if keeper.ready is not None:
-                return self._begin()
-            if isinstance(keeper.trouble, QuotaExceeded):
-                self._refuse(keeper.trouble)
-                return None
-            keeper.want()
-            self._wait_for_first()
-            return None
-        if self._is_stopped:
-            return segment
-        age_s = segment.age_s(time.monotonic())
-        self._is_rolling = (
-            self._is_rolling or self._age.is_roll_due(age_s) or self._is_used(segment, 1.0)
-        )
-        if self._is_rolling and keeper.ready is not None:
-            return None if segment.in_flight else self._roll_over()
-        if self._is_rolling and isinstance(keeper.trouble, QuotaExceeded):
-            if self._until_rolled:
-                self._is_rolling = (
-                    False  # who asked for it is told; the writer goes on in this segment
-                )
-                self._wake_rolled(keeper.trouble)
-            elif self.queue.groups:
-                # This segment is full, and its namespace as well: what was sent is kept, what comes next is refused.
-                if not segment.in_flight:
-                    self._refuse(keeper.trouble)
-                return None
-        if self._is_rolling or self._age.is_ready_due(age_s) or self._is_used(segment, 0.5):
-            keeper.want()
-        return segment
-
-    def _is_used(self, segment: SegmentWriter, share: float) -> bool:
-        """Return whether so much of a segment's size is used."""
-        return 0 < share * self._policy.roll_bytes <= segment.size_bytes
-
-    async def roll(self) -> None:
-        """Return when another segment than now is written, which the next records go to, or the writer has ended.
-
-        QuotaExceeded: there is no room for another one; this one is written as before.
-        """
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._until_rolled.append(future)
-        self._is_rolling = True
-        self.keeper.want()
-        self._send_soon()
-        await future
-
-    def _roll_over(self) -> SegmentWriter:
-        """Go on in the segment that is ready; all of the one before is acknowledged, and it is ended behind us."""
-        assert self.segment is not None
-        self._is_rolling = False
-        self._time_us = self.segment.last_time_us
-        self.keeper.end(self.segment)
-        return self._begin()
-
-    def _begin(self) -> SegmentWriter:
-        self.segment = self.keeper.take()
-        self._policy = self._next_policy
-        self._age = roll_age(self._policy.roll_age_s, self.segment.ledger.ledger_id)
-        self._cancel("first")
-        self._wake_rolled()
-        self._look_at_age()
-        return self.segment
-
-    def _look_at_age(self) -> None:
-        """A segment that nobody writes to any more ends by its age all the same."""
-        self._cancel("age")
-        if self._is_stopped or self.segment is None or not self._policy.roll_age_s:
-            return
-        pause_s = self._age.look_s(self.segment.age_s(time.monotonic()))
-        self._timers["age"] = self._loop.call_later(pause_s, self._look_at_age)
-        self._segment_for_next()
-
-    def _wake_rolled(self, error: Error | None = None) -> None:
-        waiting, self._until_rolled = self._until_rolled, []
-        for future in waiting:
-            if not future.done() and error is None:
-                future.set_result(None)
-            elif not future.done() and error is not None:
-                future.set_exception(error.copy())
-
-    def _wait_for_first(self) -> None:
-        if "first" not in self._timers:
-            limit_s = self._options.first_segment_timeout
-
-            def too_late() -> None:
-                del self._timers["first"]
-                trouble = self.keeper.trouble
-                if trouble is None and self._works.troubled_s >= limit_s:
-                    trouble = self._works.trouble  # nobody's turn ends well: ours would not, either
-                if trouble is None:
-                    self._wait_for_first()  # its turn has not come yet; once it has, each call has a deadline
-                else:
-                    failed = WriterFailed(
-                        f"{self._name}: no first segment could be made within {limit_s:g} s, and nothing was"
-                        f" appended: {trouble}"
-                    )
-                    failed.__cause__ = trouble
-                    self.fail(failed)
-
-            self._timers["first"] = self._loop.call_later(limit_s, too_late)
 
     # --- answers ------------------------------------------------------------------------------------------------
 
@@ -267,10 +157,10 @@ class AppendEngine:
         if (
             current is not None
             and current.in_flight <= FEW_IN_FLIGHT
-            and self._options.publish == "immediate"
+            and self.options.publish == "immediate"
         ):
             current.ledger.tell_soon()
-        if self.queue.groups or self._is_rolling:
+        if self.queue.groups or self.rolling.is_due:
             self._send()
         self._progressed()
 
@@ -307,7 +197,7 @@ class AppendEngine:
         if self.queue.settled < self.queue.taken:
             future: asyncio.Future[None] = self._loop.create_future()
             self._flushing.append((self.queue.taken, future))
-            self._send_soon()
+            self.send_soon()
             await future
 
     def _wake_flushed(self) -> None:
@@ -350,12 +240,12 @@ class AppendEngine:
         failure.__cause__ = error
         return failure
 
-    def _refuse(self, error: QuotaExceeded) -> None:
+    def refuse(self, error: QuotaExceeded) -> None:
         """End the writer for want of room: all that was sent is acknowledged, and the segment is ended behind it."""
         self.failure = error.copy()
-        self.roll_no_more()
+        self.rolling.stop()
         if self.segment is not None:
-            self.keeper.end(self.segment)
+            self.lifecycle.end(self.segment)
         self._settle()
 
     def _settle(self) -> None:
@@ -367,20 +257,54 @@ class AppendEngine:
             self._give_up(self.queue.groups.popleft(), unsent)
         self._progressed()
 
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
-
-    def roll_no_more(self) -> None:
-        """The segment that is written is the last one."""
-        self._is_stopped, self._is_rolling = True, False
-        for name in list(self._timers):
-            self._cancel(name)
-        self._wake_rolled()
-        self.keeper.want_no_more()
+    def _cancel_linger(self) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
 
     def stop(self) -> None:
-        """Make and end no more segments."""
-        self.roll_no_more()
-        self.keeper.stop()
+        """Create and end no more segments."""
+        self._cancel_linger()
+        self.rolling.stop()
+        self.lifecycle.stop()
+
+
+async def end_segments(context: StreamContext, engine: AppendEngine, epoch: int) -> None:
+    """Close the segment that is written, and remove the next one, which is empty. Raises what ended the writer."""
+    lifecycle = engine.lifecycle
+    engine.rolling.stop()
+    if engine.segment is not None:
+        lifecycle.end(engine.segment)
+    await lifecycle.until_idle()
+    if engine.failure is not None:
+        raise engine.failure.copy()
+    if lifecycle.ready is None:
+        return
+    # Nothing was written to it: it goes, and its ledger is deleted as it is.
+    unused = lifecycle.take().ledger
+    unused.abandon(ClientClosed(f"{context.name}: the writer was closed"))
+
+    def decide(chain: Chain) -> Chain:
+        check_epoch(chain, epoch)
+        return close_segment(chain, unused.ledger_id, Contents(0))
+
+    try:
+        async with lifecycle.turn():
+            lifecycle.known = await context.store.change(decide, lifecycle.known)
+    except MetadataConflict as error:
+        engine.fail(error)
+        raise WriterFenced(
+            f"{context.name}: another writer has opened it: {error}", outcome="written"
+        ) from error
+
+
+def ended_too_late(context: StreamContext, engine: AppendEngine) -> QuorumTimeout:
+    """Return the error of a segment that could not be ended in time, with what kept it as its cause."""
+    trouble = engine.lifecycle.trouble or slots_of(context.client).trouble
+    error = QuorumTimeout(
+        f"{context.name}: its segment could not be ended in time ({trouble}); all appends are kept, and it is"
+        " ended when that is possible, by whoever writes the stream then",
+        outcome="written",
+    )
+    error.__cause__ = trouble
+    return error

@@ -1,4 +1,4 @@
-"""What a writer does about segments beside writing: the next one is made ready ahead of need, the last one is ended.
+"""Creates a writer's next segment before it is needed, and ends the last one. `rolling.py` decides when.
 
 One task a writer, one thing at a time: what ends is ended before more is made, so that at most two segments are open.
 Metadata or bookies that are away delay this, with growing pauses, and nothing else: the writer goes on in the segment
@@ -27,13 +27,12 @@ from fastbk.errors import (
     StreamSealed,
 )
 from fastbk.stream.background_errors import as_error
-from fastbk.stream.chain.chain import Chain
+from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
 from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.chain.pending_deletes import delete_doomed
-from fastbk.stream.chain.segment_slots import segment_works
+from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import Known
-from fastbk.stream.compression import CODECS
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.writer.segment_writer import SegmentWriter
@@ -44,10 +43,10 @@ ENDS_THE_WRITER = (ClientClosed, MetadataConflict, StreamNotFound, StreamSealed)
 DOOMED_MANY = 16
 """With as many ledgers to be deleted the writer deletes them itself."""
 
-MakeWriter = Callable[..., SegmentWriter]
+MakeWriter = Callable[[Segment, LedgerWriter, StreamPolicy], SegmentWriter]
 
 
-class SegmentKeeper:
+class SegmentLifecycle:
     """One writer's.
 
     Attributes:
@@ -63,7 +62,7 @@ class SegmentKeeper:
         changed: Callable[[], None],
         ended_by: Callable[[Error], None],
     ) -> None:
-        """`make(row, ledger, codec, policy)` returns a segment's writer. `changed()` is called when something is ready.
+        """`make(row, ledger, policy)` returns a segment's writer. `changed()` is called when something is ready.
 
         `ended_by(error)`: nothing can be made ever again: another writer has the stream, or it is gone.
         """
@@ -76,7 +75,7 @@ class SegmentKeeper:
         self._changed = changed
         self._ended_by = ended_by
         self._ending: deque[SegmentWriter] = deque()
-        self._is_wanted = False
+        self._is_needed = False
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -89,10 +88,10 @@ class SegmentKeeper:
         self._turn_s = time.monotonic()
         self._waits_for_turn = False
 
-    def want(self) -> None:
+    def prepare(self) -> None:
         """Have a segment made ready, if none is."""
-        if self.ready is None and not self._is_wanted and not self._is_stopped:
-            self._is_wanted = True
+        if self.ready is None and not self._is_needed and not self._is_stopped:
+            self._is_needed = True
             self._wake()
 
     def take(self) -> SegmentWriter:
@@ -111,9 +110,9 @@ class SegmentKeeper:
         """The segments that are being ended, or wait for it."""
         return tuple(self._ending)
 
-    def want_no_more(self) -> None:
+    def prepare_no_more(self) -> None:
         """Make no more segments: what was begun of one that is not ready is left to whoever opens the stream next."""
-        self._is_wanted = False
+        self._is_needed = False
         self._is_last = True
         self._work.set()
 
@@ -134,7 +133,7 @@ class SegmentKeeper:
         """Wait for this writer's turn at metadata among all streams of the client, and hold it."""
         self._waits_for_turn = True
         try:
-            async with segment_works(self._context.client):
+            async with slots_of(self._context.client):
                 self._waits_for_turn, self._turn_s = False, time.monotonic()
                 yield
         finally:
@@ -166,7 +165,7 @@ class SegmentKeeper:
 
     def _left_s(self, limit_s: float) -> float:
         """Return for how long what waits here may go on waiting, when it has waited for `limit_s`."""
-        if self.trouble is not None or segment_works(self._context.client).troubled_s >= limit_s:
+        if self.trouble is not None or slots_of(self._context.client).troubled_s >= limit_s:
             return 0.0
         if self._waits_for_turn:
             return limit_s
@@ -175,7 +174,7 @@ class SegmentKeeper:
     def stop(self) -> None:
         """Do nothing more; what was under way may have happened."""
         self._is_stopped = True
-        self._is_wanted = False
+        self._is_needed = False
         left = [segment.ledger for segment in self._ending]
         left += [] if self.ready is None else [self.ready.ledger]
         left += [] if self._created is None else [self._created[0]]
@@ -190,7 +189,7 @@ class SegmentKeeper:
         try:
             while not self._is_stopped:
                 self._work.clear()
-                if not self._ending and not self._is_wanted:
+                if not self._ending and not self._is_needed:
                     self._idle.set()
                     if self._is_last:
                         self._task = None
@@ -216,9 +215,9 @@ class SegmentKeeper:
                 if self._ending:
                     await self._end(self._ending[0])
                     self._ending.popleft()
-                elif self._is_wanted:
+                elif self._is_needed:
                     await self._make_ready()
-                    self._is_wanted = False
+                    self._is_needed = False
         except Error as error:
             if isinstance(error, ENDS_THE_WRITER) and not error.retryable:
                 self._ended_by(error)
@@ -226,7 +225,7 @@ class SegmentKeeper:
             self.trouble = error
             if isinstance(error, QuotaExceeded):
                 self._changed()
-            segment_works(self._context.client).tell_waits(self._context.name, error)
+            slots_of(self._context.client).log_wait(self._context.name, error)
             return False
         self.trouble, self._pause_s = None, AGAIN_S
         return True
@@ -250,7 +249,7 @@ class SegmentKeeper:
         )
         self._created = None
         row = next(row for row in self.known.chain.rows if row.ledger_id == ledger_id)
-        self.ready = self._make(row, ledger, CODECS[policy.compression], policy)
+        self.ready = self._make(row, ledger, policy)
         self._changed()
 
     async def _reserve(self) -> int:

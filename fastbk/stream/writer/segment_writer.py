@@ -13,7 +13,8 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import NONE, Segment
 from fastbk.stream.chain.changes import Contents
 from fastbk.stream.chain.index_entry import IndexBuilder
-from fastbk.stream.compression import compressed
+from fastbk.stream.compression import CODECS, compressed
+from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.queue import Group
 
@@ -33,20 +34,21 @@ class SegmentWriter:
         self,
         row: Segment,
         ledger: LedgerWriter,
-        codec: int,
+        policy: StreamPolicy,
         on_acknowledged: Callable[[Group, DLSN], None],
         on_failed: Callable[[Group, Error], None],
     ) -> None:
-        """`codec`: how bodies are compressed. The callbacks come in the order of the groups, one for each."""
+        """`policy`: the stream's when the segment was created. Each group gets one callback, in their order."""
         self.number = row.number
         self.ledger = ledger
+        self.policy = policy
         self.in_flight = 0
         self.records = 0
         self.size_bytes = 0
         self.began_s: float | None = None
         self.last_time_us = 0
         self._epoch = row.epoch
-        self._codec = codec
+        self._codec = CODECS[policy.compression]
         self._on_acknowledged = on_acknowledged
         self._on_failed = on_failed
         self._index = IndexBuilder()

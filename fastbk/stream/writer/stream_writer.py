@@ -26,14 +26,13 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.chain.changes import seal
 from fastbk.stream.chain.opening import check_bookies, new_owner, open_stream
 from fastbk.stream.chain.pending_deletes import delete_doomed
-from fastbk.stream.chain.segment_slots import segment_works
+from fastbk.stream.chain.segment_slots import slots_of
 from fastbk.stream.chain.store import Known
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import put_headers
 from fastbk.stream.writer.backpressure import AppendTurns
-from fastbk.stream.writer.ending import end_segments, ended_too_late
-from fastbk.stream.writer.engine import AppendEngine
+from fastbk.stream.writer.engine import AppendEngine, end_segments, ended_too_late
 from fastbk.stream.writer.options import WriterOptions
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -104,7 +103,7 @@ class StreamWriter:
                 f"the writer of {self._given.name} was opened before: make another one"
             )
         self._context = await context_of(self._given)
-        async with segment_works(self._context.client):
+        async with slots_of(self._context.client):
             policy = await self._context.policy()
             if not self._options.over_quota:
                 self._context.check_room()  # before anybody is fenced for nothing
@@ -267,7 +266,7 @@ class StreamWriter:
         """Flush, and have readers see it: returns when bookies were told how far they may read."""
         last, engine = await self.flush(), self._opened()
         current = () if engine.segment is None else (engine.segment,)
-        for segment in (*engine.keeper.unended, *current):
+        for segment in (*engine.lifecycle.unended, *current):
             if segment.records:
                 try:
                     await segment.ledger.tell_last_add_confirmed()
@@ -291,9 +290,9 @@ class StreamWriter:
         if engine.segment is None or not engine.segment.records:
             return
         try:
-            async with engine.keeper.in_time(self._context.client.config.close_timeout):
-                await engine.roll()
-                await engine.keeper.until_idle()
+            async with engine.lifecycle.in_time(self._context.client.config.close_timeout):
+                await engine.rolling.roll()
+                await engine.lifecycle.until_idle()
         except TimeoutError:
             raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
         self._check()
@@ -311,7 +310,7 @@ class StreamWriter:
             raise engine.failure.copy()
         epoch = self.epoch
         try:
-            async with segment_works(self._context.client):
+            async with slots_of(self._context.client):
                 await self._context.store.change(lambda chain: seal(chain, epoch))
         except MetadataConflict as error:
             raise WriterFenced(
@@ -340,10 +339,10 @@ class StreamWriter:
         try:
             if isinstance(engine.failure, QuotaExceeded):
                 with suppress(TimeoutError):  # its segment is being ended: see `AppendEngine`
-                    async with engine.keeper.in_time(self._context.client.config.close_timeout):
-                        await engine.keeper.until_idle()
+                    async with engine.lifecycle.in_time(self._context.client.config.close_timeout):
+                        await engine.lifecycle.until_idle()
             await self.flush()
-            async with engine.keeper.in_time(self._context.client.config.close_timeout):
+            async with engine.lifecycle.in_time(self._context.client.config.close_timeout):
                 await end_segments(self._context, engine, self.epoch)
         except TimeoutError:
             raise ended_too_late(self._context, engine)  # noqa: B904 -- it has its cause
@@ -352,11 +351,11 @@ class StreamWriter:
             raise
         finally:
             engine.stop()
-        if engine.keeper.known.chain.doomed:
+        if engine.lifecycle.known.chain.doomed:
             with suppress(TimeoutError):  # then it is the janitor's
                 async with asyncio.timeout(self._context.client.config.close_timeout):
-                    async with segment_works(self._context.client):
-                        await delete_doomed(self._context, engine.keeper.known)
+                    async with slots_of(self._context.client):
+                        await delete_doomed(self._context, engine.lifecycle.known)
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""

@@ -24,7 +24,7 @@ CLOCKED = (
     "namespace.catalog",
     "namespace.namespace",
     "reader.stream_reader",
-    "writer.engine",
+    "writer.rolling",
     "writer.segment_lifecycle",
     "writer.segment_writer",
 )

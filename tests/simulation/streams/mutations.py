@@ -27,7 +27,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "the next segment is written before all of the one before is acknowledged",
             (
                 Edit(
-                    "fastbk.stream.writer.engine:AppendEngine._segment_for_next",
+                    "fastbk.stream.writer.rolling:Rolling.segment_for_next",
                     "return None if segment.in_flight else self._roll_over()",
                     "return self._roll_over()",
                 ),

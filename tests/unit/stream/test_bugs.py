@@ -15,7 +15,7 @@ from fastbk.stream.cursor.state_storage import CursorKeeper
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
-from fastbk.stream.writer.engine import AppendEngine
+from fastbk.stream.writer.rolling import Rolling
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, filled, new_stream, writer_of
@@ -91,10 +91,10 @@ async def test_sending(bug: BaseException, monkeypatch: pytest.MonkeyPatch) -> N
     logged: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: logged.append(what))
 
-    def broken(_engine: AppendEngine) -> None:
+    def broken(_rolling: Rolling) -> None:
         raise bug
 
-    monkeypatch.setattr(AppendEngine, "_segment_for_next", broken)
+    monkeypatch.setattr(Rolling, "segment_for_next", broken)
     future = writer.append(b"x")
     with pytest.raises(WriterFailed, match="a bug"):
         await asyncio.wait_for(future, PATIENCE_S)
@@ -139,9 +139,9 @@ async def test_a_writer_without_records_says_so(
     await writer.append(b"x")
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
-    def broken(_engine: AppendEngine) -> None:
+    def broken(_rolling: Rolling) -> None:
         raise bug
 
-    monkeypatch.setattr(AppendEngine, "_segment_for_next", broken)
+    monkeypatch.setattr(Rolling, "segment_for_next", broken)
     with pytest.raises(WriterFailed, match="a bug"):
         await asyncio.wait_for(writer.roll(), PATIENCE_S)

@@ -176,7 +176,7 @@ async def test_a_writer_that_is_refused_ends_its_segment(how: str) -> None:
             await writer.close()
     else:
         await refused(writer)
-        await asyncio.wait_for(writer._opened().keeper.until_idle(), 20)
+        await asyncio.wait_for(writer._opened().lifecycle.until_idle(), 20)
     info = await stream.info()
     assert info.open_segments == 0 and is_all_closed(cluster)
     async with stream.reader(tail=False) as reader:
@@ -199,10 +199,10 @@ async def test_a_refused_writer_that_is_aborted_or_overtaken_ends() -> None:
     async with stream.writer(over_quota=True):
         held.set()
         cluster.plan = Plan()
-    await asyncio.wait_for(writer._opened().keeper.until_idle(), 20)
+    await asyncio.wait_for(writer._opened().lifecycle.until_idle(), 20)
     assert isinstance(writer.failure, QuotaExceeded)
     writer.abort()
-    assert not [one for one in asyncio.all_tasks() if "SegmentKeeper" in repr(one.get_coro())]
+    assert not [one for one in asyncio.all_tasks() if "SegmentLifecycle" in repr(one.get_coro())]
 
 
 async def test_a_roll_for_which_there_is_no_room_is_told_and_the_writer_goes_on() -> None:

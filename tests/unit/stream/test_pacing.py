@@ -7,7 +7,7 @@ import asyncio
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.codec import put_chain
-from fastbk.stream.chain.segment_slots import WORKS_MAX
+from fastbk.stream.chain.segment_slots import SLOTS_MAX
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import chain_path
@@ -56,4 +56,4 @@ async def test_only_some_segments_are_made_at_once() -> None:
 
     await asyncio.wait_for(asyncio.gather(*map(one, range(STREAMS))), 60)
     assert plan.all >= 4 * STREAMS
-    assert 1 < plan.most <= WORKS_MAX
+    assert 1 < plan.most <= SLOTS_MAX

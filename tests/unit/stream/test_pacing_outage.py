@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
 from fastbk.stream.chain import segment_slots
-from fastbk.stream.chain.segment_slots import WORKS_MAX, SegmentWorks, segment_works
+from fastbk.stream.chain.segment_slots import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.positions import DLSN
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, World
 
@@ -20,12 +20,12 @@ async def test_a_first_append_fails_while_metadata_answers_nobody_though_its_tur
     """With thousands of streams the turns of an outage, each as long as a call's deadline, last for half an hour."""
     world = World()
     writer = await world.writer(first_segment_timeout=0.02)
-    works = segment_works(writer._context.client)
+    works = slots_of(writer._context.client)
     with pytest.raises(MetadataUnavailable):
         async with works:
             raise MetadataUnavailable("away")
     async with AsyncExitStack() as turns_of_others:
-        for _ in range(WORKS_MAX):
+        for _ in range(SLOTS_MAX):
             await turns_of_others.enter_async_context(works)
         with pytest.raises(WriterFailed, match=r"nothing was appended: .*away") as failed:
             await asyncio.wait_for(writer.append(b"x"), PATIENCE_S)
@@ -35,14 +35,14 @@ async def test_a_first_append_fails_while_metadata_answers_nobody_though_its_tur
 async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> None:
     world = World()
     writer = await world.writer(first_segment_timeout=0.01)
-    works = segment_works(writer._context.client)
+    works = slots_of(writer._context.client)
     for error in (MetadataUnavailable("away"), NotEnoughBookies("few")):
         with pytest.raises(type(error)):
             async with works:
                 raise error
     assert works.trouble is None and works.troubled_s == 0.0
     async with AsyncExitStack() as turns_of_others:
-        for _ in range(WORKS_MAX):
+        for _ in range(SLOTS_MAX):
             await turns_of_others.enter_async_context(works)
         future = writer.append(b"in its turn")
         await asyncio.wait({future}, timeout=0.1)
@@ -54,12 +54,12 @@ async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> No
 async def test_thousands_that_try_in_vain_are_a_line_a_second(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    works = SegmentWorks()
+    works = SegmentSlots()
     monkeypatch.setattr(segment_slots, "LINE_EVERY_S", 1e9)
     for at in range(1000):
-        works.tell_waits(f"many/s{at}", MetadataUnavailable("away"))
+        works.log_wait(f"many/s{at}", MetadataUnavailable("away"))
     monkeypatch.setattr(segment_slots, "LINE_EVERY_S", 0.0)
-    works.tell_waits("many/last", MetadataUnavailable("away"))
+    works.log_wait("many/last", MetadataUnavailable("away"))
     lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert [(one["stream"], one["others"]) for one in lines] == [("many/s0", 0), ("many/last", 999)]
     assert lines[0]["reason"] == "away"

@@ -329,8 +329,8 @@ async def test_the_second_open_segment_is_numbered_by_what_the_first_holds(
     await writer.open()
     for at in range(5):
         await writer.append(b"%d" % at)
-    writer._engine.keeper.want()  # type: ignore[union-attr]
-    await writer._engine.keeper.until_idle()  # type: ignore[union-attr]
+    writer._engine.lifecycle.prepare()  # type: ignore[union-attr]
+    await writer._engine.lifecycle.until_idle()  # type: ignore[union-attr]
     first, second = (await context.store.read()).chain.open_rows
     # Readers know of none of the first one's last entries yet.
     cluster.ledger(first.ledger_id).visible = 2
@@ -351,9 +351,9 @@ async def test_a_tail_follows_a_roll_while_metadata_is_away() -> None:
     await writer.open()
     async with StreamReader(context) as reader:
         # At half of its size the next segment is made; what comes then still goes to this one.
-        while writer._engine.keeper.ready is None:  # type: ignore[union-attr]
+        while writer._engine.lifecycle.ready is None:  # type: ignore[union-attr]
             await writer.append(b"x" * 100)
-            await writer._engine.keeper.until_idle()  # type: ignore[union-attr]
+            await writer._engine.lifecycle.until_idle()  # type: ignore[union-attr]
         last = (await writer.append(b"known")).segment
         found = 0
         while bytes((await asyncio.wait_for(anext(reader), 5)).payload) != b"known":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastbk.errors import Error, MetadataUnavailable, QuorumTimeout
-from fastbk.stream.chain.segment_slots import WORKS_MAX, SegmentWorks, segment_works
+from fastbk.stream.chain.segment_slots import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.unit.stream.test_writer_attacked import PATIENCE_S, World, until
 
@@ -26,8 +26,8 @@ async def impatient_writer(world: World, records: int = 1) -> StreamWriter:
     return writer
 
 
-async def take_all(works: SegmentWorks, taken: AsyncExitStack) -> None:
-    for _ in range(WORKS_MAX):
+async def take_all(works: SegmentSlots, taken: AsyncExitStack) -> None:
+    for _ in range(SLOTS_MAX):
         await taken.enter_async_context(works)
 
 
@@ -36,7 +36,7 @@ async def test_a_call_that_waits_for_its_turn_is_not_too_late(call: str) -> None
     world = World()
     writer = await impatient_writer(world)
     async with AsyncExitStack() as turns_of_others:
-        await take_all(segment_works(writer._context.client), turns_of_others)
+        await take_all(slots_of(writer._context.client), turns_of_others)
         under_way = asyncio.ensure_future(getattr(writer, call)())
         await asyncio.wait({under_way}, timeout=4 * LIMIT_S)
         assert not under_way.done()
@@ -51,15 +51,15 @@ async def test_a_call_that_waits_for_its_turn_is_not_too_late(call: str) -> None
 async def test_a_close_waits_for_its_turn_to_drop_a_segment_that_was_ready() -> None:
     world = World(roll_bytes=500)
     writer = await impatient_writer(world, 6)
-    await until(lambda: writer._opened().keeper.ready is not None)
-    engine, works = writer._opened(), segment_works(writer._context.client)
-    original, others = engine.keeper.until_idle, AsyncExitStack()
+    await until(lambda: writer._opened().lifecycle.ready is not None)
+    engine, works = writer._opened(), slots_of(writer._context.client)
+    original, others = engine.lifecycle.until_idle, AsyncExitStack()
 
     async def until_idle() -> None:
         await original()
         await take_all(works, others)
 
-    engine.keeper.until_idle = until_idle  # type: ignore[method-assign]
+    engine.lifecycle.until_idle = until_idle  # type: ignore[method-assign]
     closing = asyncio.ensure_future(writer.close())
     await asyncio.wait({closing}, timeout=4 * LIMIT_S)
     assert not closing.done()
@@ -74,7 +74,7 @@ async def test_once_its_turn_has_come_the_limit_counts(what: str) -> None:
     writer = await impatient_writer(world)
     world.plan.holds.add(what)
     async with AsyncExitStack() as turns_of_others:
-        await take_all(segment_works(writer._context.client), turns_of_others)
+        await take_all(slots_of(writer._context.client), turns_of_others)
         rolling = asyncio.ensure_future(writer.roll())
         await asyncio.wait({rolling}, timeout=2 * LIMIT_S)
         assert not rolling.done()
@@ -89,7 +89,7 @@ async def test_once_its_turn_has_come_the_limit_counts(what: str) -> None:
 async def test_an_outage_ends_the_wait_for_a_turn_that_never_comes() -> None:
     world = World()
     writer = await impatient_writer(world)
-    works = segment_works(writer._context.client)
+    works = slots_of(writer._context.client)
     away: Error = MetadataUnavailable("away")
     with pytest.raises(MetadataUnavailable):
         async with works:

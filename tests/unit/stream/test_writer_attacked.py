@@ -139,7 +139,7 @@ async def test_a_segment_that_was_added_without_an_answer_is_the_one_that_is_wri
 
     world.plan.fails = fails
     future = writer.append(b"kept")
-    await until(lambda: writer._opened().keeper.trouble is not None)
+    await until(lambda: writer._opened().lifecycle.trouble is not None)
     world.plan.fails = lambda what, is_after: None
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
     assert len((await world.chain()).open_rows) == 1
@@ -312,7 +312,7 @@ async def test_a_bug_behind_the_writer_ends_it_and_is_said(bug: BaseException) -
     object.__setattr__(writer._context, "policy", policy)
     with pytest.raises(WriterFailed, match="a bug"):
         await asyncio.wait_for(writer.append(b"x"), PATIENCE_S)
-    task = writer._opened().keeper._task
+    task = writer._opened().lifecycle._task
     assert task is not None
     with pytest.raises(type(bug)):
         await task
@@ -335,7 +335,7 @@ async def test_publish_right_behind_a_roll_shows_all_of_the_segment_before() -> 
     await writer.append(b"one")
     ledger = world.cluster.ledger((await world.chain()).rows[0].ledger_id)
     rolling = asyncio.ensure_future(writer.roll())
-    await until(lambda: writer._opened().keeper.unended != () or rolling.done())
+    await until(lambda: writer._opened().lifecycle.unended != () or rolling.done())
     await writer.publish()
     assert ledger.visible >= 1
     await rolling

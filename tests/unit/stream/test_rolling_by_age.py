@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastbk.stream.writer.rolling import LAST_SHARE, LOOK_S_MIN, READY_FROM, roll_age
+from fastbk.stream.writer.rolling import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_age
 from tests.unit.stream.test_writer_attacked import World, until
 
 HOUR_S = 3600.0
@@ -40,11 +40,11 @@ def test_thousands_that_began_together_are_spread(step: int) -> None:
 @given(st.integers(0, 2**63 - 1), st.floats(1.0, 1e6), st.floats(0, 2e6))
 def test_who_looks_when_told_misses_nothing(ledger_id: int, age_s: float, now_s: float) -> None:
     age = roll_age(age_s, ledger_id)
-    behind_s = now_s + age.look_s(now_s)
+    behind_s = now_s + age.check_s(now_s)
     assert behind_s > now_s
     for due_s in (age.ready_s, age.roll_s):
         if now_s < due_s:
-            assert behind_s <= due_s + LOOK_S_MIN
+            assert behind_s <= due_s + CHECK_S_MIN
             break
 
 
@@ -61,7 +61,7 @@ async def test_a_segment_that_nobody_writes_to_any_more_rolls_when_it_is_due() -
     await writer.append(b"x")
     segment = writer._opened().segment
     assert segment is not None
-    due_s = writer._opened()._age.roll_s
+    due_s = writer._opened().rolling._age.roll_s
     await until(lambda: writer._opened().segment is not segment)
     took_s = asyncio.get_running_loop().time() - began_s
     assert due_s * 0.99 <= took_s
