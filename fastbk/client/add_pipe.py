@@ -7,8 +7,7 @@ comes while nothing is in flight leaves at once. Answers resolve futures in a lo
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +22,7 @@ from fastbk.model.ids import ID_MAX, BookieId, EntryId
 from fastbk.native import client_codec as codec
 from fastbk.replication.batch import split
 from fastbk.replication.writer_machine import WriterMachine
+from fastbk.retry import Retry
 from fastbk.wire.statuses import Status
 
 T = TypeVar("T")
@@ -76,7 +76,9 @@ class AddPipe:
         self._waiters: deque[tuple[EntryId, int, Waiter, object]] = deque()
         self._encode_scheduled = False
         self._retries: dict[BookieId, asyncio.TimerHandle] = {}
-        self._tries: dict[BookieId, int] = {}
+        self._backoffs: defaultdict[BookieId, Retry] = defaultdict(
+            lambda: Retry(config.backoff_min, config.backoff_max)
+        )
         self._wake: asyncio.TimerHandle | None = None
         self._wake_s = 0.0  # uvloop's handle of a moment that has come does not say when it was
         self._released: EntryId = self.adds.head
@@ -282,7 +284,7 @@ class AddPipe:
         machine = self.machine
         first = entry_of(first_sequence, self.adds.head)
         if status == Status.OK:
-            self._tries.pop(bookie_id, None)
+            self._backoffs.pop(bookie_id, None)
             was_probed = bool(self.adds.probes) and machine.index_of(bookie_id) in self.adds.probes
             if machine.acknowledged(bookie_id, first, count, self._loop.time()):
                 self._release()
@@ -298,9 +300,7 @@ class AddPipe:
         again = machine.refused(bookie_id, first, count, status, self._loop.time())
         self._note_laggards()
         if again and bookie_id not in self._retries:
-            tries = self._tries[bookie_id] = self._tries.get(bookie_id, 0) + 1
-            wait_s = min(self._config.backoff_max, self._config.backoff_min * 2 ** min(tries, 20))
-            wait_s *= random.uniform(0.75, 1.25)
+            wait_s = self._backoffs[bookie_id].pause_s()
             self._retries[bookie_id] = self._loop.call_later(wait_s, self._retry, bookie_id)
         self._after()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -28,6 +27,7 @@ from fastbk.client.pending_request import Asking, Build
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
+from fastbk.retry import Retry
 
 _REFRESH_S = 1.0
 _REFRESH_WAIT_S = 1.0
@@ -65,7 +65,7 @@ class Channel:
         self._listeners: list[ChannelListener] = []
         self._task: asyncio.Task[Connection] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._tries = 0
+        self._backoff = Retry(pool.config.backoff_min, pool.config.backoff_max)
         self._was_missed = False
         self._refused = "the connection was lost at once"
 
@@ -132,8 +132,7 @@ class Channel:
 
     async def _connect(self) -> Connection:
         pool = self._pool
-        fresh = self._tries > 0 or self._was_missed
-        endpoint = await pool.address(self.bookie_id, fresh=fresh)
+        endpoint = await pool.address(self.bookie_id, fresh=self._was_missed)
         return await open_connection(
             endpoint.host,
             endpoint.port,
@@ -155,7 +154,7 @@ class Channel:
             connection = task.result()
             reason = self._pool.check_incarnation(self.bookie_id, connection)
             if reason is None and connection.is_open:
-                self._tries = 0
+                self._backoff.restart()
                 self._was_missed = False
                 self.connection = connection
                 for listener in list(self._listeners):
@@ -184,11 +183,9 @@ class Channel:
         for listener in list(self._listeners):
             listener.channel_lost(self.bookie_id, reason)
         if self._listeners and not self._pool.is_closed and self._task is None:
-            config = self._pool.config
-            wait_s = min(config.backoff_max, config.backoff_min * 2 ** min(self._tries, 20))
-            self._tries += 1
+            self._was_missed = True
             self._retry = asyncio.get_running_loop().call_later(
-                wait_s * random.uniform(0.75, 1.25), self._start
+                self._backoff.pause_s(), self._start
             )
 
     def _drained(self) -> None:

@@ -23,6 +23,7 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.observe.library_log import LibraryLog
 from fastbk.replication.repair_queue import RepairMissing, RepairQueue
+from fastbk.retry import jittered
 
 if TYPE_CHECKING:
     from fastbk.client.client import Client
@@ -112,7 +113,7 @@ class CopyRepairs:
                 self._changed.clear()
                 await self._try_all()
                 if len(self._queue):
-                    await self._pause(max(0.0, self._queue.due_s - loop.time()))
+                    await self._pause(jittered(max(0.0, self._queue.due_s - loop.time())))
         finally:
             self._task = None
 

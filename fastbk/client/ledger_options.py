@@ -19,6 +19,7 @@ from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
 from fastbk.replication.recovered_copies import CheckCopies
 from fastbk.replication.replicas import Pacing
+from fastbk.retry import jittered
 
 CHECK_TIMEOUT_S = 5.0
 """Of one request of a check after a recovery."""
@@ -99,6 +100,7 @@ def writer_options(
             delayed=config.delayed_ensemble_change,
             changes_max=config.ensemble_changes_max,
             bookie_timeout_s=config.bookie_timeout,
+            jitter=jittered,
         ),
         is_deferred=is_deferred,
         away=away,

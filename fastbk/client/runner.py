@@ -32,6 +32,7 @@ from fastbk.replication.actions import (
     Withdraw,
 )
 from fastbk.replication.procedure import Procedure
+from fastbk.retry import jittered
 
 T = TypeVar("T")
 
@@ -145,7 +146,8 @@ class Runner(Generic[T]):
             if gone is not None:
                 gone.cancel()
         elif isinstance(action, Sleep):
-            self._under_way[tag] = self._loop.call_later(action.pause_s, self._completed, tag, None)
+            pause_s = jittered(action.pause_s) if action.is_retry else action.pause_s
+            self._under_way[tag] = self._loop.call_later(pause_s, self._completed, tag, None)
         elif isinstance(action, ReadMetadata):
             self._run(tag, self._read_metadata())
         elif isinstance(action, UpdateMetadata):

@@ -136,10 +136,11 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait."""
+    """Wait. Before another attempt whatever performs this adds jitter; a deadline is exact."""
 
     tag: int
     pause_s: float
+    is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,6 @@ class ChangeRound(Procedure[VersionedLedger | NothingDone]):
                 self._finish(found, at_s)
                 return
             # From a replica of the store that lags behind: what it names may have been replaced since.
-            self._sleep(STALE_PAUSE_S, lambda _, s: self._write(chosen, None, s))
+            self._retry_in(STALE_PAUSE_S, lambda _, s: self._write(chosen, None, s))
 
         self._run(MetadataUpdate(change.of, base, math.inf), written, now_s)

@@ -82,7 +82,7 @@ class CloseLedger(Procedure[VersionedLedger]):
                 return
             owed.mark_unanswered(add, ())
             if isinstance(outcome, MetadataUnavailable) and at_s + MARK_PAUSE_S < self._end_s:
-                self._sleep(MARK_PAUSE_S, lambda _, s: self._mark(s))
+                self._retry_in(MARK_PAUSE_S, lambda _, s: self._mark(s))
             else:
                 self._fail(outcome, at_s)
 

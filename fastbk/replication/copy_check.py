@@ -9,7 +9,8 @@ from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Backoff, Pacing
+from fastbk.replication.replicas import ABSENT_STATUSES, PASSING_STATUSES, Pacing
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_text
 
 Range = tuple[EntryId, EntryId]
@@ -142,14 +143,14 @@ class LookAtCopies(Procedure[None]):
                 pause_min_s=options.backoff_min_s,
                 pause_max_s=options.backoff_max_s,
             )
-            self._backoff = Backoff(pacing, now_s)
-        pause_s = self._backoff.next_pause_s(now_s)
+            self._backoff = pacing.backoff(now_s)
+        pause_s = self._backoff.next_in_time_s(now_s)
         if pause_s is None:
             assert isinstance(outcome, Error | Reply)
             error = outcome if isinstance(outcome, Error) else _busy(self._bookie_id, outcome)
             self._fail(error, now_s)
             return
-        self._sleep(pause_s, lambda _, at_s: self._go_on(at_s))
+        self._retry_in(pause_s, lambda _, at_s: self._go_on(at_s))
 
 
 def _busy(bookie_id: BookieId, reply: Reply) -> Error:

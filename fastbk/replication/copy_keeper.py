@@ -6,7 +6,7 @@ fragments.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fastbk.errors import Error, LedgerClosed, LedgerFenced, NoSuchLedger
 from fastbk.meta.api import VersionedLedger
@@ -19,6 +19,7 @@ from fastbk.replication.ensemble_change import check_open
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.under_replication import OwedCopies, OwedShare, split
+from fastbk.retry import Backoff, exact
 
 # How often replacements are looked at that are being given entries of former fragments.
 LOOK_S = 0.2
@@ -55,9 +56,13 @@ class CopyKeeper:
     """
 
     def __init__(
-        self, ledger_id: LedgerId, adds: AddMachine, away: Collection[BookieId] = ()
+        self,
+        ledger_id: LedgerId,
+        adds: AddMachine,
+        away: Collection[BookieId] = (),
+        jitter: Callable[[float], float] = exact,
     ) -> None:
-        """`away`: members that were away or read-only when the ledger was created."""
+        """`away`: members that were away or read-only when the ledger was created. `jitter`: of pauses."""
         self.owed = OwedCopies(adds)
         self.owed.begin_without(away)
         self._ledger_id = ledger_id
@@ -65,7 +70,8 @@ class CopyKeeper:
         self._step: NameReplacements | ChangeMark | None = None
         self._is_any = False
         self._again_s = 0.0
-        self._pause_s = AGAIN_MIN_S
+        self._backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
+        self._jitter = jitter
 
     def replace(self, index: int, bookie_id: BookieId, reason: str, *, is_lost: bool) -> EntryId:
         """Put another bookie into a member's place; return the entry that its fragment begins with."""
@@ -99,15 +105,14 @@ class CopyKeeper:
         step, self._step = self._step, None
         assert step is not None
         if step.error is None:
-            self._pause_s = AGAIN_MIN_S
+            self._backoff.restart()
             return self._done(step)
         self._unanswered(step)
         if isinstance(step.error, LedgerClosed | LedgerFenced | NoSuchLedger):
             # The writer learns of it by itself. What was marked stays marked.
             self.owed.ready.clear()
             return None
-        self._again_s = now_s + self._pause_s
-        self._pause_s = min(AGAIN_MAX_S, 2 * self._pause_s)
+        self._again_s = now_s + self._jitter(self._backoff.next_s())
         return None
 
     def _done(self, step: NameReplacements | ChangeMark) -> VersionedLedger | None:

@@ -18,6 +18,7 @@ from fastbk.replication.actions import AddEntry, Found, Outcome, Reply
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import Pacing
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_name
 
 LOST_LISTED_MAX = 100
@@ -137,7 +138,7 @@ class CopyShare(Procedure[ShareCopied]):
                 self._entries_in_flight == 0 or self._bytes_in_flight < options.bytes_in_flight_max
             )
         ):
-            self._write(self._queue.popleft(), 1)
+            self._write(self._queue.popleft())
         if not self._is_resting and not self._is_read and not self._queue:
             self._read(now_s)
         if self._is_read and not self._queue and not self._entries_in_flight:
@@ -232,10 +233,11 @@ class CopyShare(Procedure[ShareCopied]):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def _write(self, entry: Found, tries: int) -> None:
+    def _write(self, entry: Found, tries: int = 1, former: Backoff | None = None) -> None:
         self._entries_in_flight += 1
         self._bytes_in_flight += len(entry.data)
         options = self._options
+        backoff = former or Backoff(2 * options.backoff_min_s, options.backoff_max_s)
 
         def answered(outcome: Outcome, now_s: float) -> None:
             if isinstance(outcome, Reply) and outcome.status == Status.OK:
@@ -264,7 +266,7 @@ class CopyShare(Procedure[ShareCopied]):
                 return
             busy = not isinstance(outcome, Reply) or outcome.status in _BUSY
             if busy and tries < _ADD_TRIES_MAX:
-                self._sleep(options.backoff_min_s * 2**tries, again)
+                self._retry_in(backoff.next_s(), again)
                 return
             said = status_name(outcome.status) if isinstance(outcome, Reply) else str(outcome)
             self._fail(
@@ -280,7 +282,7 @@ class CopyShare(Procedure[ShareCopied]):
         def again(_: Outcome, __: float) -> None:
             self._entries_in_flight -= 1
             self._bytes_in_flight -= len(entry.data)
-            self._write(entry, tries + 1)
+            self._write(entry, tries + 1, backoff)
 
         # The copy says what the original said: LAC and length are those it was written with.
         request = AddEntry(entry.entry_id, entry.lac, entry.length, entry.data, recovery=True)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 from fastbk.model.ids import BookieId
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.options import ChangePolicy
 from fastbk.replication.refusals import UNABLE
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 
 
@@ -140,12 +142,13 @@ class Avoided:
 
     def __init__(self) -> None:
         self._until_s: dict[BookieId, float] = {}
-        self._pause_s: dict[BookieId, float] = {}
+        self._backoffs: defaultdict[BookieId, Backoff] = defaultdict(
+            lambda: Backoff(AVOID_MIN_S, AVOID_MAX_S)
+        )
 
     def add(self, bookie_id: BookieId, now_s: float) -> None:
         """It was replaced."""
-        pause_s = min(AVOID_MAX_S, 2 * self._pause_s.get(bookie_id, AVOID_MIN_S / 2))
-        self._pause_s[bookie_id] = pause_s
+        pause_s = self._backoffs[bookie_id].next_s()
         self._until_s[bookie_id] = max(now_s + pause_s, self._until_s.get(bookie_id, now_s))
 
     def add_for_good(self, bookie_id: BookieId) -> None:

@@ -14,6 +14,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Outcome
 from fastbk.replication.procedure import Procedure
+from fastbk.retry import Backoff
 
 PAUSE_MIN_S = 0.01
 PAUSE_MAX_S = 1.0
@@ -47,13 +48,14 @@ class MetadataUpdate(Procedure[VersionedLedger]):
         self._known = known
         self._timeout_s = timeout_s
         self._end_s = 0.0
-        self._pause_s = PAUSE_MIN_S
+        self._backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, timeout_s)
         self._written: LedgerMetadata | None = None
         self._last_error: Error | None = None
 
     def begin(self, now_s: float) -> None:
         """Write at once what follows from what is known, or read first."""
         self._end_s = now_s + self._timeout_s
+        self._backoff.restart(now_s)
         if self._known is None:
             self._read_metadata(self._was_read)
         else:
@@ -105,12 +107,12 @@ class MetadataUpdate(Procedure[VersionedLedger]):
 
     def _again(self, error: Error, now_s: float) -> None:
         self._last_error = error
-        if now_s + self._pause_s > self._end_s:
+        pause_s = self._backoff.next_in_time_s(now_s)
+        if pause_s is None:
             self._fail(error, now_s)
             return
 
         def woken(_: Outcome, __: float) -> None:
             self._read_metadata(self._was_read)
 
-        self._sleep(self._pause_s, woken)
-        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
+        self._retry_in(pause_s, woken)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId
 from fastbk.replication.replicas import Pacing
+from fastbk.retry import exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class ChangePolicy:
     bookie_timeout_s: float = 5.0
     """Longest time that a connected bookie may leave an add unanswered, or go on refusing it as too busy; also the time
     that the first connection to it may take."""
+    jitter: Callable[[float], float] = exact
+    """Of the pauses between attempts. The client's driver gives `fastbk.retry.jittered`."""
 
     def __post_init__(self) -> None:
         for name in ("replace_after_s", "bookie_timeout_s"):

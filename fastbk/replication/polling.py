@@ -27,6 +27,7 @@ from fastbk.replication.actions import AskLac, Found, Outcome, Reply
 from fastbk.replication.options import Order, PollOptions, as_they_are
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Replicas
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 
 __all__ = ["LacNews", "Order", "PollLac", "PollOptions", "as_they_are"]
@@ -87,7 +88,7 @@ class PollLac(Procedure[LacNews]):
         self._replicas = Replicas()
         # What is under way for each member: a request, or the pause before the next.
         self._waiting: dict[BookieId, int] = {}
-        self._pauses: dict[BookieId, float] = {}
+        self._pauses: dict[BookieId, Backoff] = {}
 
     @property
     def trouble(self) -> dict[BookieId, str]:
@@ -221,18 +222,18 @@ class PollLac(Procedure[LacNews]):
 
     def _rest(self, bookie_id: BookieId, is_valid: bool, now_s: float) -> None:
         """Ask again after a pause: a bookie may answer at once and without news, while the ledger is fenced for one."""
-        pacing = self._options.pacing
-        pause_s = self._pauses.get(bookie_id, 0.0 if is_valid else pacing.pause_min_s)
-        self._pauses[bookie_id] = min(pacing.pause_max_s, max(pacing.pause_min_s, 2 * pause_s))
-        if not pause_s:
-            self._wait_at(bookie_id, now_s)
-            return
+        backoff = self._pauses.get(bookie_id)
+        if backoff is None:
+            backoff = self._pauses[bookie_id] = self._options.pacing.backoff(now_s)
+            if is_valid:
+                self._wait_at(bookie_id, now_s)
+                return
 
         def woken(_: Outcome, at_s: float) -> None:
             del self._waiting[bookie_id]
             self._wait_at(bookie_id, at_s)
 
-        self._waiting[bookie_id] = self._sleep(pause_s, woken)
+        self._waiting[bookie_id] = self._retry_in(backoff.next_s(), woken)
 
     # --- the end -----------------------------------------------------------------------------------------------
 

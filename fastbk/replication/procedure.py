@@ -150,6 +150,11 @@ class Procedure(Generic[T]):
         self._shared.actions.append(Sleep(tag, pause_s))
         return tag
 
+    def _retry_in(self, pause_s: float, then: Then) -> int:
+        tag = self._tag(then)
+        self._shared.actions.append(Sleep(tag, pause_s, is_retry=True))
+        return tag
+
     def _withdraw(self, tag: int) -> None:
         self._mine.discard(tag)
         if self._shared.waiting.pop(tag, None) is not None:

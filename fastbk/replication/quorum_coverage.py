@@ -14,7 +14,7 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import lac_is_covered
 from fastbk.replication.actions import BookieRequest, Outcome
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import Backoff, Pacing, Replicas
+from fastbk.replication.replicas import Pacing, Replicas
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class AskUntilCovered(Procedure[T]):
 
     def begin(self, now_s: float) -> None:
         """Ask all."""
-        self._backoff = Backoff(self._pacing, now_s)
+        self._backoff = self._pacing.backoff(now_s)
         self._ask_those(list(range(len(self._ensemble))))
 
     # --- for subclasses ----------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class AskUntilCovered(Procedure[T]):
         ]
         # Waiting helps only if those that may come back would be enough.
         is_of_use = passing and self._is_covered(self._valid.union(passing))
-        pause_s = self._backoff.next_pause_s(now_s) if is_of_use else None
+        pause_s = self._backoff.next_in_time_s(now_s) if is_of_use else None
         if pause_s is None:
             self._fail(self._error(), now_s)
             return
@@ -111,4 +111,4 @@ class AskUntilCovered(Procedure[T]):
             self._replicas.forget(self._ensemble[index] for index in passing)
             self._ask_those(passing)
 
-        self._sleep(pause_s, woken)
+        self._retry_in(pause_s, woken)

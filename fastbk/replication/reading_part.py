@@ -17,7 +17,8 @@ from fastbk.model.quorum import missing_proof, write_set
 from fastbk.replication.actions import Found, Outcome, ReadEntries, Reply
 from fastbk.replication.options import ReadOptions
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import Backoff, Replicas
+from fastbk.replication.replicas import Replicas
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 
 # One replica must not use up the time of all: a stopped process accepts and never answers.
@@ -99,7 +100,7 @@ class ReadPart(Procedure[None]):
             return
         options = self._whole.options
         if self._backoff is None:
-            self._backoff = Backoff(options.pacing, now_s)
+            self._backoff = options.pacing.backoff(now_s)
             self._give_up_at_s = now_s + options.pacing.give_up_s
         if options.parallel:
             while self._ask_next(now_s):
@@ -252,7 +253,7 @@ class ReadPart(Procedure[None]):
             return
         passing = () if self._replicas.unauthorized else tuple(self._replicas.passing)
         assert self._backoff is not None
-        pause_s = self._backoff.next_pause_s(now_s) if passing else None
+        pause_s = self._backoff.next_in_time_s(now_s) if passing else None
         if pause_s is None:
             what = f"entry {self.position} of ledger {self._whole.ledger_id} could not be read"
             error = self._replicas.error(
@@ -266,13 +267,13 @@ class ReadPart(Procedure[None]):
             self._replicas.forget(passing)
             self._step(at_s)
 
-        self._sleep(pause_s, woken)
+        self._retry_in(pause_s, woken)
 
     def _may_have_moved(self, error: Error, now_s: float) -> None:
         """Those asked never had the entry; whether others have it by now only the metadata can tell: a bookie that was
         replaced before the entry came to it says "no" in good faith."""
         assert self._backoff is not None
-        pause_s = self._backoff.next_pause_s(now_s)
+        pause_s = self._backoff.next_in_time_s(now_s)
         if pause_s is None or not isinstance(error, MetadataUnavailable):
             self._fail(error, now_s)
             return
@@ -280,7 +281,7 @@ class ReadPart(Procedure[None]):
         def woken(_: Outcome, __: float) -> None:
             self._read_newest_metadata()
 
-        self._sleep(pause_s, woken)
+        self._retry_in(pause_s, woken)
 
     def _read_newest_metadata(self) -> None:
         self._metadata_was_read = True

@@ -16,7 +16,7 @@ from fastbk.model.quorum import missing_proof, write_set
 from fastbk.replication.actions import Found, Outcome, ReadEntry
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.quorum_coverage import AskUntilCovered
-from fastbk.replication.replicas import Backoff, Pacing, Replicas, entry_in
+from fastbk.replication.replicas import Pacing, Replicas, entry_in
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class ReadForRecovery(Procedure[Found | None]):
 
     def begin(self, now_s: float) -> None:
         """Ask the whole write set."""
-        self._backoff = Backoff(self._pacing, now_s)
+        self._backoff = self._pacing.backoff(now_s)
         self._ask_those(self._members)
 
     def _ask_those(self, bookie_ids: list[BookieId]) -> None:
@@ -141,7 +141,7 @@ class ReadForRecovery(Procedure[Found | None]):
 
     def _again(self, now_s: float) -> None:
         passing = [one for one in self._members if one in self._replicas.passing]
-        pause_s = self._backoff.next_pause_s(now_s) if passing else None
+        pause_s = self._backoff.next_in_time_s(now_s) if passing else None
         if pause_s is None:
             self._give_up(now_s)
             return
@@ -150,7 +150,7 @@ class ReadForRecovery(Procedure[Found | None]):
             self._replicas.forget(passing)
             self._ask_those(passing)
 
-        self._sleep(pause_s, woken)
+        self._retry_in(pause_s, woken)
 
     def _give_up(self, now_s: float) -> None:
         what = f"entry {self._entry_id} of ledger {self._ledger_id} can be neither read nor proven to be missing"

@@ -21,7 +21,8 @@ from fastbk.model.quorum import write_sets
 from fastbk.replication.actions import AddEntry, Found, Outcome, Replaced, Reply
 from fastbk.replication.ensemble_change import Replacement
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.replicas import Backoff, Pacing, Replicas
+from fastbk.replication.replicas import Pacing, Replicas
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 
 # Beyond this a bookie that still owes copies of entries that are done without it counts as failed.
@@ -92,14 +93,14 @@ class RewriteEntries(Procedure[None]):
 
     def begin(self, now_s: float) -> None:
         """Wait for the first entry."""
-        self._backoff = Backoff(self._pacing, now_s)
+        self._backoff = self._pacing.backoff(now_s)
 
     def put(self, found: Found, now_s: float) -> None:
         """Take the next entry."""
         assert found.entry_id == self._next
         self._next += 1
         if not self._pending:
-            self._backoff.moved(now_s)
+            self._backoff.restart(now_s)
         pending = self._pending[found.entry_id] = _Pending(found)
         self.held_bytes += len(found.data)
         self.copies_missing += self._metadata.write_quorum
@@ -153,8 +154,8 @@ class RewriteEntries(Procedure[None]):
         """Offer the entry to a bookie that has no time just now again; for too long counts as failed."""
         backoff = self._busy[index]
         if backoff is None:
-            backoff = self._busy[index] = Backoff(self._pacing, now_s)
-        pause_s = backoff.next_pause_s(now_s)
+            backoff = self._busy[index] = self._pacing.backoff(now_s)
+        pause_s = backoff.next_in_time_s(now_s)
         if pause_s is None or entry_id not in self._pending:
             self._index_failed(index, now_s)
             return
@@ -164,7 +165,7 @@ class RewriteEntries(Procedure[None]):
             if (pending := self._pending.get(entry_id)) is not None:
                 self._send(index, pending)
 
-        self._asked[index][entry_id] = self._sleep(pause_s, woken)
+        self._asked[index][entry_id] = self._retry_in(pause_s, woken)
 
     def _advance(self, now_s: float) -> None:
         before = self.done
@@ -179,7 +180,7 @@ class RewriteEntries(Procedure[None]):
             self.done += 1
         if self.done == before:
             return
-        self._backoff.moved(now_s)
+        self._backoff.restart(now_s)
         for index in sorted(self._laggards):
             if len(self._asked[index]) - len(self._pending) > OWED_COUNT_MAX:
                 bookie_id = self.fragments[-1].ensemble[index]
@@ -303,7 +304,7 @@ class RewriteEntries(Procedure[None]):
                     self._send(index, pending)
 
     def _pause(self, now_s: float) -> None:
-        pause_s = self._backoff.next_pause_s(now_s)
+        pause_s = self._backoff.next_in_time_s(now_s)
         if pause_s is None:
             self._fail(self._error(), now_s)
             return
@@ -322,7 +323,7 @@ class RewriteEntries(Procedure[None]):
                         self._send(index, pending)
             self._settle(at_s)
 
-        self._sleep(pause_s, woken)
+        self._retry_in(pause_s, woken)
 
     def _error(self) -> Error:
         what = f"ledger {self._ledger_id}: entry {self.done} could not be written to its ack quorum"

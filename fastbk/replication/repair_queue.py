@@ -12,6 +12,7 @@ from fastbk.replication.actions import Outcome
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
 from fastbk.replication.procedure import Procedure
+from fastbk.retry import Backoff
 
 LEDGERS_MAX = 1000
 """Ledgers that wait for a repair at most; others stay marked."""
@@ -74,7 +75,7 @@ class RepairQueue:
         self.due_s = 0.0
         self._waiting: dict[LedgerId, tuple[MissingReplica, ...]] = {}
         self._round: deque[tuple[LedgerId, MissingReplica]] = deque()
-        self._pause_s = PAUSE_MIN_S
+        self._backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S)
 
     def __len__(self) -> int:
         """Return how many ledgers wait."""
@@ -89,7 +90,7 @@ class RepairQueue:
     def hurry(self) -> None:
         """Begin the next round at once: there is more to do, or bookies came."""
         self.due_s = 0.0
-        self._pause_s = PAUSE_MIN_S
+        self._backoff.restart()
 
     def clear(self) -> None:
         """Give up everything; it stays marked."""
@@ -98,8 +99,7 @@ class RepairQueue:
 
     def begin_round(self, writable: Collection[BookieId], now_s: float) -> None:
         """Take what can be tried now: the bookies `writable` are registered and take adds."""
-        self.due_s = now_s + self._pause_s
-        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
+        self.due_s = now_s + self._backoff.next_s()
         self._round.extend(
             (ledger_id, one)
             for ledger_id, missing in self._waiting.items()
@@ -114,7 +114,7 @@ class RepairQueue:
     def repaired(self, ledger_id: LedgerId, missing: MissingReplica) -> None:
         """Nothing of this is left to do."""
         left = tuple(one for one in self._waiting.get(ledger_id, ()) if one != missing)
-        self._pause_s = PAUSE_MIN_S
+        self._backoff.restart()
         if left:
             self._waiting[ledger_id] = left
         else:

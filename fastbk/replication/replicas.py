@@ -22,6 +22,7 @@ from fastbk.errors import (
 )
 from fastbk.model.ids import BookieId, EntryId
 from fastbk.replication.actions import Found, Outcome, Reply
+from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status, status_name
 
 ABSENT_STATUSES = (Status.NO_ENTRY, Status.NO_LEDGER)
@@ -45,29 +46,9 @@ class Pacing:
     pause_min_s: float = 0.02
     pause_max_s: float = 1.0
 
-
-class Backoff:
-    """Pauses between rounds, ever longer, up to the end of all patience."""
-
-    def __init__(self, pacing: Pacing, now_s: float) -> None:
-        self._pacing = pacing
-        self._pause_s = pacing.pause_min_s
-        self._end_s = now_s + pacing.give_up_s
-
-    def moved(self, now_s: float) -> None:
-        """Something went forward: patience begins anew."""
-        self._pause_s = self._pacing.pause_min_s
-        self._end_s = now_s + self._pacing.give_up_s
-
-    def next_pause_s(self, now_s: float) -> float | None:
-        """Return the pause before the next round, None when patience is at its end."""
-        left_s = self._end_s - now_s
-        if left_s < self._pacing.pause_min_s:
-            return None
-        # Half of what is left: the last try comes before the end, not at it.
-        pause_s = max(self._pacing.pause_min_s, min(self._pause_s, left_s / 2))
-        self._pause_s = min(self._pacing.pause_max_s, 2 * self._pause_s)
-        return pause_s
+    def backoff(self, now_s: float) -> Backoff:
+        """Return the pauses between rounds that begin now."""
+        return Backoff(self.pause_min_s, self.pause_max_s, self.give_up_s, now_s)
 
 
 def entry_in(outcome: Outcome, entry_id: EntryId) -> Found | None:

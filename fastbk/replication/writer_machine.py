@@ -61,6 +61,7 @@ from fastbk.replication.member_health import Avoided, MemberHealth, Trouble
 from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.refusals import cannot_change_deferred
+from fastbk.retry import Backoff
 
 # After a change that found no bookies or no metadata; doubled each time.
 AGAIN_MIN_S = 0.5
@@ -107,12 +108,12 @@ class WriterMachine(Procedure[None]):
         self._stored = [-1] * len(self.ensemble)  # how far each had come at the last look
         self._round: ChangeRound | None = None
         self._again_s = -math.inf
-        self._pause_s = AGAIN_MIN_S
+        self._backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
         # The last round: whom it was to replace, and whether an entry needed one of them.
         self._tried: tuple[frozenset[int], bool] = (frozenset(), False)
         self._left_out: Mapping[BookieId, str] | None = None
         self._avoided = Avoided()
-        self._keeper = CopyKeeper(ledger_id, self.adds, options.away)
+        self._keeper = CopyKeeper(ledger_id, self.adds, options.away, options.change.jitter)
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class WriterMachine(Procedure[None]):
     def bookies_changed(self, now_s: float) -> None:
         """Other bookies are to be had: a change that found none is tried again at once."""
         self._again_s = now_s
-        self._pause_s = AGAIN_MIN_S
+        self._backoff.restart()
         self._look(now_s)
 
     def tick(self, now_s: float) -> float | None:
@@ -364,8 +365,7 @@ class WriterMachine(Procedure[None]):
     def _put_off(self, left_out: Mapping[BookieId, str] | None, now_s: float) -> None:
         """There is no replacement now: go on without."""
         self._left_out = left_out
-        self._again_s = now_s + self._pause_s
-        self._pause_s = min(AGAIN_MAX_S, 2 * self._pause_s)
+        self._again_s = now_s + self.options.change.jitter(self._backoff.next_s())
 
     def _is_put_off(self, due: set[int], now_s: float) -> bool:
         """Return whether to wait; not when others have failed since, or an entry has come to need one."""
@@ -409,7 +409,7 @@ class WriterMachine(Procedure[None]):
             self.ensemble_version += 1
             self.changes += 1
             self._left_out = None
-            self._pause_s = AGAIN_MIN_S
+            self._backoff.restart()
 
     # --- inside: copies that members lack ------------------------------------------------------------------------
 
