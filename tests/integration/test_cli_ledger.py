@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,24 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastbk.testing import LocalCluster
-
-
-class Cli:
-    def __init__(self, uri: str) -> None:
-        self._environment = {**os.environ, "FASTBK_METADATA": uri}
-
-    def __call__(self, *words: str, stdin: bytes = b"", code: int = 0) -> bytes:
-        done = subprocess.run(
-            [sys.executable, "-m", "fastbk.cli", *words],
-            input=stdin, capture_output=True, env=self._environment, check=False, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr.decode()
-        self.err = done.stderr.decode()
-        return done.stdout
-
-    def json(self, *words: str, stdin: bytes = b"") -> dict[str, object]:
-        answer: dict[str, object] = json.loads(self(*words, "--json", stdin=stdin))
-        return answer
+from tests.fixtures.cli import Cli
 
 
 @pytest.fixture
@@ -42,10 +24,10 @@ def test_lines_come_back_as_lines_and_as_exactly_their_bytes(cli: Cli) -> None:
     answer = cli.json("ledger", "write", "-", stdin=text)
     assert answer == {"ledger_id": answer["ledger_id"], "entries": 4, "bytes": len(text)}
     ledger_id = str(answer["ledger_id"])
-    assert cli("ledger", "read", ledger_id, "--raw") == text
-    assert cli("ledger", "read", ledger_id).decode().splitlines() == [
+    assert cli.raw("ledger", "read", ledger_id, "--raw") == text
+    assert cli.raw("ledger", "read", ledger_id).decode().splitlines() == [
         "0\tfirst", "1\t", "2\tthird \\xff", "3\tlast without an end"]  # fmt: skip
-    assert cli("ledger", "read", ledger_id, "--first", "1", "--last", "2", "--raw") == (
+    assert cli.raw("ledger", "read", ledger_id, "--first", "1", "--last", "2", "--raw") == (
         b"\nthird \xff\n"
     )
 
@@ -56,26 +38,26 @@ def test_a_binary_file_comes_back_exactly(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(data)
     answer = cli.json("ledger", "write", str(path), "--chunk-bytes", "65536")
     assert answer["entries"] == 46
-    assert cli("ledger", "read", str(answer["ledger_id"]), "--raw") == data
+    assert cli.raw("ledger", "read", str(answer["ledger_id"]), "--raw") == data
 
 
 def test_an_empty_input_makes_an_empty_ledger(cli: Cli) -> None:
     answer = cli.json("ledger", "write")
     assert answer["entries"] == 0
-    assert cli("ledger", "read", str(answer["ledger_id"]), "--raw") == b""
+    assert cli.raw("ledger", "read", str(answer["ledger_id"]), "--raw") == b""
 
 
 def test_reading_in_json_gives_an_object_an_entry(cli: Cli) -> None:
     ledger_id = str(cli.json("ledger", "write", stdin=b"a\n\xff\n")["ledger_id"])
-    lines = cli("ledger", "read", ledger_id, "--json").decode().splitlines()
+    lines = cli.raw("ledger", "read", ledger_id, "--json").decode().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"entry_id": 0, "data": "a\n"}, {"entry_id": 1, "data_base64": "/wo="}]  # fmt: skip
 
 
 def test_tail_prints_what_is_there_and_ends_with_a_closed_ledger(cli: Cli) -> None:
     ledger_id = str(cli.json("ledger", "write", stdin=b"a\nb\n")["ledger_id"])
-    assert cli("ledger", "tail", ledger_id) == b"0\ta\n1\tb\n"
-    assert cli("ledger", "tail", ledger_id, "--first", "1", "--raw") == b"b\n"
+    assert cli.raw("ledger", "tail", ledger_id) == b"0\ta\n1\tb\n"
+    assert cli.raw("ledger", "tail", ledger_id, "--first", "1", "--raw") == b"b\n"
 
 
 def test_show_and_list_tell_what_metadata_holds(cli: Cli) -> None:
@@ -86,18 +68,18 @@ def test_show_and_list_tell_what_metadata_holds(cli: Cli) -> None:
     assert {name: shown[name] for name in ("state", "ensemble", "write_quorum", "ack_quorum")} == {
         "state": "CLOSED", "ensemble": 3, "write_quorum": 2, "ack_quorum": 2}  # fmt: skip
     assert (shown["entries"], shown["bytes"], shown["digest"]) == (1, 2, "crc32c")
-    assert b"CLOSED" in cli("ledger", "show", str(ledger_id))
+    assert b"CLOSED" in cli.raw("ledger", "show", str(ledger_id))
     listed = cli.json("ledger", "list")["ledgers"]
     assert isinstance(listed, list)
     assert ledger_id in listed
-    assert str(ledger_id) in cli("ledger", "list").decode().split()
+    assert str(ledger_id) in cli.raw("ledger", "list").decode().split()
 
 
 def test_create_leaves_an_open_ledger_and_says_what_closes_it(cli: Cli) -> None:
-    ledger_id = cli("ledger", "create").decode().strip()
+    ledger_id = cli.raw("ledger", "create").decode().strip()
     assert f"`fastbk ledger recover {ledger_id}` closes it" in cli.err
     assert cli.json("ledger", "show", ledger_id)["state"] == "OPEN"
-    assert cli("ledger", "recover", ledger_id) == (
+    assert cli.raw("ledger", "recover", ledger_id) == (
         f"ledger {ledger_id} is closed: 0 entries, 0 B\n".encode()
     )
     assert cli.json("ledger", "show", ledger_id)["entries"] == 0
@@ -106,10 +88,10 @@ def test_create_leaves_an_open_ledger_and_says_what_closes_it(cli: Cli) -> None:
 def test_create_in_json_and_delete(cli: Cli) -> None:
     ledger_id = str(cli.json("ledger", "create")["ledger_id"])
     assert cli.json("ledger", "delete", ledger_id, "--yes") == {"deleted": [int(ledger_id)]}
-    cli("ledger", "show", ledger_id, code=1)
+    cli.raw("ledger", "show", ledger_id, code=1)
     assert cli.err.startswith("fastbk: ")
     assert len(cli.err.splitlines()) == 1
-    cli("ledger", "delete", ledger_id, "--yes", code=1)
+    cli.raw("ledger", "delete", ledger_id, "--yes", code=1)
 
 
 def test_a_weak_quorum_is_said_in_one_line(cli: Cli) -> None:
@@ -125,8 +107,8 @@ def test_a_password_is_needed_for_its_ledger(cli: Cli, tmp_path: Path) -> None:
     wrong.write_text("wrong")
     answer = cli.json("ledger", "write", "--password-file", str(secret), stdin=b"x\n")
     ledger_id = str(answer["ledger_id"])
-    assert cli("ledger", "read", ledger_id, "--password-file", str(secret), "--raw") == b"x\n"
-    cli("ledger", "read", ledger_id, "--password-file", str(wrong), code=1)
+    assert cli.raw("ledger", "read", ledger_id, "--password-file", str(secret), "--raw") == b"x\n"
+    cli.raw("ledger", "read", ledger_id, "--password-file", str(wrong), code=1)
     assert "deprecated" not in cli.err
 
 
@@ -135,8 +117,8 @@ def test_a_password_as_an_argument_is_deprecated(cli: Cli) -> None:
     assert "--password is deprecated" in cli.err
     assert "secret" not in cli.err
     words = ("ledger", "read", str(answer["ledger_id"]), "--raw")
-    assert cli(*words, "--password", "secret") == b"x\n"
-    cli(*words, "--password", "secret", "--password-file", "x", code=2)
+    assert cli.raw(*words, "--password", "secret") == b"x\n"
+    cli.raw(*words, "--password", "secret", "--password-file", "x", code=2)
 
 
 WRITE_AND_WAIT = """
@@ -160,29 +142,29 @@ def test_a_ledger_whose_writer_was_killed_is_recovered(cli: Cli, cluster: LocalC
         writer.kill()
     words = (ledger_id, "--password", "pw")
     assert cli.json("ledger", "info", ledger_id)["state"] == "OPEN"
-    cli("ledger", "recover", ledger_id, "--password", "wrong", code=1)
-    some = cli("ledger", "read", *words, "--raw")
+    cli.raw("ledger", "recover", ledger_id, "--password", "wrong", code=1)
+    some = cli.raw("ledger", "read", *words, "--raw")
     assert 99 <= some.count(b"\n") <= 100, "without recovery it stays open"
     assert cli.json("ledger", "info", ledger_id)["state"] == "OPEN"
     everything = b"".join(b"line %d\n" % one for one in range(100))
-    assert cli("ledger", "read", *words, "--raw", "--recover") == everything
+    assert cli.raw("ledger", "read", *words, "--raw", "--recover") == everything
     shown = cli.json("ledger", "info", ledger_id)
     assert (shown["state"], shown["entries"], shown["bytes"]) == ("CLOSED", 100, len(everything))
     again = cli.json("ledger", "recover", *words)
     assert again == {
         "recovered": [{"ledger_id": int(ledger_id), "entries": 100, "bytes": len(everything)}]
     }
-    assert b"is closed: 100 entries" in cli("ledger", "close", *words)
+    assert b"is closed: 100 entries" in cli.raw("ledger", "close", *words)
 
 
 def test_custom_metadata_is_printed_set_and_removed(cli: Cli) -> None:
-    ledger_id = cli("ledger", "create").decode().strip()
-    assert cli("ledger", "metadata", ledger_id) == b""
-    assert cli("ledger", "metadata", ledger_id, "--set", "b=2", "--set", "a=1=1") == b"a=1=1\nb=2\n"
+    ledger_id = cli.raw("ledger", "create").decode().strip()
+    assert cli.raw("ledger", "metadata", ledger_id) == b""
+    assert cli.raw("ledger", "metadata", ledger_id, "--set", "b=2", "--set", "a=1=1") == b"a=1=1\nb=2\n"
     answer = cli.json("ledger", "metadata", ledger_id, "--remove", "b", "--set", "c=")
     assert answer == {"ledger_id": int(ledger_id), "metadata": {"a": "1=1", "c": ""}}
-    cli("ledger", "metadata", ledger_id, "--set", "novalue", code=2)
-    cli("ledger", "metadata", ledger_id, "--set", "a=1", "--remove", "a", code=2)
+    cli.raw("ledger", "metadata", ledger_id, "--set", "novalue", code=2)
+    cli.raw("ledger", "metadata", ledger_id, "--set", "a=1", "--remove", "a", code=2)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +181,7 @@ def test_custom_metadata_is_printed_set_and_removed(cli: Cli) -> None:
 def test_a_wrong_call_is_one_line_and_a_code(
     cli: Cli, words: list[str], code: int, message: str
 ) -> None:
-    assert cli("ledger", *words, "--json", code=code) == b""
+    assert cli.raw("ledger", *words, "--json", code=code) == b""
     assert message in cli.err
     assert len(cli.err.splitlines()) == 1
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,54 +11,13 @@ import pytest
 import fastbk.sync
 from fastbk.stream.positions import AtSeq
 from fastbk.testing import LocalCluster
+from tests.fixtures.cli import Cli
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(3) as running:
         yield running
-
-
-class Cli:
-    def __init__(self, uri: str) -> None:
-        self._environment = {**os.environ, "FASTBK_METADATA": uri}
-        self.err = ""
-        self._started: list[subprocess.Popen[str]] = []
-
-    def __call__(self, *words: str, stdin: bytes = b"", code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "fastbk.cli", *words],
-            input=stdin, capture_output=True, env=self._environment, check=False, timeout=60,
-        )  # fmt: skip
-        self.err = done.stderr.decode()
-        assert done.returncode == code, self.err
-        return done.stdout.decode()
-
-    def json(self, *words: str, stdin: bytes = b"") -> dict[str, object]:
-        answer: dict[str, object] = json.loads(self(*words, "--json", stdin=stdin))
-        return answer
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command and return its process, with pipes."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fastbk.cli", *words], env=self._environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        self._started.append(process)
-        return process
-
-    def end(self) -> None:
-        """End what a test that failed has left running."""
-        for process in self._started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-
-    def fails(self, *words: str, code: int = 1, stdin: bytes = b"") -> str:
-        """Return the one line on stderr of what fails."""
-        assert self(*words, code=code, stdin=stdin) == ""
-        assert self.err.startswith("fastbk: ") and self.err.count("\n") == 1, self.err
-        return self.err
 
 
 @pytest.fixture
