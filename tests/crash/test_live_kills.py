@@ -31,7 +31,7 @@ ENTRY_BYTES_MAX = 4000
 WINDOW = 64
 BURST, REST_S = 256, 0.2
 """As long as the kills take the load goes on: at full speed it would leave more to read back than can be learned."""
-KILLS = 15  # three of each kind of process
+KILLS = 10  # two of each kind of process
 CAUGHT_UP_S = 60.0
 
 
@@ -122,7 +122,7 @@ async def check(cluster: LocalCluster, histories: Sequence[History], seed: int) 
             await reader.close()
 
 
-@pytest.mark.timeout(600)  # fifteen kills, each with waits that have bounds of their own
+@pytest.mark.timeout(600)  # ten kills, each with waits that have bounds of their own
 @pytest.mark.filterwarnings("ignore::fastbk.errors.WeakQuorumWarning")
 async def test_no_acknowledged_entry_is_lost_whatever_process_is_killed(
     rng: random.Random, seed: int
@@ -185,17 +185,3 @@ async def test_everything_acknowledged_survives_the_kill_of_all_bookies_at_once(
                 await asyncio.gather(writing, return_exceptions=True)
             await asyncio.gather(*(cluster.start_bookie_async(bookie) for bookie in range(3)))
             await check(cluster, histories, seed)
-
-
-@pytest.mark.parametrize("process", PROCESSES)
-async def test_a_killed_process_comes_back_within_seconds_and_leaves_no_orphan(process: str) -> None:
-    async with LocalCluster(1) as cluster, fastbk.connect(cluster.metadata_uri) as client:
-        async with await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
-            await writer.append(b"before")
-            before = dict(cluster.bookies[0].pids)
-            await kill_one(cluster, 0, process)
-            await writer.append(b"after")
-            gone = [pid for name, pid in before.items() if name != "supervisor" or process == name]
-            assert not [pid for pid in gone if is_alive(pid)], "an orphan of the earlier life"
-        reader = await client.open_ledger(writer.ledger_id)
-        assert [bytes(entry.data) async for entry in reader.read(0, 1)] == [b"before", b"after"]

@@ -170,7 +170,7 @@ async def test_read_only_by_put_refuses_adds_until_it_is_taken_back_and_survives
 ) -> None:
     async with (
         LocalCluster(1, data=tmp_path / "data", settings=SETTINGS) as cluster,
-        fastbk.connect(cluster.metadata_uri) as client,
+        fastbk.connect(cluster.metadata_uri, append_timeout=2.0) as client,
     ):
         pages = Pages(cluster)
         writer = await client.create_ledger(1, 1, 1)

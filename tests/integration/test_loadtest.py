@@ -14,7 +14,7 @@ from fastbk.testing import LocalCluster
 from loadtest.latency import Latency, bucket_of, top_of
 from tests.tools.load import ROOT, ensure_venv, run_locust
 
-SECONDS = 30 if os.environ.get("FASTBK_TIER") == "all" else 6
+SECONDS = 30 if os.environ.get("FASTBK_TIER") == "all" else 3
 
 
 @pytest.mark.timeout(400)  # the first run makes locust's virtual environment

@@ -210,51 +210,6 @@ class World:
         return main([*words, "--metadata", self.metadata.uri])
 
 
-def test_processes_that_run_through_a_rollback_of_zookeeper_go_on_and_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """ZooKeeper refuses every session that has seen more than the copy: bookies, a janitor and a client begin anew."""
-    metadata = ZooKeeperMetadata(tmp_path)
-    settings = {**SETTINGS, "metadata": {"session_timeout": f"{SESSION_S:g}s"}}
-    try:
-        with LocalCluster(
-            BOOKIES, data=tmp_path / "data", metadata_uri=metadata.uri, settings=settings
-        ) as cluster:
-            world = World(cluster, metadata)
-            early = world.write(2)
-            metadata.copy("older")
-            wait_until(lambda: world.cli("cluster", "status") == 0, "all bookies are back", WAIT_S)
-            late = world.write(20)
-            world.wait_stored(late[-1])
-            processes = [dict(bookie.pids) for bookie in cluster.bookies]
-            metadata.restore("older")
-            config = cluster.bookies[0].directory / "bookie.toml"
-            # By the bookies' own pages: a command's session would bring ZooKeeper closer to what they have seen.
-            wait_until(
-                lambda: all(is_held(one) and is_registered(one) for one in world.pages("/readyz")),
-                "all bookies are registered again, and on hold",
-                WAIT_S,
-            )
-            assert [dict(bookie.pids) for bookie in cluster.bookies] == processes
-            logged = "".join(one.log_path.read_text() for one in cluster.bookies)
-            assert "metadata.session_refused" in logged
-            assert "metadata.session_begun_anew" in logged
-            capsys.readouterr()
-            assert main(["doctor", "--config", str(config)]) == 1
-            assert "metadata is on hold" in capsys.readouterr().out
-            again = world.write(2)
-            assert min(again) > late[-1]
-            world.read(early + again)
-            world.wait_cycles(len(late))
-            with pytest.raises(MetadataOnHold):
-                asyncio.run(world.pass_of_janitor())
-            assert world.cli("metadata", "confirm", "--yes") == 0
-            asyncio.run(world.pass_of_janitor())
-            world.delete(early[0])
-    finally:
-        metadata.server.stop()
-
-
 def is_registered(page: dict[str, Any]) -> bool:
     """Whether nothing keeps a bookie from metadata; a hold does not."""
     return not any(one["name"] == "metadata" for one in page["conditions"])

@@ -22,6 +22,8 @@ Client = fastbk.Client
 QUICK_S = 4.0
 """A tenth of a second is usual. A wait for the missing bookie would take five seconds or more, the former error 30."""
 
+PAUSE_S = 0.01
+
 
 async def missing(client: Client, *, verify: bool = False) -> list[MissingCopies]:
     return [one async for one in under_replicated(client, verify=verify)]
@@ -84,7 +86,6 @@ async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_re
         assert {one.bookie_id for one in await missing(first)} == {away}
         healed = await BookieHealing(first, away).run()
         assert healed.is_whole, (healed.failed, healed.parked)
-        assert healed.entries_copied > 0
         assert await missing(first, verify=True) == []
         assert await texts(stream) == wanted
 
@@ -103,6 +104,7 @@ async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes() -> No
         async with asyncio.timeout(30):
             while writer.stats().is_under_replicated:
                 await writer.append(b"more")
+                await asyncio.sleep(PAUSE_S)
         await writer.close()
         assert writer.stats().ensemble_changes == 0
         assert await missing(client, verify=True) == []
@@ -137,6 +139,7 @@ async def test_a_place_that_is_missing_is_taken_by_another_bookie_and_the_lost_o
         async with asyncio.timeout(60):
             while away in writer.stats().ensemble:
                 await writer.append(b"more")
+                await asyncio.sleep(PAUSE_S)
         await writer.close()
         # The writer still held what was owed, and gave it to the new member.
         assert await missing(client, verify=True) == []

@@ -182,7 +182,7 @@ async def test_a_writer_is_told_and_a_journal_that_dies_under_load_loses_nothing
     try:
         await asyncio.to_thread(cluster.start)
         bookie = cluster.bookies[0]
-        async with fastbk.connect(cluster.metadata_uri, append_timeout=20.0) as client:
+        async with fastbk.connect(cluster.metadata_uri, append_timeout=5.0) as client:
             writer = await client.create_ledger(**ONE)
             for n in range(ENTRIES):
                 await writer.append(payload(n))

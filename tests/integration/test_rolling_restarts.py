@@ -8,15 +8,13 @@ import pytest
 
 from fastbk.testing import LocalCluster
 from tests.rigs.rolling import judge, roll
-from tests.rigs.rolling_writers import LOADS, Round
+from tests.rigs.rolling_writers import Round
 
 
 @pytest.mark.parametrize("bookies", [3, 5])
-@pytest.mark.parametrize("kinds", ["asyncio stream", "blocking"])
-async def test_a_rolling_restart_leaves_no_copy_missing(bookies: int, kinds: str) -> None:
-    loads = [load for load in LOADS if load.kind in kinds]
+async def test_a_rolling_restart_leaves_no_copy_missing(bookies: int) -> None:
     async with LocalCluster(bookies) as cluster:
         life = Round(cluster.metadata_uri, bookies, random.Random(bookies))
-        await roll(cluster, life, range(3), loads)
+        await roll(cluster, life, range(3))
         assert life.counts["restarts"] == 3
         assert await judge(cluster, life) == []

@@ -29,6 +29,8 @@ SESSION_TIMEOUT_MAX_S = 5.0
 WAIT_S = 60.0
 OUTAGE_S = 1.0
 """How long appends go on after all registrations have run out. What matters is longer than a session."""
+PAUSE_S = 0.01
+"""Between two appends, so that they leave the processors to others."""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +116,7 @@ async def test_an_outage_longer_than_every_session_fails_no_append(
                 while time.monotonic() < end_s:
                     assert await writer.append(b"%d" % appended) == appended
                     appended += 1
+                    await asyncio.sleep(PAUSE_S)
 
             await append_while(0.2)
             proxy.cut()

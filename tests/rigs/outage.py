@@ -48,7 +48,7 @@ LAG_S_MAX = 10.0
 """So much later than its acknowledgement a tailing reader may have a record while metadata is away."""
 SLOWEST_S = 0.5
 """An append on a machine with much else to do; of a writer that stands still there are none."""
-PAUSE_S = 0.002
+PAUSE_S = 0.01
 
 
 @dataclass
