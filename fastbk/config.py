@@ -8,6 +8,7 @@ nearest known name, and every message names the file and the key.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,6 +72,24 @@ def key_of(field: str) -> tuple[str, str | None]:
             parts.remove(unit)
             return "_".join(parts), unit
     return field, None
+
+
+def split_address(text: str, where: str) -> tuple[str, int]:
+    """Return host and port of `host:port` or `[v6]:port`. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535 or not host:
+        raise ConfigError(f'{where}: "{text}" is not host:port')
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether no other machine can reach `host`. A name but localhost counts as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _section(body: dict[str, Any], kind: type[msgspec.Struct], where: str) -> dict[str, Any]:

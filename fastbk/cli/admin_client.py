@@ -116,7 +116,7 @@ def add_bookie(parser: argparse.ArgumentParser) -> None:
 def admin_client(options: argparse.Namespace) -> AdminClient:
     """Return the client of the bookie that the options name. Raises ConfigError, Error."""
     if options.http:
-        from fastbk.server.configuration.process_config import split_address
+        from fastbk.config import split_address
 
         host, port = split_address(options.http.removeprefix("http://").rstrip("/"), "--http")
         return AdminClient(host, port)

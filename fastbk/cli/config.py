@@ -81,7 +81,7 @@ def _examined(path: Path) -> tuple[Report | None, list[str]]:
     """Return what became of Apache's keys (None in a file of ours), and why a bookie would not start."""
     from fastbk.apache.configuration import source
     from fastbk.server.configuration import bookie_file
-    from fastbk.server.configuration.process_config import check
+    from fastbk.server.configuration.checks import check
 
     try:
         if source.is_apache(path):
@@ -119,8 +119,8 @@ def _show(options: argparse.Namespace) -> int:
 
     from fastbk.config import key_of
     from fastbk.server.configuration import bookie_file
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.configuration.example import value_text
-    from fastbk.server.configuration.process_config import BookieConfig
 
     file = bookie_file.read(options.file)
     rows: list[dict[str, Any]] = []
@@ -228,8 +228,8 @@ def _own(name: str) -> dict[str, Any] | None:
 def _setting(setting: str) -> dict[str, str]:
     """Return the name and default of `section.field` as the file has them."""
     from fastbk.config import key_of
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.configuration.example import value_text
-    from fastbk.server.configuration.process_config import BookieConfig
 
     section, _, field = setting.partition(".")
     default = getattr(getattr(BookieConfig(), section), field)

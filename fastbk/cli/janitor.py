@@ -116,7 +116,7 @@ async def _pages(
         yield None
         return
     from fastbk.cli.janitor_page import serve
-    from fastbk.server.configuration.process_config import split_address
+    from fastbk.config import split_address
 
     host, port = split_address(address, "--http")
     try:

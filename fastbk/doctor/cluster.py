@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastbk.config import is_loopback, split_address
 from fastbk.doctor.data import holder_of
 from fastbk.doctor.report import Finding, fail, ok, warn
 from fastbk.errors import Error, StorageError
@@ -17,7 +18,6 @@ from fastbk.meta.hold import NEXT_STEP, read_hold, when
 from fastbk.meta.rollback_mark import Mark, evidence, read_mark
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
-from fastbk.server.configuration.process_config import is_loopback, split_address
 from fastbk.server.identity import Directory, known_of, look, places
 from fastbk.storage.identity import NAME as IDENTITY_NAME
 from fastbk.storage.identity import read_identity
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fastbk.doctor.report import Check
     from fastbk.meta.api import MetadataStore, VersionedIdentity
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 METADATA_TIMEOUT_S = 5.0
 SLOW_METADATA_S = 0.25

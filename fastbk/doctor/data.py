@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.manifest import Manifest
 
 _NO_MANIFEST_FIX = "restore one of the two files from a backup, or fastbk bookie rebuild-locations"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.startup_check import Place
 
 GOOD_KINDS = frozenset({"ext4", "xfs"})

@@ -13,29 +13,30 @@ from fastbk.doctor.report import Finding, fail, ok, take, warn
 from fastbk.doctor.system import System
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
-from fastbk.server.configuration import process_config as server_config
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from fastbk.doctor.report import Check
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 def examine(path: Path | None) -> Iterator[Finding]:
     """Look over the bookie that the file at `path` configures; without one only the machine. Raises nothing."""
     if path is None:
-        yield from take(System(server_config.BookieConfig()).checks())
+        yield from take(System(BookieConfig()).checks())
         return
     try:
         config = bookie_file.load(path)
-        server_config.check(config)
+        check(config)
     except ConfigError as error:
         cure = "fastbk bookie --example prints a file with every key"
         if source.is_apache(path):
             cure = f"fastbk config check {path} says what becomes of each of its keys"
         yield fail("configuration", str(error), cure)
-        yield from take(System(server_config.BookieConfig()).checks())
+        yield from take(System(BookieConfig()).checks())
         return
     yield ok("configuration", f"{path} makes sense")
     parts = (System(config), Choices(config), Disks(config), Data(config), Cluster(config))

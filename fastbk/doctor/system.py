@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastbk.doctor.report import Check
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 KERNEL_MIN = (5, 10)
 KERNEL_MEMLOCK_FREE = (5, 12)

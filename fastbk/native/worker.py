@@ -74,7 +74,7 @@ class WorkerPair:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What `Worker` needs. Descriptors stay the caller's and must stay open. Bounds as in `WorkerSettings`."""
+    """What `Worker` needs. Descriptors stay the caller's and must stay open. Bounds as in `NetworkSettings`."""
 
     worker: int
     epoch: int

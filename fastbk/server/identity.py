@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.cookie import Cookie
     from fastbk.storage.shards import Shards
 

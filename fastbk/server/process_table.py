@@ -15,11 +15,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fastbk.server.configuration import pair_settings
+from fastbk.server.configuration import bookie_config
 from fastbk.units import MIB
 
 if TYPE_CHECKING:
-    from fastbk.server.configuration.process_config import BookieConfig, LimitSettings
+    from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.server.configuration.settings import LimitSettings
 
 Role = Literal["supervisor", "worker", "journal", "index", "gc"]
 
@@ -206,7 +207,7 @@ def ring_sizes(process: Process, config: BookieConfig) -> list[int]:
 
     A worker: add ring, request ring. The index: one reply ring, repeated for each worker.
     """
-    add, request, reply = pair_settings.ring_sizes(config.limits, pair_settings.pair_count(config))
+    add, request, reply = bookie_config.ring_sizes(config.limits, bookie_config.pair_count(config))
     if process.role == "worker":
         return [add, request]
     if process.role == "index":
@@ -297,7 +298,7 @@ bound, the rest is what an attack may take on top."""
 def memory_table(config: BookieConfig) -> list[Budget]:
     """Return every budget of the bookie; their sum has to stay within `[bookie] memory_total`.
     """
-    count = pair_settings.pair_count(config)
+    count = bookie_config.pair_count(config)
     table = [
         Budget("supervisor", "interpreter", INTERPRETER_BYTES["supervisor"]),
         Budget("gc", "interpreter", INTERPRETER_BYTES["gc"]),
@@ -305,7 +306,7 @@ def memory_table(config: BookieConfig) -> list[Budget]:
     ]
     for pair in range(count):
         table += _pair_table(config, pair, f"pair {pair}: " if count > 1 else "")
-    rings = pair_settings.ring_sizes(config.limits, count)
+    rings = bookie_config.ring_sizes(config.limits, count)
     add_bytes, request_bytes, reply_bytes = (count * ring_bytes for ring_bytes in rings)
     for w in range(worker_count(config)):
         name = f"worker {w}: "
@@ -336,9 +337,9 @@ def memory_table(config: BookieConfig) -> list[Budget]:
 
 def _pair_table(config: BookieConfig, pair: int, name: str) -> list[Budget]:
     """Return the budgets of one journal and its index, which are called `name`."""
-    limits, ledgers = config.limits, pair_settings.ledger_settings(config, pair)
+    limits, ledgers = config.limits, bookie_config.ledger_settings(config, pair)
     batch_bytes = config.journal.batch_size_bytes_max + limits.frame_size_bytes_max
-    ledgers_expected = min(LEDGERS_EXPECTED, limits.ledgers_max) // pair_settings.pair_count(config)
+    ledgers_expected = min(LEDGERS_EXPECTED, limits.ledgers_max) // bookie_config.pair_count(config)
     states_bytes = ledgers_expected * LEDGER_STATE_BYTES
     cache_bytes, _ = write_cache_sizes(ledgers.write_cache_size_bytes, limits, worker_count(config))
     return [
@@ -365,5 +366,5 @@ def memory_total_bytes(config: BookieConfig) -> int:
     """Return what the memory table may add up to: as configured, else by the number of workers and pairs."""
     if config.bookie.memory_total_bytes:
         return config.bookie.memory_total_bytes
-    workers, more_pairs = worker_count(config), pair_settings.pair_count(config) - 1
+    workers, more_pairs = worker_count(config), bookie_config.pair_count(config) - 1
     return (200 + 100 * workers + (100 + 40 * workers) * more_pairs) * MIB

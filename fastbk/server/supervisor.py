@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastbk.apache.http.bookie_facts import BookieFacts
+from fastbk.config import split_address
 from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
@@ -23,8 +24,7 @@ from fastbk.server.admin.apache_metrics import ApacheMetrics
 from fastbk.server.admin.info import life_info
 from fastbk.server.admin.metrics import Metrics
 from fastbk.server.admin.pages import endpoints, open_admin
-from fastbk.server.configuration import process_config as config_module
-from fastbk.server.configuration.process_config import split_address
+from fastbk.server.configuration.checks import check
 from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.boot_check import UsedDirectory
 from fastbk.server.disks.disk_reports import DiskBoard
@@ -46,7 +46,8 @@ from fastbk.server.supervision.unclean_start import end_life
 if TYPE_CHECKING:
     import socket
 
-    from fastbk.server.configuration.process_config import BookieConfig, Replayed
+    from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.server.configuration.process_config import Replayed
 
 READ_ONLY_POLL_S = 0.5
 DISK_IS_BACK = "a disk is back: the journal starts again"
@@ -72,7 +73,7 @@ class Supervisor:
         """`lifeline`: a SOCK_SEQPACKET socket of whoever started us; told of each change, its end stops us.
         `accept_data_loss`: see `fastbk.server.identity.settle`.
         """
-        config_module.check(config)
+        check(config)
         library_log.forward()
         self._config = config
         self._accept_data_loss = accept_data_loss

@@ -20,8 +20,8 @@ from fastbk.cli.completion import whole_parser
 from fastbk.config import key_of
 from fastbk.observe.apache_names import SUMMARIES, TOTALS, VALUES
 from fastbk.observe.names import NAMES
+from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.example import setting_texts, value_text
-from fastbk.server.configuration.process_config import BookieConfig
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WIDTH = 100

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fastbk.config import is_loopback
 from fastbk.errors import ConfigError
-from fastbk.server.configuration.process_config import is_loopback
 
 if TYPE_CHECKING:
     from fastbk.apache.configuration.source import Source

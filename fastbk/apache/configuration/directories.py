@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastbk.errors import ConfigError
-from fastbk.server.configuration.process_config import PAIRS_MAX
+from fastbk.server.configuration.checks import PAIRS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,8 @@ from fastbk.apache.configuration.sizes import (
 )
 from fastbk.apache.configuration.translation import Work
 from fastbk.errors import ConfigError
-from fastbk.server.configuration import process_config as server_config
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ APACHE = "org.apache.bookkeeper."
 
 def translate(
     source: Source, network: Network | None = None
-) -> tuple[server_config.BookieConfig | None, Report]:
+) -> tuple[BookieConfig | None, Report]:
     """Return the configuration, None where it has problems, and the report, which names all of them."""
     work = Work(source)
 
@@ -106,16 +107,16 @@ def translate(
         return None, report
     try:
         config = fit_memory(work, _convert(work.document))
-        server_config.check(config)
+        check(config)
     except ConfigError as error:
         report.problems.append(str(error))
         return None, report
     return config, report
 
 
-def _convert(document: dict[str, dict[str, Any]]) -> server_config.BookieConfig:
+def _convert(document: dict[str, dict[str, Any]]) -> BookieConfig:
     try:
-        return msgspec.convert(document, server_config.BookieConfig)
+        return msgspec.convert(document, BookieConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error)) from error
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastbk.server import process_table
-from fastbk.server.configuration.process_config import RECORD_BYTES_MAX, BookieConfig
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import RECORD_BYTES_MAX
 from fastbk.server.disks import space_thresholds
 from fastbk.units import KIB, MIB, format_size
 

@@ -10,7 +10,7 @@ from fastbk.apache.configuration.key_table import KEYS, key_of
 from fastbk.apache.configuration.keys import Kind, Verdict
 from fastbk.apache.configuration.report import Finding, Report
 from fastbk.errors import ConfigError
-from fastbk.server.configuration.process_config import BookieConfig
+from fastbk.server.configuration.bookie_config import BookieConfig
 
 if TYPE_CHECKING:
     from fastbk.apache.configuration.source import Source

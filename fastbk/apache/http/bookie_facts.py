@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fastbk.meta.api import MetadataStore
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.disks.disk_reports import DiskBoard
     from fastbk.server.supervision.gc_admin import GcDesk
     from fastbk.server.supervision.lifecycle import Lifecycle

@@ -11,10 +11,10 @@ import msgspec
 from fastbk.apache.configuration.key_table import KEYS
 from fastbk.apache.configuration.keys import Verdict
 from fastbk.apache.http.answers import answer, json_object, text
+from fastbk.config import split_address
 from fastbk.errors import Error
 from fastbk.native.disk import Disk
 from fastbk.server.admin.http import Request, Response
-from fastbk.server.configuration.process_config import split_address
 from fastbk.server.directories import disk_bytes
 from fastbk.server.gc_messages import LEDGERS, MAJOR, MINOR
 from fastbk.server.supervision.lifecycle import State
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Page, Request, Response
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 NOT_GET = "Not found method. Should be GET method"
 FILES_NAMED_MAX = 20_000

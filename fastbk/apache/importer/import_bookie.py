@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore
     from fastbk.model.ids import BookieId
     from fastbk.native.ledger_state import LedgerState
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 LEDGERS_AT_ONCE = 1000
 OWN_FILES = (*SLOTS, AUDIT_NAME, limbo.NAME, identity.NAME)

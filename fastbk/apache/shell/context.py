@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastbk.meta.uri import ZooKeeperLocation
     from fastbk.meta.zookeeper_underreplication import Underreplication
     from fastbk.model.ids import BookieId, LedgerId
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 TIMEOUT_S = 10.0
 FILE_VARIABLE = "BOOKIE_CONF"

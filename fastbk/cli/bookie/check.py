@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fastbk.native.disk import Disk
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.check import Checked
     from fastbk.storage.identity import Identity
     from fastbk.storage.rebuild import Rebuilt

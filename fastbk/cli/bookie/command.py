@@ -72,11 +72,11 @@ def run(options: argparse.Namespace) -> int:
 def _check(path: Path) -> int:
     from fastbk.server import process_table
     from fastbk.server.configuration import bookie_file
-    from fastbk.server.configuration import process_config as server_config
+    from fastbk.server.configuration.checks import check
     from fastbk.units import format_size
 
     loaded = bookie_file.load(path)
-    server_config.check(loaded)
+    check(loaded)
     for budget in process_table.memory_table(loaded):
         print(f"{budget.role:<11} {budget.what:<24} {format_size(budget.size_bytes):>10}")
     total = format_size(process_table.memory_bytes(loaded))

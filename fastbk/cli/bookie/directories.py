@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 LOCK_WAIT_S = 1.0
 SHARDS = 64
@@ -130,11 +130,11 @@ def shards_of(text: str) -> list[int]:
 def _locked(path: Path) -> Iterator[BookieConfig]:
     """Read the configuration and lock its directories. Raises ConfigError, StorageError: the bookie runs."""
     from fastbk.server.configuration import bookie_file
-    from fastbk.server.configuration import process_config as server_config
+    from fastbk.server.configuration.checks import check
     from fastbk.server.directories import lock_pairs
 
     config = bookie_file.load(path)
-    server_config.check(config)
+    check(config)
     with ExitStack() as stack:
         locks = lock_pairs(
             config.journal.all_directories, config.ledgers.all_directories, LOCK_WAIT_S

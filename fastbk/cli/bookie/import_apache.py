@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastbk.apache.importer.content import Counts
     from fastbk.apache.importer.directories import ApacheDirectories
     from fastbk.apache.importer.import_bookie import Imported
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 LOCK_WAIT_S = 1.0
 SHOWN_MAX = 20
@@ -87,11 +87,11 @@ def run(options: argparse.Namespace) -> int:
     from fastbk.meta.uri import open_store
     from fastbk.model.ids import BookieId
     from fastbk.server.configuration import bookie_file
-    from fastbk.server.configuration import process_config as server_config
+    from fastbk.server.configuration.checks import check
 
     apache = _source(options)
     config = bookie_file.load(options.config)
-    server_config.check(config)
+    check(config)
     _check_apart(config, apache)
     bookie_id = BookieId(config.bookie.id or config.bookie.listen)
     plan = import_bookie.Plan(bookie_id, apache, options.replace_cookie, IndexUse(options.index))

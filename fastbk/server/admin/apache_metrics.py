@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastbk.native.stats import Stats
     from fastbk.observe.apache_names import Scope, Summary, Total
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.disks.disk_reports import DiskBoard
     from fastbk.server.supervision.gc_admin import GcDesk
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.apache.http.routes import add_pages
+from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.meta.api import APACHE_PROTOCOL, FASTBK_PROTOCOL, HTTP_NAME, HTTP_PROTOCOL, Endpoint
 from fastbk.server.admin.http import AdminServer
 from fastbk.server.admin.scrub import ScrubPage
-from fastbk.server.configuration.process_config import split_address
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Handler
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 
 async def open_admin(

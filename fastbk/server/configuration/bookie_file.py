@@ -17,7 +17,7 @@ from fastbk.apache.configuration import rules, source
 from fastbk.apache.configuration.keys import Verdict
 from fastbk.errors import ConfigError
 from fastbk.observe import logs
-from fastbk.server.configuration import process_config as server_config
+from fastbk.server.configuration.bookie_config import BookieConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ class BookieFile:
     """A file that was read."""
 
     path: Path
-    config: server_config.BookieConfig
+    config: BookieConfig
     report: Report | None = None
     """What became of Apache's keys; None for a file of ours."""
 
@@ -40,7 +40,7 @@ class BookieFile:
         if self.report is not None:
             return self.report.origins.get(setting, "")
         section, _, name = setting.partition(".")
-        default = getattr(getattr(server_config.BookieConfig(), section), name)
+        default = getattr(getattr(BookieConfig(), section), name)
         return "" if getattr(getattr(self.config, section), name) == default else str(self.path)
 
     def log(self) -> None:
@@ -62,7 +62,7 @@ class BookieFile:
             logs.warning("bookie.configuration", remark=remark)
 
 
-def load(path: Path, environment: Mapping[str, str] | None = None) -> server_config.BookieConfig:
+def load(path: Path, environment: Mapping[str, str] | None = None) -> BookieConfig:
     """Return what the file at `path` configures. Raises ConfigError."""
     return read(path, environment).config
 
@@ -71,7 +71,7 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> BookieFile
     """Return the file at `path`, and what became of its keys. Raises ConfigError with all that forbids a start."""
     if not source.is_apache(path):
         try:
-            return BookieFile(path, toml.load(path, server_config.BookieConfig))
+            return BookieFile(path, toml.load(path, BookieConfig))
         except ConfigError as error:
             if not source.looks_apache(path):
                 raise
@@ -87,7 +87,7 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> BookieFile
 
 def examine(
     path: Path, environment: Mapping[str, str] | None = None
-) -> tuple[server_config.BookieConfig | None, Report]:
+) -> tuple[BookieConfig | None, Report]:
     """Return what a file of Apache's configures, None where it must not be started with, and what became of its keys.
 
     Raises ConfigError for a file that cannot be read.
@@ -97,10 +97,10 @@ def examine(
     )
 
 
-def differences(config: server_config.BookieConfig) -> dict[str, dict[str, object]]:
+def differences(config: BookieConfig) -> dict[str, dict[str, object]]:
     """Return the settings that are not at their defaults, by section and field."""
     found: dict[str, dict[str, object]] = {}
-    for section in msgspec.structs.fields(server_config.BookieConfig):
+    for section in msgspec.structs.fields(BookieConfig):
         mine, default = getattr(config, section.name), section.type()
         for each in msgspec.structs.fields(section.type):
             value = getattr(mine, each.name)

@@ -9,7 +9,8 @@ import textwrap
 import msgspec
 
 from fastbk.config import key_of
-from fastbk.server.configuration import process_config, settings
+from fastbk.server.configuration import settings
+from fastbk.server.configuration.bookie_config import BookieConfig
 
 _UNITS: dict[str, list[tuple[str, int]]] = {
     "bytes": [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)],
@@ -21,9 +22,9 @@ _UNITS: dict[str, list[tuple[str, int]]] = {
 
 def example() -> str:
     """Return the text of a file that says what holds without it; keys that must be given are empty."""
-    texts = _texts(inspect.getsource(settings)) | _texts(inspect.getsource(process_config))
+    texts = _texts(inspect.getsource(settings))
     lines: list[str] = []
-    for section in msgspec.structs.fields(process_config.BookieConfig):
+    for section in msgspec.structs.fields(BookieConfig):
         kind = section.type
         lines += [f"# {texts[kind.__name__, '']}", f"[{section.name}]"]
         for field in msgspec.structs.fields(kind):
@@ -41,7 +42,7 @@ def setting_texts() -> dict[str, str]:
     texts = _texts(inspect.getsource(settings))
     return {
         f"{section.name}.{field.name}": texts.get((section.type.__name__, field.name), "")
-        for section in msgspec.structs.fields(process_config.BookieConfig)
+        for section in msgspec.structs.fields(BookieConfig)
         for field in msgspec.structs.fields(section.type)
     }
 

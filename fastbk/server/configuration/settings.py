@@ -142,7 +142,7 @@ def unconfirmed_ledgers_max(limits: LimitSettings) -> int:
     return max(1, min(limits.unconfirmed_ledgers_max, limits.ledgers_max // 2))
 
 
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section [network]: each worker's bounds."""
 
     connections_max: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastbk.server.configuration.process_config import WorkerSettings
+    from fastbk.server.configuration.settings import NetworkSettings
 
 OTHER_DESCRIPTORS = 64
 """A worker's own: segments, bells, control, the loop's."""
@@ -29,7 +29,7 @@ def allow_descriptors(connections_max: int) -> int:
     return max(1, min(connections_max, soft - OTHER_DESCRIPTORS))
 
 
-def keep_alive(settings: WorkerSettings) -> tuple[tuple[int, int], ...]:
+def keep_alive(settings: NetworkSettings) -> tuple[tuple[int, int], ...]:
     """Return the TCP options that find out a client whose machine is gone, with their values, as far as set."""
     options = (
         (socket.TCP_KEEPIDLE, settings.keep_alive_idle_s),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.api import MetadataStore
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 
 def expand(config: BookieConfig, store: MetadataStore, bookie_id: str) -> list[str]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastbk.meta.api import MetadataStore, VersionedIdentity
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 
 def rename(config: BookieConfig, store: MetadataStore, old: BookieId, new: BookieId) -> bool:

@@ -27,7 +27,7 @@ from fastbk.storage.shard_move import COPYING, MOVED, Move, read_move, remove_mo
 from fastbk.storage.shards import evened
 
 if TYPE_CHECKING:
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fastbk.native.header_key import new_header_key
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import logs
 from fastbk.server import process_table
-from fastbk.server.configuration import pair_settings
+from fastbk.server.configuration import bookie_config
 from fastbk.server.configuration.process_config import (
     GcConfig,
     IndexConfig,
@@ -34,7 +34,7 @@ from fastbk.server.supervision.child_events import Exited, Message, Stop
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.supervision.child_events import Watch
     from fastbk.server.supervision.spawn import Boot
 
@@ -299,7 +299,7 @@ class Sequence:
             pair=pair,
             worker_count=self._boot.worker_count,
             limits=self._config.limits,
-            settings=pair_settings.journal_settings(self._config, pair),
+            settings=bookie_config.journal_settings(self._config, pair),
             disk=self._config.disk,
             replayed=replayed,
             refuses_adds=self._facts.refuses_adds,
@@ -313,7 +313,7 @@ class Sequence:
             pair=pair,
             worker_count=self._boot.worker_count,
             limits=self._config.limits,
-            settings=pair_settings.ledger_settings(self._config, pair),
+            settings=bookie_config.ledger_settings(self._config, pair),
             scrub=self._config.scrub,
             journal_directory=self._config.journal.all_directories[pair],
             disk=self._config.disk,

@@ -17,7 +17,7 @@ from fastbk.storage import asked_read_only
 
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.server.supervision.spawn import Boot
 
 ASKED = "an operator asked for no adds"

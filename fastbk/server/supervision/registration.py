@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fastbk.meta.api import Lease, MetadataStore, VersionedLedger
     from fastbk.meta.hold import Hold
     from fastbk.model.ids import LedgerId
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
     from fastbk.storage.shards import Shards
 
 T = TypeVar("T")

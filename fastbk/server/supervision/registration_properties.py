@@ -16,7 +16,8 @@ from fastbk.server.directories import disk_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fastbk.server.configuration.process_config import BookieConfig, BookieSettings
+    from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.server.configuration.settings import BookieSettings
 
 INTERVAL_S = 60.0
 _SHARE = 20

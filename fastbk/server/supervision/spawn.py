@@ -28,10 +28,10 @@ from fastbk.native.segment import (
 from fastbk.observe import logs
 from fastbk.server import process_table
 from fastbk.server.child import MESSAGE_BYTES_MAX, enlarge
-from fastbk.server.configuration import pair_settings
+from fastbk.server.configuration import bookie_config
 
 if TYPE_CHECKING:
-    from fastbk.server.configuration.process_config import BookieConfig
+    from fastbk.server.configuration.bookie_config import BookieConfig
 
 _ENVIRONMENT_NAMES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_PRELOAD", "LD_LIBRARY_PATH")
 _ENVIRONMENT_PREFIXES = ("FASTBK_", "ASAN_", "UBSAN_", "LSAN_", "TSAN_")
@@ -193,7 +193,7 @@ class Boot:
         self._locks = locks
         self.epoch = epoch
         self.worker_count = process_table.worker_count(config)
-        self.pair_count = pair_settings.pair_count(config)
+        self.pair_count = bookie_config.pair_count(config)
         self.children: dict[process_table.Process, ChildProcess] = {}
         self._segments: dict[tuple[process_table.Process, int], int] = {}
         self._bells: dict[process_table.Process, int] = {}

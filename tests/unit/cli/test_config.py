@@ -11,7 +11,8 @@ import pytest
 from fastbk import config as toml
 from fastbk.cli.__main__ import main
 from fastbk.server.configuration import bookie_file
-from fastbk.server.configuration.process_config import BookieConfig, check
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import check
 
 Captured = pytest.CaptureFixture[str]
 

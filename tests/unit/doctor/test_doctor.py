@@ -23,7 +23,8 @@ from fastbk.meta.sqlite import SqliteStore
 from fastbk.model.ids import BookieId
 from fastbk.native.disk import Disk
 from fastbk.native.store import DELETED, FENCED, LIMBO, FlushItems, LedgerState, Store, StoreOptions
-from fastbk.server.configuration.process_config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.server.identity import settle
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
 from fastbk.storage.directories import log_path

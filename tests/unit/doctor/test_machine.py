@@ -11,7 +11,8 @@ from fastbk.doctor.disks import Disks, Mount, mount_of, parse_mounts
 from fastbk.doctor.report import Finding, Status, ok, take
 from fastbk.doctor.system import System
 from fastbk.errors import StorageError
-from fastbk.server.configuration.process_config import BookieConfig, JournalSettings, LedgerSettings
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings
 from fastbk.storage.startup_check import Place
 
 

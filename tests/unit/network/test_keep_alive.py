@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fastbk.server.configuration.process_config import WorkerSettings
+from fastbk.server.configuration.settings import NetworkSettings
 from fastbk.server.network.admission import keep_alive
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of
@@ -34,13 +34,13 @@ async def test_a_connection_has_the_keep_alive_that_is_set() -> None:
         async with served(stand_in) as bookie:
             idle_s, interval_s, questions = await options_of_a_new_connection(bookie)
             bookie.network.keep_alive = keep_alive(
-                WorkerSettings(keep_alive_idle_s=37, keep_alive_questions_max=3)
+                NetworkSettings(keep_alive_idle_s=37, keep_alive_questions_max=3)
             )
             assert (idle_s, questions) != (37, 3), "the system's own differ"
             assert await options_of_a_new_connection(bookie) == [37, interval_s, 3]
 
 
 def test_what_is_not_set_is_left_to_the_system() -> None:
-    assert keep_alive(WorkerSettings()) == ()
-    settings = WorkerSettings(keep_alive_interval_s=5)
+    assert keep_alive(NetworkSettings()) == ()
+    settings = NetworkSettings(keep_alive_interval_s=5)
     assert keep_alive(settings) == ((socket.TCP_KEEPINTVL, 5),)

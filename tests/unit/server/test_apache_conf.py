@@ -19,8 +19,9 @@ from fastbk.apache.configuration.report import Report
 from fastbk.cli.config import toml_text
 from fastbk.errors import ConfigError
 from fastbk.server.configuration import bookie_file
+from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.configuration.bookie_file import BookieFile
-from fastbk.server.configuration.process_config import BookieConfig, check
+from fastbk.server.configuration.checks import check
 from fastbk.units import GIB, MIB
 from tests.fixtures.apache_cases import CASES
 from tests.fixtures.host import Host

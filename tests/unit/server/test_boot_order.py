@@ -9,15 +9,9 @@ import msgspec
 import pytest
 
 from fastbk.native.header_key import HEADER_KEY_BYTES
-from fastbk.server.configuration.process_config import (
-    BookieConfig,
-    BookieSettings,
-    IndexConfig,
-    JournalConfig,
-    JournalSettings,
-    LedgerSettings,
-    WorkerConfig,
-)
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.process_config import IndexConfig, JournalConfig, WorkerConfig
+from fastbk.server.configuration.settings import BookieSettings, JournalSettings, LedgerSettings
 from fastbk.server.process_table import (
     GC,
     INDEX,

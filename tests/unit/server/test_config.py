@@ -4,15 +4,12 @@ import msgspec
 import pytest
 
 from fastbk import config as files
+from fastbk.config import is_loopback, split_address
 from fastbk.errors import ConfigError
 from fastbk.server import process_table
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import check
 from fastbk.server.configuration.example import example, value_text
-from fastbk.server.configuration.process_config import (
-    BookieConfig,
-    check,
-    is_loopback,
-    split_address,
-)
 from fastbk.units import (
     GIB,
     KIB,

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from fastbk.server import process_table
-from fastbk.server.configuration import pair_settings
-from fastbk.server.configuration.process_config import (
-    BookieConfig,
+from fastbk.server.configuration import bookie_config
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.checks import check
+from fastbk.server.configuration.settings import (
     BookieSettings,
     JournalSettings,
     LedgerSettings,
     LimitSettings,
     MetadataSettings,
-    check,
 )
 from fastbk.server.process_table import GC, INDEX, JOURNAL, Segment
 from fastbk.units import KIB, MIB
@@ -117,7 +117,7 @@ def of_pairs(pairs: int, workers: int = 1) -> BookieConfig:
 def test_a_bookie_of_one_pair_takes_what_it_is_set_to() -> None:
     config = of_pairs(1)
     assert (
-        pair_settings.ledger_settings(config, 0).write_cache_size_bytes
+        bookie_config.ledger_settings(config, 0).write_cache_size_bytes
         == config.ledgers.write_cache_size_bytes
     )
     limits = config.limits
@@ -139,16 +139,16 @@ def test_the_defaults_of_any_number_of_pairs_fit(count: int, workers: int) -> No
     config = of_pairs(count, workers)
     check(config)
     frame_bytes = config.limits.frame_size_bytes_max
-    add, _, reply = pair_settings.ring_sizes(config.limits, count)
+    add, _, reply = bookie_config.ring_sizes(config.limits, count)
     assert add >= 3 * frame_bytes
     assert reply >= 2 * frame_bytes
-    for size_bytes in pair_settings.ring_sizes(config.limits, count):
+    for size_bytes in bookie_config.ring_sizes(config.limits, count):
         assert size_bytes & (size_bytes - 1) == 0
     for pair in range(count):
-        settings = pair_settings.ledger_settings(config, pair)
+        settings = bookie_config.ledger_settings(config, pair)
         assert settings.directory == f"/l{pair}"
         assert settings.write_cache_size_bytes >= 3 * frame_bytes
-        assert pair_settings.journal_settings(config, pair).all_directories == (f"/j{pair}",)
+        assert bookie_config.journal_settings(config, pair).all_directories == (f"/j{pair}",)
     assert process_table.memory_bytes(config) < process_table.memory_bytes(of_pairs(1, workers)) * (
         1 + count / 2
     )

@@ -12,7 +12,7 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.configuration.process_config import BookieConfig
+from fastbk.server.configuration.bookie_config import BookieConfig
 from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 from fastbk.server.supervision.read_only_admin import ASKED, ReadOnlyDesk
 from fastbk.storage import asked_read_only

@@ -18,12 +18,8 @@ from fastbk.model.ids import BookieId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.native.disk import Disk
 from fastbk.server import identity
-from fastbk.server.configuration.process_config import (
-    BookieConfig,
-    JournalSettings,
-    LedgerSettings,
-    LimitSettings,
-)
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.settings import JournalSettings, LedgerSettings, LimitSettings
 from fastbk.server.identity import ledgers_of, settle
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.startup_check import IdentityError

@@ -8,8 +8,8 @@ from fastbk.errors import Error, MetadataConflict, MetadataUnavailable, StorageE
 from fastbk.meta.api import BookieRegistration, BookieService, Endpoint, Lease
 from fastbk.meta.memory import MemoryStore
 from fastbk.server import directories
-from fastbk.server.configuration.process_config import (
-    BookieConfig,
+from fastbk.server.configuration.bookie_config import BookieConfig
+from fastbk.server.configuration.settings import (
     BookieSettings,
     JournalSettings,
     LedgerSettings,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.native.shard import PAIRS_MAX, SHARD_COUNT, shard_of
-from fastbk.server.configuration import process_config
+from fastbk.server.configuration import checks
 from fastbk.storage.shards import even_shards, evened, is_map, pair_of
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "storage" / "shards.json"
@@ -81,4 +81,4 @@ def test_evening_moves_as_few_shards_as_go(shards: list[int]) -> None:
 
 
 def test_bounds_are_said_alike_everywhere() -> None:
-    assert process_config.PAIRS_MAX == PAIRS_MAX
+    assert checks.PAIRS_MAX == PAIRS_MAX

@@ -1,4 +1,4 @@
-"""What each journal/index pair gets of a bookie's settings.
+"""The whole configuration file, and what each journal/index pair gets of it.
 
 A bookie has one pair for each journal and ledger directory. What is set is what the whole bookie may take: caches and
 rings are divided among its pairs, down to the least that one can work with. So a bookie of one pair is as it always
@@ -7,23 +7,43 @@ was, and one of several costs little more. Bounds of a disk (the journal's limit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from fastbk.server.configuration.process_config import (
-        BookieConfig,
-        JournalSettings,
-        LedgerSettings,
-        LimitSettings,
-    )
+from fastbk.server.configuration.settings import (
+    BookieSettings,
+    DiskSettings,
+    GcSettings,
+    HttpSettings,
+    JournalSettings,
+    LedgerSettings,
+    LimitSettings,
+    MetadataSettings,
+    MetricsSettings,
+    NetworkSettings,
+    ScrubSettings,
+)
 
 PAGE_BYTES = 4096
 WRITE_CACHE_FRAMES_MIN = 3
-"""Frames, and batches of the journal, that a write cache has to hold: `process_config`."""
+"""Frames, and batches of the journal, that a write cache has to hold: `checks.py`."""
 READ_CACHE_BYTES_MIN = 2 << 20
 BLOCK_CACHE_BYTES_MIN = 1 << 20
+
+
+class BookieConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file. Only the supervisor sees it."""
+
+    bookie: BookieSettings = msgspec.field(default_factory=BookieSettings)
+    metadata: MetadataSettings = msgspec.field(default_factory=MetadataSettings)
+    http: HttpSettings = msgspec.field(default_factory=HttpSettings)
+    metrics: MetricsSettings = msgspec.field(default_factory=MetricsSettings)
+    limits: LimitSettings = msgspec.field(default_factory=LimitSettings)
+    network: NetworkSettings = msgspec.field(default_factory=NetworkSettings)
+    journal: JournalSettings = msgspec.field(default_factory=JournalSettings)
+    ledgers: LedgerSettings = msgspec.field(default_factory=LedgerSettings)
+    disk: DiskSettings = msgspec.field(default_factory=DiskSettings)
+    gc: GcSettings = msgspec.field(default_factory=GcSettings)
+    scrub: ScrubSettings = msgspec.field(default_factory=ScrubSettings)
 
 
 def pair_count(config: BookieConfig) -> int:

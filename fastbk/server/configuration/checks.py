@@ -1,0 +1,138 @@
+"""What no single setting can see is wrong: the settings of a file against each other and the machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from fastbk.config import is_loopback, split_address
+from fastbk.errors import ConfigError
+from fastbk.server import process_table
+from fastbk.server.disks import space_thresholds
+from fastbk.server.supervision.registration_properties import place_problems
+from fastbk.units import GIB, KIB, MIB, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastbk.server.configuration.bookie_config import BookieConfig
+
+COLD_FRAME_BYTES = 16 * KIB
+"""Hellos and their like are answered from a buffer of this size."""
+RECORD_BYTES_MAX = 31 * MIB
+"""A journal's batch is at most 64 MiB: two of the largest records, and headers."""
+TIMEOUT_MS_MAX = 1_000_000
+PAIRS_MAX = 8
+"""As in `boundary/base.h`, which needs Linux; a configuration may be checked anywhere."""
+
+
+def check(config: BookieConfig) -> None:
+    """Refuse what no single field can see is wrong. Raises ConfigError with the first problem."""
+    for problem in _problems(config):
+        raise ConfigError(problem)
+
+
+def _problems(config: BookieConfig) -> Iterator[str]:
+    if not config.metadata.uri:
+        yield "[metadata] uri is missing: the bookie needs it"
+    yield from _directory_problems(config)
+    host, port = split_address(config.bookie.listen, "[bookie] listen")
+    if not is_loopback(host) and not config.bookie.allow_unauthenticated_remote:
+        yield (
+            f"[bookie] listen = {config.bookie.listen} is reachable from other machines and"
+            " there is no authentication yet: listen on 127.0.0.1, or set"
+            " allow_unauthenticated_remote = true"
+        )
+    if not port and not config.bookie.id:
+        yield "[bookie] listen has port 0: give the bookie an id, which must not change"
+    if len(config.bookie.id.encode()) > 127:
+        yield "[bookie] id is longer than 127 bytes"
+    yield from place_problems(config.bookie)
+    if config.http.listen:
+        http_host, _ = split_address(config.http.listen, "[http] listen")
+        if not is_loopback(http_host) and not config.bookie.allow_unauthenticated_remote:
+            yield (
+                f"[http] listen = {config.http.listen} is reachable from other machines: listen on"
+                " 127.0.0.1, or set [bookie] allow_unauthenticated_remote = true"
+            )
+    limits = config.limits
+    rings = (("add_ring_size", limits.add_ring_size_bytes, 3),
+             ("reply_ring_size", limits.reply_ring_size_bytes, 2),
+             ("request_ring_size", limits.request_ring_size_bytes, 0))  # fmt: skip
+    for name, size_bytes, frames in rings:
+        if size_bytes & (size_bytes - 1):
+            yield f"[limits] {name} must be a power of two"
+        if size_bytes < frames * limits.frame_size_bytes_max:
+            yield f"[limits] {name} must hold {frames} frames of frame_size_max"
+    if config.journal.file_size_bytes * 2 > config.journal.limit_bytes:
+        yield "[journal] limit must hold at least two files of file_size"
+    if config.gc.minor_ratio_max > config.gc.major_ratio_max:
+        yield "[gc] minor_ratio_max must not be above major_ratio_max"
+    yield from _too_small(config)
+    yield from space_thresholds.problems(config.disk, config.journal)
+    needed_bytes, total_bytes = process_table.memory_bytes(config), process_table.memory_total_bytes(config)
+    if needed_bytes > total_bytes:
+        yield (
+            f"the memory settings add up to {format_size(needed_bytes)}, above"
+            f" [bookie] memory_total = {format_size(total_bytes)}: shrink caches and rings or raise it"
+        )
+
+
+def _directory_problems(config: BookieConfig) -> Iterator[str]:
+    journals, ledgers = config.journal.all_directories, config.ledgers.all_directories
+    for name, section in (("journal", config.journal), ("ledgers", config.ledgers)):
+        if not all(section.all_directories):
+            yield f"[{name}] directory is missing: the bookie needs it"
+        if section.directory and section.directories:
+            yield f"[{name}] has a directory and directories: give one of the two"
+    if len(journals) != len(ledgers):
+        yield (
+            f"[journal] directories names {len(journals)}, [ledgers] directories {len(ledgers)}: each journal"
+            " needs the directory of its index, in the same order"
+        )
+    if len(journals) > PAIRS_MAX:
+        yield f"[journal] directories names {len(journals)}: at most {PAIRS_MAX}"
+    everywhere = [os.path.abspath(directory) for directory in (*journals, *ledgers)]
+    if len(set(everywhere)) < len(everywhere):
+        yield (
+            "the directories of [journal] and [ledgers] must be different ones: on one disk put the journal into a"
+            " folder of its own, like LEDGERS/journal"
+        )
+
+
+def _too_small(config: BookieConfig) -> Iterator[str]:
+    """What has to hold several of something else; below that C would refuse to start."""
+    frame_bytes, batch_bytes = (
+        config.limits.frame_size_bytes_max,
+        config.journal.batch_size_bytes_max,
+    )
+    if not COLD_FRAME_BYTES <= frame_bytes <= RECORD_BYTES_MAX:
+        yield "[limits] frame_size_max must be 16KiB to 31MiB"
+    if batch_bytes > RECORD_BYTES_MAX:
+        yield "[journal] batch_size_max must be at most 31MiB"
+    sizes = (
+        ("[journal] first_file_size", config.journal.first_file_size_bytes, 4),
+        ("[journal] file_size", config.journal.file_size_bytes, 4),
+        ("[network] partial_frames_max", config.network.partial_frames_bytes_max, 2),
+        ("[network] reply_backlog_max", config.network.reply_backlog_bytes_max, 1),
+        # A batch of the smallest entries takes 9/4 of its bytes there, and is taken in whole.
+        ("[ledgers] write_cache_size", config.ledgers.write_cache_size_bytes, 3),
+    )
+    for name, size_bytes, times in sizes:
+        if size_bytes < times * frame_bytes:
+            yield (
+                f"{name} must hold {times} frames of [limits] frame_size_max,"
+                f" {format_size(times * frame_bytes)}, and has {format_size(size_bytes)}"
+            )
+        if size_bytes < times * batch_bytes and not name.startswith("[network]"):
+            yield (
+                f"{name} must hold {times} batches of [journal] batch_size_max,"
+                f" {format_size(times * batch_bytes)}, and has {format_size(size_bytes)}"
+            )
+    if config.network.reply_backlog_bytes_max >= GIB:
+        yield "[network] reply_backlog_max must be below 1GiB"
+    if config.network.unread_replies_bytes_max < config.network.reply_backlog_bytes_max:
+        yield "[network] unread_replies_max must not be below reply_backlog_max"
+    for name in ("hello_timeout_ms", "frame_timeout_ms", "write_timeout_ms"):
+        if getattr(config.network, name) > TIMEOUT_MS_MAX:
+            yield f"[network] {name.removesuffix('_ms')} must be at most 1000s"
