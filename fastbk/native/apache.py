@@ -77,8 +77,8 @@ class ApacheRequest:
     transaction_id: int = 0
     ledger_id: int = 0
     entry_id: int = 0
-    asked_ledger_id: int = 0
-    asked_entry_id: int = 0
+    echo_ledger_id: int = 0
+    echo_entry_id: int = 0
     previous_lac: int = 0
     timeout_ms: int = 0
     count_max: int = 0
@@ -167,7 +167,7 @@ def put_reply(reply: ApacheReply) -> bytes:
     made = ffi.new(
         "struct fbk_apache_reply *",
         {
-            "asked": _asked(reply),
+            "echo": _echo(reply),
             "status": reply.status,
             "entry_bytes": len(entry),
             "lac_body_bytes": len(reply.lac_body or b""),
@@ -192,15 +192,15 @@ def put_reply(reply: ApacheReply) -> bytes:
 
 def put_add_reply(reply: ApacheReply) -> bytes:
     """Return the whole frame of an add's reply, made by the bookie's fast path."""
-    asked = ffi.new("struct fbk_apache_asked *", _asked(reply))
+    echo = ffi.new("struct fbk_apache_echo *", _echo(reply))
     out = bytearray(lib.FBK_APACHE_ADD_REPLY_BYTES_MAX)
     size_bytes = lib.fbk_apache_put_add_reply(
-        ffi.from_buffer("uint8_t[]", out), asked, reply.status
+        ffi.from_buffer("uint8_t[]", out), echo, reply.status
     )
     return bytes(out[: int(size_bytes)])
 
 
-def _asked(reply: ApacheReply) -> dict[str, int]:
+def _echo(reply: ApacheReply) -> dict[str, int]:
     return {
         "protocol": reply.protocol,
         "version": reply.version,

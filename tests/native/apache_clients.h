@@ -169,11 +169,11 @@ note_answer(struct client *c, const uint8_t *body, uint32_t body_bytes)
     struct fbk_apache_reply reply;
     uint32_t protocol = fbk_apache_frame_version(body, body_bytes);
     CHECK_EQUAL(fbk_apache_read_reply(body, body_bytes, protocol, &reply), 0);
-    uint64_t number = (uint64_t)reply.asked.entry_id;
-    CHECK(number < request_count && (protocol == 2 || reply.asked.transaction_id == number));
+    uint64_t number = (uint64_t)reply.echo.entry_id;
+    CHECK(number < request_count && (protocol == 2 || reply.echo.transaction_id == number));
     struct request *request = &requests[number];
     CHECK_EQUAL(request->client, c - clients);
-    CHECK_EQUAL(reply.asked.operation, request->is_add ? FBK_APACHE_ADD : FBK_APACHE_READ);
+    CHECK_EQUAL(reply.echo.operation, request->is_add ? FBK_APACHE_ADD : FBK_APACHE_READ);
     if (request->status == UNDECIDED && reply.status == FBK_APACHE_EBADREQ)
         note_refusal(request);
     else if (request->status == UNDECIDED)

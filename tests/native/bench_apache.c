@@ -96,7 +96,7 @@ answer_own(void)
 static void
 answer_apache(uint8_t protocol)
 {
-    struct fbk_apache_asked asked = {
+    struct fbk_apache_echo asked = {
         .protocol = protocol, .version = protocol, .operation = FBK_APACHE_ADD, .transaction_id = 1000, .ledger_id = 5,
         .entry_id = 100000};
     sink += fbk_apache_put_add_reply(out, &asked, FBK_APACHE_EOK);

@@ -25,18 +25,18 @@ static void
 hear(const uint8_t *frame, uint64_t size_bytes, const struct fbk_apache_reply *said)
 {
     struct fbk_apache_reply heard;
-    if (said->asked.protocol == 2 && said->asked.version == 0) /* no client of ours asks in it */
+    if (said->echo.protocol == 2 && said->echo.version == 0) /* no client of ours asks in it */
         return;
-    FBK_ASSERT(fbk_apache_read_reply(frame + 4, (uint32_t)size_bytes - 4, said->asked.protocol, &heard) == 0);
-    uint32_t operation = said->asked.operation;
-    bool is_v2 = said->asked.protocol == 2;
-    FBK_ASSERT(heard.asked.operation == operation);
+    FBK_ASSERT(fbk_apache_read_reply(frame + 4, (uint32_t)size_bytes - 4, said->echo.protocol, &heard) == 0);
+    uint32_t operation = said->echo.operation;
+    bool is_v2 = said->echo.protocol == 2;
+    FBK_ASSERT(heard.echo.operation == operation);
     if (!is_v2 || operation == FBK_APACHE_READ_BATCH)
-        FBK_ASSERT(heard.asked.transaction_id == said->asked.transaction_id);
+        FBK_ASSERT(heard.echo.transaction_id == said->echo.transaction_id);
     if (operation != FBK_APACHE_AUTH || !is_v2) /* version 2's has no status */
         FBK_ASSERT(fbk_apache_error_v2(heard.status) == fbk_apache_error_v2(said->status));
     if (operation == FBK_APACHE_ADD || operation == FBK_APACHE_READ || (is_v2 && operation == FBK_APACHE_READ_BATCH))
-        FBK_ASSERT(heard.asked.ledger_id == said->asked.ledger_id && heard.asked.entry_id == said->asked.entry_id);
+        FBK_ASSERT(heard.echo.ledger_id == said->echo.ledger_id && heard.echo.entry_id == said->echo.entry_id);
     if (operation == FBK_APACHE_READ && said->status == FBK_APACHE_EOK)
         FBK_ASSERT(heard.entry_bytes == said->entry_bytes && (is_v2 || heard.lac == said->lac));
     if (operation == FBK_APACHE_LIST)
@@ -70,8 +70,8 @@ ask_again(const struct fbk_apache_request *request)
     again.body = expected.body;
     again.plugin = expected.plugin;
     /* A client asks for the ids in its entry, and in its own version of the protocol. */
-    expected.asked_ledger_id = expected.ledger_id;
-    expected.asked_entry_id = request->operation == FBK_APACHE_WRITE_LAC ? 0 : expected.entry_id;
+    expected.echo_ledger_id = expected.ledger_id;
+    expected.echo_entry_id = request->operation == FBK_APACHE_WRITE_LAC ? 0 : expected.entry_id;
     if (request->protocol == 3)
         expected.version = again.version;
     FBK_ASSERT(memcmp(&again, &expected, sizeof again) == 0);
@@ -83,12 +83,12 @@ static void
 answer(const struct fbk_apache_request *request, uint32_t status)
 {
     struct fbk_apache_reply reply = {
-        .asked = {.protocol = request->protocol,
+        .echo = {.protocol = request->protocol,
                   .version = request->version,
                   .operation = request->operation,
                   .transaction_id = request->transaction_id,
-                  .ledger_id = request->asked_ledger_id,
-                  .entry_id = request->asked_entry_id},
+                  .ledger_id = request->echo_ledger_id,
+                  .entry_id = request->echo_entry_id},
         .status = status,
         .entry = request->operation == FBK_APACHE_READ_BATCH ? NULL : request->body,
         .entry_bytes = request->operation == FBK_APACHE_READ_BATCH ? 0 : request->body_bytes,
@@ -116,7 +116,7 @@ answer(const struct fbk_apache_request *request, uint32_t status)
     hear(out, size_bytes, &reply);
     if (request->operation == FBK_APACHE_ADD) {
         uint8_t fast[FBK_APACHE_ADD_REPLY_BYTES_MAX];
-        FBK_ASSERT(fbk_apache_put_add_reply(fast, &reply.asked, status) == size_bytes && memcmp(fast, out, size_bytes) == 0);
+        FBK_ASSERT(fbk_apache_put_add_reply(fast, &reply.echo, status) == size_bytes && memcmp(fast, out, size_bytes) == 0);
     }
     free(out);
 }
@@ -188,7 +188,7 @@ read_reply(const uint8_t *body, uint32_t body_bytes)
         struct fbk_apache_reply reply;
         if (fbk_apache_read_reply(body, body_bytes, protocol, &reply) != 0)
             continue;
-        bool is_batch = reply.asked.operation == FBK_APACHE_READ_BATCH;
+        bool is_batch = reply.echo.operation == FBK_APACHE_READ_BATCH;
         touch(is_batch ? reply.entry_sizes : reply.entry, reply.entry_bytes);
         touch(reply.lac_body, reply.lac_body_bytes);
         touch(reply.blob, reply.blob_bytes);

@@ -73,7 +73,7 @@ answer(struct fbk_apache_translation *lane, struct input *input, uint32_t versio
     fbk_store_u32(sizes, taken_bytes / 2);
     fbk_store_u32(sizes + 4, taken_bytes - taken_bytes / 2);
     const struct fbk_apache_reply reply = {
-        .asked = {.protocol = (uint8_t)version,
+        .echo = {.protocol = (uint8_t)version,
                   .version = (uint8_t)version,
                   .operation = (uint16_t)(1 + shape % 12),
                   .transaction_id = (number & 1) != 0 ? 1 + part : LANE_IDS | (uint64_t)(number >> 1) << 16 | part,

@@ -113,7 +113,7 @@ answer_cold(struct peer *peer)
         CHECK_EQUAL(fbk_load_be32(cold), size - 4);
         CHECK_EQUAL(fbk_apache_read_request(cold + 4, size - 4, &request, &status), FBK_APACHE_GOOD);
         const struct fbk_apache_reply reply = {
-            .asked = {request.protocol, request.version, request.operation, 0, request.transaction_id, 0, 0},
+            .echo = {request.protocol, request.version, request.operation, 0, request.transaction_id, 0, 0},
             .total_bytes = FBK_APACHE_ABSENT,
             .free_bytes = FBK_APACHE_ABSENT,
             .plugin = (const uint8_t *)"none",
@@ -278,10 +278,10 @@ hear_frame(struct peer *peer, const uint8_t *body, uint32_t bytes)
         return; /* version 0 has no such header */
     CHECK_EQUAL(fbk_apache_read_reply(body, bytes, protocol, &reply), 0);
     note_answered_by(peer, &(struct asked){.protocol = (uint8_t)protocol,
-                                           .operation = reply.asked.operation,
-                                           .id = reply.asked.transaction_id,
-                                           .ledger_id = reply.asked.ledger_id,
-                                           .entry_id = reply.asked.entry_id});
+                                           .operation = reply.echo.operation,
+                                           .id = reply.echo.transaction_id,
+                                           .ledger_id = reply.echo.ledger_id,
+                                           .entry_id = reply.echo.entry_id});
 }
 
 static void

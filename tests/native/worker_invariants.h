@@ -78,10 +78,10 @@ check_contexts(const struct fbk_worker *w)
             continue;
         used++;
         waiting += context->is_in_line;
-        bool is_poll = fbk_apache_is_poll(context->asked.operation, context->flags);
-        adds += context->asked.operation == FBK_APACHE_ADD;
+        bool is_poll = fbk_apache_is_poll(context->echo.operation, context->flags);
+        adds += context->echo.operation == FBK_APACHE_ADD;
         polls += is_poll;
-        reads += context->asked.operation == FBK_APACHE_READ_BATCH || (context->asked.operation == FBK_APACHE_READ && !is_poll);
+        reads += context->echo.operation == FBK_APACHE_READ_BATCH || (context->echo.operation == FBK_APACHE_READ && !is_poll);
     }
     for (uint32_t slot = 0; slot < w->slots_used; slot++) {
         uint32_t previous = FBK_NO_CONTEXT;

@@ -52,8 +52,8 @@ struct fbk_apache_request {
     uint64_t transaction_id;   /* version 3: txnId; version 2: a batch read's request id, else 0 */
     int64_t ledger_id;         /* adds, WriteLac: from the body's own bytes, as Apache's bookies do */
     int64_t entry_id;          /* adds: from the entry's own bytes; WriteLac: the body's LAC; batch read: the first */
-    int64_t asked_ledger_id;   /* what the reply repeats: version 3's own fields, else the two above */
-    int64_t asked_entry_id;
+    int64_t echo_ledger_id;   /* what the reply repeats: version 3's own fields, else the two above */
+    int64_t echo_entry_id;
     int64_t previous_lac;      /* with HAS_PREVIOUS_LAC */
     int64_t timeout_ms;        /* with HAS_TIMEOUT; may be anything */
     const uint8_t *master_key; /* 20 bytes; NULL = absent. Adds, WriteLac and fencing reads that are GOOD have one */
@@ -76,7 +76,7 @@ uint32_t fbk_apache_frame_version(const uint8_t *body, uint32_t body_bytes);
 int32_t fbk_apache_read_request(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *request, uint32_t *status);
 
 /* What a reply repeats of its request. */
-struct fbk_apache_asked {
+struct fbk_apache_echo {
     uint8_t protocol;
     uint8_t version;
     uint16_t operation;
@@ -88,7 +88,7 @@ struct fbk_apache_asked {
 
 /* What a reply says beyond a status. */
 struct fbk_apache_reply {
-    struct fbk_apache_asked asked;
+    struct fbk_apache_echo echo;
     uint32_t status;         /* FBK_APACHE_E*: v3's inner and outer status; v2: its own number for it */
     /* Read: the entry; READ_LAC: lastEntryBody; batch read: entries one behind the other. Absent if 0 bytes, and in a read's
      * reply that is not EOK. NULL: room is left for it; a read's entry is the last thing in its frame. */
@@ -113,7 +113,7 @@ uint64_t fbk_apache_reply_size(const struct fbk_apache_reply *reply);
 uint64_t fbk_apache_put_reply(uint8_t *out, const struct fbk_apache_reply *reply);
 /* The commonest ones at a fixed cost: an add's answer. At most FBK_APACHE_ADD_REPLY_BYTES_MAX. */
 #define FBK_APACHE_ADD_REPLY_BYTES_MAX 96
-uint32_t fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_asked *asked, uint32_t status);
+uint32_t fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_echo *echo, uint32_t status);
 
 /* Apache's number in version 2. EUNKNOWNLEDGERSTATE becomes EIO: the Java client of version 2 has no case for it, and then
  * the request only ends by its timeout. */

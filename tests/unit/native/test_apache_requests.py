@@ -75,8 +75,8 @@ def test_an_add_is_read() -> None:
         operation=Operation.ADD,
         ledger_id=5,
         entry_id=7,
-        asked_ledger_id=5,
-        asked_entry_id=7,
+        echo_ledger_id=5,
+        echo_entry_id=7,
         master_key=KEY,
         body=ENTRY,
     )
@@ -89,15 +89,15 @@ def test_a_read_is_read() -> None:
         operation=Operation.READ,
         ledger_id=5,
         entry_id=7,
-        asked_ledger_id=5,
-        asked_entry_id=7,
+        echo_ledger_id=5,
+        echo_entry_id=7,
     )
 
 
 def test_a_fencing_read_of_the_last_entry_is_read() -> None:
     read = good(FENCE_V2)
     assert read.flags == RequestFlag.FENCE | RequestFlag.HIGH_PRIORITY
-    assert (read.entry_id, read.asked_entry_id, read.master_key) == (-1, -1, KEY)
+    assert (read.entry_id, read.echo_entry_id, read.master_key) == (-1, -1, KEY)
 
 
 def test_a_batch_read_is_read() -> None:
@@ -142,12 +142,12 @@ def test_a_later_version_is_refused_when_it_looks_like_this_one(version: int) ->
     for body in (ADD_V2, READ_V2, BATCH_V2):
         status, read = refused(bytes([version]) + body[1:])
         assert status == ApacheStatus.EBADVERSION
-        assert (read.protocol, read.version, read.asked_ledger_id) == (2, version, 5)
+        assert (read.protocol, read.version, read.echo_ledger_id) == (2, version, 5)
 
 
 def test_a_fence_needs_a_key() -> None:
     status, read = refused(bytes.fromhex("01020001") + READ_V2[4:])  # version 1 has none
-    assert (status, read.asked_entry_id) == (ApacheStatus.EUA, 7)
+    assert (status, read.echo_entry_id) == (ApacheStatus.EUA, 7)
     assert is_closed(bytes.fromhex("02020001") + READ_V2[4:] + KEY[:19])
 
 
@@ -167,7 +167,7 @@ def test_an_unknown_opcode_closes(opcode: int) -> None:
 def test_an_entry_without_its_header_is_refused() -> None:
     for size in range(16, 32):
         status, read = refused(bytes.fromhex("02010000") + KEY + ENTRY[:size])
-        assert (status, read.asked_ledger_id, read.asked_entry_id) == (ApacheStatus.EBADREQ, 5, 7)
+        assert (status, read.echo_ledger_id, read.echo_entry_id) == (ApacheStatus.EBADREQ, 5, 7)
     assert good(bytes.fromhex("02010000") + KEY + ENTRY[:32]).body == ENTRY[:32]
 
 
@@ -191,8 +191,8 @@ def test_an_add_of_version_3_is_read() -> None:
         transaction_id=77,
         ledger_id=5,
         entry_id=7,
-        asked_ledger_id=5,
-        asked_entry_id=7,
+        echo_ledger_id=5,
+        echo_entry_id=7,
         master_key=KEY,
         body=ENTRY,
     )
@@ -201,7 +201,7 @@ def test_an_add_of_version_3_is_read() -> None:
 def test_an_add_is_stored_under_its_own_ids_and_answered_with_those_asked_for() -> None:
     read = good(add_v3(ledgerId=-3, entryId=1 << 62))
     assert (read.ledger_id, read.entry_id) == (5, 7)
-    assert (read.asked_ledger_id, read.asked_entry_id) == (-3, 1 << 62)
+    assert (read.echo_ledger_id, read.echo_entry_id) == (-3, 1 << 62)
 
 
 def test_flags_of_adds() -> None:
@@ -226,7 +226,7 @@ def test_adds_that_cannot_be_stored_are_refused() -> None:
     assert refused(add_v3(body=ENTRY[:31]))[0] == ApacheStatus.EBADREQ
     assert refused(add_v3(body=b""))[0] == ApacheStatus.EBADREQ
     status, read = refused(add_v3(masterKey=KEY[:19]))
-    assert (status, read.asked_entry_id, read.transaction_id) == (ApacheStatus.EUA, 7, 77)
+    assert (status, read.echo_entry_id, read.transaction_id) == (ApacheStatus.EUA, 7, 77)
 
 
 def test_reads_of_version_3() -> None:
@@ -250,7 +250,7 @@ def test_piggyback_is_of_long_polls_for_the_last_entry() -> None:
     read = good(read_v3(entryId=-1, previousLAC=4, **wanted))
     assert read.flags == RequestFlag.HAS_PREVIOUS_LAC | RequestFlag.PIGGYBACK
     status, read = refused(read_v3(entryId=5, previousLAC=4, **wanted))
-    assert (status, read.asked_entry_id) == (ApacheStatus.EBADREQ, 5)
+    assert (status, read.echo_entry_id) == (ApacheStatus.EBADREQ, 5)
     assert good(read_v3(entryId=-1, **wanted)).flags == RequestFlag(
         0
     )  # nothing to wait for: a plain read
@@ -259,7 +259,7 @@ def test_piggyback_is_of_long_polls_for_the_last_entry() -> None:
 def test_write_lac_is_for_what_its_body_says() -> None:
     fields = {"ledgerId": 9, "lac": 9, "masterKey": KEY, "body": LAC_BODY}
     read = good(v3("WRITE_LAC", writeLacRequest=fields))
-    assert (read.ledger_id, read.entry_id, read.asked_ledger_id) == (5, 6, 9)
+    assert (read.ledger_id, read.entry_id, read.echo_ledger_id) == (5, 6, 9)
     assert (read.body, read.master_key) == (LAC_BODY, KEY)
     assert (
         refused(v3("WRITE_LAC", writeLacRequest={**fields, "body": LAC_BODY[:15]}))[0]
@@ -278,7 +278,7 @@ def test_small_requests() -> None:
         ("GET_LIST_OF_ENTRIES_OF_LEDGER", "getListOfEntriesOfLedgerRequest"),
     ):
         read = good(v3(operation, **{name: {"ledgerId": 8}}))
-        assert (read.operation, read.ledger_id, read.asked_ledger_id) == (
+        assert (read.operation, read.ledger_id, read.echo_ledger_id) == (
             OPERATION[operation],
             8,
             8,
@@ -309,7 +309,7 @@ def test_operations_that_only_have_a_number_are_refused(operation: str) -> None:
 @pytest.mark.parametrize("version", ["VERSION_ONE", "VERSION_TWO"])
 def test_a_message_of_another_version_is_refused(version: str) -> None:
     status, read = refused(v3("READ_ENTRY", version, readRequest={"ledgerId": 5, "entryId": 7}))
-    assert (status, read.asked_ledger_id, read.asked_entry_id) == (ApacheStatus.EBADVERSION, 5, 7)
+    assert (status, read.echo_ledger_id, read.echo_entry_id) == (ApacheStatus.EBADVERSION, 5, 7)
     assert refused(v3("ADD_ENTRY", version))[0] == ApacheStatus.EBADVERSION
 
 
@@ -360,7 +360,7 @@ def test_what_apaches_own_classes_wrote_is_read(name: str) -> None:
     """Recorded of 4.17.2's message classes: ledger 5, entry 7 (or -1), transaction 77."""
     read = good((GOLDEN / f"v3_{name}.bin").read_bytes())
     assert (read.operation, read.flags, read.transaction_id) == (*RECORDED[name], 77)
-    assert read.asked_ledger_id == (5 if read.operation not in {8, 9, 5} else 0)
+    assert read.echo_ledger_id == (5 if read.operation not in {8, 9, 5} else 0)
     if read.operation == Operation.ADD:
         assert (read.master_key, read.body) == (KEY, ENTRY)
 

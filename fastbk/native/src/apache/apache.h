@@ -12,7 +12,7 @@
 /* ---- the client's side (apache/client.c) */
 
 /* Writes a request as a frame; its size is returned, 0 when it does not fit into out_bytes or version 2 has no such
- * operation.  `protocol`, `version`, `operation`, flags, ids and bodies as above; asked_* are not looked at. */
+ * operation.  `protocol`, `version`, `operation`, flags, ids and bodies as above; echo_* are not read. */
 uint64_t fbk_apache_put_request(uint8_t *out, uint64_t out_bytes, const struct fbk_apache_request *request);
 
 /* Reads a reply's body (without its length).  0, or FBK_E_PROTOCOL.  entry_sizes points at big-endian sizes *in front of*

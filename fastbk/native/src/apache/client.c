@@ -229,13 +229,13 @@ read_v2_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     if (body_bytes < 4)
         return FBK_E_PROTOCOL;
     const uint32_t head = fbk_load_be32(body), opcode = head >> 16 & 0xff;
-    reply->asked.version = (uint8_t)(head >> 24);
+    reply->echo.version = (uint8_t)(head >> 24);
     if (opcode == FBK_APACHE_PACKET_AUTH) {
         struct fbk_protobuf_value values[AUTH_SLOTS];
         uint64_t present;
         if (!fbk_protobuf_read(&fbk_apache_auth_message, body + 4, body_bytes - 4, &present, values))
             return FBK_E_PROTOCOL;
-        reply->asked.operation = FBK_APACHE_AUTH;
+        reply->echo.operation = FBK_APACHE_AUTH;
         reply->plugin = values[AUTH_PLUGIN].bytes;
         reply->plugin_bytes = (uint32_t)values[AUTH_PLUGIN].number;
         reply->blob = values[AUTH_PAYLOAD].bytes;
@@ -245,14 +245,14 @@ read_v2_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     if (body_bytes < REPLY_BYTES)
         return FBK_E_PROTOCOL;
     reply->status = status_of_v2(fbk_load_be32(body + 4));
-    reply->asked.ledger_id = (int64_t)fbk_load_be64(body + 8);
-    reply->asked.entry_id = (int64_t)fbk_load_be64(body + 16);
+    reply->echo.ledger_id = (int64_t)fbk_load_be64(body + 8);
+    reply->echo.entry_id = (int64_t)fbk_load_be64(body + 16);
     if (opcode == FBK_APACHE_PACKET_ADD) {
-        reply->asked.operation = FBK_APACHE_ADD;
+        reply->echo.operation = FBK_APACHE_ADD;
         return 0;
     }
     if (opcode == FBK_APACHE_PACKET_READ) {
-        reply->asked.operation = FBK_APACHE_READ;
+        reply->echo.operation = FBK_APACHE_READ;
         if (reply->status == FBK_APACHE_EOK) {
             reply->entry = body + REPLY_BYTES;
             reply->entry_bytes = body_bytes - REPLY_BYTES;
@@ -261,8 +261,8 @@ read_v2_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     }
     if (opcode != FBK_APACHE_PACKET_READ_BATCH || body_bytes < REPLY_BYTES + 8)
         return FBK_E_PROTOCOL;
-    reply->asked.operation = FBK_APACHE_READ_BATCH;
-    reply->asked.transaction_id = fbk_load_be64(body + REPLY_BYTES);
+    reply->echo.operation = FBK_APACHE_READ_BATCH;
+    reply->echo.transaction_id = fbk_load_be64(body + REPLY_BYTES);
     reply->entry_sizes = body + REPLY_BYTES + 8;
     reply->entry_bytes = body_bytes - REPLY_BYTES - 8;
     const int64_t count = count_entries(reply->entry_sizes, reply->entry_bytes);
@@ -318,21 +318,21 @@ read_v3_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     struct values values = {0};
     if (!fbk_protobuf_read(&fbk_apache_responses, body, body_bytes, &values.present, values.slots))
         return FBK_E_PROTOCOL;
-    reply->asked.version = (uint8_t)values.slots[RESPONSE_HEADER_VERSION].number;
-    reply->asked.operation = (uint16_t)values.slots[RESPONSE_HEADER_OPERATION].number;
-    reply->asked.transaction_id = values.slots[RESPONSE_HEADER_TRANSACTION_ID].number;
+    reply->echo.version = (uint8_t)values.slots[RESPONSE_HEADER_VERSION].number;
+    reply->echo.operation = (uint16_t)values.slots[RESPONSE_HEADER_OPERATION].number;
+    reply->echo.transaction_id = values.slots[RESPONSE_HEADER_TRANSACTION_ID].number;
     reply->status = (uint32_t)values.slots[RESPONSE_STATUS].number;
-    switch (reply->asked.operation) {
+    switch (reply->echo.operation) {
     case FBK_APACHE_READ:
-        reply->asked.ledger_id = number_or(&values, RESPONSE_READ_LEDGER_ID, 0);
-        reply->asked.entry_id = number_or(&values, RESPONSE_READ_ENTRY_ID, FBK_APACHE_NO_ENTRY);
+        reply->echo.ledger_id = number_or(&values, RESPONSE_READ_LEDGER_ID, 0);
+        reply->echo.entry_id = number_or(&values, RESPONSE_READ_ENTRY_ID, FBK_APACHE_NO_ENTRY);
         reply->lac = number_or(&values, RESPONSE_READ_MAX_LAC, FBK_APACHE_ABSENT);
         reply->lac_time_ms = number_or(&values, RESPONSE_READ_LAC_TIME, FBK_APACHE_ABSENT);
         take_bytes(&values, RESPONSE_READ_BODY, &reply->entry, &reply->entry_bytes);
         break;
     case FBK_APACHE_ADD:
-        reply->asked.ledger_id = number_or(&values, RESPONSE_ADD_LEDGER_ID, 0);
-        reply->asked.entry_id = number_or(&values, RESPONSE_ADD_ENTRY_ID, FBK_APACHE_NO_ENTRY);
+        reply->echo.ledger_id = number_or(&values, RESPONSE_ADD_LEDGER_ID, 0);
+        reply->echo.entry_id = number_or(&values, RESPONSE_ADD_ENTRY_ID, FBK_APACHE_NO_ENTRY);
         break;
     case FBK_APACHE_READ_LAC:
         take_bytes(&values, RESPONSE_READ_LAC_BODY, &reply->lac_body, &reply->lac_body_bytes);
@@ -350,7 +350,7 @@ read_v3_reply(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_reply 
     default: break; /* a status alone */
     }
     if (reply->status == FBK_APACHE_EOK)
-        reply->status = inner_status(&values, reply->asked.operation);
+        reply->status = inner_status(&values, reply->echo.operation);
     return 0;
 }
 
@@ -358,7 +358,7 @@ int32_t
 fbk_apache_read_reply(const uint8_t *body, uint32_t body_bytes, uint32_t protocol, struct fbk_apache_reply *reply)
 {
     *reply = (struct fbk_apache_reply){
-        .asked = {.protocol = (uint8_t)protocol},
+        .echo = {.protocol = (uint8_t)protocol},
         .lac = FBK_APACHE_ABSENT,
         .lac_time_ms = FBK_APACHE_ABSENT,
         .total_bytes = FBK_APACHE_ABSENT,

@@ -26,13 +26,13 @@ fbk_apache_error_v2(uint32_t status)
 /* ------------------------------------------------------------------ version 2 */
 
 static void
-put_packet_head(uint8_t *out, uint64_t frame_bytes, const struct fbk_apache_asked *asked, uint32_t opcode, uint32_t status)
+put_packet_head(uint8_t *out, uint64_t frame_bytes, const struct fbk_apache_echo *echo, uint32_t opcode, uint32_t status)
 {
     fbk_store_be32(out, (uint32_t)(frame_bytes - 4));
-    fbk_store_be32(out + 4, fbk_apache_packet_header(asked->version, opcode, 0));
+    fbk_store_be32(out + 4, fbk_apache_packet_header(echo->version, opcode, 0));
     fbk_store_be32(out + 8, (uint32_t)fbk_apache_error_v2(status));
-    fbk_store_be64(out + 12, (uint64_t)asked->ledger_id);
-    fbk_store_be64(out + 20, (uint64_t)asked->entry_id);
+    fbk_store_be64(out + 12, (uint64_t)echo->ledger_id);
+    fbk_store_be64(out + 20, (uint64_t)echo->entry_id);
 }
 
 static void
@@ -71,7 +71,7 @@ put_packet_auth(uint8_t *out, const struct fbk_apache_reply *reply)
 static uint64_t
 put_packet(uint8_t *out, const struct fbk_apache_reply *reply)
 {
-    uint32_t opcode = fbk_apache_packet_opcode(reply->asked.operation);
+    uint32_t opcode = fbk_apache_packet_opcode(reply->echo.operation);
     uint64_t frame_bytes = PACKET_REPLY_BYTES;
     uint64_t entry_bytes = reply->status == FBK_APACHE_EOK ? reply->entry_bytes : 0;
     switch (opcode) {
@@ -85,7 +85,7 @@ put_packet(uint8_t *out, const struct fbk_apache_reply *reply)
     case FBK_APACHE_PACKET_READ_BATCH:
         frame_bytes += 8;
         if (out != NULL)
-            fbk_store_be64(out + PACKET_REPLY_BYTES, reply->asked.transaction_id);
+            fbk_store_be64(out + PACKET_REPLY_BYTES, reply->echo.transaction_id);
         if (reply->status != FBK_APACHE_EOK)
             break;
         frame_bytes += 4ull * reply->entry_count + entry_bytes;
@@ -95,7 +95,7 @@ put_packet(uint8_t *out, const struct fbk_apache_reply *reply)
     default: return 0;
     }
     if (out != NULL)
-        put_packet_head(out, frame_bytes, &reply->asked, opcode, reply->status);
+        put_packet_head(out, frame_bytes, &reply->echo, opcode, reply->status);
     return frame_bytes;
 }
 
@@ -112,14 +112,14 @@ static void
 put_status_and_ledger(struct fbk_protobuf_writer *writer, const struct fbk_apache_reply *reply)
 {
     fbk_protobuf_put_number(writer, 1, reply->status);
-    fbk_protobuf_put_number(writer, 2, (uint64_t)reply->asked.ledger_id);
+    fbk_protobuf_put_number(writer, 2, (uint64_t)reply->echo.ledger_id);
 }
 
 static void
 put_read(struct fbk_protobuf_writer *writer, const struct fbk_apache_reply *reply)
 {
     put_status_and_ledger(writer, reply);
-    fbk_protobuf_put_number(writer, 3, (uint64_t)reply->asked.entry_id);
+    fbk_protobuf_put_number(writer, 3, (uint64_t)reply->echo.entry_id);
     put_present(writer, 5, reply->lac);
     put_present(writer, 6, reply->lac_time_ms);
     /* Last, though its number is not, so that a frame is a head and then the entry wherever that is. */
@@ -141,11 +141,11 @@ put_read_lac(struct fbk_protobuf_writer *writer, const struct fbk_apache_reply *
 static void
 put_inner(struct fbk_protobuf_writer *writer, const struct fbk_apache_reply *reply)
 {
-    switch (reply->asked.operation) {
+    switch (reply->echo.operation) {
     case FBK_APACHE_READ: put_read(writer, reply); break;
     case FBK_APACHE_ADD:
         put_status_and_ledger(writer, reply);
-        fbk_protobuf_put_number(writer, 3, (uint64_t)reply->asked.entry_id);
+        fbk_protobuf_put_number(writer, 3, (uint64_t)reply->echo.entry_id);
         break;
     case FBK_APACHE_AUTH: put_auth_message(writer, reply); break;
     case FBK_APACHE_READ_LAC: put_read_lac(writer, reply); break;
@@ -168,19 +168,19 @@ put_inner(struct fbk_protobuf_writer *writer, const struct fbk_apache_reply *rep
 static uint32_t
 inner_field(const struct fbk_apache_reply *reply)
 {
-    if (reply->asked.operation == FBK_APACHE_AUTH && reply->plugin == NULL)
+    if (reply->echo.operation == FBK_APACHE_AUTH && reply->plugin == NULL)
         return 0;
-    if (reply->asked.operation == FBK_APACHE_START_TLS && reply->status != FBK_APACHE_EOK)
+    if (reply->echo.operation == FBK_APACHE_START_TLS && reply->status != FBK_APACHE_EOK)
         return 0;
-    return fbk_apache_body_field(reply->asked.operation);
+    return fbk_apache_body_field(reply->echo.operation);
 }
 
 static void
-put_header(struct fbk_protobuf_writer *writer, const struct fbk_apache_asked *asked)
+put_header(struct fbk_protobuf_writer *writer, const struct fbk_apache_echo *echo)
 {
     fbk_protobuf_put_number(writer, 1, FBK_APACHE_PROTOCOL_VERSION);
-    fbk_protobuf_put_number(writer, 2, asked->operation);
-    fbk_protobuf_put_number(writer, 3, asked->transaction_id);
+    fbk_protobuf_put_number(writer, 2, echo->operation);
+    fbk_protobuf_put_number(writer, 3, echo->transaction_id);
 }
 
 static uint64_t
@@ -189,9 +189,9 @@ put_message(uint8_t *out, const struct fbk_apache_reply *reply)
     struct fbk_protobuf_writer header = {0}, inner = {0};
     struct fbk_protobuf_writer writer = {.out = out == NULL ? NULL : out + 4};
     uint32_t field = inner_field(reply);
-    put_header(&header, &reply->asked);
+    put_header(&header, &reply->echo);
     fbk_protobuf_put_head(&writer, FBK_APACHE_HEADER, header.size_bytes);
-    put_header(&writer, &reply->asked);
+    put_header(&writer, &reply->echo);
     fbk_protobuf_put_number(&writer, FBK_APACHE_RESPONSE_STATUS, reply->status);
     if (field != 0) {
         put_inner(&inner, reply);
@@ -209,7 +209,7 @@ put_message(uint8_t *out, const struct fbk_apache_reply *reply)
 uint64_t
 fbk_apache_put_reply(uint8_t *out, const struct fbk_apache_reply *reply)
 {
-    return reply->asked.protocol == 2 ? put_packet(out, reply) : put_message(out, reply);
+    return reply->echo.protocol == 2 ? put_packet(out, reply) : put_message(out, reply);
 }
 
 uint64_t
@@ -221,10 +221,10 @@ fbk_apache_reply_size(const struct fbk_apache_reply *reply)
 /* ------------------------------------------------------------------ adds */
 
 uint32_t
-fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_asked *asked, uint32_t status)
+fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_echo *echo, uint32_t status)
 {
-    if (asked->protocol == 2) {
-        put_packet_head(out, PACKET_REPLY_BYTES, asked, FBK_APACHE_PACKET_ADD, status);
+    if (echo->protocol == 2) {
+        put_packet_head(out, PACKET_REPLY_BYTES, echo, FBK_APACHE_PACKET_ADD, status);
         return PACKET_REPLY_BYTES;
     }
     /* No length in it can reach 128: each is one byte, filled in when what it counts is there. */
@@ -236,7 +236,7 @@ fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_asked *asked, uin
     *at++ = 2 << 3;
     *at++ = FBK_APACHE_ADD;
     *at++ = 3 << 3;
-    at = fbk_protobuf_store_varint(at, asked->transaction_id);
+    at = fbk_protobuf_store_varint(at, echo->transaction_id);
     *header = (uint8_t)(at - header - 1);
     *at++ = FBK_APACHE_RESPONSE_STATUS << 3;
     at = fbk_protobuf_store_varint(at, status);
@@ -245,9 +245,9 @@ fbk_apache_put_add_reply(uint8_t *out, const struct fbk_apache_asked *asked, uin
     *at++ = 1 << 3;
     at = fbk_protobuf_store_varint(at, status);
     *at++ = 2 << 3;
-    at = fbk_protobuf_store_varint(at, (uint64_t)asked->ledger_id);
+    at = fbk_protobuf_store_varint(at, (uint64_t)echo->ledger_id);
     *at++ = 3 << 3;
-    at = fbk_protobuf_store_varint(at, (uint64_t)asked->entry_id);
+    at = fbk_protobuf_store_varint(at, (uint64_t)echo->entry_id);
     *inner = (uint8_t)(at - inner - 1);
     fbk_store_be32(out, (uint32_t)(at - out - 4));
     return (uint32_t)(at - out);

@@ -54,8 +54,8 @@ read_packet_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_requ
     request->operation = FBK_APACHE_ADD;
     request->master_key = body + 4;
     const uint8_t *entry = body + head_bytes;
-    request->asked_ledger_id = (int64_t)fbk_load_be64(entry);
-    request->asked_entry_id = (int64_t)fbk_load_be64(entry + 8);
+    request->echo_ledger_id = (int64_t)fbk_load_be64(entry);
+    request->echo_entry_id = (int64_t)fbk_load_be64(entry + 8);
     return take_entry(request, entry, body_bytes - head_bytes, status);
 }
 
@@ -67,8 +67,8 @@ read_packet_read(const uint8_t *body, uint32_t body_bytes, bool is_batch, struct
     if (body_bytes < size_bytes)
         return FBK_APACHE_CLOSE;
     request->operation = is_batch ? FBK_APACHE_READ_BATCH : FBK_APACHE_READ;
-    request->ledger_id = request->asked_ledger_id = (int64_t)fbk_load_be64(body + 4);
-    request->entry_id = request->asked_entry_id = (int64_t)fbk_load_be64(body + 12);
+    request->ledger_id = request->echo_ledger_id = (int64_t)fbk_load_be64(body + 4);
+    request->entry_id = request->echo_entry_id = (int64_t)fbk_load_be64(body + 12);
     if (is_batch) {
         request->transaction_id = fbk_load_be64(body + 20);
         request->count_max = (int32_t)fbk_load_be32(body + 28);
@@ -164,8 +164,8 @@ key_of(const struct message *message, uint32_t slot)
 static int32_t
 read_add(const struct message *message, struct fbk_apache_request *request, uint32_t *status)
 {
-    request->asked_ledger_id = number_of(message, REQUEST_ADD_LEDGER_ID);
-    request->asked_entry_id = number_of(message, REQUEST_ADD_ENTRY_ID);
+    request->echo_ledger_id = number_of(message, REQUEST_ADD_LEDGER_ID);
+    request->echo_entry_id = number_of(message, REQUEST_ADD_ENTRY_ID);
     request->master_key = key_of(message, REQUEST_ADD_MASTER_KEY);
     if (has(message, REQUEST_ADD_FLAG)) /* the only one is RECOVERY_ADD */
         request->flags |= FBK_APACHE_RECOVERY;
@@ -194,8 +194,8 @@ read_long_poll(const struct message *message, struct fbk_apache_request *request
 static int32_t
 read_read(const struct message *message, struct fbk_apache_request *request, uint32_t *status)
 {
-    request->ledger_id = request->asked_ledger_id = number_of(message, REQUEST_READ_LEDGER_ID);
-    request->entry_id = request->asked_entry_id = number_of(message, REQUEST_READ_ENTRY_ID);
+    request->ledger_id = request->echo_ledger_id = number_of(message, REQUEST_READ_LEDGER_ID);
+    request->entry_id = request->echo_entry_id = number_of(message, REQUEST_READ_ENTRY_ID);
     request->master_key = key_of(message, REQUEST_READ_MASTER_KEY);
     if (number_of(message, REQUEST_READ_FLAG) == FBK_APACHE_READ_FLAG_FENCE) {
         request->flags |= FBK_APACHE_FENCE;
@@ -209,7 +209,7 @@ read_read(const struct message *message, struct fbk_apache_request *request, uin
 static int32_t
 read_write_lac(const struct message *message, struct fbk_apache_request *request, uint32_t *status)
 {
-    request->asked_ledger_id = number_of(message, REQUEST_WRITE_LAC_LEDGER_ID);
+    request->echo_ledger_id = number_of(message, REQUEST_WRITE_LAC_LEDGER_ID);
     request->master_key = key_of(message, REQUEST_WRITE_LAC_MASTER_KEY);
     request->body = bytes_of(message, REQUEST_WRITE_LAC_BODY, &request->body_bytes);
     if (request->body_bytes < 16)
@@ -222,7 +222,7 @@ read_write_lac(const struct message *message, struct fbk_apache_request *request
 static int32_t
 read_ledger_only(const struct message *message, uint32_t slot, struct fbk_apache_request *request)
 {
-    request->ledger_id = request->asked_ledger_id = number_of(message, slot);
+    request->ledger_id = request->echo_ledger_id = number_of(message, slot);
     return FBK_APACHE_GOOD;
 }
 
@@ -303,8 +303,8 @@ scan_add(const uint8_t *body, uint32_t body_bytes, struct fbk_apache_request *re
     at = scan_varint(at + 2 + FBK_APACHE_MASTER_KEY_BYTES + 1, end, SIZE_BYTES_MAX, &size_bytes);
     if (at == NULL || size_bytes != (uint64_t)(end - at))
         return false;
-    request->asked_ledger_id = (int64_t)ledger_id;
-    request->asked_entry_id = (int64_t)entry_id;
+    request->echo_ledger_id = (int64_t)ledger_id;
+    request->echo_entry_id = (int64_t)entry_id;
     *entry_bytes = (uint32_t)size_bytes;
     return true;
 }

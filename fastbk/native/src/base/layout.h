@@ -247,58 +247,6 @@ struct fbk_index_segment {
     struct fbk_notice notices[FBK_NOTICE_COUNT]; /* a queue: notice n lies in slot n mod count */
 };
 
-/* ------------------------------------------------------------------ journal files */
-
-#define FBK_JOURNAL_MAGIC 0x4c4e524a4b4246ull      /* "FBKJRNL" */
-#define FBK_BATCH_MAGIC 0x48435442u                 /* "BTCH" */
-#define FBK_JOURNAL_VERSION 2u /* 1, which is read, too: records without creation marks */
-
-/* Blocks 0 and 1 of a journal file, 4096 bytes each (or the device's block size if larger), the rest zero. */
-struct fbk_journal_file_header {
-    uint64_t magic;
-    uint32_t version;
-    uint32_t block_size_bytes;
-    uint64_t file_id;             /* rises, never used again, recycled files included */
-    uint64_t salt;                /* random per use of the file */
-    uint64_t incarnation;
-    uint32_t pair;
-    uint32_t reserved;
-    uint64_t file_size_bytes;
-    uint64_t predecessor_file_id; /* 0 = none */
-    uint64_t predecessor_sequence; /* last batch that counts before this file's first */
-    uint32_t predecessor_crc;     /* chain value there */
-    uint32_t reserved2;
-    uint64_t first_sequence;      /* of this file's first batch: predecessor_sequence + 1 */
-    uint64_t first_record_sequence;
-    uint64_t created_s;
-    uint8_t bookie_id[128];       /* zero padded */
-    uint32_t reserved3;
-    uint32_t crc;                 /* CRC32C of the 236 bytes before it */
-};
-_Static_assert(sizeof(struct fbk_journal_file_header) == 240, "journal file header");
-
-#define FBK_BATCH_CLOSING 1u /* written by a clean stop or at the end of a full file: nothing follows in this file */
-
-/* At a multiple of block_size_bytes; then record_count records; then zeros up to padded_bytes. */
-struct fbk_batch_header {
-    uint32_t magic;
-    uint32_t flags;
-    uint64_t file_id;
-    uint64_t salt;
-    uint64_t offset_bytes;          /* in the file: finds misdirected writes */
-    uint64_t sequence;              /* dense over the whole journal */
-    uint64_t acked_through;         /* highest sequence durable when this was submitted */
-    uint64_t first_record_sequence;
-    uint64_t written_s;
-    uint32_t record_count;
-    uint32_t padded_bytes;          /* header, records and padding: a multiple of block_size_bytes */
-    uint32_t content_bytes;         /* header and records */
-    uint32_t previous_crc;          /* header_crc of batch sequence - 1: the chain */
-    uint32_t records_crc;           /* CRC32C over all record headers (which hold body_crc), then the padding */
-    uint32_t header_crc;            /* CRC32C of the bytes before it */
-};
-_Static_assert(sizeof(struct fbk_batch_header) == 88, "batch header");
-
 /* ------------------------------------------------------------------ entry logs */
 
 #define FBK_LOG_MAGIC 0x474f4c4b4246ull /* "FBKLOG" */

@@ -815,13 +815,13 @@ operation_of(enum translation_kind kind, uint32_t protocol)
 static bool
 find_request(struct fbk_apache_translation *translation, const struct fbk_apache_reply *reply, uint64_t *id)
 {
-    const struct fbk_apache_asked *asked = &reply->asked;
-    if (translation->protocol == 3 || asked->operation == FBK_APACHE_READ_BATCH) {
-        *id = asked->transaction_id;
+    const struct fbk_apache_echo *echo = &reply->echo;
+    if (translation->protocol == 3 || echo->operation == FBK_APACHE_READ_BATCH) {
+        *id = echo->transaction_id;
         return true;
     }
-    if (asked->operation != FBK_APACHE_AUTH)
-        return fbk_pending_take(&translation->pending, asked->operation, asked->ledger_id, asked->entry_id, id);
+    if (echo->operation != FBK_APACHE_AUTH)
+        return fbk_pending_take(&translation->pending, echo->operation, echo->ledger_id, echo->entry_id, id);
     for (uint32_t i = 0; i < translation->context_end; i++)
         if (translation->contexts[i].kind == KIND_HELLO) {
             *id = id_of_part(translation, &translation->contexts[i], 0);
@@ -845,7 +845,7 @@ receive_frame(struct fbk_apache_translation *translation, const uint8_t *body, u
         const uint64_t number = (id & ~ID_BASE) >> PART_BITS;
         const uint32_t part = (uint32_t)(id & ((1u << PART_BITS) - 1));
         struct translation_context *context = number < translation->context_end ? &translation->contexts[number] : NULL;
-        if (context == NULL || operation_of(context->kind, translation->protocol) != reply.asked.operation) {
+        if (context == NULL || operation_of(context->kind, translation->protocol) != reply.echo.operation) {
             translation->dropped++;
             return 0;
         }
@@ -856,7 +856,7 @@ receive_frame(struct fbk_apache_translation *translation, const uint8_t *body, u
     }
     if (reply.status != FBK_APACHE_EOK)
         return answer_status(translation, id, status_of(reply.status));
-    switch (reply.asked.operation) {
+    switch (reply.echo.operation) {
     case FBK_APACHE_READ: return answer_read(translation, id, &reply);
     case FBK_APACHE_READ_LAC: return answer_lac(translation, id, &reply);
     case FBK_APACHE_ADD:

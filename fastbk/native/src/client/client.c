@@ -3,8 +3,8 @@
 #include "client/client.h"
 
 #include "base/digest.h"
-#include "wire/client.h"
 #include "wire/add_layout.h"
+#include "wire/client.h"
 
 #define ENTRY_HEADER_BYTES 32u
 #define VERSION_MIN 1u

@@ -333,7 +333,7 @@ has_room_for_answers(const struct fbk_index *index)
 }
 
 int32_t
-fbk_index_take(struct fbk_index *index, uint64_t through, uint64_t bytes_max)
+fbk_index_apply(struct fbk_index *index, uint64_t through, uint64_t bytes_max)
 {
     uint64_t published = fbk_cursor_load(&index->journal->published);
     if (FBK_UNLIKELY(published - index->order > FBK_DESCRIPTOR_COUNT))

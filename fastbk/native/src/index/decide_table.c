@@ -3,9 +3,9 @@
 #include "journal/decide.h"
 
 #include "base/digest.h"
-#include "index/index.h"
 #include "base/ledgers.h"
 #include "base/segment.h"
+#include "index/index.h"
 
 struct fbk_decide_table {
     struct fbk_ledgers ledgers;

@@ -1,38 +1,38 @@
 /* The index: takes whole batches in, in the journal's order (INV-A1), and answers everything about stored entries.
  *
- *   index/index.c          create, ledger states in memory, seal and flushed
- *   index/publish.c  credit, cursors, bells
- *   index/apply.c     descriptors -> write cache and ledger states; queues checks and fences
- *   index/check.c    adds that need a look at what is stored
- *   index/reply.c    room in the reply rings, frames into them
- *   index/requests.c  the request rings; requests that wait for a disk
- *   index/disk.c     what requests ask the disk, and what it answers
- *   index/bulk.c     batch reads and lists in fair, bounded turns
- *   index/stream.c   readers that go on and on: read-ahead
- *   index/read.c     Read, ReadLac, WriteLac, fences
- *   index/batch.c    ReadBatch
- *   index/list.c     ListEntries
- *   index/wait.c     long polls
- *   index/replay.c   journal batches at start
- *   index/ledgers.c  states in and out, deletion
- *   index/unconfirmed.c  ledgers that metadata was never seen to list
- *   index/forget.c   deleted ledgers that no file knows any more
- *   index/step.c     the loop: what happens when, and when to sleep
+ *   index.c         create, ledger states in memory, seal and flushed
+ *   publish.c       credit, cursors, bells
+ *   apply.c         descriptors -> write cache and ledger states; queues checks and fences
+ *   check.c         adds that need a look at what is stored
+ *   reply.c         room in the reply rings, frames into them
+ *   requests.c      the request rings; requests that wait for a disk
+ *   disk.c          what requests ask the disk, and what it answers
+ *   bulk.c          batch reads and lists in fair, bounded turns
+ *   stream.c        readers that go on and on: read-ahead
+ *   read.c          Read, ReadLac, WriteLac, fences
+ *   batch.c         ReadBatch
+ *   list.c          ListEntries
+ *   wait.c          long polls
+ *   replay.c        journal batches at start
+ *   ledgers.c       states in and out, deletion
+ *   unconfirmed.c   ledgers that metadata was never seen to list
+ *   forget.c        deleted ledgers that no file knows any more
+ *   step.c          the loop: what happens when, and when to sleep
  *
  * One thread, but for fbk_index_sealed, which the flush thread calls.  Nothing here waits for a disk. */
 #ifndef FBK_INDEX_H
 #define FBK_INDEX_H
 
+#include "base/flight.h"
 #include "base/header_hash.h"
-#include "journal/decide.h"
 #include "base/ledgers.h"
-#include "index/pace.h"
 #include "base/record.h"
 #include "base/segment.h"
-#include "base/flight.h"
 #include "base/stats.h"
-#include "store/store.h"
+#include "index/pace.h"
 #include "index/write_cache.h"
+#include "journal/decide.h"
+#include "store/store.h"
 
 #include "journal/scan.h"
 
@@ -285,7 +285,7 @@ void fbk_index_forget_lac(struct fbk_index *index, int64_t ledger_id);
 /* ------------------------------------------------------------------ index/apply.c */
 /* Takes descriptors below order `through`, until bytes_max are exceeded or there is no room: in the cache (sets index->full)
  * or for answers to checks and fences.  1: stopped by bytes_max; 0; < 0: broken. */
-int32_t fbk_index_take(struct fbk_index *index, uint64_t through, uint64_t bytes_max);
+int32_t fbk_index_apply(struct fbk_index *index, uint64_t through, uint64_t bytes_max);
 
 /* ------------------------------------------------------------------ index/check.c */
 /* Parks a record (verified, its payload's items not yet) and queues it. */

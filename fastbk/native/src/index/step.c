@@ -34,7 +34,7 @@ work(struct fbk_index *index, uint64_t *through)
         index->workers[w].blocked = false;
     look_at_requests(index, written, &any_requests);
     *through = fbk_cursor_load_before_sleep(&index->journal->published);
-    int32_t left = fbk_index_take(index, *through, TAKE_BYTES);
+    int32_t left = fbk_index_apply(index, *through, TAKE_BYTES);
     if (left < 0)
         return left;
     fbk_index_forget_run(index);

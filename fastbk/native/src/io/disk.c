@@ -1,6 +1,6 @@
 /* fbk_io as plain functions for Python, with memory of any alignment. */
-#include "io/io.h"
 #include "base/segment.h"
+#include "io/io.h"
 
 #include "boundary/disk.h"
 

@@ -8,18 +8,6 @@
 #include "base/fault.h"
 #include "journal/format.h"
 
-int32_t
-fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position, int32_t error)
-{
-    if (journal->poison == FBK_POISON_NONE) {
-        journal->poison = reason;
-        journal->poison_worker = worker;
-        journal->poison_position = position;
-        journal->poison_error = error;
-    }
-    return FBK_E_POISONED;
-}
-
 static uint64_t
 wall_clock_s(void)
 {

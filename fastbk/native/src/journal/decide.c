@@ -1,8 +1,8 @@
 /* The decisions; see journal/decide.h. */
 #include "journal/decide.h"
 
-#include "journal/format.h"
 #include "base/ledgers.h"
+#include "journal/format.h"
 
 #include "boundary/journal.h"
 

@@ -4,9 +4,9 @@
 #include "journal/journal.h"
 
 #include "base/checksum.h"
+#include "base/record.h"
 #include "journal/decide.h"
 #include "journal/format.h"
-#include "base/record.h"
 
 enum stop {
     GO_ON = 0,
@@ -206,7 +206,7 @@ take_from(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t w
 }
 
 int32_t
-fbk_journal_take(struct fbk_journal *journal, struct fbk_journal_slot *slot)
+fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot)
 {
     uint64_t exceptions_room = 0;
     int32_t rc = fbk_journal_room(journal, &exceptions_room);

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/checksum.h"
-#include "journal/decide.h"
 #include "base/fault.h"
+#include "journal/decide.h"
 #include "journal/format.h"
 
 /* From the first batch that a step publishes on it goes on for so long before Python has its turn.  With a turn after
@@ -161,7 +161,7 @@ fill(struct fbk_journal *journal)
 {
     journal->stalled = false;
     for (;;) {
-        if (fbk_journal_take_notices(journal) < 0)
+        if (fbk_journal_apply_notices(journal) < 0)
             return FBK_E_POISONED;
         int64_t waiting = look(journal, false);
         if (waiting <= 0)
@@ -180,7 +180,7 @@ fill(struct fbk_journal *journal)
             return 0;
         }
         struct fbk_journal_slot *slot = fbk_journal_begin_slot(journal);
-        rc = fbk_journal_take(journal, slot);
+        rc = fbk_journal_drain(journal, slot);
         if (rc <= 0)
             return rc;
         FBK_KILL_POINT("journal.after_take");

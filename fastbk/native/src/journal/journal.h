@@ -1,13 +1,16 @@
 /* The journal: takes records out of the workers' add rings, decides about each, commits them in batches, publishes one
  * descriptor a batch.  Its order is the bookie's only order.
  *
- *   journal/journal.c          create, step: what happens when
- *   journal/drain.c     rings -> batch buffer, as journal/decide.c decides (INV-F1, INV-F2)
- *   journal/commit.c   seal, submit, complete, roll, close (INV-J1, INV-J2)
- *   journal/publish.c  descriptors, exceptions, bells, room
- *   journal/prewrite.c files ahead of need
- *   journal/flight.c   what took long
- *   journal/status.c   how it stands
+ *   journal.c   create, step: what happens when
+ *   drain.c     rings -> batch buffer, as decide.c decides (INV-F1, INV-F2)
+ *   commit.c    seal, submit, complete, roll, close (INV-J1, INV-J2)
+ *   publish.c   descriptors, exceptions, bells, room
+ *   ledgers.c   the table of ledger states, and the index's notices
+ *   prewrite.c  files ahead of need
+ *   flight.c    what took long
+ *   status.c    how it stands
+ *   format.c    what is valid on disk
+ *   scan.c      reads a file back
  *
  * One thread.  Other processes' segments are mapped read-only and believed nothing. */
 #ifndef FBK_JOURNAL_H
@@ -15,10 +18,10 @@
 
 #include "base/flight.h"
 #include "base/header_hash.h"
-#include "io/io.h"
 #include "base/ledgers.h"
 #include "base/segment.h"
 #include "base/stats.h"
+#include "io/io.h"
 
 #include "boundary/journal.h"
 #include "boundary/stats_names.h"
@@ -126,13 +129,13 @@ fbk_journal_ledgers_full(const struct fbk_journal *journal)
 }
 /* journal/ledgers.c: gauges; what the index says of ledgers. */
 void fbk_journal_show_ledgers(struct fbk_journal *journal);
-int32_t fbk_journal_take_notices(struct fbk_journal *journal);
+int32_t fbk_journal_apply_notices(struct fbk_journal *journal);
 
 /* All return FBK_E_POISONED after having set why, or >= 0. */
 int32_t fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position, int32_t error);
 
 /* journal/drain.c: fills the slot until it is full or the rings are empty.  1 = something was taken. */
-int32_t fbk_journal_take(struct fbk_journal *journal, struct fbk_journal_slot *slot);
+int32_t fbk_journal_drain(struct fbk_journal *journal, struct fbk_journal_slot *slot);
 
 /* journal/commit.c */
 int32_t fbk_journal_submit(struct fbk_journal *journal, struct fbk_journal_slot *slot, uint32_t flags);

@@ -59,7 +59,7 @@ forget(struct fbk_journal *journal, const struct fbk_notice *notice)
 /* What metadata says of ledgers: deleted, out of limbo; and which are forgotten.  Before anything is taken, so that an add that comes behind the
  * index's word is decided by it. */
 int32_t
-fbk_journal_take_notices(struct fbk_journal *journal)
+fbk_journal_apply_notices(struct fbk_journal *journal)
 {
     uint64_t written = fbk_cursor_load(&journal->index->notices_written);
     if (FBK_LIKELY(written == journal->notices))

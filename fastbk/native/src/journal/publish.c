@@ -1,6 +1,7 @@
 /* What others see of a batch, and when they are woken for it. */
 
 #include "base/fault.h"
+#include "journal/format.h"
 #include "journal/journal.h"
 
 /* The index is woken for these, and at the latest so long after the last time while there is something for it (woken at

@@ -3,8 +3,8 @@
 
 #include "journal/scan.h"
 
-#include "journal/format.h"
 #include "base/segment.h"
+#include "journal/format.h"
 
 #define PIECE_BYTES (4u * 1024u * 1024u) /* of each, what is left of half a batch is moved to the front */
 #define HEADER_BYTES (2u * FBK_BLOCK_BYTES_MAX)

@@ -11,8 +11,8 @@
 #ifndef FBK_JOURNAL_SCAN_H
 #define FBK_JOURNAL_SCAN_H
 
-#include "io/io.h"
 #include "base/layout.h"
+#include "io/io.h"
 
 #include "boundary/journal_scan.h"
 

@@ -1,5 +1,17 @@
-/* How the journal stands, for Python; and what Python knows of its files, for the counters. */
+/* How the journal stands: poisoned or not, for Python; and what Python knows of its files, for the counters. */
 #include "journal/journal.h"
+
+int32_t
+fbk_journal_poison(struct fbk_journal *journal, uint32_t reason, uint32_t worker, uint64_t position, int32_t error)
+{
+    if (journal->poison == FBK_POISON_NONE) {
+        journal->poison = reason;
+        journal->poison_worker = worker;
+        journal->poison_position = position;
+        journal->poison_error = error;
+    }
+    return FBK_E_POISONED;
+}
 
 void
 fbk_journal_note_files(struct fbk_journal *journal, uint64_t behind_bytes, uint64_t recycled, uint64_t made)

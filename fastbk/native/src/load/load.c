@@ -338,10 +338,10 @@ is_request_of(const struct fbk_load *load, uint32_t slot_index, const struct fbk
 {
     const struct load_slot *slot = &load->slots[slot_index];
     if (load->options.protocol == 3)
-        return reply->asked.transaction_id == slot_index;
+        return reply->echo.transaction_id == slot_index;
     bool is_add = !load->reading && !slot->tail;
-    return (reply->asked.operation == FBK_APACHE_ADD) == is_add && reply->asked.entry_id == slot->entry_id &&
-           reply->asked.ledger_id == load->ledgers[slot->ledger_index].ledger_id;
+    return (reply->echo.operation == FBK_APACHE_ADD) == is_add && reply->echo.entry_id == slot->entry_id &&
+           reply->echo.ledger_id == load->ledgers[slot->ledger_index].ledger_id;
 }
 
 /* Out of what the connection asked; LOAD_NO_SLOT: nobody asked for that. */
@@ -380,7 +380,7 @@ apache_answer(struct fbk_load *load, struct load_connection *connection, const u
     response->request_id = slot_index;
     response->status = reply.status; /* Apache's number; OK is 0 in both */
     /* A batch's entries lie between their sizes. */
-    response->entry = reply.asked.operation == FBK_APACHE_READ_BATCH ? reply.entry_sizes : reply.entry;
+    response->entry = reply.echo.operation == FBK_APACHE_READ_BATCH ? reply.entry_sizes : reply.entry;
     response->entry_bytes = reply.entry_bytes;
     response->entry_count = reply.entry_count;
     response->entry_sizes = reply.entry_sizes;

@@ -6,29 +6,15 @@
  * it is.  Background thread. */
 #include "store/compact.h"
 
-#include "store/entry_log.h"
 #include "base/fault.h"
 #include "base/segment.h"
+#include "store/entry_log.h"
 
 static void
 give_back(struct fbk_growing *memory)
 {
     if (memory->bytes)
         fbk_memory_give_back(memory->bytes, memory->room_bytes);
-}
-
-bool
-fbk_growing_reserve(struct fbk_growing *memory, uint64_t size_bytes)
-{
-    if (size_bytes <= memory->room_bytes)
-        return true;
-    uint64_t room = memory->room_bytes * 2 > size_bytes ? memory->room_bytes * 2 : fbk_round_up(size_bytes, 64 * FBK_KIB);
-    void *grown = memory->bytes ? fbk_memory_grow(memory->bytes, memory->room_bytes, room) : fbk_memory_take(room);
-    if (!grown)
-        return false;
-    memory->bytes = grown;
-    memory->room_bytes = room;
-    return true;
 }
 
 static int32_t

@@ -5,8 +5,22 @@
  * with so much damage that the disk rather than some of its sectors must be at fault. */
 #include "store/compact.h"
 
-#include "store/entry_log.h"
 #include "base/segment.h"
+#include "store/entry_log.h"
+
+bool
+fbk_growing_reserve(struct fbk_growing *memory, uint64_t size_bytes)
+{
+    if (size_bytes <= memory->room_bytes)
+        return true;
+    uint64_t room = memory->room_bytes * 2 > size_bytes ? memory->room_bytes * 2 : fbk_round_up(size_bytes, 64 * FBK_KIB);
+    void *grown = memory->bytes ? fbk_memory_grow(memory->bytes, memory->room_bytes, room) : fbk_memory_take(room);
+    if (!grown)
+        return false;
+    memory->bytes = grown;
+    memory->room_bytes = room;
+    return true;
+}
 
 #define GAP_BYTES (64u * 1024u)         /* dead bytes that are read along rather than read twice */
 #define BAD_RUNS_FREE 64u               /* bad runs that are taken for the disk's small damage; and one in so many: */

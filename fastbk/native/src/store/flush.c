@@ -1,8 +1,8 @@
 /* One flush: runs into an entry log, then their locations and the changed ledger states into a locations file.  The
  * flush thread's alone. */
-#include "store/entry_log.h"
 #include "base/fault.h"
 #include "base/segment.h"
+#include "store/entry_log.h"
 #include "store/parts.h"
 
 struct fbk_flush {

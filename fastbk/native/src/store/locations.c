@@ -1,7 +1,7 @@
 /* Reading locations files: loading one into the searched set, and its blocks through the cache. */
 #include "base/checksum.h"
-#include "store/entry_log.h"
 #include "base/segment.h"
+#include "store/entry_log.h"
 #include "store/parts.h"
 
 #define LOAD_BYTES (64u * FBK_LOCATIONS_BLOCK_BYTES)

@@ -6,8 +6,8 @@
 
 #include "base/checksum.h"
 #include "base/digest.h"
-#include "store/entry_log.h"
 #include "base/segment.h"
+#include "store/entry_log.h"
 
 #define WINDOW_BYTES (4u * 1024u * 1024u)
 #define UNREADABLE 0xa5

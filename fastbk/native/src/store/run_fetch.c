@@ -1,8 +1,8 @@
 /* A run from the cache or, once for all who want it, from its entry log. */
 #include <time.h>
 
-#include "store/entry_log.h"
 #include "base/segment.h"
+#include "store/entry_log.h"
 #include "store/parts.h"
 
 /* Past the page cache, which may hold what the disk does not: the last word on a run that looks damaged. */

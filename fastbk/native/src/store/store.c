@@ -3,26 +3,6 @@
 
 #include "base/segment.h"
 
-int32_t
-fbk_store_path(const struct fbk_store *store, char *path, const char *folder, uint64_t id, const char *ending)
-{
-    int length = ending ? snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s/%016llx.%s", store->directory, folder,
-                                   (unsigned long long)id, ending)
-                        : snprintf(path, FBK_STORE_PATH_BYTES, "%s/%s", store->directory, folder);
-    return length < 0 || (uint32_t)length >= FBK_STORE_PATH_BYTES ? -ENAMETOOLONG : 0;
-}
-
-int32_t
-fbk_store_read_all(struct fbk_io *io, int32_t handle, void *data, uint64_t size_bytes, uint64_t offset_bytes)
-{
-    if (size_bytes > INT32_MAX)
-        return -EINVAL;
-    int32_t result = io->operations->read(io, handle, data, (uint32_t)size_bytes, offset_bytes);
-    if (result < 0)
-        return result;
-    return (uint64_t)result == size_bytes ? 0 : -ENODATA;
-}
-
 static int32_t
 init_locks(struct fbk_store *store)
 {

@@ -72,8 +72,8 @@
 #ifndef FBK_STORE_H
 #define FBK_STORE_H
 
-#include "io/io.h"
 #include "base/layout.h"
+#include "io/io.h"
 
 #include "boundary/store.h"
 

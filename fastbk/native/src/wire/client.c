@@ -3,8 +3,8 @@
 #include "wire/client.h"
 
 #include "base/layout.h"
-#include "wire/verify.h"
 #include "wire/add_layout.h"
+#include "wire/verify.h"
 
 /* ------------------------------------------------------------------ Add */
 

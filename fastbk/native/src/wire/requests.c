@@ -1,8 +1,8 @@
 /* Reads requests: by its constants where the frame is laid out as our own client does it, else verified and then field
  * by field.  Either way nothing outside the frame is looked at, whatever it says. */
+#include "wire/add_layout.h"
 #include "wire/verify.h"
 #include "wire/wire.h"
-#include "wire/add_layout.h"
 
 _Static_assert(FBK_ENTRY_ROOM_BYTES == FBK_ADD_FRAME_BYTES, "our client fills a frame with the largest entry");
 

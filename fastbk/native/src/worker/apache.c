@@ -121,9 +121,9 @@ list_free(struct fbk_worker *worker, struct fbk_apache_context *context)
 static uint32_t *
 share_of(struct fbk_worker_apache *apache, const struct fbk_apache_context *context)
 {
-    switch (context->asked.operation) {
+    switch (context->echo.operation) {
     case FBK_APACHE_ADD: return &apache->adds;
-    case FBK_APACHE_READ: return fbk_apache_is_poll(context->asked.operation, context->flags) ? &apache->polls : &apache->reads;
+    case FBK_APACHE_READ: return fbk_apache_is_poll(context->echo.operation, context->flags) ? &apache->polls : &apache->reads;
     case FBK_APACHE_READ_BATCH: return &apache->reads;
     default: return NULL;
     }
@@ -152,13 +152,13 @@ new_context(struct fbk_worker *worker, struct fbk_connection *connection, const 
         return NULL;
     uint32_t number = (uint32_t)(context - apache->contexts);
     *context = (struct fbk_apache_context){
-        .asked = {
+        .echo = {
             .protocol = asked->protocol,
             .version = asked->version,
             .operation = asked->operation,
             .transaction_id = asked->transaction_id,
-            .ledger_id = asked->asked_ledger_id,
-            .entry_id = asked->asked_entry_id,
+            .ledger_id = asked->echo_ledger_id,
+            .entry_id = asked->echo_entry_id,
         },
         .generation = context->generation + 1,
         .slot = fbk_connection_slot(worker, connection),
@@ -367,7 +367,7 @@ step(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_ap
 {
     struct fbk_request request = request_of(worker, context);
     uint8_t lane = connection->lane; /* of what the connection itself may wait for */
-    switch (context->asked.operation) {
+    switch (context->echo.operation) {
     case FBK_APACHE_READ_BATCH: make_batch(worker, context, &request); break;
     case FBK_APACHE_LIST: make_page(context, &request); break;
     default: make_read(context, &request); break;
@@ -388,7 +388,7 @@ start(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_a
     case FBK_APACHE_ADD: make_add(worker, connection, asked, &request); break;
     case FBK_APACHE_READ:
         make_read(context, &request);
-        if (!fbk_apache_is_poll(context->asked.operation, context->flags))
+        if (!fbk_apache_is_poll(context->echo.operation, context->flags))
             break;
         context->previous_lac = asked->previous_lac < -1 ? -1 : asked->previous_lac;
         if (context->flags & FBK_APACHE_PIGGYBACK) {
@@ -439,7 +439,7 @@ body_of(const struct fbk_apache_context *context)
     case FBK_STEP_FENCE: return FBK_RESPONSE_BODY_READ_REPLY;
     default: break;
     }
-    switch (context->asked.operation) {
+    switch (context->echo.operation) {
     case FBK_APACHE_READ:
         return (context->flags & (FBK_APACHE_PIGGYBACK | FBK_APACHE_FENCE)) == FBK_APACHE_PIGGYBACK
                    ? FBK_RESPONSE_BODY_READ_LAC_REPLY
@@ -478,7 +478,7 @@ apache_status_of(uint32_t status)
 static void
 put_reply(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_reply *reply)
 {
-    fbk_worker_apache_sent(worker, reply->asked.protocol, reply->entry_bytes);
+    fbk_worker_apache_sent(worker, reply->echo.protocol, reply->entry_bytes);
     uint64_t size_bytes = fbk_apache_reply_size(reply);
     if (size_bytes >= FBK_DIRECT_SEND_BYTES_MIN && size_bytes <= worker->options.frame_size_bytes_max) {
         /* Through no output that would have to grow for it: mostly the socket takes it at once. */
@@ -492,10 +492,10 @@ put_reply(struct fbk_worker *worker, struct fbk_connection *connection, const st
 }
 
 static struct fbk_apache_reply
-reply_of(const struct fbk_apache_asked *asked, uint32_t apache_status)
+reply_of(const struct fbk_apache_echo *echo, uint32_t apache_status)
 {
     return (struct fbk_apache_reply){
-        .asked = *asked,
+        .echo = *echo,
         .status = apache_status,
         .lac = FBK_APACHE_ABSENT,
         .lac_time_ms = FBK_APACHE_ABSENT,
@@ -518,17 +518,17 @@ static void
 end_with_status(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context, uint32_t status)
 {
     uint32_t apache_status = apache_status_of(status);
-    if (context->asked.operation == FBK_APACHE_ADD) { /* nearly every one */
+    if (context->echo.operation == FBK_APACHE_ADD) { /* nearly every one */
         fbk_worker_apache_finish(worker, context, apache_status);
         uint8_t reply[FBK_APACHE_ADD_REPLY_BYTES_MAX];
-        uint32_t size_bytes = fbk_apache_put_add_reply(reply, &context->asked, apache_status);
+        uint32_t size_bytes = fbk_apache_put_add_reply(reply, &context->echo, apache_status);
         uint8_t *room = fbk_output_room(worker, connection, size_bytes);
         if (room != NULL)
             memcpy(room, reply, size_bytes);
         end_context(worker, connection, context);
         return;
     }
-    struct fbk_apache_reply reply = reply_of(&context->asked, apache_status);
+    struct fbk_apache_reply reply = reply_of(&context->echo, apache_status);
     end(worker, connection, context, &reply);
 }
 
@@ -537,13 +537,13 @@ static void
 refuse(struct fbk_worker *worker, struct fbk_connection *connection, const struct fbk_apache_request *asked,
                          uint32_t apache_status)
 {
-    const struct fbk_apache_asked repeated = {
+    const struct fbk_apache_echo repeated = {
         .protocol = asked->protocol,
         .version = asked->version,
         .operation = asked->operation,
         .transaction_id = asked->transaction_id,
-        .ledger_id = asked->asked_ledger_id,
-        .entry_id = asked->asked_entry_id,
+        .ledger_id = asked->echo_ledger_id,
+        .entry_id = asked->echo_entry_id,
     };
     struct fbk_apache_reply reply = reply_of(&repeated, apache_status);
     fbk_worker_apache_finish_refused(worker, asked, apache_status);
@@ -586,7 +586,7 @@ static void
 end_read(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
          const struct fbk_response *response)
 {
-    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     reply.entry = response->entry;
     reply.entry_bytes = response->entry_bytes;
     if (!(context->flags & FBK_APACHE_FENCE))
@@ -609,7 +609,7 @@ static void
 end_batch(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
           const struct fbk_response *response)
 {
-    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     uint8_t *sizes = worker->apache.sizes;
     uint64_t counted = BATCH_HEAD_BYTES, at = 0, count = 0;
     while (count < response->entry_count && count < FBK_APACHE_BATCH_ENTRIES_MAX) {
@@ -646,12 +646,12 @@ static void
 end_poll(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
          const struct fbk_response *response)
 {
-    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     reply.lac = response->lac;
     if (response->lac > context->previous_lac)
         reply.lac_time_ms = wall_clock_ms();
     if (response->entry_bytes != 0 && context->previous_lac != INT64_MAX) {
-        reply.asked.entry_id = context->previous_lac + 1;
+        reply.echo.entry_id = context->previous_lac + 1;
         reply.entry = response->entry;
         reply.entry_bytes = response->entry_bytes;
     }
@@ -662,7 +662,7 @@ static void
 end_read_lac(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context,
              const struct fbk_response *response)
 {
-    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     if (response->lac_body_bytes != 0) {
         reply.lac_body = response->lac_body;
         reply.lac_body_bytes = response->lac_body_bytes;
@@ -680,7 +680,7 @@ static void
 end_list(struct fbk_worker *worker, struct fbk_connection *connection, struct fbk_apache_context *context)
 {
     const struct fbk_apache_list *list = &worker->apache.lists[context->list - 1];
-    struct fbk_apache_reply reply = reply_of(&context->asked, FBK_APACHE_EOK);
+    struct fbk_apache_reply reply = reply_of(&context->echo, FBK_APACHE_EOK);
     uint64_t size_bytes = fbk_apache_put_list(NULL, 0, list->ranges, list->count);
     uint8_t *blob = NULL;
     if (size_bytes + FBK_ENTRY_ROOM_BYTES <= worker->options.frame_size_bytes_max)
@@ -737,7 +737,7 @@ take_answer(struct fbk_worker *worker, struct fbk_connection *connection, struct
     case FBK_RESPONSE_BODY_READ_REPLY: end_read(worker, connection, context, response); break;
     case FBK_RESPONSE_BODY_READ_BATCH_REPLY: end_batch(worker, connection, context, response); break;
     case FBK_RESPONSE_BODY_READ_LAC_REPLY:
-        if (context->asked.operation == FBK_APACHE_READ_LAC)
+        if (context->echo.operation == FBK_APACHE_READ_LAC)
             end_read_lac(worker, connection, context, response);
         else
             end_poll(worker, connection, context, response);

@@ -209,8 +209,8 @@ operation_of(uint32_t operation, uint32_t flags)
 void
 fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_context *context, uint32_t apache_status)
 {
-    const struct slots *slot = slots(context->asked.protocol);
-    enum fbk_operation operation = operation_of(context->asked.operation, context->flags);
+    const struct slots *slot = slots(context->echo.protocol);
+    enum fbk_operation operation = operation_of(context->echo.operation, context->flags);
     uint32_t took_us = worker->now_us - context->received_us;
     if (operation == FBK_OPERATION_ADD)
         fbk_observe_many(worker->stats, slot->add_us, took_us, 1);
@@ -219,7 +219,7 @@ fbk_worker_apache_finish(struct fbk_worker *worker, const struct fbk_apache_cont
     if (operation != FBK_OPERATION_ADD) /* adds: where their step ended */
         finish(worker, operation, apache_status == FBK_APACHE_EOK, context->received_us);
     if (FBK_UNLIKELY(apache_status != FBK_APACHE_EOK))
-        count_error(worker, context->asked.protocol, apache_status);
+        count_error(worker, context->echo.protocol, apache_status);
 }
 
 void

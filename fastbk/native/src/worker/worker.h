@@ -165,7 +165,7 @@ enum fbk_apache_step {
 };
 
 struct fbk_apache_context {
-    struct fbk_apache_asked asked;
+    struct fbk_apache_echo echo;
     uint32_t generation;          /* rises with each use: a late answer names an older one */
     uint32_t slot;                /* of its connection; FBK_NO_CONNECTION: it is free */
     uint32_t next, previous;      /* of its connection's, or of the free ones */
