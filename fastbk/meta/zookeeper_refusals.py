@@ -9,7 +9,6 @@ the session is to be begun anew. A server that does not answer may have the newe
 
 from __future__ import annotations
 
-import random
 import re
 import socket
 import threading
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from fastbk.retry import jittered
 
 PROBE_INTERVAL_S = 1.0
 ANSWER_TIMEOUT_S = 2.0
@@ -116,7 +117,7 @@ class RefusalWatch:
     def _run(self, connected: threading.Event, seen_zxid: int) -> None:
         since_s: float | None = None
         # Many clients lose their connections at the same moment.
-        while not connected.wait(PROBE_INTERVAL_S * random.uniform(0.5, 1.0)):
+        while not connected.wait(jittered(PROBE_INTERVAL_S)):
             reason = why_refused(seen_zxid, {one: server_zxid(one) for one in self._servers})
             with self._lock:
                 if connected.is_set():

@@ -20,6 +20,7 @@ from fastbk.meta.zookeeper_paths import Paths
 from fastbk.meta.zookeeper_session import Session
 from fastbk.model.ids import LedgerId
 from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import jittered
 
 _RETRY_S = 1.0
 _log = LibraryLog("fastbk.meta")
@@ -156,7 +157,7 @@ class ZooKeeperWatches:
         _log.debug("metadata.watch_waits", reason=str(error))
         with self._wake:
             if not self._closed:
-                self._wake.wait(_RETRY_S)
+                self._wake.wait(jittered(_RETRY_S))
                 self._fired.add(subject)
 
     def _changed(self, subject: Subject, now: Seen) -> list[WatchHandle]:

@@ -6,6 +6,7 @@ one position is forgotten when it moves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -106,17 +107,17 @@ class ReadPart(Procedure[None]):
             while self._ask_next(now_s):
                 pass
         elif self._ask_next(now_s) and options.speculative_s is not None:
-            self._arm(options.speculative_s)
+            self._arm(Backoff(options.speculative_s, math.inf))
         if not self._asked:
             self._all_said(now_s)
 
-    def _arm(self, pause_s: float) -> None:
+    def _arm(self, backoff: Backoff) -> None:
         def woken(_: Outcome, now_s: float) -> None:
             self._timer = None
             if self._asked and self._ask_next(now_s):
-                self._arm(2 * pause_s)
+                self._arm(backoff)
 
-        self._timer = self._sleep(pause_s, woken)
+        self._timer = self._sleep(backoff.next_s(), woken)  # exact: users set it
 
     def _ask_next(self, now_s: float) -> bool:
         """Ask the best bookie that was not asked yet; False: there is none."""

@@ -19,6 +19,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import Retry
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.spark.task_attempt import Written, stream_of
 from fastbk.stream.chain.attach import LEDGERS_MAX
@@ -163,15 +164,12 @@ def prepare_patiently(made: Callable[[], Committer]) -> None:
 
 def _patiently(act: Callable[[], None], limit_s: float) -> None:
     """Do it; again, for so long, where others were faster or metadata is away."""
-    end_s, pause_s = time.monotonic() + limit_s, AGAIN_S
+    retry = Retry(AGAIN_S, 1.0, limit_s)
     while True:
         try:
             return act()
-        except (MetadataConflict, MetadataUnavailable):
-            if time.monotonic() + pause_s > end_s:
-                raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 1.0)
+        except (MetadataConflict, MetadataUnavailable) as error:
+            time.sleep(retry.pause_s(error))
 
 
 def _told(messages: Iterable[Written | None]) -> list[Written]:

@@ -28,6 +28,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import jittered
 from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.splits import RECORD_BYTES, Known, is_behind
@@ -100,7 +101,7 @@ class Cluster:
                 if not left:
                     raise
                 _log.warning("spark.planning_waits", tries_left=left, reason=str(error))
-                time.sleep(AGAIN_S)
+                time.sleep(jittered(AGAIN_S))
         raise AssertionError("unreachable")
 
     def stream(self, path: str, stream_id: str) -> BlockingStream:

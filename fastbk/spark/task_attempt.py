@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from fastbk.errors import Error, NotEnoughBookies
+from fastbk.retry import Retry
 from fastbk.spark.entry_writer import EntryWriter, table_of
 from fastbk.spark.sink_options import WriteOptions
 from fastbk.stream.chain.drafts import Draft
@@ -146,7 +147,7 @@ class Attempt:
 
     def _when_bookies_are_there(self, policy: StreamPolicy, ledger_id: int) -> LedgerWriter:
         assert self._draft is not None
-        end_s, pause_s = time.monotonic() + BOOKIES_S, AGAIN_S
+        retry = Retry(AGAIN_S, AGAIN_S_MAX, BOOKIES_S)
         while True:
             try:
                 return self._client.create_ledger(
@@ -158,11 +159,8 @@ class Attempt:
                     placement=policy.placement(),
                     allow_missing_bookies=policy.allow_missing_bookies,
                 )
-            except NotEnoughBookies:
-                if time.monotonic() + pause_s > end_s:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+            except NotEnoughBookies as error:
+                time.sleep(retry.pause_s(error))
 
     def _close(self) -> None:
         if self._open is not None:

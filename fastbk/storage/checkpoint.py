@@ -9,6 +9,7 @@ the failed manifest may count after a restart. No thread here; crash tests call 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import msgspec
 
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.store import FlushOptions
+from fastbk.retry import Backoff
 from fastbk.storage import entry_log_files
 from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
 from fastbk.storage.directories import free_bytes
@@ -99,7 +101,8 @@ class Checkpoint(Upkeep):
         return self.damaged
 
     def _load_file(self, store: Store, file_id: int) -> None:
-        delay_s = READ_DELAY_S
+        # Exact: one local disk, which nobody else waits for in step.
+        backoff = Backoff(READ_DELAY_S, math.inf)
         for attempt in range(1, READ_ERRORS_MAX + 1):
             if not store.add(file_id):
                 return
@@ -109,8 +112,7 @@ class Checkpoint(Upkeep):
                 return
             store.remove(file_id)
             if may_pass:
-                self._wait(delay_s)
-                delay_s *= 2
+                self._wait(backoff.next_s())
 
     @staticmethod
     def install(store: Store, change: Change) -> None:
@@ -145,13 +147,12 @@ class Checkpoint(Upkeep):
 
         Raises CheckpointFailed after the last attempt: `items` are still needed.
         """
-        delay_s = self._settings.retry_delay_s
+        backoff = Backoff(self._settings.retry_delay_s, math.inf)
         found = tuple(damage)
         cause: Exception | None = None
         for attempt in range(self._settings.attempts_max):
             if attempt:
-                self._wait(delay_s)
-                delay_s *= 2
+                self._wait(backoff.next_s())
             try:
                 return self._run_once(store, items, mark, found, clean, pause)
             except FAILURES as error:

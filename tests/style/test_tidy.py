@@ -59,6 +59,12 @@ BANNED: list[tuple[str, str, tuple[str, ...], str]] = [
     ),
     ("Python.h in a source that is tested without Python", "fastbk/native/src/", (), r"<Python\.h>"),
     ("a lock of the shell's kind on /usr/bin/env python", "", (), r"^#!/usr/bin/env python"),
+    (
+        "a pause that doubles: use fastbk.retry",
+        "fastbk/",
+        ("fastbk/retry.py", "fastbk/native/src/"),
+        r"\b2 \* [\w.]*(?:pause|delay|wait)_s\b.*\)|(?:pause|delay|wait)_s \*= 2|backoff\w* \* ?2\b",
+    ),
 ]
 # These speak about the rules.
 RULES_THEMSELVES = ("tests/style/",)
@@ -92,6 +98,8 @@ def test_nothing_banned(rule: tuple[str, str, tuple[str, ...], str]) -> None:
         (2, "pip install --index-url https://py" + "pi.org/simple"),
         (3, 'printf("%d", 1);'),
         (4, "#include <Python.h>"),
+        (6, "pause_s = min(2 * pause_s, 1.0)"),
+        (6, "self._delay_s *= 2"),
     ],
 )
 def test_each_rule_finds_its_fault(number: int, line: str) -> None:

@@ -15,6 +15,8 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastbk.retry import Backoff
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -88,7 +90,7 @@ class Forgetting:
         self._monotonic_s = monotonic_s
         self._look_at_s = monotonic_s() + INTERVAL_S
         self._not_before_s = monotonic_s()
-        self._pause_s = PAUSE_MIN_S
+        self._backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S)  # exact: one bookie's own work
         self._is_hurried = self._was_hurried = False
         self._plan: _Plan | None = None
 
@@ -118,8 +120,7 @@ class Forgetting:
         """Look again after a while: the look failed, or the merge that it led to."""
         self._is_hurried |= self._was_hurried
         now_s = self._look_at_s = self._monotonic_s()
-        self._not_before_s = max(self._not_before_s, now_s + self._pause_s)
-        self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
+        self._not_before_s = max(self._not_before_s, now_s + self._backoff.next_s())
 
     @property
     def is_planned(self) -> bool:
@@ -165,7 +166,7 @@ class Forgetting:
         self._not_before_s = now_s + min(PAUSE_MAX_S, pause_s)
         if is_committed:
             plan.is_committed = True
-            self._pause_s = PAUSE_MIN_S
+            self._backoff.restart()
         else:
             self._plan = None
             self.look_again()

@@ -24,6 +24,7 @@ from fastbk.errors import Error, StorageError
 from fastbk.model.entry import DigestType, mac_key
 from fastbk.model.ids import LedgerId
 from fastbk.observe import logs
+from fastbk.retry import jittered
 from fastbk.storage.digest_check import Known
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class DigestDesk:
             except Error as error:
                 self._note_away(error)
                 self._waiting.clear()
-                await asyncio.sleep(AWAY_PAUSE_S)
+                await asyncio.sleep(jittered(AWAY_PAUSE_S))
                 continue
             self._note_away(None)
             self._take(asked, found)

@@ -17,6 +17,7 @@ from fastbk.meta import open_store
 from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieService, Endpoint
 from fastbk.model.ids import BookieId
 from fastbk.observe import logs
+from fastbk.retry import jittered
 from fastbk.server.identity import read_shards, settle
 from fastbk.server.offline.shard_moves import end_move
 from fastbk.server.supervision.metadata_age import MetadataAge
@@ -194,7 +195,7 @@ class Membership:
 
     async def _keep(self) -> None:
         while True:
-            pause_s = _RETRY_S
+            pause_s = jittered(_RETRY_S)
             if self._lease is not None and not self._has_changed:
                 # Half of what is allowed: a late wake-up must not cost the lease.
                 pause_s = self._lease.renew_interval_s / 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import MetadataConflict, MetadataUnavailable, StorageError, StreamNotFound
 from fastbk.meta.records import Change, VersionedRecord
+from fastbk.retry import Retry
 from fastbk.stream.chain.chain import Chain, PageRef, Segment
 from fastbk.stream.chain.changes import spill
 from fastbk.stream.chain.codec import PAGE_ROWS, ROWS_MAX, get_chain, get_page, put_chain, put_page
@@ -86,7 +86,7 @@ class ChainStore:
         the deadline passes (it may have been written), StreamNotFound.
         """
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        end_s, pause_s = time.monotonic() + limit_s, AGAIN_S
+        retry = Retry(AGAIN_S, AGAIN_S_MAX, limit_s)
         while True:
             try:
                 if known is None:
@@ -112,10 +112,7 @@ class ChainStore:
                     if again.version == known.version:
                         raise failed
             known = None
-            if time.monotonic() + pause_s > end_s:
-                raise failed
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, AGAIN_S_MAX)
+            await asyncio.sleep(retry.pause_s(failed))
 
     async def name_ledger(
         self, decide: Callable[[Chain, int], Chain], known: Known

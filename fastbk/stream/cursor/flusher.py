@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 
 from fastbk.errors import ClientClosed, CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import Retry
 from fastbk.stream.background_errors import as_error
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.state_storage import CursorKeeper
@@ -41,6 +42,7 @@ class CursorFlusher:
         """
         self.failure: Error | None = None
         self.trouble: Error | None = None
+        self._retry = Retry(AGAIN_S, AGAIN_S_MAX)
         self._name = name
         self._acks = acks
         self._keeper = keeper
@@ -96,12 +98,11 @@ class CursorFlusher:
     # --- the task -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        pause_s = AGAIN_S
         while self.failure is None and not self._is_closing:
             await self._wait()
             try:
                 if self._is_due and self.is_dirty and not self._is_closing:
-                    pause_s = await self._flush(pause_s)
+                    await self._flush()
                 if not self._is_closing:
                     await self._keeper.tend()
             except CursorFenced as error:
@@ -123,8 +124,8 @@ class CursorFlusher:
             pass
         self._work.clear()
 
-    async def _flush(self, pause_s: float) -> float:
-        """Keep the state; return how long the next pause would be."""
+    async def _flush(self) -> None:
+        """Keep the state, or try again later."""
         self._is_due = False
         self._taken = self._acks.changes
         try:
@@ -136,12 +137,12 @@ class CursorFlusher:
             _log.warning("cursor.flush_waits", cursor=self._name, reason=str(error))
             self._tell(self._taken, error)
             self._stop_timer()
-            self._timer = self._loop.call_later(pause_s, self._due)
-            return min(2 * pause_s, AGAIN_S_MAX)
+            self._timer = self._loop.call_later(self._retry.pause_s(), self._due)
+            return
+        self._retry.restart()
         self.trouble = None
         self._kept = max(self._kept, kept)
         self._tell(self._kept, None)
-        return AGAIN_S
 
     def _tell(self, changes: int, error: Error | None) -> None:
         """Answer those who wait for at most so many changes; what others wait for is due again."""

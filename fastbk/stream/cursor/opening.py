@@ -22,6 +22,7 @@ from fastbk.errors import (
 )
 from fastbk.meta.records import Change, VersionedRecord
 from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import Retry
 from fastbk.stream.chain.opening import new_owner
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.ledger import last_state
@@ -63,9 +64,8 @@ async def take_over(context: StreamContext, name: str, wish: CursorWish) -> Curs
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
     PositionTruncated, MetadataOnHold, what the ledger's recovery raises, and the last trouble with metadata.
     """
-    path, holder, pause_s = path_of(context.stream_id, name), new_owner(), AGAIN_S
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + OPEN_TIMEOUT_S
+    path, holder = path_of(context.stream_id, name), new_owner()
+    retry = Retry(AGAIN_S, AGAIN_S_MAX, OPEN_TIMEOUT_S)
     records = context.client.records
     await records.check_not_held()
     while True:
@@ -85,10 +85,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorWish) -> Curs
             return CursorStore(records, path, name, record, version)
         except (MetadataConflict, MetadataUnavailable) as error:
             failed: Error = error
-        if loop.time() + pause_s > end_s:
-            raise failed
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, AGAIN_S_MAX)
+        await asyncio.sleep(retry.pause_s(failed))
 
 
 async def _record(

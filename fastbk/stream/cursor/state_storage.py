@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fastbk.errors import CursorFenced, Error
 from fastbk.observe.library_log import LibraryLog
+from fastbk.retry import jittered
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.ledger import ENTRIES_MAX, CursorLedger, create
@@ -121,7 +122,7 @@ class CursorKeeper:
         if self._ledger is not None:
             self._doom(self._ledger)
             self._ledger = None
-            self._no_ledger_until_s = self._loop.time() + LEDGER_AGAIN_S
+            self._no_ledger_until_s = self._loop.time() + jittered(LEDGER_AGAIN_S)
 
     # --- what is due beside ---------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class CursorKeeper:
         except CursorFenced:
             raise
         except Error as error:
-            self._no_ledger_until_s = self._loop.time() + LEDGER_AGAIN_S
+            self._no_ledger_until_s = self._loop.time() + jittered(LEDGER_AGAIN_S)
             self._renewed_at_s = self._loop.time()
             _log.warning("cursor.upkeep_waits", cursor=self._label, reason=str(error))
 

@@ -7,7 +7,6 @@ was remembered still holds or not. Nothing here is trusted without the compare-a
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.meta.records import Change, VersionedRecord
+from fastbk.retry import Retry
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.namespace.policy_source import PolicySource
@@ -222,21 +222,23 @@ class Catalog:
         """
         asked_s = time.monotonic()
         async with self.lock:
-            begun_s, pause_s = time.monotonic(), AGAIN_S
-            if self._failed_s > asked_s and begun_s > asked_s + self._timeout_s:
+            if self._failed_s > asked_s and time.monotonic() > asked_s + self._timeout_s:
                 raise MetadataUnavailable(
                     "changes before this one waited in vain for the metadata store",
                     outcome="not_written",
                 )
+            retry = Retry(AGAIN_S, AGAIN_S_MAX, self._timeout_s)
             while True:
                 try:
                     return await attempt()
-                except (MetadataConflict, MetadataUnavailable):
-                    if time.monotonic() + pause_s > begun_s + self._timeout_s:
-                        self._failed_s = time.monotonic()
-                        raise
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1))
-                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+                except (MetadataConflict, MetadataUnavailable) as error:
+                    failed = error
+                try:
+                    pause_s = retry.pause_s(failed)
+                except Error:
+                    self._failed_s = time.monotonic()
+                    raise
+                await asyncio.sleep(pause_s)
 
     async def change(self, changes: Sequence[Change]) -> None:
         """Do all of it or nothing."""

@@ -16,6 +16,7 @@ from typing import Literal
 
 from fastbk.errors import MetadataUnavailable, StreamNotFound
 from fastbk.meta.api import Watch
+from fastbk.retry import jittered
 from fastbk.stream.namespace.catalog import Catalog, label
 from fastbk.stream.namespace.listing import entries_of
 from fastbk.stream.namespace.tree_records import (
@@ -177,7 +178,7 @@ async def watch_namespace(
                 if is_first:
                     raise
                 changed.set()
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(jittered(AGAIN_S))
                 continue
             if is_first and watched.is_gone:
                 raise StreamNotFound(f"there is no namespace {label(path)}")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from fastbk.errors import Error, MetadataUnavailable, StreamNotFound
+from fastbk.retry import Retry
 from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.store import ChainStore
@@ -46,17 +47,16 @@ class ChainFollower:
         self._told.set()
 
     async def _run(self) -> None:
-        pause_s = AGAIN_S
+        retry = Retry(AGAIN_S, AGAIN_S_MAX)
         while self.failure is None:
             try:
                 async with contextlib.aclosing(self._store.follow()) as changes:
                     async for known in changes:
-                        pause_s = AGAIN_S
+                        retry.restart()
                         self._see(known.chain)
             except MetadataUnavailable:
                 # What is known goes on being read.
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, AGAIN_S_MAX)
+                await asyncio.sleep(retry.pause_s())
             except asyncio.CancelledError:
                 raise
             except BaseException as error:

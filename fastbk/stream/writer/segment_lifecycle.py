@@ -26,6 +26,7 @@ from fastbk.errors import (
     StreamNotFound,
     StreamSealed,
 )
+from fastbk.retry import Retry
 from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
@@ -82,7 +83,7 @@ class SegmentLifecycle:
         self._task: asyncio.Task[None] | None = None
         self._reserved: int | None = None
         self._created: tuple[LedgerWriter, StreamPolicy] | None = None
-        self._pause_s = AGAIN_S
+        self._retry = Retry(AGAIN_S, AGAIN_S_MAX)
         self._is_stopped = False
         self._is_last = False
         self._turn_s = time.monotonic()
@@ -198,9 +199,8 @@ class SegmentLifecycle:
                 elif not await self._next():
                     # Something new to do is looked at at once.
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._pause_s):
+                        async with asyncio.timeout(self._retry.pause_s()):
                             await self._work.wait()
-                    self._pause_s = min(2 * self._pause_s, AGAIN_S_MAX)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -227,7 +227,8 @@ class SegmentLifecycle:
                 self._changed()
             slots_of(self._context.client).log_wait(self._context.name, error)
             return False
-        self.trouble, self._pause_s = None, AGAIN_S
+        self.trouble = None
+        self._retry.restart()
         return True
 
     # --- the next one -------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ T = TypeVar("T")
 EPOCH_US = 1_800_000_000_000_000
 CLOCKED = (
     "chain.segment_slots",
-    "chain.store",
     "cursor.backlog",
     "cursor.opening",
     "cursor.state_storage",
@@ -33,7 +32,6 @@ DRAWING = {
     "chain.opening": "secrets",
     "chain.store": "secrets",
     "janitor.janitor": "random",
-    "namespace.catalog": "random",
     "namespace.tree_records": "secrets",
 }
 """Those that draw something, and from which module."""
@@ -146,6 +144,9 @@ def run_simulated(main: Callable[[Clock], Coroutine[Any, Any, T]], seed: int = 0
     with ExitStack() as stack:
         for name in CLOCKED:
             stack.enter_context(patch(f"fastbk.stream.{name}.time", clock))
+        stack.enter_context(patch("fastbk.retry.time", clock))
+        # Draws of their own: one more pause changes no id.
+        stack.enter_context(patch("fastbk.retry.random", Draws(seed)))
         for name, source in DRAWING.items():
             stack.enter_context(patch(f"fastbk.stream.{name}.{source}", draws))
         try:
