@@ -11,8 +11,8 @@ from fastbk.storage.check import Checked, DirectoryCheck
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.rebuild import Rebuild
-from tests.fixtures.index_rig import CANNOT_TELL, OK
-from tests.fixtures.storage_rig import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
+from tests.fixtures.index_harness import CANNOT_TELL, OK
+from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
 

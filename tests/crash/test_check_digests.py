@@ -20,7 +20,7 @@ from fastbk.storage.check import Checked, DirectoryCheck
 from fastbk.storage.check_digests import TypesOf
 from fastbk.storage.digest_check import NO_TYPE
 from fastbk.storage.directories import log_path
-from tests.fixtures.storage_rig import (
+from tests.fixtures.storage_harness import (
     INCARNATION,
     JOURNAL,
     LEDGERS,

@@ -17,7 +17,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import LogUsage
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import log_path
-from tests.fixtures.store_world import CANNOT_TELL, DIRECTORY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, OK, Life, World, entry_bytes
 
 HEADER_BYTES = 4096
 LOGS = (1, 2, 3)

@@ -19,7 +19,7 @@ from fastbk.native.journal_scan import JournalScan
 from fastbk.server.journal.process import JournalLoop
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
 from fastbk.storage.journal_pool import JournalPool
-from tests.fixtures.journal_rig import (
+from tests.fixtures.journal_harness import (
     CHECK,
     FENCED,
     INCARNATION,

@@ -23,7 +23,7 @@ from fastbk.server.configuration.process_config import JournalConfig, Replayed
 from fastbk.server.configuration.settings import DiskSettings, JournalSettings, LimitSettings
 from fastbk.server.directories import LOCK_NAME
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
-from tests.fixtures.journal_rig import EPOCH, INCARNATION, JournalRig, Put
+from tests.fixtures.journal_harness import EPOCH, INCARNATION, JournalRig, Put
 
 DEADLINE_S = 20.0
 FILE_BYTES = 16 << 20

@@ -15,8 +15,8 @@ from fastbk.storage.directories import locations_path
 from fastbk.storage.limbo import read_limbo
 from fastbk.storage.manifest import SLOTS, ManifestSlots
 from fastbk.storage.rebuild import Rebuild, Rebuilt
-from tests.fixtures.index_rig import CANNOT_TELL, FENCED, OK
-from tests.fixtures.storage_rig import INCARNATION, LEDGERS, Book, Life, format_disk
+from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
+from tests.fixtures.storage_harness import INCARNATION, LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
 

@@ -12,7 +12,7 @@ import pytest
 
 from fastbk.errors import Error
 from tests.crash.test_bookie_storage import FAULTS, check_restart, formatted
-from tests.fixtures.storage_rig import Book, Life
+from tests.fixtures.storage_harness import Book, Life
 
 pytestmark = pytest.mark.fast
 

@@ -9,9 +9,9 @@ import pytest
 from fastbk.native.checksum import crc32c
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import RewrittenError
-from tests.fixtures.index_rig import NO_ENTRY, OK, Put
-from tests.fixtures.journal_rig import RECORD, entry
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.index_harness import NO_ENTRY, OK, Put
+from tests.fixtures.journal_harness import RECORD, entry
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
 

@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.native.fake_disk import FOREVER, FakeDisk
 from fastbk.storage.checkpoint import Checkpoint
-from tests.fixtures.storage_rig import Life
+from tests.fixtures.storage_harness import Life
 from tests.rigs import fake_disk
 from tests.rigs.judge import Found, Known, judge
 from tests.rigs.report import Plan, Report

@@ -10,7 +10,7 @@ from fastbk.errors import StorageError
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.directories import locations_path
 from fastbk.storage.manifest import Manifest, ManifestSlots
-from tests.fixtures.storage_rig import LEDGERS, Book, Life, format_disk
+from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
 

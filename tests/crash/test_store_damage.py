@@ -16,7 +16,7 @@ from fastbk.native.ffi import CorruptDataError
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.manifest import ManifestSlots
-from tests.fixtures.store_world import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, World, entry_bytes
+from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, World, entry_bytes
 
 pytestmark = pytest.mark.fast
 

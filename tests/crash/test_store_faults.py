@@ -16,7 +16,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import ManifestLost
-from tests.fixtures.store_world import DIRECTORY, World
+from tests.fixtures.store_harness import DIRECTORY, World
 
 pytestmark = pytest.mark.fast
 

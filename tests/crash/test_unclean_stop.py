@@ -17,9 +17,9 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.unclean import NAME
 from fastbk.testing import LocalCluster
 from fastbk.wire.statuses import Status
-from tests.fixtures.index_rig import OK
+from tests.fixtures.index_harness import OK
 from tests.fixtures.raw_bookie import raw_bookie
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 SETTINGS = {"gc": {"interval": "1h"}}
 

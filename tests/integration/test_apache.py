@@ -25,7 +25,7 @@ from tests.fixtures.apache_wire import (
     hear_v3,
 )
 from tests.fixtures.raw_bookie import raw_bookie
-from tests.fixtures.stand_in import Client
+from tests.fixtures.worker_harness import Client
 
 KEY = master_key(b"")
 

@@ -19,8 +19,8 @@ from fastbk.units import MIB
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EBADREQ, EOK, LEDGER, hear_v2, hear_v3
 from tests.fixtures.metadata import metadata
-from tests.fixtures.stand_in import Client
 from tests.fixtures.wait import wait_until_async
+from tests.fixtures.worker_harness import Client
 from tests.integration.test_metrics import values
 
 KEY = master_key(b"")

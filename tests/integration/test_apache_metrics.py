@@ -13,8 +13,8 @@ import fastbk
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.exposition import Exposition, scraped
-from tests.fixtures.stand_in import Client
 from tests.fixtures.wait import wait_until_async
+from tests.fixtures.worker_harness import Client
 
 TABLE = Path(__file__).parents[1] / "golden" / "apache_metrics.txt"
 SERIES_MAX = 400

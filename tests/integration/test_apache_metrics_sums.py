@@ -14,7 +14,7 @@ from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import LEDGER, hear_v2, hear_v3
 from tests.fixtures.exposition import Exposition, scraped
 from tests.fixtures.raw_bookie import raw_bookie
-from tests.fixtures.stand_in import Client
+from tests.fixtures.worker_harness import Client
 
 KEY = master_key(b"")
 SERVER = "bookkeeper_server_"

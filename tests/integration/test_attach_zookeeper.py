@@ -30,7 +30,7 @@ from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
 from tests.fixtures.fake_streams import as_client
-from tests.fixtures.sink_world import SinkWorld
+from tests.fixtures.sink_harness import SinkWorld
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from fastbk.native.hashes import DIGEST_CRC32C, with_digest
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3
-from tests.fixtures.stand_in import Client
+from tests.fixtures.worker_harness import Client
 
 KEY = master_key(b"")
 BODY = struct.pack(">qq", LEDGER, 0) + b"\x4e\x20\x69\x79"

@@ -21,8 +21,8 @@ from fastbk.native.hashes import DIGEST_CRC32, DIGEST_CRC32C, DIGEST_HMAC, with_
 from fastbk.testing import LocalCluster
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, LEDGER, hear_v3
-from tests.fixtures.stand_in import Client
 from tests.fixtures.wait import wait_until_async
+from tests.fixtures.worker_harness import Client
 
 KEY = master_key(b"")
 SETTINGS = {"ledgers": {"flush_interval": "200ms"}, "scrub": {"cycle": "1s"}}

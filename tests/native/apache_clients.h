@@ -4,7 +4,7 @@
 #define FBK_TEST_APACHE_CLIENTS_H
 
 #include "check.h"
-#include "stand_in.c"
+#include "worker_harness.c"
 
 #include "apache/apache.h"
 #include "base/digest.h"

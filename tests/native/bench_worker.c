@@ -2,7 +2,7 @@
  * No test: build with -O2 and run alone.  PROGRAM [DATA_BYTES [SECONDS [PROTOCOL [DIGEST]]]]; 0 = ours, 2 and 3 = Apache's;
  * the type of the digest as metadata tells it for these, 0 = it names none, 3 = the right one. */
 #include "check.h"
-#include "stand_in.c"
+#include "worker_harness.c"
 
 #include "apache/apache.h"
 #include "base/digest.h"

@@ -4,7 +4,7 @@
  * The first byte says which checksums are made right again, so that changes reach what lies behind them:
  * 1 file header, 2 batch headers, 4 record headers, 8 checksums over records, 16 bodies. */
 
-#include "journal_rig.h"
+#include "journal_harness.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

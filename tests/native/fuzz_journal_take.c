@@ -3,7 +3,7 @@
  * Input: one byte, how it is mended (1 header checksums, 2 sequence and epoch, 4 body checksum, 8 sizes), then pieces of
  * one length byte and as many bytes, laid over a record that would be good. */
 
-#include "journal_rig.h"
+#include "journal_harness.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
 #define FBK_FUZZ_WORKER_H
 
 #include "check.h"
-#include "stand_in.c"
+#include "worker_harness.c"
 #include "worker_invariants.h"
 
 #include "wire/wire.h"

@@ -2,7 +2,7 @@
 #ifndef FBK_TEST_JOURNAL_IMAGE_H
 #define FBK_TEST_JOURNAL_IMAGE_H
 
-#include "journal_rig.h"
+#include "journal_harness.h"
 
 #define FILE_BYTES (512u * 1024)
 #define RING_BYTES (256u * 1024)

@@ -1,5 +1,5 @@
 /* Compaction under the sanitizers: windows of every size, gaps, copies, damage anywhere, and ending it at any point. */
-#include "store_rig.h"
+#include "store_harness.h"
 
 #define LEDGERS 5
 #define ENTRIES 300

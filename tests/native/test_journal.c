@@ -1,6 +1,6 @@
 /* The journal against a disk that does what the test says: order, publishing, failures, bells, files. */
 
-#include "journal_rig.h"
+#include "journal_harness.h"
 
 #define FILE_BYTES (4u * 1024 * 1024)
 #define RING_BYTES (4u * 1024 * 1024)

@@ -1,7 +1,7 @@
 /* Two producers and the journal in threads of their own, on a real disk, all of them asleep whenever they can be: a wake-up
  * that gets lost shows as a wait that does not end. */
 
-#include "journal_rig.h"
+#include "journal_harness.h"
 
 #include <poll.h>
 #include <pthread.h>

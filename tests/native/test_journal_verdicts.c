@@ -1,6 +1,6 @@
 /* What the journal decides about each record: new, to be checked, refused, fence, barrier, or no record at all. */
 
-#include "journal_rig.h"
+#include "journal_harness.h"
 
 #define FILE_BYTES (4u * 1024 * 1024)
 #define RING_BYTES (4u * 1024 * 1024)

@@ -1,5 +1,5 @@
 /* Flush, lookup, caches, lists, merges, damage, and readers beside the main loop and the flush thread. */
-#include "store_rig.h"
+#include "store_harness.h"
 
 #include <pthread.h>
 #include <sys/eventfd.h>

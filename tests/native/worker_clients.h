@@ -3,7 +3,7 @@
 #define FBK_WORKER_CLIENTS_H
 
 #include "check.h"
-#include "stand_in.c"
+#include "worker_harness.c"
 
 #include "base/digest.h"
 #include "wire/wire.h"

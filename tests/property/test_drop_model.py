@@ -16,8 +16,8 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import SETTLED_END
 from fastbk.server.index.background import Task, run_to_its_end
-from tests.fixtures.index_rig import NO_ENTRY, NO_LEDGER, OK
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 LEDGERS = (1, 2, 3)
 STEPS = 70

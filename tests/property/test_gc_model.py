@@ -24,7 +24,7 @@ from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.locations_merge import Merging
 from fastbk.storage.manifest import ManifestLost
 from fastbk.storage.recount import Recount
-from tests.fixtures.store_world import NO_ENTRY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import NO_ENTRY, OK, Life, World, entry_bytes
 
 LEDGERS_ALIVE_MAX = 12
 ENTRIES_MAX = 400

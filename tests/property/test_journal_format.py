@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fastbk.native.disk import Disk
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal_scan import BATCH_HEADER_BYTES, JournalScan, read_header
-from tests.fixtures.journal_rig import (
+from tests.fixtures.journal_harness import (
     CHECK,
     FENCED,
     INCARNATION,

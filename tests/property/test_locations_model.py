@@ -18,7 +18,7 @@ from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.locations_files import locations_name
-from tests.fixtures.store_world import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "storage"
 LAST = 2**63 - 1

@@ -14,7 +14,7 @@ from fastbk.replication.actions import Ask, Found, ReadEntries, Reply, Sleep
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Client, World, entry_of, holders
+from tests.fixtures.fake_quorum import LEDGER, Client, World, entry_of, holders
 
 GOOD, ABSENT, DAMAGED, CANNOT_TELL, AWAY = range(5)
 COUNT = 25

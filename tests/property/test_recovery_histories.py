@@ -22,7 +22,7 @@ from fastbk.replication.procedure import Procedure
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     LEDGER,
     Client,
     World,

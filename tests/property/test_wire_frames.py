@@ -13,7 +13,7 @@ from fastbk.native.worker import BUFFER, COLD, PAUSE, RESUME, Worker
 from fastbk.wire.messages import InfoReply, decode_cold_request, encode_info, encode_reply
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of, entry_bytes
-from tests.fixtures.stand_in import StandIn
+from tests.fixtures.worker_harness import StandIn
 
 INFO = InfoReply(software="", bookie_id="", incarnation=1, writable=True)
 

@@ -26,7 +26,7 @@ from fastbk.model.quorum import write_set
 from fastbk.replication.actions import Choose, ReadMetadata, Replaced, Sleep, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import FRAME, Rig, run
+from tests.unit.replication.writer_harness import FRAME, Rig, run
 
 MEMBERS = st.integers(0, 3)
 REFUSALS = st.sampled_from(

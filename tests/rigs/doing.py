@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.fixtures.storage_rig import Life
+from tests.fixtures.storage_harness import Life
 from tests.rigs.script import Kind, Operation
 
 LOGS_MAX = 3

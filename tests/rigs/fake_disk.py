@@ -19,7 +19,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import COMPACTION
-from tests.fixtures.storage_rig import KIB, format_disk
+from tests.fixtures.storage_harness import KIB, format_disk
 from tests.rigs.doing import do
 from tests.rigs.judge import Known, judge
 from tests.rigs.opening import look, open_whole

@@ -19,8 +19,8 @@ from fastbk.storage.check import Checked, DirectoryCheck
 from fastbk.storage.identity import new_identity, read_identity, write_identity
 from fastbk.storage.limbo import read_limbo, write_limbo
 from fastbk.storage.unclean import Unclean, read_unclean, write_unclean
-from tests.fixtures.index_rig import CANNOT_TELL, FENCED, OK
-from tests.fixtures.storage_rig import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
+from tests.fixtures.index_harness import CANNOT_TELL, FENCED, OK
+from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 from tests.rigs.report import Plan, Report
 
 IMAGES = 4

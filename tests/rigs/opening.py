@@ -16,8 +16,8 @@ from fastbk.native.store import Store, StoreOptions
 from fastbk.storage.checkpoint import Checkpoint
 from fastbk.storage.journal_files import conclude_replay, find_files, plan_replay
 from fastbk.storage.manifest import ManifestSlots
-from tests.fixtures.index_rig import ADD, ADD_BATCH, CANNOT_TELL, FENCE, FENCED, NO_LEDGER, OK
-from tests.fixtures.storage_rig import Disks, Life
+from tests.fixtures.index_harness import ADD, ADD_BATCH, CANNOT_TELL, FENCE, FENCED, NO_LEDGER, OK
+from tests.fixtures.storage_harness import Disks, Life
 from tests.rigs.judge import Found, Key, Known
 from tests.rigs.timed import TimedBook
 

@@ -17,7 +17,7 @@ from fastbk.native.disk import Disk
 from fastbk.native.journal import Journal
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import make_ledger_directory
-from tests.fixtures.storage_rig import INCARNATION, KIB, Disks
+from tests.fixtures.storage_harness import INCARNATION, KIB, Disks
 from tests.rigs import mounts
 from tests.rigs.block_log import FLUSH, BlockLog, copy_sparse
 from tests.rigs.children import in_child

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastbk.native._bookie import ffi
 from fastbk.native.fake_disk import FakeDisk
-from tests.fixtures.journal_rig import JOURNAL_PUBLISHED
-from tests.fixtures.storage_rig import Book, Disks, Life, Sent
+from tests.fixtures.journal_harness import JOURNAL_PUBLISHED
+from tests.fixtures.storage_harness import Book, Disks, Life, Sent
 from tests.rigs.judge import Key, Known
 
 if TYPE_CHECKING:

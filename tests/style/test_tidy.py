@@ -31,7 +31,7 @@ LONG_FILES: dict[str, tuple[int, str]] = {
     "fastbk/client/ledger_writer.py": (690, "a public handle, the first candidate for a split"),
     "fastbk/meta/sqlite.py": (475, "one store: schema, transactions, watches"),
     "fastbk/storage/checkpoint.py": (460, "one commit order, read from top to bottom"),
-    "tests/fixtures/toy_bookie.py": (470, "one peer with all its faults"),
+    "tests/fixtures/fake_bookie.py": (470, "one peer with all its faults"),
     "tests/native/test_store.c": (550, "one program, many cases over one rig"),
     "tests/native/test_worker.c": (525, "one program, many cases over one rig"),
     "tests/unit/client/test_writer.py": (520, "the cases of one class"),

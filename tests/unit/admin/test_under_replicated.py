@@ -6,8 +6,8 @@ import time
 
 from fastbk.admin.cluster import SILENT_TIMEOUT_S, MissingCopies, under_replicated
 from fastbk.client import Client
-from tests.fixtures import toy_apache_frames as frames
-from tests.unit.client.apache_clients import apache_cluster, asked
+from tests.fixtures import fake_apache_frames as frames
+from tests.unit.client.fake_apache_cluster import apache_cluster, asked
 
 WAIT_S = 0.3
 

@@ -11,7 +11,7 @@ import pytest
 import fastbk.sync
 from fastbk.arrow import EntryGap, ledger_batches, ledger_schema, read_ledger
 from fastbk.errors import ConfigError, DigestMismatch, NoSuchEntry
-from tests.fixtures.sync_toys import Toys, sync_cluster
+from tests.fixtures.sync_cluster import Toys, sync_cluster
 
 
 def written(client: fastbk.sync.Client, count: int) -> int:

@@ -20,10 +20,10 @@ from fastbk.errors import (
     LedgerFenced,
 )
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures import toy_apache_frames as frames
-from tests.fixtures.toy_apache import ToyApacheBookie, toy_apache_bookies
-from tests.fixtures.toy_bookie import toy_bookies
-from tests.unit.client.apache_clients import VERSIONS, apache_cluster, asked
+from tests.fixtures import fake_apache_frames as frames
+from tests.fixtures.fake_apache_bookie import ToyApacheBookie, toy_apache_bookies
+from tests.fixtures.fake_bookie import toy_bookies
+from tests.unit.client.fake_apache_cluster import VERSIONS, apache_cluster, asked
 
 READ_ONLY = 24
 _names = itertools.count()

@@ -17,7 +17,7 @@ from fastbk.errors import (
     Unauthorized,
 )
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.apache_clients import VERSIONS, apache_cluster
+from tests.unit.client.fake_apache_cluster import VERSIONS, apache_cluster
 
 CANNOT_TELL, READ_ONLY, TOO_MANY = 12, 24, 25
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import QuorumTimeout
 from tests.fixtures.aio import LOOPS
-from tests.unit.client.clients import some_turns, toy_cluster
+from tests.unit.client.fake_cluster import some_turns, toy_cluster
 
 
 def data_of(entry_id: int) -> bytes:

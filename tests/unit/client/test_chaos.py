@@ -23,9 +23,9 @@ from fastbk.model.ids import EntryId
 from fastbk.sync import Pending
 from fastbk.wire.statuses import Status
 from tests.fixtures.aio import LOOPS
-from tests.fixtures.sync_toys import sync_cluster
-from tests.fixtures.toy_bookie import ToyBookie
-from tests.unit.client.clients import toy_cluster
+from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 OPTIONS = {
     "append_timeout": 3.0,

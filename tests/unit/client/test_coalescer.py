@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fastbk.client.coalescer import Repeating
-from tests.unit.client.clients import some_turns
+from tests.unit.client.fake_cluster import some_turns
 
 
 async def test_what_is_asked_for_meanwhile_is_done_once_more() -> None:

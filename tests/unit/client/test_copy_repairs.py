@@ -11,10 +11,10 @@ import pytest
 import fastbk.sync
 from fastbk.meta.memory import MemoryStore
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import sync_cluster
-from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.unit.client.clients import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, toy_cluster
 
 
 def lacking(toy: ToyBookie, ledger_id: int, entries: int) -> int:

@@ -16,9 +16,9 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures.toy_bookie import toy_bookies
+from tests.fixtures.fake_bookie import toy_bookies
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import toy_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 

@@ -12,7 +12,7 @@ from fastbk.client.connection import SLOT_MAX
 from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import Watch
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import toy_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 
 @pytest.mark.parametrize("ends_client", [False, True])

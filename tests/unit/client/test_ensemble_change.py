@@ -14,9 +14,9 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.placement.values import PlacementConfig
 from fastbk.wire.statuses import Status
-from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.fake_bookie import ToyBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, toy_cluster
 
 
 def metadata_of(store: MemoryStore, ledger_id: LedgerId) -> LedgerMetadata:

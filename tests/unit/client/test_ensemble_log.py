@@ -8,9 +8,9 @@ import pytest
 
 import fastbk
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import sync_cluster
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.unit.client.clients import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, toy_cluster
 
 
 def replaced(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:

@@ -17,9 +17,9 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import sync_cluster
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import by_id, some_turns, toy_cluster
+from tests.unit.client.fake_cluster import by_id, some_turns, toy_cluster
 
 
 def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:

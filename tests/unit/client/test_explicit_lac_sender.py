@@ -11,7 +11,7 @@ from fastbk.client import explicit_lac_sender
 from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.pending_request import Asking
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import toy_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 
 async def _told(in_flight: int) -> list[int]:

@@ -17,7 +17,7 @@ from fastbk.client import loop_thread
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
 from tests.fixtures.fork import exit_code_of_fork
-from tests.fixtures.sync_toys import sync_cluster
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
 
 WAIT_S = 10.0

@@ -23,7 +23,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, toy_cluster
 
 
 async def abandoned(client: Client, count: int, **options: object) -> LedgerWriter:

@@ -11,7 +11,7 @@ import fastbk
 from fastbk.errors import LedgerFenced, MetadataUnavailable, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import sync_cluster
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
 
 TIMEOUT_S = 0.3

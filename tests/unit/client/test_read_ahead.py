@@ -9,8 +9,8 @@ import pytest
 
 from fastbk.errors import DigestMismatch
 from fastbk.replication.reading import BATCHED_PARTS
-from tests.fixtures.sync_toys import sync_cluster
-from tests.unit.client.clients import some_turns, toy_cluster
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.unit.client.fake_cluster import some_turns, toy_cluster
 
 COUNT = 500
 OPTIONS = {"read_batch_entries": 7, "prefetch_batches": 5, "read_timeout": 5.0}

@@ -15,9 +15,9 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import sync_cluster
-from tests.fixtures.toy_bookie import ToyBookie
-from tests.unit.client.clients import toy_cluster
+from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 PATIENT_S = 30.0
 """A read timeout that no test waits for."""

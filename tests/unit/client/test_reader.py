@@ -18,9 +18,9 @@ from fastbk.errors import (
     QuorumTimeout,
     Unauthorized,
 )
-from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.fake_bookie import ToyBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import some_turns, toy_cluster
+from tests.unit.client.fake_cluster import some_turns, toy_cluster
 
 CANNOT_TELL = 12
 

@@ -11,7 +11,7 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, toy_cluster
 
 
 async def test_what_a_dead_writer_left_missing_is_marked_and_repaired() -> None:

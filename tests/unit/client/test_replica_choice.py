@@ -12,8 +12,8 @@ from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
 from fastbk.client.read_order import AVOID_S, Preference
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import sync_cluster
-from tests.unit.client.clients import toy_cluster
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 PATIENT_S = 30.0
 """A timeout that no test waits for."""

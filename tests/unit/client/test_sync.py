@@ -24,7 +24,7 @@ from fastbk.errors import (
     RecordTooLarge,
 )
 from tests.fixtures.fork import exit_code_of_fork
-from tests.fixtures.sync_toys import sync_cluster
+from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until
 
 

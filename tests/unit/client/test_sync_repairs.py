@@ -7,8 +7,8 @@ import pytest
 import fastbk.sync
 from fastbk.meta.memory import MemoryStore
 from fastbk.wire.statuses import Status
-from tests.fixtures.sync_toys import Toys, sync_cluster
-from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.sync_cluster import Toys, sync_cluster
 from tests.fixtures.wait import wait_until
 
 

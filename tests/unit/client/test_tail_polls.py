@@ -13,7 +13,7 @@ from fastbk.client import ledger_reader
 from fastbk.meta.api import VersionedLedger
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import some_turns, toy_cluster
+from tests.unit.client.fake_cluster import some_turns, toy_cluster
 
 ENTRIES = 20
 

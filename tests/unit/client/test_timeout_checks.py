@@ -18,8 +18,8 @@ from fastbk.errors import ConfigError
 from fastbk.stream.cursor.sync_cursor import BlockingCursor
 from fastbk.stream.reader.sync_reader import BlockingStreamReader
 from fastbk.stream.writer.sync_writer import BlockingStreamWriter
-from tests.fixtures.sync_toys import sync_cluster
-from tests.unit.client.clients import toy_cluster
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 SECONDS = "must be a number of seconds from 0 to 1e9, or None"
 WRONG = ["1", True, -1, float("nan"), float("inf"), [1]]

@@ -19,7 +19,7 @@ from fastbk.model.entry import DigestType, parse_entry
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import by_id, some_turns, toy_cluster
+from tests.unit.client.fake_cluster import by_id, some_turns, toy_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 

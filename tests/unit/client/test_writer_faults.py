@@ -18,7 +18,7 @@ from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.native.client_codec import LedgerCodec
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.clients import toy_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 

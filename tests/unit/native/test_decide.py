@@ -21,7 +21,7 @@ from fastbk.native.ffi import CorruptDataError, NativeFullError
 from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import DELETED, FENCED, HAS_KEY, LIMBO, LedgerState
 from fastbk.wire.statuses import Status
-from tests.fixtures.store_world import entry_bytes
+from tests.fixtures.store_harness import entry_bytes
 
 KEY = b"k" * 20
 OTHER_KEY = b"o" * 20

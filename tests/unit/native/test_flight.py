@@ -13,7 +13,7 @@ from fastbk.native.flight import FlightReader, SlowRecord
 from fastbk.native.segment import Segment
 from fastbk.server.slow.verdict import stages, verdict
 from fastbk.storage.journal_pool import JournalPool
-from tests.fixtures.journal_rig import JournalRig
+from tests.fixtures.journal_harness import JournalRig
 from tests.fixtures.wait import wait_until
 
 KIB = 1024

@@ -8,8 +8,8 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import SETTLED_END
-from tests.fixtures.index_rig import NO_ENTRY, OK, RECOVERY
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.index_harness import NO_ENTRY, OK, RECOVERY
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 
 @pytest.fixture

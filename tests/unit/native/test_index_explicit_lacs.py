@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native import explicit_lacs
-from tests.fixtures.index_rig import OK, IndexRig
+from tests.fixtures.index_harness import OK, IndexRig
 
 
 @pytest.fixture

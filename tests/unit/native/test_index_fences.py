@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
-from tests.fixtures.index_rig import ADD, ADD_BATCH, OK, RECOVERY, IndexRig
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.index_harness import ADD, ADD_BATCH, OK, RECOVERY, IndexRig
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fixtures.index_rig import NO_ENTRY, NO_LEDGER, OK, ORDERED, IndexRig
-from tests.fixtures.journal_rig import EXCEPTION, EXCEPTIONS, JOURNAL_EXCEPTIONS
+from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK, ORDERED, IndexRig
+from tests.fixtures.journal_harness import EXCEPTION, EXCEPTIONS, JOURNAL_EXCEPTIONS
 
 NOTICES_CONSUMED = (JOURNAL_EXCEPTIONS + EXCEPTIONS * EXCEPTION.size + 63) // 64 * 64
 NOTICE_ANSWERS = NOTICES_CONSUMED + 64

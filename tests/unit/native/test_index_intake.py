@@ -14,7 +14,7 @@ from fastbk.native.ffi import CorruptDataError, LayoutError
 from fastbk.native.index import FLUSH, FULL, IDLE
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats
-from tests.fixtures.index_rig import (
+from tests.fixtures.index_harness import (
     ADD_BATCH,
     CHECK,
     CONFLICT,
@@ -29,7 +29,7 @@ from tests.fixtures.index_rig import (
     WORKER_STARVED,
     IndexRig,
 )
-from tests.fixtures.journal_rig import (
+from tests.fixtures.journal_harness import (
     DESCRIPTOR,
     JOURNAL_DESCRIPTORS,
     JOURNAL_PUBLISHED,

@@ -8,8 +8,8 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import IDLE
-from tests.fixtures.index_rig import CHECK, WORKER_REPLY_CONSUMED, IndexRig, Put
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.index_harness import CHECK, WORKER_REPLY_CONSUMED, IndexRig, Put
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 CONSUMER_GONE = 2**64 - 1
 ENTRY_BYTES = 60_000

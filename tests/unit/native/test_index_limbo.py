@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.ffi import CorruptDataError, NativeFullError
-from tests.fixtures.index_rig import (
+from tests.fixtures.index_harness import (
     CANNOT_TELL,
     NO_ENTRY,
     NO_LEDGER,

@@ -13,7 +13,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError
 from fastbk.native.index import WATCHED
 from fastbk.native.ledger_state import Listed
-from tests.fixtures.index_rig import (
+from tests.fixtures.index_harness import (
     BAD_REQUEST,
     CANNOT_TELL,
     NO_ENTRY,
@@ -23,8 +23,8 @@ from tests.fixtures.index_rig import (
     Answer,
     IndexRig,
 )
-from tests.fixtures.journal_rig import entry
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.journal_harness import entry
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 LAST = 2**63 - 1
 

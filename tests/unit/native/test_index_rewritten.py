@@ -11,8 +11,17 @@ from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import RewrittenError
 from fastbk.native.header_key import HEADER_KEY_BYTES, put_header_key
 from tests.fixtures.header_hash import siphash
-from tests.fixtures.index_rig import CHECK, FENCED, NO_ENTRY, NO_LEDGER, OK, RECOVERY, IndexRig, Put
-from tests.fixtures.journal_rig import RECORD, entry
+from tests.fixtures.index_harness import (
+    CHECK,
+    FENCED,
+    NO_ENTRY,
+    NO_LEDGER,
+    OK,
+    RECOVERY,
+    IndexRig,
+    Put,
+)
+from tests.fixtures.journal_harness import RECORD, entry
 
 FENCED_LEDGER, OPEN_LEDGER = 1, 2
 FLAGS_AT, LEDGER_AT, ENTRY_AT, SEQUENCE_AT, REQUEST_AT, BODY_CRC_AT = 10, 16, 24, 32, 40, 76

@@ -11,15 +11,15 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.journal import ROLL
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats
-from tests.fixtures.index_rig import (
+from tests.fixtures.index_harness import (
     INDEX_REPLY_WRITTEN,
     NO_LEDGER,
     OK,
     WORKER_REPLY_CONSUMED,
     Answer,
 )
-from tests.fixtures.journal_rig import entry
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.journal_harness import entry
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 ENTRIES = 2000
 ENTRY_BYTES = 1000

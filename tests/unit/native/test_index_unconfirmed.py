@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.model.entry import master_key
 from fastbk.native.ledger_state import Listed
-from tests.fixtures.index_rig import NO_LEDGER, OK, IndexRig
+from tests.fixtures.index_harness import NO_LEDGER, OK, IndexRig
 from tests.unit.native.test_index_forget import NOTICES_CONSUMED
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fixtures.index_rig import (
+from tests.fixtures.index_harness import (
     BAD_REQUEST,
     CANCEL,
     INDEX_WANTS_WAKE,
@@ -20,7 +20,7 @@ from tests.fixtures.index_rig import (
     Answer,
     IndexRig,
 )
-from tests.fixtures.journal_rig import entry
+from tests.fixtures.journal_harness import entry
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.native.disk import Disk
 from fastbk.native.store import FlushItems, FlushOptions, Store, StoreOptions
-from tests.fixtures.store_world import entry_bytes as front_bytes
+from tests.fixtures.store_harness import entry_bytes as front_bytes
 
 KIB = 1024
 ENTRY_BYTES = 4000

@@ -10,7 +10,7 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.scrub import LogScan, Run, check_locations, probe
 from fastbk.storage.directories import locations_path, log_path
-from tests.fixtures.store_world import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, World, entry_bytes
+from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, World, entry_bytes
 
 pytestmark = pytest.mark.fast
 

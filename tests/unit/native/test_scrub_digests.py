@@ -18,8 +18,8 @@ from fastbk.native.hashes import (
 )
 from fastbk.native.scrub import BAD_RANGES_MAX, DigestLook, LogScan, Run
 from fastbk.storage.directories import log_path
-from tests.fixtures import store_world
-from tests.fixtures.store_world import DIRECTORY, World
+from tests.fixtures import store_harness
+from tests.fixtures.store_harness import DIRECTORY, World
 
 pytestmark = pytest.mark.fast
 
@@ -41,7 +41,7 @@ def entry(ledger_id: int, entry_id: int) -> bytes:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(store_world, "entry_bytes", lambda ledger, n, _=0: entry(ledger, n))
+    monkeypatch.setattr(store_harness, "entry_bytes", lambda ledger, n, _=0: entry(ledger, n))
     with FakeDisk(seed=3) as fake:
         world = World(fake)
         world.birth()
@@ -86,7 +86,7 @@ def test_a_mac_is_checked_by_its_ledgers_key(world: World, monkeypatch: pytest.M
         )
         return right[:-1] + b"!" if entry_id == 4 else right
 
-    monkeypatch.setattr(store_world, "entry_bytes", raw)
+    monkeypatch.setattr(store_harness, "entry_bytes", raw)
     world.flush([(ledger, n) for ledger in (7, 8, 9) for n in range(6)])
     keys = {7: mac_key(b"7"), 8: mac_key(b"8")}
     _, look = verify(world, {**keys, 1: DIGEST_CRC32C})

@@ -14,7 +14,7 @@ from fastbk.native.ffi import LayoutError
 from fastbk.native.index import Index, IndexOptions
 from fastbk.native.journal import Journal
 from fastbk.native.segment import Segment, create_segment
-from tests.fixtures.journal_rig import EPOCH, JournalRig
+from tests.fixtures.journal_harness import EPOCH, JournalRig
 
 RINGS = [1 << 20, 4096]
 

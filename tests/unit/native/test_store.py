@@ -24,7 +24,7 @@ from fastbk.native.store import (
     pack_state,
     unpack_state,
 )
-from tests.fixtures.store_world import entry_bytes
+from tests.fixtures.store_harness import entry_bytes
 
 OPTIONS = FlushOptions(1, 0, 9, 1, 1, 1)
 

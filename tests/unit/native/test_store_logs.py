@@ -9,7 +9,7 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import log_path
-from tests.fixtures.store_world import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, Life, World
+from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, Life, World
 
 LAST = 2**63 - 1
 

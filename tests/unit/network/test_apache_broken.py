@@ -12,7 +12,7 @@ from fastbk.native._bookie import lib
 from fastbk.native.worker import COLLECT, PAUSE, Worker
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EIO, EOK, LEDGER, hear_v2, hear_v3
-from tests.fixtures.stand_in import READ, READ_BATCH, Record, StandIn, served, until
+from tests.fixtures.worker_harness import READ, READ_BATCH, Record, StandIn, served, until
 
 SOME = apache.entry(7, b"some data")
 STATUS_OK = 0

@@ -29,7 +29,16 @@ from tests.fixtures.apache_wire import (
     hear_v2,
     hear_v3,
 )
-from tests.fixtures.stand_in import ADD, WRITE_LAC, Client, Record, Served, StandIn, served, until
+from tests.fixtures.worker_harness import (
+    ADD,
+    WRITE_LAC,
+    Client,
+    Record,
+    Served,
+    StandIn,
+    served,
+    until,
+)
 
 
 def entry(

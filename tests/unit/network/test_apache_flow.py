@@ -11,7 +11,7 @@ import pytest
 from fastbk.native._bookie import lib
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EOK, ETOOMANYREQUESTS, KEY, hear_v2, hear_v3
-from tests.fixtures.stand_in import (
+from tests.fixtures.worker_harness import (
     FENCE,
     LIST,
     READ,

@@ -23,7 +23,7 @@ from tests.fixtures.apache_wire import (
     hear_v2,
     hear_v3,
 )
-from tests.fixtures.stand_in import (
+from tests.fixtures.worker_harness import (
     FENCE,
     FORCE,
     LIST,

@@ -11,7 +11,7 @@ import pytest
 from fastbk.native.ffi import PoisonedError
 from tests.fixtures import apache_wire, frames
 from tests.fixtures.frames import answer_of
-from tests.fixtures.stand_in import READ, StandIn, served, until
+from tests.fixtures.worker_harness import READ, StandIn, served, until
 
 
 def spoil_order(s: StandIn) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from fastbk.native.worker import BUFFER, COLD, Worker
 from tests.fixtures import frames
 from tests.fixtures.frames import entry_bytes
-from tests.fixtures.stand_in import MIB, StandIn
+from tests.fixtures.worker_harness import MIB, StandIn
 
 DATA = bytes(range(250)) * 4000
 

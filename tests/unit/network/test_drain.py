@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of
-from tests.fixtures.stand_in import MIB, READ, Client, Served, StandIn, served, until
+from tests.fixtures.worker_harness import MIB, READ, Client, Served, StandIn, served, until
 
 OK = 0
 

@@ -11,7 +11,7 @@ from fastbk.wire.generated import AddBatch, MasterKey
 from fastbk.wire.generated.RequestBody import RequestBody
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, answer_of, entry_bytes
-from tests.fixtures.stand_in import Client, Served, StandIn, served
+from tests.fixtures.worker_harness import Client, Served, StandIn, served
 
 OK, TOO_LARGE = 0, 26
 

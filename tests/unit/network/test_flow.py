@@ -12,7 +12,7 @@ from fastbk.server.network import network
 from fastbk.wire.messages import MAGIC, ErrorReply, decode_reply
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, answer_of, entry_bytes
-from tests.fixtures.stand_in import (
+from tests.fixtures.worker_harness import (
     CANCEL,
     FENCE,
     LIST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastbk.native._bookie import lib
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import hear_v3
-from tests.fixtures.stand_in import Served, StandIn, served
+from tests.fixtures.worker_harness import Served, StandIn, served
 
 
 def under_way(stand_in: StandIn, bookie: Served) -> list[int]:

@@ -10,7 +10,7 @@ from fastbk.server.configuration.settings import NetworkSettings
 from fastbk.server.network.admission import keep_alive
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of
-from tests.fixtures.stand_in import Served, StandIn, served, until
+from tests.fixtures.worker_harness import Served, StandIn, served, until
 
 OPTIONS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 

@@ -15,7 +15,7 @@ from fastbk.native.worker import Worker
 from tests.fixtures import apache_wire as apache
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, answer_of
-from tests.fixtures.stand_in import (
+from tests.fixtures.worker_harness import (
     ADD,
     CANCEL,
     FENCE,

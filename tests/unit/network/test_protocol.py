@@ -21,7 +21,7 @@ from fastbk.wire.messages import (
 )
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, Layout, answer_of, entry_bytes
-from tests.fixtures.stand_in import (
+from tests.fixtures.worker_harness import (
     ADD,
     ADD_BATCH,
     CHECK,

@@ -14,7 +14,7 @@ from fastbk.server.network import connection_limits, network
 from fastbk.wire.statuses import Status
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of, entry_bytes
-from tests.fixtures.stand_in import MIB, READ, Client, Served, StandIn, served, until
+from tests.fixtures.worker_harness import MIB, READ, Client, Served, StandIn, served, until
 
 UNREAD_CUT = SLOTS["FBK_C_WORKER_UNREAD_REPLIES_CUT"]
 UNREAD_BYTES = SLOTS["FBK_C_WORKER_UNREAD_REPLY_BYTES"]

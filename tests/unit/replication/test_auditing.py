@@ -10,7 +10,7 @@ from fastbk.replication.actions import Found
 from fastbk.replication.auditing import AWAY, AuditPart, PartAudited
 from fastbk.replication.copying import RepairOptions
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     LEDGER,
     Client,
     World,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastbk.replication.actions import Choose, UpdateMetadata
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import Rig, run
+from tests.unit.replication.writer_harness import Rig, run
 
 B3 = ("b0", "b1", "b2")
 

@@ -10,7 +10,7 @@ from fastbk.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.closing import CloseLedger
-from tests.unit.replication.writing_rig import Rig, run
+from tests.unit.replication.writer_harness import Rig, run
 
 
 def rig_with(entries: int) -> Rig:

@@ -6,7 +6,7 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.replication.actions import MarkReplicas
 from fastbk.replication.copy_keeper import ChangeMark
 from tests.unit.replication.test_under_replication import check, marks, missing, replaced
-from tests.unit.replication.writing_rig import Rig, run
+from tests.unit.replication.writer_harness import Rig, run
 
 
 def test_a_close_marks_what_is_missing_before_it_closes() -> None:

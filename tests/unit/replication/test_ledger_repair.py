@@ -16,7 +16,7 @@ from fastbk.replication.copy_check import BAD_RANGES_MAX
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     LEDGER,
     Bookie,
     Client,

@@ -20,7 +20,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.replication.actions import ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.metadata_update import MetadataUpdate
-from tests.fixtures.quorum_world import Client, World, metadata_of
+from tests.fixtures.fake_quorum import Client, World, metadata_of
 
 
 def to_recovery(current: LedgerMetadata) -> LedgerMetadata | None:

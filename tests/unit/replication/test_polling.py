@@ -12,7 +12,7 @@ from fastbk.replication.actions import Ask, AskLac, Reply, Sleep
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Client, World, entry_of, length_at, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Client, World, entry_of, length_at, metadata_of
 
 PACING = Pacing(request_timeout_s=1.0, give_up_s=3.0, pause_min_s=0.02, pause_max_s=0.5)
 OPTIONS = PollOptions(wait_s=1.0, grace_s=0.005, pacing=PACING)

@@ -6,7 +6,7 @@ import pytest
 
 from fastbk.model.quorum import write_set
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import FRAME, Rig
+from tests.unit.replication.writer_harness import FRAME, Rig
 
 BATCH = 5
 

@@ -14,7 +14,7 @@ from fastbk.replication.actions import Action, AddEntry, Ask, Outcome, UpdateMet
 from fastbk.replication.copying import RepairOptions, share_of
 from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, entry_of, holders, length_at
+from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, World, entry_of, holders, length_at
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 

@@ -30,7 +30,7 @@ from fastbk.replication.actions import (
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Client, World, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Client, World, metadata_of
 
 PACING = Pacing(request_timeout_s=5.0, give_up_s=2.0, pause_min_s=0.02, pause_max_s=0.5)
 

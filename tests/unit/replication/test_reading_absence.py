@@ -7,7 +7,7 @@ import pytest
 from fastbk.errors import MetadataUnavailable, NoSuchLedger
 from fastbk.model.ledger import Fragment
 from fastbk.replication.actions import ReadMetadata, Sleep
-from tests.fixtures.quorum_world import Client, entry_of
+from tests.fixtures.fake_quorum import Client, entry_of
 from tests.unit.replication.test_reading import drain, reading_of, world_of
 
 

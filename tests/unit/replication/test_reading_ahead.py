@@ -9,7 +9,7 @@ import pytest
 from fastbk.errors import NoSuchEntry
 from fastbk.replication.actions import Ask, ReadEntries, Reply, Sleep, Withdraw
 from fastbk.replication.reading import BATCHED_PARTS, ReadRange
-from tests.fixtures.quorum_world import Client
+from tests.fixtures.fake_quorum import Client
 from tests.unit.replication.test_reading import asked, drain, reading_of, world_of
 
 ENTRY_BYTES_MAX = 11

@@ -16,7 +16,7 @@ from fastbk.replication import recovered_copies
 from fastbk.replication.copying import share_of
 from fastbk.replication.recovered_copies import CheckCopies, lacking
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, holders, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, World, holders, metadata_of
 
 pytestmark = pytest.mark.fast
 

@@ -16,7 +16,7 @@ from fastbk.replication.actions import (
     ReadEntry,
     Withdraw,
 )
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     World,
     entry_of,
     is_closed_at,

@@ -21,7 +21,7 @@ from fastbk.replication.actions import (
     Sleep,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     World,
     entry_of,
     is_closed_at,

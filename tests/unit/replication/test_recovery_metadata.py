@@ -14,7 +14,7 @@ from fastbk.replication.actions import (
     AddEntry,
     UpdateMetadata,
 )
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     World,
     is_closed_at,
     metadata_of,

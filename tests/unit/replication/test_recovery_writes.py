@@ -17,7 +17,7 @@ from fastbk.replication.actions import (
     UpdateMetadata,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import (
+from tests.fixtures.fake_quorum import (
     Client,
     is_closed_at,
 )

@@ -18,7 +18,7 @@ from fastbk.replication.repair_queue import (
     RepairQueue,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.quorum_world import LEDGER, Bookie, Client, World, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, World, metadata_of
 
 pytestmark = pytest.mark.fast
 

@@ -12,7 +12,7 @@ from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import MarkReplicas, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
 from fastbk.replication.under_replication import OwedShare, split
-from tests.unit.replication.writing_rig import FRAME, Rig, metadata_of, run
+from tests.unit.replication.writer_harness import FRAME, Rig, metadata_of, run
 
 
 def marks(rig: Rig) -> list[tuple[str, int, int | None]]:

@@ -10,7 +10,7 @@ from fastbk.replication import add_machine
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.forcing import ForcedTo
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import Rig, frames_of
+from tests.unit.replication.writer_harness import Rig, frames_of
 
 
 def machine_of(

@@ -19,7 +19,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.replication.actions import Choose, ReadMetadata, Sleep, UpdateMetadata
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import Rig
+from tests.unit.replication.writer_harness import Rig
 
 B3 = ("b0", "b1", "b2")
 

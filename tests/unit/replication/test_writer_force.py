@@ -8,7 +8,7 @@ from fastbk.errors import NotEnoughBookies, QuorumTimeout
 from fastbk.replication.actions import Ask, ForceLedger, Reply
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import Rig
+from tests.unit.replication.writer_harness import Rig
 
 OK, NO_LEDGER = Reply(Status.OK), Reply(Status.NO_LEDGER)
 AWAY, LATE = NotEnoughBookies("away"), QuorumTimeout("no answer")

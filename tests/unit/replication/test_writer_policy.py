@@ -12,7 +12,7 @@ from fastbk.errors import (
 from fastbk.replication.actions import Choose, ReadMetadata, Replaced, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writing_rig import Rig
+from tests.unit.replication.writer_harness import Rig
 
 B3 = ("b0", "b1", "b2")
 

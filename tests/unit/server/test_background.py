@@ -21,7 +21,7 @@ from fastbk.server.index.background import (
     TaskStopped,
 )
 from fastbk.server.index.pacing import BURST_S, TokenBucket
-from tests.fixtures.store_world import World
+from tests.fixtures.store_harness import World
 from tests.fixtures.wait import wait_until
 
 FAST = 1e12

@@ -11,7 +11,7 @@ from fastbk.model.quorum import share, write_set
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Share
 from fastbk.server.index.holdings_check import HeldCheck, holds
-from tests.fixtures.store_world import DIRECTORY, World
+from tests.fixtures.store_harness import DIRECTORY, World
 
 pytestmark = pytest.mark.fast
 

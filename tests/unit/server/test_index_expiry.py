@@ -13,7 +13,7 @@ from fastbk.server.index import maintenance
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import Change
 from fastbk.storage.locations_merge import Merging
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 DAY_S = 24 * 3600
 NOW_S = 100 * DAY_S

@@ -23,8 +23,8 @@ from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.directories import log_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN, locations_name
-from tests.fixtures.index_rig import NO_LEDGER, OK
-from tests.fixtures.storage_rig import LEDGERS, Book, Life, format_disk
+from tests.fixtures.index_harness import NO_LEDGER, OK
+from tests.fixtures.storage_harness import LEDGERS, Book, Life, format_disk
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import ids_without
 from fastbk.server.index.forgetting import DELETED_KEPT_S
-from tests.fixtures.index_rig import NO_ENTRY, NO_LEDGER, OK
-from tests.fixtures.storage_rig import Book, Life, format_disk
+from tests.fixtures.index_harness import NO_ENTRY, NO_LEDGER, OK
+from tests.fixtures.storage_harness import Book, Life, format_disk
 
 LEDGERS_MAX = 300
 LOOKS_MAX = 200

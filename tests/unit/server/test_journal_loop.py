@@ -17,7 +17,14 @@ from fastbk.server.journal.process import STEP_TIMEOUT_MS, JournalLoop, depth_of
 from fastbk.storage.journal_files import find_files
 from fastbk.storage.journal_pool import JournalPool
 from fastbk.storage.space import Takes
-from tests.fixtures.journal_rig import INCARNATION, ORDERED, READ_ONLY, RECOVERY, JournalRig, Put
+from tests.fixtures.journal_harness import (
+    INCARNATION,
+    ORDERED,
+    READ_ONLY,
+    RECOVERY,
+    JournalRig,
+    Put,
+)
 from tests.fixtures.wait import wait_until
 
 KIB = 1024

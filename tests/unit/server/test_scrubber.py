@@ -14,8 +14,8 @@ from fastbk.server.index.background import DirectBackground, Task
 from fastbk.server.index.scrub import SAVE_INTERVAL_S, Scrubber
 from fastbk.storage.directories import log_path
 from fastbk.storage.scrub_state import read_scrub_state
-from tests.fixtures.index_rig import CANNOT_TELL, OK
-from tests.fixtures.storage_rig import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
+from tests.fixtures.index_harness import CANNOT_TELL, OK
+from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
 

@@ -14,8 +14,8 @@ from fastbk.server.index import scrub
 from fastbk.server.index.background import DirectBackground
 from fastbk.server.index.scrub import Scrubber
 from fastbk.storage.scrub_state import read_scrub_state
-from tests.fixtures.index_rig import OK
-from tests.fixtures.storage_rig import (
+from tests.fixtures.index_harness import OK
+from tests.fixtures.storage_harness import (
     INCARNATION,
     JOURNAL,
     LEDGERS,

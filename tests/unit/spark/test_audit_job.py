@@ -14,7 +14,7 @@ from fastbk.errors import ConfigError
 from fastbk.model.ledger import LedgerState
 from fastbk.replication.auditing import PART_ENTRIES_MAX
 from fastbk.spark.jobs.audit import AuditPlan, AuditProgress, slices_of
-from tests.fixtures.quorum_world import metadata_of
+from tests.fixtures.fake_quorum import metadata_of
 
 pytestmark = pytest.mark.fast
 

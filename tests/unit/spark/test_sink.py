@@ -23,7 +23,7 @@ from fastbk.errors import (  # noqa: E402 -- needs pyarrow
 from fastbk.spark import commit  # noqa: E402 -- needs pyarrow
 from fastbk.spark.sink import FastbkStreamWriter  # noqa: E402 -- needs pyarrow
 from fastbk.spark.task_attempt import Place, Written  # noqa: E402 -- needs pyarrow
-from tests.fixtures.sink_world import (  # noqa: E402 -- needs pyarrow
+from tests.fixtures.sink_harness import (  # noqa: E402 -- needs pyarrow
     Killed,
     SinkWorld,
     SyncClient,

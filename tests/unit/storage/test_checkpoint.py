@@ -15,7 +15,7 @@ from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.recount import Recount
-from tests.fixtures.store_world import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from fastbk.storage.checkpoint import CheckpointFailed, CheckpointSettings
 from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.directories import log_path
 from fastbk.storage.manifest import COMPACTION, ManifestSlots
-from tests.fixtures.store_world import (
+from tests.fixtures.store_harness import (
     CANNOT_TELL,
     DIRECTORY,
     NO_ENTRY,

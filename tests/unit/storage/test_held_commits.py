@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.locations_files import MERGE_FILES_MIN
-from tests.fixtures.store_world import DIRECTORY, NO_ENTRY, OK, World
+from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, World
 
 
 def test_held_commits_count_in_this_life_alone() -> None:

@@ -6,7 +6,7 @@ import errno
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
-from tests.fixtures.store_world import World
+from tests.fixtures.store_harness import World
 
 
 def test_a_log_that_stays_counts_when_the_next_commit_has_unlinked_it() -> None:

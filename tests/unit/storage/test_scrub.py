@@ -17,8 +17,8 @@ from fastbk.storage.scrub_state import (
     read_scrub_state,
     write_scrub_state,
 )
-from tests.fixtures.index_rig import OK
-from tests.fixtures.storage_rig import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
+from tests.fixtures.index_harness import OK
+from tests.fixtures.storage_harness import INCARNATION, JOURNAL, LEDGERS, Book, Life, format_disk
 
 pytestmark = pytest.mark.fast
 

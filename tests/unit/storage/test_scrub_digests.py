@@ -14,7 +14,7 @@ from fastbk.storage import scrub as scrub_module
 from fastbk.storage.digest_check import NO_TYPE, Known, KnownTypes
 from fastbk.storage.scrub import ScrubCycle
 from fastbk.storage.scrub_state import BAD_DIGESTS_MAX, ScrubState
-from tests.fixtures.storage_rig import (
+from tests.fixtures.storage_harness import (
     INCARNATION,
     JOURNAL,
     LEDGERS,

@@ -16,7 +16,7 @@ from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, new_stream
-from tests.unit.client.clients import toy_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 from tests.unit.stream.test_fenced_appends import HeldAppends
 from tests.unit.stream.test_writer import payloads_of
 

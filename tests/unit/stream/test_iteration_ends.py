@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import ClientClosed
-from tests.fixtures.sync_toys import sync_cluster
-from tests.unit.client.clients import toy_cluster
+from tests.fixtures.sync_cluster import sync_cluster
+from tests.unit.client.fake_cluster import toy_cluster
 
 PAYLOADS = [b"%d" % at for at in range(10)]
 

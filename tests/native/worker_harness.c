@@ -1,4 +1,4 @@
-#include "stand_in.h"
+#include "worker_harness.h"
 
 #include "base/record.h"
 #include "base/segment.h"

@@ -1,5 +1,5 @@
 /* What an index answers, encoded as an index does it, for tests in Python. */
-#include "stand_in.h"
+#include "worker_harness.h"
 
 #include "wire/wire.h"
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import fastbk
 from fastbk.client import Client
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures.toy_apache import ToyApacheBookie, toy_apache_bookies
-from tests.fixtures.toy_apache_frames import Asked
+from tests.fixtures.fake_apache_bookie import ToyApacheBookie, toy_apache_bookies
+from tests.fixtures.fake_apache_frames import Asked
 
 _names = itertools.count()
 VERSIONS = ["v2", "v3"]

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from tests.fixtures.toy_bookie import ToyBookie
+from tests.fixtures.fake_bookie import ToyBookie
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import fastbk
 from fastbk.client import Client
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures.toy_bookie import ToyBookie, toy_bookies
+from tests.fixtures.fake_bookie import ToyBookie, toy_bookies
 
 _names = itertools.count()
 
