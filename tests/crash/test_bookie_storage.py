@@ -95,7 +95,7 @@ def run(fake: FakeDisk, book: Book, work: Callable[[Life, random.Random], None],
         life.stop()
         return None
     except (OSError, Error) as error:
-        if life is not None and life.rig is not None:
+        if life is not None and life.harness is not None:
             life.look_at_the_end()
             life.close()
         return error
@@ -123,7 +123,7 @@ def check_all(life: Life, note: str) -> None:
 def check_ledger(life: Life, ledger_id: int, note: str) -> None:
     acked = {entry_id for ledger, entry_id in life.book.acked if ledger == ledger_id}
     sent = {entry_id for ledger, entry_id in life.book.sent if ledger == ledger_id}
-    answer = life.ask(life.rig.list_entries(ledger_id))
+    answer = life.ask(life.harness.list_entries(ledger_id))
     if answer.status == NO_LEDGER:
         assert not acked, note
         return
@@ -134,7 +134,7 @@ def check_ledger(life: Life, ledger_id: int, note: str) -> None:
     found: dict[int, bytes] = {}
     position = 0
     while position <= LAST_ID:
-        answer = life.ask(life.rig.read_batch(ledger_id, position, LAST_ID, 7))
+        answer = life.ask(life.harness.read_batch(ledger_id, position, LAST_ID, 7))
         assert answer.status == OK, f"{note}: batch at {position}: {answer.status}"
         for raw in answer.entries:
             found[int.from_bytes(raw[8:16], "big")] = raw
@@ -335,13 +335,13 @@ def damaged(life: Life) -> None:
     assert life.index.status.limbo
     told = 0
     for (ledger_id, entry_id), raws in book.sent.items():
-        answer = life.ask(life.rig.read(ledger_id, entry_id))
+        answer = life.ask(life.harness.read(ledger_id, entry_id))
         assert answer.status in (OK, CANNOT_TELL), "INV-X1: no is never said"
         assert answer.status != OK or answer.entry in raws
         told += answer.status == OK
     assert told > 0
-    assert life.ask(life.rig.read(123456, 0)).status == CANNOT_TELL, "an unknown ledger may be one of the lost"
-    assert life.ask(life.rig.list_entries(1)).status in (CANNOT_TELL,)
+    assert life.ask(life.harness.read(123456, 0)).status == CANNOT_TELL, "an unknown ledger may be one of the lost"
+    assert life.ask(life.harness.list_entries(1)).status in (CANNOT_TELL,)
 
 
 def test_acknowledged_batches_that_are_gone() -> None:

@@ -67,7 +67,7 @@ def test_a_damaged_entry_is_named_until_it_is_healed(lived: tuple[FakeDisk, Book
     assert "ledger 1" in texts(checked)
     assert "entries 3 can't be read" in texts(checked)
     life = Life(fake, book)
-    assert life.ask(life.rig.read(1, 3)).status == CANNOT_TELL
+    assert life.ask(life.harness.read(1, 3)).status == CANNOT_TELL
     life.add(1, 3, bytes([3, 1]) * 700)
     answers = life.settle()
     assert not any(answer.status == OK for answer in answers), "a normal add is no repair"
@@ -75,7 +75,7 @@ def test_a_damaged_entry_is_named_until_it_is_healed(lived: tuple[FakeDisk, Book
     life.recovery_add(1, 3, bytes([3, 1]) * 700)
     life.settle()
     for _ in range(2):
-        answer = life.ask(life.rig.read(1, 3))
+        answer = life.ask(life.harness.read(1, 3))
         assert (answer.status, answer.entry) == (OK, book.acked[1, 3])
         life.flush()
     life.close()
@@ -150,7 +150,7 @@ def test_what_a_compaction_found_damaged_stays_named(lived: tuple[FakeDisk, Book
     for _ in range(6):
         life.flusher.look()
     assert 1 not in [log.log_id for log in life.checkpoint.manifest.logs]
-    assert life.ask(life.rig.read(2, 4)).status == CANNOT_TELL
+    assert life.ask(life.harness.read(2, 4)).status == CANNOT_TELL
     life.close()
     assert "entries of ledger 2 that a compaction found damaged: 4" in texts(check(fake))
     run = Rebuild(fake.disk(), LEDGERS, INCARNATION)
@@ -158,11 +158,11 @@ def test_what_a_compaction_found_damaged_stays_named(lived: tuple[FakeDisk, Book
     run.run(0, lambda: ())
     assert "a compaction found damaged: 4" in texts(check(fake))
     life = Life(fake, book)
-    assert life.ask(life.rig.read(2, 4)).status == CANNOT_TELL
+    assert life.ask(life.harness.read(2, 4)).status == CANNOT_TELL
     life.recovery_add(2, 4, bytes([4, 2]) * 700)
     life.settle()
     life.flush()
-    assert life.ask(life.rig.read(2, 4)).entry == book.acked[2, 4]
+    assert life.ask(life.harness.read(2, 4)).entry == book.acked[2, 4]
     life.close()
     checked = check(fake)
     assert checked.is_whole, texts(checked)

@@ -17,17 +17,17 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import LogUsage
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import log_path
-from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, OK, Life, StoreHarness, entry_bytes
 
 HEADER_BYTES = 4096
 LOGS = (1, 2, 3)
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[StoreHarness]:
     """Three logs, each with entries of ledgers 1 and 2; one that is not sealed."""
     with FakeDisk() as fake:
-        made = World(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1))
+        made = StoreHarness(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1))
         made.birth()
         made.start()
         for part in range(len(LOGS)):
@@ -59,7 +59,7 @@ def check_kept(life: Life) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 7, 8, 12, 16, 24, 40, 63, 64, 100, HEADER_BYTES - 1, None])
-def test_4607_a_damaged_log_header_lets_nothing_go_that_lives(world: World, at: int | None) -> None:
+def test_4607_a_damaged_log_header_lets_nothing_go_that_lives(world: StoreHarness, at: int | None) -> None:
     life = world.life
     assert life is not None
     for log_id in LOGS:

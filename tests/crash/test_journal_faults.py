@@ -28,7 +28,7 @@ from tests.fixtures.journal_harness import (
     KIND_FENCE,
     RECOVERY,
     DirectJournal,
-    JournalRig,
+    JournalHarness,
     Put,
 )
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.fast
 class Life:
     """One start of the journal process, until it ends or fails."""
 
-    rig: JournalRig
+    harness: JournalHarness
     pool: JournalPool
     loop: JournalLoop
     failed: BaseException | None = None
@@ -60,7 +60,7 @@ def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
             "predecessor_crc": replayed.predecessor_crc,
             "next_record_sequence": replayed.next_record_sequence,
         }
-    rig = JournalRig(
+    harness = JournalHarness(
         disk,
         worker_count=2,
         ring_bytes=256 * KIB,
@@ -71,7 +71,7 @@ def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
         quantum_bytes=8 * KIB,
         **predecessor,
     )
-    assert rig.journal is not None
+    assert harness.journal is not None
     pool = JournalPool(
         disk,
         DIRECTORY,
@@ -83,15 +83,15 @@ def begin(disk_of: FakeDisk, replayed: ReplayEnd | None = None) -> Life:
         in_background=False,
         retry_s=0.0,
     )
-    return Life(rig, pool, JournalLoop(rig.journal, pool, 16 * FILE_BYTES))
+    return Life(harness, pool, JournalLoop(harness.journal, pool, 16 * FILE_BYTES))
 
 
 def workload(life: Life, seed: int, first_entry: int = 0) -> None:
     """Adds, batches, recovery adds and fences of two workers; moves the mark; closes. Raises what the disk does."""
     rng = random.Random(seed)
-    rig, loop = life.rig, life.loop
-    assert rig.journal is not None
-    rig.set_mark(life.mark)
+    harness, loop = life.harness, life.loop
+    assert harness.journal is not None
+    harness.set_mark(life.mark)
     loop.roll()
     entry_id = first_entry
     for round_number in range(10):
@@ -100,30 +100,30 @@ def workload(life: Life, seed: int, first_entry: int = 0) -> None:
             what = rng.random()
             data = rng.randbytes(rng.choice([0, 7, 100, 1000, 9000]))
             if what < 0.7:
-                rig.add(worker, entry_id, data, worker=worker)
+                harness.add(worker, entry_id, data, worker=worker)
             elif what < 0.85:
-                rig.add_batch(worker, entry_id, [data, b"", data], worker=worker)
+                harness.add_batch(worker, entry_id, [data, b"", data], worker=worker)
             elif what < 0.95:
-                rig.add(worker, max(entry_id - 24, 0), data, worker=worker, flags=RECOVERY)
+                harness.add(worker, max(entry_id - 24, 0), data, worker=worker, flags=RECOVERY)
             else:
-                rig.fence(1000 + entry_id, worker=worker)
+                harness.fence(1000 + entry_id, worker=worker)
             entry_id += 4
             if rng.random() < 0.5:
                 step(life)
-        while rig.journal.status.waiting_bytes or rig.journal.status.in_flight:
+        while harness.journal.status.waiting_bytes or harness.journal.status.in_flight:
             step(life)
         if round_number % 3 == 2:
             # The index has flushed all but a little: what lies behind the mark is durable elsewhere.
-            life.mark = max(life.mark, rig.journal.status.published_sequence - 3)
-            rig.set_mark(life.mark)
+            life.mark = max(life.mark, harness.journal.status.published_sequence - 3)
+            harness.set_mark(life.mark)
             loop.look_at_files()
     loop.drain()
-    rig.look()
+    harness.look()
 
 
 def step(life: Life) -> None:
     life.loop.step()
-    life.rig.look()
+    life.harness.look()
 
 
 def run(life: Life, seed: int, first_entry: int = 0) -> None:
@@ -133,11 +133,11 @@ def run(life: Life, seed: int, first_entry: int = 0) -> None:
     except (OSError, Error) as error:
         life.failed = error
     finally:
-        life.rig.look()
+        life.harness.look()
 
 
 def end(life: Life) -> None:
-    life.rig.close()
+    life.harness.close()
 
 
 def key_of(
@@ -148,7 +148,7 @@ def key_of(
 
 def batch_of(life: Life, put: Put) -> int:
     """The batch in which a durable record lies."""
-    for descriptor in life.rig.published.descriptors:
+    for descriptor in life.harness.published.descriptors:
         if descriptor.ring_end[put.worker] > put.position:
             return descriptor.batch_sequence
     raise AssertionError("not published")
@@ -185,11 +185,11 @@ def check_restart(fake: FakeDisk, life: Life, note: str) -> ReplayEnd:
     assert not replayed.damage, f"{note}: {replayed.damage}"
     written = {
         key_of(put.kind, put.ledger_id, put.entry_id, put.flags, put.payload)
-        for put in life.rig.puts
+        for put in life.harness.puts
     }
     found = set(records)
     assert found <= written, f"{note}: records that nobody wrote"
-    for put in life.rig.durable():
+    for put in life.harness.durable():
         if batch_of(life, put) <= life.mark:
             continue
         key = key_of(put.kind, put.ledger_id, put.entry_id, put.flags, put.payload)
@@ -199,7 +199,7 @@ def check_restart(fake: FakeDisk, life: Life, note: str) -> ReplayEnd:
 
 
 def last_published(life: Life) -> int:
-    descriptors = life.rig.published.descriptors
+    descriptors = life.harness.published.descriptors
     return descriptors[-1].batch_sequence if descriptors else 0
 
 
@@ -230,9 +230,9 @@ def operations_of(delivery: str, seed: int) -> int:
         # The workload is worth its name.
         assert life.pool.recycled >= 1
         assert life.pool.made >= 2
-        verdicts = {life.rig.verdict(put) for put in life.rig.puts}
+        verdicts = {life.harness.verdict(put) for put in life.harness.puts}
         assert verdicts >= {0, CHECK}
-        kinds = {put.kind for put in life.rig.puts}
+        kinds = {put.kind for put in life.harness.puts}
         assert kinds >= {KIND_ADD, KIND_ADD_BATCH, KIND_FENCE}
         check_restart(fake, life, "no fault")
         end(life)
@@ -272,23 +272,23 @@ def test_a_failed_write_is_never_acknowledged_later() -> None:
     """INV-J2: after the failure nothing more is published, and each further call says so."""
     with fresh_disk(1) as fake:
         life = begin(fake)
-        rig = life.rig
-        assert rig.journal is not None
+        harness = life.harness
+        assert harness.journal is not None
         life.loop.roll()
-        rig.add(1, 0, b"before")
-        rig.settle()
+        harness.add(1, 0, b"before")
+        harness.settle()
         fake.fault("fail", "write", errno=errno.EIO)
-        rig.add(1, 1, b"lost")
+        harness.add(1, 1, b"lost")
         with pytest.raises(Error, match="failed"):
-            rig.settle()
-        rig.look()
-        assert rig.verdict(rig.puts[0]) == 0
-        assert rig.verdict(rig.puts[1]) is None
-        rig.add(1, 2, b"after")
+            harness.settle()
+        harness.look()
+        assert harness.verdict(harness.puts[0]) == 0
+        assert harness.verdict(harness.puts[1]) is None
+        harness.add(1, 2, b"after")
         with pytest.raises(Error, match="failed"):
             life.loop.step()
-        rig.look()
-        assert len(rig.published.descriptors) == 1
+        harness.look()
+        assert len(harness.published.descriptors) == 1
         end(life)
 
 
@@ -296,13 +296,13 @@ def test_a_fence_holds_over_a_crash() -> None:
     """INV-F1, INV-F2: the fence of a ledger that nobody knows is on disk when its descriptor is published."""
     with fresh_disk(2) as fake:
         life = begin(fake)
-        rig = life.rig
+        harness = life.harness
         life.loop.roll()
-        fence = rig.fence(77)
-        behind = rig.add(77, 0, b"late", worker=0)
-        rig.settle()
-        assert rig.verdict(fence) == 0
-        assert rig.verdict(behind) == FENCED
+        fence = harness.fence(77)
+        behind = harness.add(77, 0, b"late", worker=0)
+        harness.settle()
+        assert harness.verdict(fence) == 0
+        assert harness.verdict(behind) == FENCED
         fake.cut()
         fake.restart("lose")
         _, records = replay(fake, 0)

@@ -23,7 +23,7 @@ from fastbk.server.configuration.process_config import JournalConfig, Replayed
 from fastbk.server.configuration.settings import DiskSettings, JournalSettings, LimitSettings
 from fastbk.server.directories import LOCK_NAME
 from fastbk.storage.journal_files import ReplayEnd, conclude_replay, find_files, plan_replay
-from tests.fixtures.journal_harness import EPOCH, INCARNATION, JournalRig, Put
+from tests.fixtures.journal_harness import EPOCH, INCARNATION, JournalHarness, Put
 
 DEADLINE_S = 20.0
 FILE_BYTES = 16 << 20
@@ -36,23 +36,23 @@ class Process:
         self, folder: Path, replayed: ReplayEnd | None = None, backend: str = "auto"
     ) -> None:
         self.disk = Disk(folder, "plain")
-        self.rig = JournalRig(self.disk, worker_count=2, ring_bytes=1 << 20, open_journal=False)
+        self.harness = JournalHarness(self.disk, worker_count=2, ring_bytes=1 << 20, open_journal=False)
         self.lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         self.states = os.memfd_create("states", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
-        rig = self.rig
+        harness = self.harness
         descriptors = {
-            "bell": rig.bell,
-            "index_bell": rig.index_bell,
-            "segment": rig.journal_memory.fd,
-            "index_segment": rig.index_memory.fd,
+            "bell": harness.bell,
+            "index_bell": harness.index_bell,
+            "segment": harness.journal_memory.fd,
+            "index_segment": harness.index_memory.fd,
             "states": self.states,
             "lock": self.lock,
         }
         for w in range(2):
-            descriptors[f"worker_bell.{w}"] = rig.worker_bells[w]
-            descriptors[f"worker_segment.{w}"] = rig.workers[w].fd
+            descriptors[f"worker_bell.{w}"] = harness.worker_bells[w]
+            descriptors[f"worker_segment.{w}"] = harness.workers[w].fd
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fastbk.server.journal.process", str(theirs.fileno())],
             pass_fds=[theirs.fileno(), *descriptors.values()],
@@ -115,13 +115,13 @@ class Process:
         return self.process.stderr.read().decode()
 
     def ring(self) -> None:
-        os.eventfd_write(self.rig.bell, 1)
+        os.eventfd_write(self.harness.bell, 1)
 
     def wait_verdict(self, put: Put) -> int:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            self.rig.look()
-            verdict = self.rig.verdict(put)
+            self.harness.look()
+            verdict = self.harness.verdict(put)
             if verdict is not None:
                 return verdict
             os.sched_yield()
@@ -135,7 +135,7 @@ class Process:
         self.control.close()
         os.close(self.states)
         os.close(self.lock)
-        self.rig.close()
+        self.harness.close()
         self.disk.destroy()
 
 
@@ -174,15 +174,15 @@ def test_killed_and_started_again(running: list[Process], tmp_path: Path, backen
     first = started(running, tmp_path, backend=backend)
     puts = []
     for entry_id in range(300):
-        puts.append(first.rig.add(1, entry_id, os.urandom(500), worker=entry_id % 2))
+        puts.append(first.harness.add(1, entry_id, os.urandom(500), worker=entry_id % 2))
         if entry_id % 10 == 0:
             first.ring()
             assert first.wait_verdict(puts[-1]) == 0
     first.ring()
     os.kill(first.process.pid, signal.SIGKILL)
     first.process.wait(DEADLINE_S)
-    first.rig.look()
-    durable = first.rig.durable()
+    first.harness.look()
+    durable = first.harness.durable()
     assert len(durable) >= 290
     end, records = replay(tmp_path)
     assert not end.damage
@@ -190,9 +190,9 @@ def test_killed_and_started_again(running: list[Process], tmp_path: Path, backen
 
     second = Process(tmp_path, end, backend=backend)
     running.append(second)
-    second.rig.set_mark(end.predecessor_sequence)  # the index has flushed what it replayed
+    second.harness.set_mark(end.predecessor_sequence)  # the index has flushed what it replayed
     assert second.receive()["type"] == "ready"
-    put = second.rig.add(2, 0, b"after")
+    put = second.harness.add(2, 0, b"after")
     second.ring()
     assert second.wait_verdict(put) == 0
     second.send({"type": "drain"})
@@ -206,10 +206,10 @@ def test_killed_and_started_again(running: list[Process], tmp_path: Path, backen
 
 def test_a_broken_worker_ends_it_with_a_reason(running: list[Process], tmp_path: Path) -> None:
     process = started(running, tmp_path)
-    good = process.rig.add(1, 0, b"good")
+    good = process.harness.add(1, 0, b"good")
     process.ring()
     assert process.wait_verdict(good) == 0
-    process.rig.add(1, 1, b"bad", worker=1, body_crc=1)
+    process.harness.add(1, 1, b"bad", worker=1, body_crc=1)
     process.ring()
     message = process.receive()
     assert message["type"] == "failed"
@@ -225,7 +225,7 @@ def test_an_orphan_ends(running: list[Process], tmp_path: Path) -> None:
 
 def test_idle_costs_next_to_nothing(running: list[Process], tmp_path: Path) -> None:
     process = started(running, tmp_path)
-    put = process.rig.add(1, 0, b"")
+    put = process.harness.add(1, 0, b"")
     process.ring()
     process.wait_verdict(put)
     before = cpu_s(process.process.pid)

@@ -118,9 +118,9 @@ def test_what_was_stored_is_served_again(harm: str) -> None:
             assert set(limbo) == {1, 2, 3, EMPTY_FENCED_LEDGER}
         life = Life(fake, book, limbo=limbo if is_doubtful else ())
         for key, raw in book.acked.items():
-            answer = life.ask(life.rig.read(*key))
+            answer = life.ask(life.harness.read(*key))
             assert (answer.status, answer.entry) == (OK, raw), key
-        denial = life.ask(life.rig.read(1, 500))
+        denial = life.ask(life.harness.read(1, 500))
         assert (denial.status == CANNOT_TELL) == is_doubtful
         for ledger_id in (FENCED_LEDGER, EMPTY_FENCED_LEDGER):
             life.add(ledger_id, 500, b"old writer's")
@@ -175,7 +175,7 @@ def test_cut_off_anywhere_it_is_done_again(mode: str) -> None:
                 assert set(limbo) == {1, 2, 3, EMPTY_FENCED_LEDGER}
                 life = Life(fake, book, limbo=limbo)
                 for key, raw in book.acked.items():
-                    answer = life.ask(life.rig.read(*key))
+                    answer = life.ask(life.harness.read(*key))
                     assert (answer.status, answer.entry) == (OK, raw), (nth, key)
                 life.close()
 
@@ -196,7 +196,7 @@ def test_damaged_entries_stay_unsaid_and_do_not_stop_it() -> None:
         life = Life(fake, book, limbo=read_limbo(fake.disk(), LEDGERS, INCARNATION))
         told = 0
         for key, entry in book.acked.items():
-            answer = life.ask(life.rig.read(*key))
+            answer = life.ask(life.harness.read(*key))
             assert answer.status in (OK, CANNOT_TELL), key
             assert answer.status != OK or answer.entry == entry
             told += answer.status == OK
@@ -217,7 +217,7 @@ def test_killed_at_its_points_it_is_done_again(point: str, monkeypatch: pytest.M
         rebuild(fake)
         life = Life(fake, book, limbo=read_limbo(fake.disk(), LEDGERS, INCARNATION))
         for key, raw in book.acked.items():
-            answer = life.ask(life.rig.read(*key))
+            answer = life.ask(life.harness.read(*key))
             assert (answer.status, answer.entry) == (OK, raw), key
         life.close()
 

@@ -21,8 +21,8 @@ LEDGER_AT, BODY_CRC_AT, HEADER_CRC_AT = 16, 76, 92
 
 def move_to(life: Life, put: Put, ledger_id: int, payload: bytes) -> None:
     """Make a record that lies in the ring one of another ledger, with right checksums."""
-    assert life.rig is not None
-    ring = life.rig.adds[put.worker]
+    assert life.harness is not None
+    ring = life.harness.adds[put.worker]
     header = bytearray(ring.read(put.position, RECORD.size))
     struct.pack_into("<q", header, LEDGER_AT, ledger_id)
     struct.pack_into("<I", header, BODY_CRC_AT, crc32c(payload))
@@ -37,8 +37,8 @@ def test_nothing_enters_a_fenced_ledger_and_replay_has_what_was_judged() -> None
     life.add(FENCED_LEDGER, 0, b"before the fence")
     life.fence(FENCED_LEDGER)
     life.settle()
-    assert life.rig is not None and life.journal is not None
-    judged = life.rig.add(OPEN_LEDGER, ENTRY, b"data")
+    assert life.harness is not None and life.journal is not None
+    judged = life.harness.add(OPEN_LEDGER, ENTRY, b"data")
     while life.journal.status.waiting_bytes or life.journal.status.in_flight:
         life.journal.step(5)
     move_to(life, judged, FENCED_LEDGER, entry(FENCED_LEDGER, ENTRY, b"data"))
@@ -47,9 +47,9 @@ def test_nothing_enters_a_fenced_ledger_and_replay_has_what_was_judged() -> None
     life.close()
 
     after = Life(fake, Book())
-    assert after.rig is not None
+    assert after.harness is not None
     found = {
-        ledger_id: after.rig.ask_one(after.rig.read(ledger_id, ENTRY))
+        ledger_id: after.harness.ask_one(after.harness.read(ledger_id, ENTRY))
         for ledger_id in (FENCED_LEDGER, OPEN_LEDGER)
     }
     assert found[FENCED_LEDGER].status == NO_ENTRY

@@ -49,7 +49,7 @@ def test_a_start_without_the_states_is_given_up_and_nothing_put_on_record(
     life = Life(fake, book)
     assert not life.replayed.is_damaged
     assert not life.replayed.lost_states
-    assert life.ask(life.rig.read(1, 0)).entry is not None
+    assert life.ask(life.harness.read(1, 0)).entry is not None
     life.close()
 
 

@@ -16,7 +16,14 @@ from fastbk.native.ffi import CorruptDataError
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointFailed
 from fastbk.storage.manifest import ManifestSlots
-from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, World, entry_bytes
+from tests.fixtures.store_harness import (
+    CANNOT_TELL,
+    DIRECTORY,
+    NO_ENTRY,
+    OK,
+    StoreHarness,
+    entry_bytes,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -26,7 +33,7 @@ ABSENT = [(1, 40), (2, 8), (4, 0), (5, 0)]
 
 
 def build(merged: bool) -> FakeDisk:
-    world = World(FakeDisk(seed=3))
+    world = StoreHarness(FakeDisk(seed=3))
     world.birth()
     world.start()
     world.flush(IDS)
@@ -50,7 +57,7 @@ def files_of(fake: FakeDisk) -> list[tuple[str, int]]:
 
 def judge(fake: FakeDisk) -> int:
     """Start on the image and read everything; return how many answers were "cannot tell"."""
-    world = World(fake)
+    world = StoreHarness(fake)
     life = world.start()
     doubts = 0
     merged_too = [(9, 9)] if life.checkpoint.manifest.mark >= 3 else []
@@ -130,7 +137,7 @@ def test_a_missing_file(image: FakeDisk) -> None:
 def test_a_file_that_breaks_while_it_is_served(image: FakeDisk) -> None:
     """The file was whole at start: a block that can't be read later is "cannot tell", not "no"."""
     path = next(path for path, _ in files_of(image) if "/locations/" in path)
-    world = World(image)
+    world = StoreHarness(image)
     life = world.start()
     image.make_unreadable(path, 0, 1 << 30)
     statuses = {life.store.read(ledger, entry, entry).status for ledger, entry in IDS + LATER}
@@ -143,7 +150,7 @@ def test_a_file_that_breaks_while_it_is_served(image: FakeDisk) -> None:
 
 
 def test_a_read_that_fails_once_is_tried_again(image: FakeDisk) -> None:
-    world = World(image)
+    world = StoreHarness(image)
     life = world.start()
     life.store.read(1, 0, 0)  # the log is open and its locations are cached
     for ledger_id, entry_id in [(2, 7), (3, 3)]:
@@ -158,7 +165,7 @@ def test_a_disk_that_does_not_read_for_a_moment_has_lost_nothing(
     image: FakeDisk, nth: int, times: int
 ) -> None:
     """Of a header, and of a block: at start what is damaged is remembered for good, so this is waited for."""
-    world = World(image)
+    world = StoreHarness(image)
     image.fault("fail", "read", errno=errno.EIO, nth=manifest_reads(image) + nth, times=times)
     life = world.start()
     assert life.damaged == set()
@@ -176,7 +183,7 @@ def manifest_reads(image: FakeDisk) -> int:
 
 def test_files_of_another_bookie_are_not_served(image: FakeDisk) -> None:
     """Right names and checksums, another incarnation: nothing of it counts."""
-    world = World(image, incarnation=8)
+    world = StoreHarness(image, incarnation=8)
     life = world.start()
     for ledger_id, entry_id in IDS:
         assert life.store.read(ledger_id, entry_id, entry_id).status == CANNOT_TELL
@@ -186,7 +193,7 @@ def test_files_of_another_bookie_are_not_served(image: FakeDisk) -> None:
 def test_damaged_files_are_not_merged_away(image: FakeDisk) -> None:
     path = next(path for path, _ in files_of(image) if "/locations/" in path)
     image.corrupt(path, 4096)
-    world = World(image)
+    world = StoreHarness(image)
     life = world.start()
     before = life.checkpoint.manifest
     assert life.checkpoint.merge_all(life.store, [2]) is None
@@ -216,4 +223,4 @@ def test_a_newer_version_is_refused(image: FakeDisk) -> None:
         header[92:96] = crc32c(bytes(header[:92])).to_bytes(4, "little")
         disk.write_all(file, bytes(header))
     with pytest.raises(StorageError, match="newer version"):
-        World(image).start()
+        StoreHarness(image).start()

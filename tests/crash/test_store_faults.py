@@ -16,7 +16,7 @@ from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage import locations_files
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.manifest import ManifestLost
-from tests.fixtures.store_harness import DIRECTORY, World
+from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
 pytestmark = pytest.mark.fast
 
@@ -36,7 +36,7 @@ def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations_files, "MERGE_FILES_MIN", 3)
 
 
-def flush_and_merge(world: World) -> Iterator[Callable[[], None]]:
+def flush_and_merge(world: StoreHarness) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(1, 0), (1, 1), (2, 5)])
     yield lambda: world.flush([(1, 2), (3, 0), (3, 1)])
     yield lambda: world.flush([(1, 4), (2, 6)])
@@ -44,13 +44,13 @@ def flush_and_merge(world: World) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(1, 3), (9, 2**62)])
 
 
-def rolls_of_the_log(world: World) -> Iterator[Callable[[], None]]:
+def rolls_of_the_log(world: StoreHarness) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(4, i) for i in range(150)])
     yield lambda: world.flush([(4, i) for i in range(150, 300)])
     yield lambda: world.flush([(5, 0)])
 
 
-def restarts(world: World) -> Iterator[Callable[[], None]]:
+def restarts(world: StoreHarness) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(1, 0), (2, 0)])
     yield world.restart
     yield lambda: world.flush([(1, 1), (2, 1)])
@@ -58,7 +58,7 @@ def restarts(world: World) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(1, 2)])
 
 
-def deletions(world: World) -> Iterator[Callable[[], None]]:
+def deletions(world: StoreHarness) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(1, 0), (2, 0)])
     yield world.restart
     yield lambda: world.flush([(2, 1), (3, 0)])
@@ -67,7 +67,7 @@ def deletions(world: World) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(3, 1)])
 
 
-def compactions(world: World) -> Iterator[Callable[[], None]]:
+def compactions(world: StoreHarness) -> Iterator[Callable[[], None]]:
     yield lambda: world.flush([(1, 0), (2, 0), (3, 0)])
     yield world.restart
     yield lambda: world.flush([(1, 1), (2, 1), (4, 0)])
@@ -87,9 +87,9 @@ WORKLOADS = {
 }
 
 
-def play(workload: str, fault: str | None, nth: int, attempts_max: int = 1) -> World:
+def play(workload: str, fault: str | None, nth: int, attempts_max: int = 1) -> StoreHarness:
     """Run the workload with the fault at its nth operation; it ends early when the power is cut."""
-    world = World(
+    world = StoreHarness(
         FakeDisk(seed=nth),
         CheckpointSettings(attempts_max=attempts_max, entry_log_size_bytes=40_000),
     )
@@ -111,7 +111,7 @@ def play(workload: str, fault: str | None, nth: int, attempts_max: int = 1) -> W
 
 
 def operations_of(workload: str) -> int:
-    world = World(FakeDisk())
+    world = StoreHarness(FakeDisk())
     world.birth()
     world.start()
     before = world.fake.operations()
@@ -125,7 +125,7 @@ def operations_of(workload: str) -> int:
     return after - before
 
 
-def look_after(world: World, mode: str, seed: int) -> None:
+def look_after(world: StoreHarness, mode: str, seed: int) -> None:
     """The state after a restart is right, and work goes on from it."""
     world.end()
     world.fake.restart(mode, seed)
@@ -161,7 +161,7 @@ def test_a_failed_flush_is_tried_again(workload: str) -> None:
 
 
 def test_a_full_disk_loses_nothing_and_recovers() -> None:
-    world = World(FakeDisk())
+    world = StoreHarness(FakeDisk())
     world.birth()
     world.start()
     world.flush([(1, i) for i in range(50)])
@@ -181,7 +181,7 @@ def test_a_full_disk_loses_nothing_and_recovers() -> None:
 
 def test_locations_never_point_behind_what_is_synced() -> None:
     """The same, seen from the order of operations: log synced, locations synced, folder synced, then the manifest."""
-    world = World(FakeDisk())
+    world = StoreHarness(FakeDisk())
     world.birth()
     life = world.start()
     before = world.fake.operations()

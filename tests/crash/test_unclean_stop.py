@@ -41,7 +41,7 @@ def write(life: Life, rng: random.Random) -> None:
 def readable(life: Life) -> dict[tuple[int, int], bytes]:
     found = {}
     for key, raws in life.book.sent.items():
-        answer = life.ask(life.rig.read(*key))
+        answer = life.ask(life.harness.read(*key))
         if answer.status == OK:
             assert answer.entry in raws, f"{key}: nobody sent this"
             found[key] = answer.entry

@@ -30,7 +30,7 @@ from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from tests.fixtures.fake_ledgers import Cluster, FakeClient
 from tests.fixtures.fake_streams import as_client
-from tests.fixtures.sink_harness import SinkWorld
+from tests.fixtures.sink_harness import SinkHarness
 from tests.fixtures.zookeeper import ZooKeeperPlace
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def test_a_session_that_ends_at_any_step_of_a_commit_takes_nothing_and_doubles_n
     number = 0
     while True:
         uri = zookeeper.uri(f"/at-{number}-{is_after}")
-        world = SinkWorld(MetadataCalls(uri, ClientConfig()))
+        world = SinkHarness(MetadataCalls(uri, ClientConfig()))
         try:
             told = [world.write(Place("spark/q", 0, at, 0), b"%d" % at) for at in range(3)]
             world.write(Place("spark/q", 0, 1, 1), b"a speculative attempt that lost")

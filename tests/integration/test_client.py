@@ -1,4 +1,4 @@
-"""The clients, async and sync, against real bookies: what the toys promise has to hold there."""
+"""The clients, async and sync, against real bookies: what the fakes promise has to hold there."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ main(int argc, char **argv)
     uint32_t protocol = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
     const uint8_t digest_type = argc > 4 ? (uint8_t)atoi(argv[4]) : FBK_DIGEST_CRC32C;
     CHECK(data_bytes <= 1 << 20);
-    struct stand_in *s = stand_in_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
+    struct worker_harness *s = worker_harness_create(0, 1, 32u << 20, 1u << 20, 16u << 20);
     struct fbk_worker_options options = {
-        .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(s)}, .bell_fd = s->worker_bell,
+        .epoch = 1, .pair_count = 1, .pairs = {worker_harness_pair(s)}, .bell_fd = s->worker_bell,
         .connections_max = 16, .pending_requests_max = 16384, .frame_size_bytes_max = 5u << 20, .batch_entries_max = 4096,
         .receive_size_bytes = 256 * 1024, .partial_frames_bytes_max = 64u << 20, .reply_backlog_bytes_max = 8u << 20,
         .unread_replies_bytes_max = 128u << 20, .write_timeout_ms = 60000, .frame_bytes_per_s_min = 16384,
@@ -99,8 +99,8 @@ main(int argc, char **argv)
         CHECK_EQUAL(fbk_worker_receive(worker, slot, used), 0);
         uint64_t t1 = cpu_ns();
         s->taken = fbk_cursor_load(&s->worker->add_written);
-        stand_in_publish(s);
-        stand_in_index(s);
+        worker_harness_publish(s);
+        worker_harness_index(s);
         uint64_t t2 = cpu_ns();
         CHECK_EQUAL(fbk_worker_collect(worker), 0);
         collect_ns += cpu_ns() - t2;
@@ -111,6 +111,6 @@ main(int argc, char **argv)
     printf("%u adds of %u bytes a receive: receive %.1f ns an add, collect %.1f ns an ack (%" PRIu64 " adds)\n", count, data_bytes,
            (double)receive_ns / (double)adds, (double)collect_ns / (double)adds, adds);
     fbk_worker_destroy(worker);
-    stand_in_destroy(s);
+    worker_harness_destroy(s);
     return 0;
 }

@@ -123,7 +123,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fbk_journal_header header;
     int32_t rc = fbk_journal_read_header(&disk.io, "1", 1, &header);
     CHECK(rc == 0 || rc == FBK_E_TOO_NEW);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
+    struct fbk_journal_expectation expectation = harness_expectation(1);
     scan(&disk, &expectation);
     expectation.mark_sequence = data[1] & 15;
     expectation.end_sequence = data[1] & 128 ? UINT64_MAX : (uint64_t)(data[1] >> 4 & 7);

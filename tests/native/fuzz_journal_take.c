@@ -12,18 +12,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define PAYLOAD_BYTES 64u
 
 /* Made once: mapping segments costs more than everything else. */
-static struct rig rig;
+static struct harness harness;
 
 static void
 put_mended(const uint8_t *piece, size_t piece_bytes, int how)
 {
-    struct rig_worker *worker = &rig.workers[0];
+    struct harness_worker *worker = &harness.workers[0];
     struct {
         struct fbk_record record;
         uint8_t payload[PAYLOAD_BYTES];
     } put;
     memset(&put, 0, sizeof put);
-    put.record = rig_record(FBK_KIND_ADD, 1, (int64_t)worker->sequence, 1);
+    put.record = harness_record(FBK_KIND_ADD, 1, (int64_t)worker->sequence, 1);
     put.record.size_bytes = sizeof put;
     put.record.payload_bytes = PAYLOAD_BYTES;
     put.record.epoch = RIG_EPOCH;
@@ -54,9 +54,9 @@ put_mended(const uint8_t *piece, size_t piece_bytes, int how)
 static void
 check_file(uint64_t batches)
 {
-    struct fbk_journal_expectation expectation = rig_expectation(1);
+    struct fbk_journal_expectation expectation = harness_expectation(1);
     int32_t error = 0;
-    struct fbk_journal_scan *scan = fbk_journal_scan_open(&rig.disk.io, "1", 1, &expectation, &error);
+    struct fbk_journal_scan *scan = fbk_journal_scan_open(&harness.disk.io, "1", 1, &expectation, &error);
     CHECK(scan);
     struct fbk_journal_batch batch;
     uint64_t found = 0;
@@ -69,27 +69,27 @@ check_file(uint64_t batches)
 static void
 begin(void)
 {
-    if (rig.worker_count == 0) {
-        rig_make(&rig, 1, RING_BYTES, FILE_BYTES);
-        rig.options.batch_bytes = 8192;
-        rig.options.ledgers_max = 16;
+    if (harness.worker_count == 0) {
+        harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
+        harness.options.batch_bytes = 8192;
+        harness.options.ledgers_max = 16;
     }
-    struct fbk_worker_segment *worker = rig.workers[0].segment;
+    struct fbk_worker_segment *worker = harness.workers[0].segment;
     fbk_cursor_store(&worker->add_written, 0);
     fbk_cursor_store(&worker->descriptors_consumed, 0);
     fbk_cursor_store(&worker->exceptions_consumed, 0);
-    fbk_cursor_store(&rig.index->descriptors_consumed, 0);
-    fbk_cursor_store(&rig.index->exceptions_consumed, 0);
-    fbk_cursor_store(&rig.index->indexed[0], 0);
+    fbk_cursor_store(&harness.index->descriptors_consumed, 0);
+    fbk_cursor_store(&harness.index->exceptions_consumed, 0);
+    fbk_cursor_store(&harness.index->indexed[0], 0);
     uint64_t zero = 0;
-    CHECK(pwrite(rig.options.segment_fd, &zero, sizeof zero, offsetof(struct fbk_journal_segment, published)) == sizeof zero);
-    rig.workers[0].written = 0;
-    rig.workers[0].sequence = 0;
-    rig.seen = 0;
-    memset(rig.disk.bytes[1], 0, FILE_BYTES);
-    rig.disk.write_count = 0;
-    rig_open(&rig);
-    CHECK_EQUAL(rig_roll(&rig, 1, 1, 1), -1);
+    CHECK(pwrite(harness.options.segment_fd, &zero, sizeof zero, offsetof(struct fbk_journal_segment, published)) == sizeof zero);
+    harness.workers[0].written = 0;
+    harness.workers[0].sequence = 0;
+    harness.seen = 0;
+    memset(harness.disk.bytes[1], 0, FILE_BYTES);
+    harness.disk.write_count = 0;
+    harness_open(&harness);
+    CHECK_EQUAL(harness_roll(&harness, 1, 1, 1), -1);
 }
 
 int
@@ -105,23 +105,23 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             length = size - at;
         put_mended(data + at, length, data[0]);
         at += length;
-        if (rig.workers[0].written - fbk_cursor_load(&rig.workers[0].segment->add_written) < 600 && at < size)
+        if (harness.workers[0].written - fbk_cursor_load(&harness.workers[0].segment->add_written) < 600 && at < size)
             continue;
-        fbk_cursor_publish(&rig.workers[0].segment->add_written, rig.workers[0].written);
+        fbk_cursor_publish(&harness.workers[0].segment->add_written, harness.workers[0].written);
         int32_t reasons = 0;
         for (int i = 0; i < 4 && reasons >= 0; i++)
-            reasons = fbk_journal_step(rig.journal, 0);
+            reasons = fbk_journal_step(harness.journal, 0);
         const struct fbk_batch_descriptor *descriptor;
-        while ((descriptor = rig_next_descriptor(&rig)) != NULL)
+        while ((descriptor = harness_next_descriptor(&harness)) != NULL)
             if (descriptor->file_id)
                 batches = descriptor->batch_sequence;
-        rig_consume(&rig);
+        harness_consume(&harness);
         if (reasons < 0) {
             CHECK_EQUAL(reasons, FBK_E_POISONED);
             break;
         }
     }
     check_file(batches);
-    fbk_journal_destroy(rig.journal);
+    fbk_journal_destroy(harness.journal);
     return 0;
 }

@@ -17,7 +17,7 @@ struct debt {
     uint32_t count_max;
 };
 
-static struct stand_in *pairs[PAIRS];
+static struct worker_harness *pairs[PAIRS];
 static struct debt debts[PAIRS][DEBTS_MAX];
 static uint32_t debt_counts[PAIRS];
 static uint64_t granted;
@@ -140,31 +140,31 @@ owe(uint32_t p, const struct fbk_record *record)
 static void
 journal_step(uint32_t p)
 {
-    struct stand_in *s = pairs[p];
+    struct worker_harness *s = pairs[p];
     struct fbk_record record;
     if (draw() % 16 < laziness)
         return;
     bool is_late = s->order - fbk_cursor_load(&s->worker->descriptors_consumed) > FBK_DESCRIPTOR_COUNT / 2 ||
                    s->exceptions - fbk_cursor_load(&s->worker->exceptions_consumed) > FBK_EXCEPTION_COUNT / 2;
     for (uint32_t most = draw() % 16; most > 0 && !is_late && debt_counts[p] < DEBTS_MAX; most--) {
-        uint64_t position = stand_in_position(s);
-        int32_t result = stand_in_next(s, &record, payload, sizeof payload);
+        uint64_t position = worker_harness_position(s);
+        int32_t result = worker_harness_next(s, &record, payload, sizeof payload);
         CHECK(result >= 0);
         if (result == 0)
             break;
         uint32_t fate = draw() % 8;
         if (fate == 0)
-            stand_in_except(s, position, FBK_S_FENCED);
+            worker_harness_except(s, position, FBK_S_FENCED);
         else if (fate == 1)
-            stand_in_except(s, position, FBK_V_CHECK);
+            worker_harness_except(s, position, FBK_V_CHECK);
         if (fate == 1 || (record.kind == FBK_KIND_FENCE && fate != 0))
             owe(p, &record);
     }
     if (!is_late)
-        stand_in_publish(s);
+        worker_harness_publish(s);
     if (draw() & 1)
-        stand_in_index(s);
-    stand_in_grant(s, granted += credit * (uint64_t)draw());
+        worker_harness_index(s);
+    worker_harness_grant(s, granted += credit * (uint64_t)draw());
 }
 
 static uint32_t
@@ -210,12 +210,12 @@ static void
 index_step(uint32_t p)
 {
     static const uint32_t kinds[] = {FBK_KIND_READ, FBK_KIND_READ_BATCH, FBK_KIND_READ_LAC, FBK_KIND_LIST, FBK_KIND_FORCE};
-    struct stand_in *s = pairs[p];
+    struct worker_harness *s = pairs[p];
     struct fbk_record record;
     if (draw() % 16 < laziness)
         return;
     for (uint32_t most = draw() % 8; most > 0 && debt_counts[p] < DEBTS_MAX; most--) {
-        int32_t result = stand_in_next_request(s, &record, payload, sizeof payload);
+        int32_t result = worker_harness_next_request(s, &record, payload, sizeof payload);
         CHECK(result >= 0);
         if (result == 0)
             break;
@@ -232,7 +232,7 @@ index_step(uint32_t p)
         if (!is_wrong || (draw() & 1)) /* else it will be answered again */
             debts[p][pick] = debts[p][--debt_counts[p]];
         uint32_t bytes = put_answer(&debt, is_wrong ? kinds[draw() % 5] : debt.record.kind);
-        stand_in_reply(s, frame, bytes, debt.record.connection_id, debt.record.kind);
+        worker_harness_reply(s, frame, bytes, debt.record.connection_id, debt.record.kind);
     }
 }
 
@@ -300,7 +300,7 @@ finish(void)
         for (uint32_t p = 0; p < PAIRS; p++) {
             granted += 1u << 20;
             journal_step(p);
-            stand_in_index(pairs[p]);
+            worker_harness_index(pairs[p]);
             index_step(p);
         }
         collect();
@@ -350,9 +350,9 @@ make_worker(void)
     laziness = draw() % 16;
     credit = draw() % 64;
     for (uint32_t p = 0; p < PAIRS; p++) {
-        pairs[p] = stand_in_create(p, EPOCH, 1u << 16, 4096, 1u << 16);
-        options.pairs[p] = stand_in_pair(pairs[p]);
-        stand_in_grant(pairs[p], granted = 64ull * draw());
+        pairs[p] = worker_harness_create(p, EPOCH, 1u << 16, 4096, 1u << 16);
+        options.pairs[p] = worker_harness_pair(pairs[p]);
+        worker_harness_grant(pairs[p], granted = 64ull * draw());
         debt_counts[p] = 0;
     }
     options.bell_fd = pairs[0]->worker_bell;
@@ -387,6 +387,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(worker->apache.used == 0 && worker->apache.list_ranges == 0);
     fbk_worker_destroy(worker);
     for (uint32_t p = 0; p < PAIRS; p++)
-        stand_in_destroy(pairs[p]);
+        worker_harness_destroy(pairs[p]);
     return 0;
 }

@@ -9,7 +9,7 @@
 #define BATCH_BYTES (128u * 1024)
 
 struct image {
-    struct rig rig;
+    struct harness harness;
     uint64_t batches;
     uint32_t records_crc[64]; /* by batch: of its content as the undisturbed scan gave it */
     uint64_t offsets[65];
@@ -64,26 +64,26 @@ static inline void
 make_image(struct image *image, uint64_t batches, bool close)
 {
     memset(image, 0, sizeof *image);
-    struct rig *rig = &image->rig;
-    rig_make(rig, 1, RING_BYTES, FILE_BYTES);
-    rig->options.batch_bytes = BATCH_BYTES;
-    rig_open(rig);
-    CHECK_EQUAL(rig_roll(rig, 1, 1, 0x5a17), -1);
+    struct harness *harness = &image->harness;
+    harness_make(harness, 1, RING_BYTES, FILE_BYTES);
+    harness->options.batch_bytes = BATCH_BYTES;
+    harness_open(harness);
+    CHECK_EQUAL(harness_roll(harness, 1, 1, 0x5a17), -1);
     for (uint64_t b = 0; b < batches; b++) {
-        rig_add(rig, 0, 1, (int64_t)b * 10, 1, 0, 40 + (uint32_t)b * 700);
+        harness_add(harness, 0, 1, (int64_t)b * 10, 1, 0, 40 + (uint32_t)b * 700);
         if (b % 3 == 1)
-            rig_add_batch(rig, 0, 2, (int64_t)b * 10, 1, 3, 33);
+            harness_add_batch(harness, 0, 2, (int64_t)b * 10, 1, 3, 33);
         if (b % 3 == 2)
-            rig_fence(rig, 0, 100 + (int64_t)b, 1);
-        rig_settle(rig);
-        rig_consume(rig);
+            harness_fence(harness, 0, 100 + (int64_t)b, 1);
+        harness_settle(harness);
+        harness_consume(harness);
     }
     if (close)
-        CHECK_EQUAL(fbk_journal_close(rig->journal), 0);
+        CHECK_EQUAL(fbk_journal_close(harness->journal), 0);
     image->batches = batches + (close ? 1 : 0);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
+    struct fbk_journal_expectation expectation = harness_expectation(1);
     int32_t error = 0;
-    struct fbk_journal_scan *reader = fbk_journal_scan_open(&rig->disk.io, "1", 1, &expectation, &error);
+    struct fbk_journal_scan *reader = fbk_journal_scan_open(&harness->disk.io, "1", 1, &expectation, &error);
     struct fbk_journal_batch batch;
     while (fbk_journal_scan_next(reader, &batch) == 1) {
         image->records_crc[batch.sequence - 1] = content_crc(&batch);

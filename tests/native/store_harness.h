@@ -15,12 +15,12 @@
 #define RIG_INCARNATION 0x1234567890abcdefull
 #define RIG_SALT 77u
 
-struct rig_entry {
+struct harness_entry {
     int64_t ledger_id;
     int64_t entry_id;
 };
 
-struct rig {
+struct harness {
     struct fbk_io *io;
     struct fbk_store *store;
     struct fbk_store_options options;
@@ -29,14 +29,14 @@ struct rig {
 };
 
 static inline uint32_t
-rig_size(int64_t ledger_id, int64_t entry_id)
+harness_size(int64_t ledger_id, int64_t entry_id)
 {
     uint64_t seed = (uint64_t)ledger_id * 31 + (uint64_t)entry_id;
     return 32 + (uint32_t)(test_random(&seed) % 200);
 }
 
 static inline void
-rig_fill(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
+harness_fill(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
 {
     uint64_t seed = (uint64_t)ledger_id * 1000003 + (uint64_t)entry_id;
     for (uint32_t i = 0; i < size_bytes; i++)
@@ -46,42 +46,42 @@ rig_fill(uint8_t *out, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
 }
 
 static inline bool
-rig_is_right(const uint8_t *bytes, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
+harness_is_right(const uint8_t *bytes, uint32_t size_bytes, int64_t ledger_id, int64_t entry_id)
 {
     uint8_t wanted[256];
-    uint32_t size = rig_size(ledger_id, entry_id);
+    uint32_t size = harness_size(ledger_id, entry_id);
     if (size_bytes != size)
         return false;
-    rig_fill(wanted, size, ledger_id, entry_id);
+    harness_fill(wanted, size, ledger_id, entry_id);
     return memcmp(bytes, wanted, size) == 0;
 }
 
 static inline void
-rig_open(struct rig *rig)
+harness_open(struct harness *harness)
 {
     int32_t error = 0;
-    rig->store = fbk_store_create(&rig->options, rig->io, rig->io, &error);
-    CHECK(rig->store != NULL);
+    harness->store = fbk_store_create(&harness->options, harness->io, harness->io, &error);
+    CHECK(harness->store != NULL);
 }
 
 /* A store on the plain backend in a fresh folder `name`. */
 static inline void
-rig_begin(struct rig *rig, const char *name)
+harness_begin(struct harness *harness, const char *name)
 {
     int32_t error = 0;
-    memset(rig, 0, sizeof *rig);
+    memset(harness, 0, sizeof *harness);
     const char *base = getenv("TMPDIR");
-    snprintf(rig->directory, sizeof rig->directory, "%s/%s", base ? base : ".", name);
+    snprintf(harness->directory, sizeof harness->directory, "%s/%s", base ? base : ".", name);
     char folder[600];
-    CHECK(mkdir(rig->directory, 0700) == 0);
-    snprintf(folder, sizeof folder, "%s/logs", rig->directory);
+    CHECK(mkdir(harness->directory, 0700) == 0);
+    snprintf(folder, sizeof folder, "%s/logs", harness->directory);
     CHECK(mkdir(folder, 0700) == 0);
-    snprintf(folder, sizeof folder, "%s/locations", rig->directory);
+    snprintf(folder, sizeof folder, "%s/locations", harness->directory);
     CHECK(mkdir(folder, 0700) == 0);
-    rig->io = fbk_io_plain_create(rig->directory, &error);
-    CHECK(rig->io != NULL);
-    rig->options = (struct fbk_store_options){
-        .ledger_directory = rig->directory,
+    harness->io = fbk_io_plain_create(harness->directory, &error);
+    CHECK(harness->io != NULL);
+    harness->options = (struct fbk_store_options){
+        .ledger_directory = harness->directory,
         .read_cache_bytes = 1 << 20,
         .block_cache_bytes = 1 << 18,
         .incarnation = RIG_INCARNATION,
@@ -89,27 +89,27 @@ rig_begin(struct rig *rig, const char *name)
         .log_files_max = 4,
         .room_timeout_ms = 50,
     };
-    rig_open(rig);
+    harness_open(harness);
 }
 
 static inline void
-rig_end(struct rig *rig)
+harness_end(struct harness *harness)
 {
-    if (rig->store)
-        fbk_store_destroy(rig->store);
-    rig->io->operations->destroy(rig->io);
+    if (harness->store)
+        fbk_store_destroy(harness->store);
+    harness->io->operations->destroy(harness->io);
 }
 
 /* Flushes entries (sorted) into log `log_id` from offset 0 and locations file `file_id`. */
 static inline void
-rig_flush(struct rig *rig, const struct rig_entry *entries, uint64_t count, uint64_t log_id, uint64_t *log_offset,
+harness_flush(struct harness *harness, const struct harness_entry *entries, uint64_t count, uint64_t log_id, uint64_t *log_offset,
           uint64_t file_id, const struct fbk_ledger_state *states, uint64_t state_count)
 {
     struct fbk_flush_item *items = calloc(count + 1, sizeof *items);
     uint8_t *bytes = calloc(count + 1, 256);
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t size = rig_size(entries[i].ledger_id, entries[i].entry_id);
-        rig_fill(bytes + i * 256, size, entries[i].ledger_id, entries[i].entry_id);
+        uint32_t size = harness_size(entries[i].ledger_id, entries[i].entry_id);
+        harness_fill(bytes + i * 256, size, entries[i].ledger_id, entries[i].entry_id);
         items[i] = (struct fbk_flush_item){
             .ledger_id = entries[i].ledger_id,
             .entry_id = entries[i].entry_id,
@@ -127,7 +127,7 @@ rig_flush(struct rig *rig, const struct rig_entry *entries, uint64_t count, uint
         .created_s = 1,
     };
     int32_t error = 0;
-    struct fbk_flush *flush = fbk_flush_begin(rig->store, &options, items, count, states, state_count, &error);
+    struct fbk_flush *flush = fbk_flush_begin(harness->store, &options, items, count, states, state_count, &error);
     CHECK(flush != NULL);
     int32_t more;
     while ((more = fbk_flush_step(flush, 100000)) > 0)
@@ -142,7 +142,7 @@ rig_flush(struct rig *rig, const struct rig_entry *entries, uint64_t count, uint
 
 /* Merges files; `deleted` (ascending) are dropped. */
 static inline int32_t
-rig_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *file_ids, uint32_t file_count,
+harness_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *file_ids, uint32_t file_count,
           const int64_t *deleted, uint64_t deleted_count, struct fbk_merge_result *merged)
 {
     struct fbk_merge_options options = {.merged_file_id = merged_file_id, .created_s = 2};
@@ -167,21 +167,21 @@ rig_merge(struct fbk_store *store, uint64_t merged_file_id, const uint64_t *file
 
 /* Looks the smallest id in [first, last] up in this thread; OK answers are compared. */
 static inline int32_t
-rig_read(struct rig *rig, int64_t ledger_id, int64_t first, int64_t last, int64_t *found)
+harness_read(struct harness *harness, int64_t ledger_id, int64_t first, int64_t last, int64_t *found)
 {
     struct fbk_store_result result;
-    CHECK_EQUAL(fbk_store_submit(rig->store, 5, ledger_id, first, last, 0, 0), 0);
-    CHECK_EQUAL(fbk_store_reader_step(rig->store), 1);
-    CHECK_EQUAL(fbk_store_collect(rig->store, &result, 1), 1);
+    CHECK_EQUAL(fbk_store_submit(harness->store, 5, ledger_id, first, last, 0, 0), 0);
+    CHECK_EQUAL(fbk_store_reader_step(harness->store), 1);
+    CHECK_EQUAL(fbk_store_collect(harness->store, &result, 1), 1);
     CHECK_EQUAL(result.ticket, 5);
     *found = result.found_entry_id;
-    rig->alone_through = result.alone_through;
+    harness->alone_through = result.alone_through;
     if (result.status == FBK_S_OK) {
         uint32_t size = 0;
         const uint8_t *bytes = fbk_run_entry(result.run, result.found_entry_id, &size);
         CHECK(bytes != NULL);
-        CHECK(rig_is_right(bytes, size, ledger_id, result.found_entry_id));
-        fbk_store_release(rig->store, result.run);
+        CHECK(harness_is_right(bytes, size, ledger_id, result.found_entry_id));
+        fbk_store_release(harness->store, result.run);
     } else {
         CHECK(result.run == NULL);
         CHECK_EQUAL(result.found_entry_id, -1);

@@ -7,31 +7,31 @@
 
 /* Three logs: log l holds the ids that leave l when divided by 3, of all ledgers, and the last one some of the first's too. */
 static void
-fill(struct rig *rig)
+fill(struct harness *harness)
 {
-    struct rig_entry entries[LEDGERS * ENTRIES];
+    struct harness_entry entries[LEDGERS * ENTRIES];
     for (uint64_t log = 1; log <= 3; log++) {
         uint64_t count = 0, offset = 0;
         for (int64_t ledger = 1; ledger <= LEDGERS; ledger++) {
             for (int64_t entry = 0; entry < ENTRIES; entry++) {
                 if (entry % 3 == (int64_t)log - 1 || (log == 3 && entry % 30 == 0))
-                    entries[count++] = (struct rig_entry){ledger, entry};
+                    entries[count++] = (struct harness_entry){ledger, entry};
             }
         }
-        rig_flush(rig, entries, count, log, &offset, log, NULL, 0);
-        CHECK_EQUAL(fbk_store_add_locations(rig->store, log), 0);
+        harness_flush(harness, entries, count, log, &offset, log, NULL, 0);
+        CHECK_EQUAL(fbk_store_add_locations(harness->store, log), 0);
     }
 }
 
 static uint64_t
-runs_of(struct rig *rig, struct fbk_location *runs)
+runs_of(struct harness *harness, struct fbk_location *runs)
 {
     static const uint64_t files[] = {1, 2, 3}, logs[] = {1, 2, 3};
     static const int64_t deleted[] = {4};
     struct fbk_location_scope scope = {
         .file_ids = files, .file_count = 3, .log_ids = logs, .log_count = 3, .deleted = deleted, .deleted_count = 1,
     };
-    int64_t count = fbk_store_log_runs(rig->store, &scope, 0, 0, runs, RUNS_MAX);
+    int64_t count = fbk_store_log_runs(harness->store, &scope, 0, 0, runs, RUNS_MAX);
     CHECK(count > 0 && count < (int64_t)RUNS_MAX);
     return (uint64_t)count;
 }
@@ -53,7 +53,7 @@ move(struct fbk_compact *compact, const struct fbk_location *runs, uint64_t coun
 }
 
 static void
-expect_all(struct rig *rig, int64_t bad_ledger, int64_t bad_entry)
+expect_all(struct harness *harness, int64_t bad_ledger, int64_t bad_entry)
 {
     int64_t found;
     for (int64_t ledger = 1; ledger <= LEDGERS; ledger++) {
@@ -61,7 +61,7 @@ expect_all(struct rig *rig, int64_t bad_ledger, int64_t bad_entry)
             int32_t wanted = ledger == 4 || entry == ENTRIES ? FBK_S_NO_ENTRY : FBK_S_OK;
             if (ledger == bad_ledger && entry == bad_entry)
                 wanted = FBK_S_CANNOT_TELL;
-            CHECK_EQUAL(rig_read(rig, ledger, entry, entry, &found), wanted);
+            CHECK_EQUAL(harness_read(harness, ledger, entry, entry, &found), wanted);
         }
     }
 }
@@ -71,16 +71,16 @@ test_windows_of_every_size(void)
 {
     static const uint64_t windows[] = {4096, 8192, 40000, 1 << 20};
     for (uint32_t w = 0; w < 4; w++) {
-        struct rig rig;
+        struct harness harness;
         char name[16];
         snprintf(name, sizeof name, "window%u", w);
-        rig_begin(&rig, name);
-        fill(&rig);
+        harness_begin(&harness, name);
+        fill(&harness);
         struct fbk_location *runs = calloc(RUNS_MAX, sizeof *runs);
-        uint64_t count = runs_of(&rig, runs), end_bytes, size_bytes;
+        uint64_t count = runs_of(&harness, runs), end_bytes, size_bytes;
         struct fbk_compact_options options = {.log_id = 9, .log_salt = 5, .window_bytes = windows[w]};
         int32_t error;
-        struct fbk_compact *compact = fbk_compact_begin(rig.store, &options, &error);
+        struct fbk_compact *compact = fbk_compact_begin(harness.store, &options, &error);
         CHECK(compact != NULL);
         CHECK(move(compact, runs, count, 1 << 20));
         struct fbk_compact_counts counts;
@@ -93,11 +93,11 @@ test_windows_of_every_size(void)
         CHECK_EQUAL(fbk_compact_step(compact, runs, 1, &size_bytes), -EINVAL);
         fbk_compact_free(compact);
         uint64_t listed[] = {9};
-        CHECK_EQUAL(fbk_store_add_locations(rig.store, 9), 0);
-        CHECK_EQUAL(fbk_store_set_logs(rig.store, listed, 1), 0);
-        expect_all(&rig, -1, -1);
+        CHECK_EQUAL(fbk_store_add_locations(harness.store, 9), 0);
+        CHECK_EQUAL(fbk_store_set_logs(harness.store, listed, 1), 0);
+        expect_all(&harness, -1, -1);
         free(runs);
-        rig_end(&rig);
+        harness_end(&harness);
     }
 }
 
@@ -105,13 +105,13 @@ test_windows_of_every_size(void)
 static void
 test_damage(void)
 {
-    struct rig rig;
-    rig_begin(&rig, "damage");
-    fill(&rig);
+    struct harness harness;
+    harness_begin(&harness, "damage");
+    fill(&harness);
     struct fbk_location *runs = calloc(RUNS_MAX, sizeof *runs);
-    uint64_t count = runs_of(&rig, runs), end_bytes, size_bytes;
+    uint64_t count = runs_of(&harness, runs), end_bytes, size_bytes;
     char path[700];
-    snprintf(path, sizeof path, "%s/logs/%016x.log", rig.directory, 2);
+    snprintf(path, sizeof path, "%s/logs/%016x.log", harness.directory, 2);
     int file = open(path, O_RDWR | O_CLOEXEC);
     CHECK(file >= 0);
     uint64_t at = 0;
@@ -128,7 +128,7 @@ test_damage(void)
     close(file);
     struct fbk_compact_options options = {.log_id = 9, .log_salt = 5, .window_bytes = 1 << 16};
     int32_t error;
-    struct fbk_compact *compact = fbk_compact_begin(rig.store, &options, &error);
+    struct fbk_compact *compact = fbk_compact_begin(harness.store, &options, &error);
     CHECK(compact != NULL);
     CHECK(move(compact, runs, count, 1 << 20));
     int64_t ids[6];
@@ -140,25 +140,25 @@ test_damage(void)
     CHECK_EQUAL(fbk_compact_write_locations(compact, 9, 9, &size_bytes), 0);
     fbk_compact_free(compact);
     uint64_t listed[] = {9};
-    CHECK_EQUAL(fbk_store_add_locations(rig.store, 9), 0);
-    CHECK_EQUAL(fbk_store_set_logs(rig.store, listed, 1), 0);
-    expect_all(&rig, 3, item.entry_id);
+    CHECK_EQUAL(fbk_store_add_locations(harness.store, 9), 0);
+    CHECK_EQUAL(fbk_store_set_logs(harness.store, listed, 1), 0);
+    expect_all(&harness, 3, item.entry_id);
     free(runs);
-    rig_end(&rig);
+    harness_end(&harness);
 }
 
 static void
 test_ending_it_anywhere(void)
 {
-    struct rig rig;
-    rig_begin(&rig, "anywhere");
-    fill(&rig);
+    struct harness harness;
+    harness_begin(&harness, "anywhere");
+    fill(&harness);
     struct fbk_location *runs = calloc(RUNS_MAX, sizeof *runs);
-    uint64_t count = runs_of(&rig, runs);
+    uint64_t count = runs_of(&harness, runs);
     for (uint64_t steps = 0; steps < 12; steps++) {
         struct fbk_compact_options options = {.log_id = 20 + steps, .window_bytes = 8192};
         int32_t error;
-        struct fbk_compact *compact = fbk_compact_begin(rig.store, &options, &error);
+        struct fbk_compact *compact = fbk_compact_begin(harness.store, &options, &error);
         CHECK(compact != NULL);
         (void)move(compact, runs, count, steps);
         fbk_compact_free(compact);
@@ -166,20 +166,20 @@ test_ending_it_anywhere(void)
     /* An id is used once. */
     struct fbk_compact_options again = {.log_id = 20, .window_bytes = 8192};
     int32_t error;
-    CHECK(fbk_compact_begin(rig.store, &again, &error) == NULL);
+    CHECK(fbk_compact_begin(harness.store, &again, &error) == NULL);
     CHECK_EQUAL(error, -EEXIST);
     /* A log that is gone is left out. */
     char path[700];
-    snprintf(path, sizeof path, "%s/logs/%016x.log", rig.directory, 1);
+    snprintf(path, sizeof path, "%s/logs/%016x.log", harness.directory, 1);
     CHECK(unlink(path) == 0);
     struct fbk_compact_options options = {.log_id = 40, .window_bytes = 8192};
-    struct fbk_compact *compact = fbk_compact_begin(rig.store, &options, &error);
+    struct fbk_compact *compact = fbk_compact_begin(harness.store, &options, &error);
     uint64_t taken;
     CHECK_EQUAL(fbk_compact_step(compact, runs, count, &taken), 0);
     CHECK_EQUAL(taken, 0);
     fbk_compact_free(compact);
     free(runs);
-    rig_end(&rig);
+    harness_end(&harness);
 }
 
 int

@@ -10,7 +10,7 @@
 #define RING_BYTES (256u * 1024)
 #define DEADLINE_MS 20000
 
-static struct rig shared;
+static struct harness shared;
 static _Atomic bool finished;
 
 struct producer {
@@ -22,7 +22,7 @@ struct producer {
 static void
 ring_journal(struct producer *producer)
 {
-    struct rig_worker *worker = &shared.workers[producer->worker];
+    struct harness_worker *worker = &shared.workers[producer->worker];
     if (fbk_bell_needed(&shared.segment->sleeper, &producer->journal_rung) &&
         worker->written >= fbk_cursor_load_before_sleep(&shared.segment->wake_at[producer->worker]))
         fbk_bell_ring(shared.options.bell_fd);
@@ -32,7 +32,7 @@ ring_journal(struct producer *producer)
 static void
 wait_published(struct producer *producer)
 {
-    struct rig_worker *worker = &shared.workers[producer->worker];
+    struct harness_worker *worker = &shared.workers[producer->worker];
     for (;;) {
         uint64_t published = fbk_cursor_load(&shared.segment->published);
         uint64_t end = 0;
@@ -61,7 +61,7 @@ produce(void *argument)
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t count = 1 + test_random(&seed) % 4;
         for (uint64_t n = 0; n < count; n++) {
-            rig_add(&shared, producer->worker, producer->worker, entry_id++, 1, 0, 40 + (uint32_t)(test_random(&seed) % 9000));
+            harness_add(&shared, producer->worker, producer->worker, entry_id++, 1, 0, 40 + (uint32_t)(test_random(&seed) % 9000));
             if (n % 2 == 0)
                 ring_journal(producer);
         }
@@ -123,7 +123,7 @@ main(int argc, char **argv)
         return TEST_SKIPPED;
     }
     CHECK(io);
-    rig_make(&shared, 2, RING_BYTES, 4096);
+    harness_make(&shared, 2, RING_BYTES, 4096);
     close(shared.options.bell_fd);
     shared.options.bell_fd = eventfd(0, EFD_CLOEXEC); /* read through the ring: blocking */
     shared.options.depth = io->depth_max < 2 ? 1 : 2;
@@ -140,7 +140,7 @@ main(int argc, char **argv)
     finished = true;
     fbk_bell_ring(shared.options.bell_fd);
     pthread_join(journal, NULL);
-    rig_free(&shared);
+    harness_free(&shared);
     io->operations->destroy(io);
     return 0;
 }

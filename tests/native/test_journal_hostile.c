@@ -17,8 +17,8 @@ test_hostile_lengths(void)
 {
     struct image image;
     make_image(&image, 2, false);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
-    uint8_t *at = image.rig.disk.bytes[1] + image.offsets[1];
+    struct fbk_journal_expectation expectation = harness_expectation(1);
+    uint8_t *at = image.harness.disk.bytes[1] + image.offsets[1];
     uint8_t saved[4096];
     memcpy(saved, at, sizeof saved);
     static const uint32_t lengths[] = {0, 8, 87, 88, 95, 4095, 4097, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffff000};
@@ -40,12 +40,12 @@ test_hostile_lengths(void)
             reseal_batch(at);
             if (memcmp(at, saved, sizeof saved) == 0)
                 continue;
-            struct outcome outcome = scan(&image.rig.disk, 1, &expectation, &image);
+            struct outcome outcome = scan(&image.harness.disk, 1, &expectation, &image);
             CHECK_EQUAL(outcome.batches, 1);
             CHECK_EQUAL(outcome.end.kind, FBK_END_TAIL);
         }
     }
-    rig_free(&image.rig);
+    harness_free(&image.harness);
 }
 
 /* A batch that is whole but does not follow: another chain, a gap in records, an acknowledgement of itself. */
@@ -54,8 +54,8 @@ test_what_does_not_follow(void)
 {
     struct image image;
     make_image(&image, 2, false);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
-    uint8_t *at = image.rig.disk.bytes[1] + image.offsets[1];
+    struct fbk_journal_expectation expectation = harness_expectation(1);
+    uint8_t *at = image.harness.disk.bytes[1] + image.offsets[1];
     struct fbk_batch_header saved;
     memcpy(&saved, at, sizeof saved);
     for (int field = 0; field < 4; field++) {
@@ -68,13 +68,13 @@ test_what_does_not_follow(void)
         }
         memcpy(at, &header, sizeof header);
         reseal_batch(at);
-        struct outcome outcome = scan(&image.rig.disk, 1, &expectation, &image);
+        struct outcome outcome = scan(&image.harness.disk, 1, &expectation, &image);
         CHECK_EQUAL(outcome.batches, 1);
         CHECK_EQUAL(outcome.end.kind, FBK_END_TAIL);
     }
     memcpy(at, &saved, sizeof saved);
-    CHECK_EQUAL(scan(&image.rig.disk, 1, &expectation, &image).batches, 2);
-    rig_free(&image.rig);
+    CHECK_EQUAL(scan(&image.harness.disk, 1, &expectation, &image).batches, 2);
+    harness_free(&image.harness);
 }
 
 static void
@@ -82,27 +82,27 @@ test_headers(void)
 {
     struct image image;
     make_image(&image, 1, false);
-    uint8_t *bytes = image.rig.disk.bytes[1];
+    uint8_t *bytes = image.harness.disk.bytes[1];
     struct fbk_journal_header header;
     bytes[100] ^= 1;
-    CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), 0);
+    CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), 0);
     CHECK_EQUAL(header.state, FBK_HEADER_VALID);
     CHECK_EQUAL(header.salt, 0x5a17);
     CHECK_EQUAL(strcmp((const char *)header.bookie_id, "bookie-1:3181"), 0);
     bytes[4096 + 100] ^= 1;
-    CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), 0);
+    CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), 0);
     CHECK_EQUAL(header.state, FBK_HEADER_DAMAGED);
     memset(bytes, 0, 8192);
-    CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), 0);
+    CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), 0);
     CHECK_EQUAL(header.state, FBK_HEADER_UNUSED);
     CHECK_EQUAL(header.size_bytes, FILE_BYTES);
     struct fbk_journal_file_header newer = {.magic = FBK_JOURNAL_MAGIC, .version = FBK_JOURNAL_VERSION + 1};
     memcpy(bytes, &newer, sizeof newer);
-    CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), FBK_E_TOO_NEW);
-    image.rig.disk.size_bytes[1] = 0;
-    CHECK_EQUAL(fbk_journal_read_header(&image.rig.disk.io, "1", 1, &header), 0);
+    CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), FBK_E_TOO_NEW);
+    image.harness.disk.size_bytes[1] = 0;
+    CHECK_EQUAL(fbk_journal_read_header(&image.harness.disk.io, "1", 1, &header), 0);
     CHECK_EQUAL(header.state, FBK_HEADER_UNUSED);
-    rig_free(&image.rig);
+    harness_free(&image.harness);
 }
 
 int

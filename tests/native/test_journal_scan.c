@@ -10,14 +10,14 @@ test_every_flipped_byte(void)
 {
     struct image image;
     make_image(&image, 6, false);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
-    uint8_t *bytes = image.rig.disk.bytes[1];
-    image.rig.disk.size_bytes[1] = image.offsets[6] + 8192; /* less to read each time */
+    struct fbk_journal_expectation expectation = harness_expectation(1);
+    uint8_t *bytes = image.harness.disk.bytes[1];
+    image.harness.disk.size_bytes[1] = image.offsets[6] + 8192; /* less to read each time */
     uint64_t harmless = 0;
     for (uint64_t at = 0; at < image.offsets[6]; at++) {
         uint8_t bit = (uint8_t)(1u << (at % 8));
         bytes[at] ^= bit;
-        struct outcome outcome = scan(&image.rig.disk, 1, &expectation, &image);
+        struct outcome outcome = scan(&image.harness.disk, 1, &expectation, &image);
         bytes[at] ^= bit;
         if (at < 8192) { /* one of two headers: the other one serves */
             CHECK_EQUAL(outcome.error, 0);
@@ -39,7 +39,7 @@ test_every_flipped_byte(void)
         }
     }
     CHECK(harmless < 6 * 3 * 7);
-    rig_free(&image.rig);
+    harness_free(&image.harness);
 }
 
 static void
@@ -47,10 +47,10 @@ test_cut_anywhere(void)
 {
     struct image image;
     make_image(&image, 5, true);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
+    struct fbk_journal_expectation expectation = harness_expectation(1);
     for (uint64_t size = 0; size < image.offsets[6] + 5000; size += 509) {
-        image.rig.disk.size_bytes[1] = size;
-        struct outcome outcome = scan(&image.rig.disk, 1, &expectation, &image);
+        image.harness.disk.size_bytes[1] = size;
+        struct outcome outcome = scan(&image.harness.disk, 1, &expectation, &image);
         if (size < sizeof(struct fbk_journal_file_header)) {
             CHECK_EQUAL(outcome.error, FBK_E_CORRUPT);
             continue;
@@ -63,10 +63,10 @@ test_cut_anywhere(void)
         /* With a successor that names its end, a file that is cut is damaged. */
         struct fbk_journal_expectation bound = expectation;
         bound.end_sequence = 6;
-        outcome = scan(&image.rig.disk, 1, &bound, &image);
+        outcome = scan(&image.harness.disk, 1, &bound, &image);
         CHECK_EQUAL(outcome.end.kind, whole == 6 ? FBK_END_CLOSING : FBK_END_DAMAGE);
     }
-    rig_free(&image.rig);
+    harness_free(&image.harness);
 }
 
 /* A10: with two in flight a good batch behind a torn one is ordinary, when nothing says that the torn one was acknowledged. */
@@ -74,33 +74,33 @@ static void
 test_a_torn_batch_before_a_good_one(void)
 {
     for (int acknowledged = 0; acknowledged < 2; acknowledged++) {
-        struct rig rig;
-        rig_make(&rig, 1, RING_BYTES, FILE_BYTES);
-        rig.options.batch_bytes = BATCH_BYTES;
-        rig.options.second_batch_bytes = 8;
-        rig_open(&rig);
-        rig_roll(&rig, 1, 1, 0x5a17);
-        rig.disk.hold = true;
-        rig_add(&rig, 0, 1, 0, 1, 0, 5000);
-        fbk_journal_step(rig.journal, 0);
-        rig_add(&rig, 0, 1, 1, 1, 0, 5000);
-        fbk_journal_step(rig.journal, 0);
-        CHECK_EQUAL(rig.disk.write_count, 2); /* both say that nothing is acknowledged */
-        steered_release(&rig.disk, 0);
-        steered_release(&rig.disk, 1);
-        fbk_journal_step(rig.journal, 0);
-        rig.disk.hold = false;
+        struct harness harness;
+        harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
+        harness.options.batch_bytes = BATCH_BYTES;
+        harness.options.second_batch_bytes = 8;
+        harness_open(&harness);
+        harness_roll(&harness, 1, 1, 0x5a17);
+        harness.disk.hold = true;
+        harness_add(&harness, 0, 1, 0, 1, 0, 5000);
+        fbk_journal_step(harness.journal, 0);
+        harness_add(&harness, 0, 1, 1, 1, 0, 5000);
+        fbk_journal_step(harness.journal, 0);
+        CHECK_EQUAL(harness.disk.write_count, 2); /* both say that nothing is acknowledged */
+        steered_release(&harness.disk, 0);
+        steered_release(&harness.disk, 1);
+        fbk_journal_step(harness.journal, 0);
+        harness.disk.hold = false;
         if (acknowledged) {
-            rig_add(&rig, 0, 1, 2, 1, 0, 5000); /* this one says that two are */
-            rig_settle(&rig);
+            harness_add(&harness, 0, 1, 2, 1, 0, 5000); /* this one says that two are */
+            harness_settle(&harness);
         }
-        memset(rig.disk.bytes[1] + 8192 + 4096, 0, 4096); /* the second half of batch 1 never arrived */
-        struct fbk_journal_expectation expectation = rig_expectation(1);
-        struct outcome outcome = scan(&rig.disk, 1, &expectation, NULL);
+        memset(harness.disk.bytes[1] + 8192 + 4096, 0, 4096); /* the second half of batch 1 never arrived */
+        struct fbk_journal_expectation expectation = harness_expectation(1);
+        struct outcome outcome = scan(&harness.disk, 1, &expectation, NULL);
         CHECK_EQUAL(outcome.batches, 0);
         CHECK_EQUAL(outcome.end.kind, acknowledged ? FBK_END_DAMAGE : FBK_END_TAIL);
         CHECK_EQUAL(outcome.end.later_sequence, acknowledged ? 3 : 0);
-        rig_free(&rig);
+        harness_free(&harness);
     }
 }
 
@@ -110,31 +110,31 @@ test_a_recycled_file(void)
 {
     struct image old;
     make_image(&old, 6, false);
-    struct rig rig;
-    rig_make(&rig, 1, RING_BYTES, FILE_BYTES);
-    rig.options.batch_bytes = BATCH_BYTES;
-    rig.options.predecessor_file_id = 1;
-    rig.options.predecessor_sequence = 2;
-    rig.options.next_record_sequence = 4;
-    rig_open(&rig);
-    memcpy(rig.disk.bytes[2], old.rig.disk.bytes[1], FILE_BYTES);
-    CHECK_EQUAL(rig_roll(&rig, 2, 2, 0x77), -1);
-    rig_add(&rig, 0, 1, 0, 1, 0, 40); /* as large as the first batch of the old life: the second follows */
-    rig_settle(&rig);
-    struct fbk_journal_expectation expectation = rig_expectation(2);
-    struct outcome outcome = scan(&rig.disk, 2, &expectation, NULL);
+    struct harness harness;
+    harness_make(&harness, 1, RING_BYTES, FILE_BYTES);
+    harness.options.batch_bytes = BATCH_BYTES;
+    harness.options.predecessor_file_id = 1;
+    harness.options.predecessor_sequence = 2;
+    harness.options.next_record_sequence = 4;
+    harness_open(&harness);
+    memcpy(harness.disk.bytes[2], old.harness.disk.bytes[1], FILE_BYTES);
+    CHECK_EQUAL(harness_roll(&harness, 2, 2, 0x77), -1);
+    harness_add(&harness, 0, 1, 0, 1, 0, 40); /* as large as the first batch of the old life: the second follows */
+    harness_settle(&harness);
+    struct fbk_journal_expectation expectation = harness_expectation(2);
+    struct outcome outcome = scan(&harness.disk, 2, &expectation, NULL);
     CHECK_EQUAL(outcome.batches, 1);
     CHECK_EQUAL(outcome.end.kind, FBK_END_TAIL);
     CHECK_EQUAL(outcome.end.last_sequence, 3);
     /* One block of the new header torn: the newer one counts. */
-    memcpy(rig.disk.bytes[2], old.rig.disk.bytes[1], 4096);
+    memcpy(harness.disk.bytes[2], old.harness.disk.bytes[1], 4096);
     struct fbk_journal_header header;
-    CHECK_EQUAL(fbk_journal_read_header(&rig.disk.io, "2", 0, &header), 0);
+    CHECK_EQUAL(fbk_journal_read_header(&harness.disk.io, "2", 0, &header), 0);
     CHECK_EQUAL(header.file_id, 2);
-    outcome = scan(&rig.disk, 2, &expectation, NULL);
+    outcome = scan(&harness.disk, 2, &expectation, NULL);
     CHECK_EQUAL(outcome.batches, 1);
-    rig_free(&rig);
-    rig_free(&old.rig);
+    harness_free(&harness);
+    harness_free(&old.harness);
 }
 
 static void
@@ -142,8 +142,8 @@ test_bounds_and_mark(void)
 {
     struct image image;
     make_image(&image, 6, true);
-    struct steered *disk = &image.rig.disk;
-    struct fbk_journal_expectation expectation = rig_expectation(1);
+    struct steered *disk = &image.harness.disk;
+    struct fbk_journal_expectation expectation = harness_expectation(1);
     expectation.end_sequence = 4; /* INV-J4 */
     struct outcome outcome = scan(disk, 1, &expectation, &image);
     CHECK_EQUAL(outcome.batches, 4);
@@ -175,9 +175,9 @@ test_bounds_and_mark(void)
     CHECK_EQUAL(outcome.end.kind, FBK_END_DAMAGE);
     expectation.incarnation++;
     CHECK_EQUAL(scan(disk, 1, &expectation, &image).error, FBK_E_CORRUPT);
-    expectation = rig_expectation(2);
+    expectation = harness_expectation(2);
     CHECK_EQUAL(scan(disk, 1, &expectation, &image).error, FBK_E_CORRUPT);
-    rig_free(&image.rig);
+    harness_free(&image.harness);
 }
 
 /* A disk that fails to read says damage, and what lies before it still comes. */
@@ -186,27 +186,27 @@ test_unreadable_blocks(void)
 {
     struct image image;
     make_image(&image, 6, false);
-    struct fbk_journal_expectation expectation = rig_expectation(1);
-    image.rig.disk.bad_from = image.offsets[2];
-    image.rig.disk.bad_to = image.offsets[2] + 1;
-    struct outcome outcome = scan(&image.rig.disk, 1, &expectation, &image);
+    struct fbk_journal_expectation expectation = harness_expectation(1);
+    image.harness.disk.bad_from = image.offsets[2];
+    image.harness.disk.bad_to = image.offsets[2] + 1;
+    struct outcome outcome = scan(&image.harness.disk, 1, &expectation, &image);
     CHECK_EQUAL(outcome.batches, 2);
     CHECK_EQUAL(outcome.end.kind, FBK_END_DAMAGE);
     CHECK_EQUAL(outcome.end.later_sequence, 4);
-    image.rig.disk.bad_from = image.offsets[5];
-    image.rig.disk.bad_to = FILE_BYTES;
-    outcome = scan(&image.rig.disk, 1, &expectation, &image);
+    image.harness.disk.bad_from = image.offsets[5];
+    image.harness.disk.bad_to = FILE_BYTES;
+    outcome = scan(&image.harness.disk, 1, &expectation, &image);
     CHECK_EQUAL(outcome.batches, 5);
     CHECK_EQUAL(outcome.end.kind, FBK_END_DAMAGE);
     CHECK_EQUAL(outcome.end.read_error, -EIO);
     /* The header's own blocks. */
-    image.rig.disk.bad_from = 0;
-    image.rig.disk.bad_to = 1;
-    outcome = scan(&image.rig.disk, 1, &expectation, &image);
+    image.harness.disk.bad_from = 0;
+    image.harness.disk.bad_to = 1;
+    outcome = scan(&image.harness.disk, 1, &expectation, &image);
     CHECK_EQUAL(outcome.batches, 6);
-    image.rig.disk.bad_to = 4097;
-    CHECK_EQUAL(scan(&image.rig.disk, 1, &expectation, &image).error, FBK_E_CORRUPT);
-    rig_free(&image.rig);
+    image.harness.disk.bad_to = 4097;
+    CHECK_EQUAL(scan(&image.harness.disk, 1, &expectation, &image).error, FBK_E_CORRUPT);
+    harness_free(&image.harness);
 }
 
 int

@@ -1,5 +1,5 @@
 /* A worker under random traffic: several clients send random requests in random pieces, the journals and indexes of one to
- * three pairs (stand-ins) move at random, credit and rings run out, clients stop reading, come and go.  Every request of a
+ * three pairs (harnesss) move at random, credit and rings run out, clients stop reading, come and go.  Every request of a
  * client that stays is answered exactly once, with what was decided for it; accepted adds in their order; and nothing is
  * left at the end.
  *
@@ -7,7 +7,7 @@
 #include "worker_clients.h"
 #include "worker_invariants.h"
 
-static struct stand_in *pairs[PAIRS_MAX];
+static struct worker_harness *pairs[PAIRS_MAX];
 static uint32_t pair_count;
 static uint64_t granted[PAIRS_MAX];
 static uint32_t index_laziness, journal_laziness, credit_step; /* of this run: another bound is reached first */
@@ -40,14 +40,14 @@ check_pair(uint32_t p, const struct fbk_record *record)
 static void
 journal_step(uint32_t p, uint32_t most)
 {
-    struct stand_in *s = pairs[p];
+    struct worker_harness *s = pairs[p];
     struct fbk_record record;
     int32_t result;
     if (below(journal_laziness) != 0)
         return;
     while (most-- > 0) {
-        uint64_t position = stand_in_position(s);
-        result = stand_in_next(s, &record, payload, sizeof payload);
+        uint64_t position = worker_harness_position(s);
+        result = worker_harness_next(s, &record, payload, sizeof payload);
         CHECK(result >= 0);
         if (result == 0)
             break;
@@ -55,11 +55,11 @@ journal_step(uint32_t p, uint32_t most)
         uint32_t fate = record.kind == FBK_KIND_FORCE ? 9 : below(10);
         struct client *c = client_of(record.request_id);
         if (fate == 0) {
-            stand_in_except(s, position, FBK_S_FENCED);
+            worker_harness_except(s, position, FBK_S_FENCED);
             decide(record.request_id, FBK_S_FENCED);
         } else if (record.kind == FBK_KIND_FENCE || fate == 1) {
             if (record.kind != FBK_KIND_FENCE || below(2))
-                stand_in_except(s, position, record.kind == FBK_KIND_FENCE ? FBK_V_ORDERED : FBK_V_CHECK);
+                worker_harness_except(s, position, record.kind == FBK_KIND_FENCE ? FBK_V_ORDERED : FBK_V_CHECK);
             owe(p, &record);
         } else {
             decide(record.request_id, FBK_S_OK);
@@ -68,25 +68,25 @@ journal_step(uint32_t p, uint32_t most)
         }
     }
     if (below(2))
-        stand_in_publish(s);
+        worker_harness_publish(s);
 }
 
 static void
 index_step(uint32_t p)
 {
-    struct stand_in *s = pairs[p];
+    struct worker_harness *s = pairs[p];
     struct fbk_record record;
     if (below(index_laziness) != 0)
         return;
-    for (uint32_t most = below(20); most > 0 && stand_in_next_request(s, &record, payload, sizeof payload) > 0; most--) {
+    for (uint32_t most = below(20); most > 0 && worker_harness_next_request(s, &record, payload, sizeof payload) > 0; most--) {
         check_pair(p, &record);
         if (record.kind != FBK_KIND_CANCEL)
             owe(p, &record);
     }
     if (below(2))
-        stand_in_index(s);
+        worker_harness_index(s);
     if (below(2) && granted[p] < (1ull << 40))
-        stand_in_grant(s, granted[p] += below(credit_step));
+        worker_harness_grant(s, granted[p] += below(credit_step));
     /* Room in the reply ring has to be there before an answer is made. */
     while (debt_counts[p] > 0 && below(4) != 0 &&
            s->reply_written - fbk_cursor_load(&s->worker->reply_consumed) + 4096 < s->reply_ring.size_bytes) {
@@ -95,7 +95,7 @@ index_step(uint32_t p)
         debts[p][pick] = debts[p][--debt_counts[p]];
         uint32_t status = below(2) ? FBK_S_OK : FBK_S_NO_ENTRY;
         uint32_t bytes = fbk_wire_put_read(frame, debt.request_id, status, 1, 0, payload, below(2000), NULL);
-        stand_in_reply(s, frame, bytes, debt.connection_id, debt.kind);
+        worker_harness_reply(s, frame, bytes, debt.connection_id, debt.kind);
         decide(debt.request_id, status);
     }
 }
@@ -156,14 +156,14 @@ static void
 finish(void)
 {
     for (uint32_t p = 0; p < pair_count; p++)
-        stand_in_grant(pairs[p], granted[p] = 1ull << 40);
+        worker_harness_grant(pairs[p], granted[p] = 1ull << 40);
     index_laziness = journal_laziness = 1;
     for (uint32_t round = 0; round < 100000; round++) {
         bool all = true;
         for (uint32_t p = 0; p < pair_count; p++) {
             journal_step(p, 1000);
-            stand_in_publish(pairs[p]);
-            stand_in_index(pairs[p]);
+            worker_harness_publish(pairs[p]);
+            worker_harness_index(pairs[p]);
             index_step(p);
             all = all && debt_counts[p] == 0;
         }
@@ -190,8 +190,8 @@ main(int argc, char **argv)
     uint64_t steps = argc > 2 ? strtoull(argv[2], NULL, 10) : 100000;
     pair_count = 1 + below(PAIRS_MAX);
     for (uint32_t p = 0; p < pair_count; p++) {
-        pairs[p] = stand_in_create(p, EPOCH, 1u << 17, 4096, 1u << 17);
-        stand_in_grant(pairs[p], granted[p] = 50000);
+        pairs[p] = worker_harness_create(p, EPOCH, 1u << 17, 4096, 1u << 17);
+        worker_harness_grant(pairs[p], granted[p] = 50000);
     }
     for (uint32_t shard = 0; shard < FBK_SHARD_COUNT; shard++)
         pair_of_shard[shard] = (uint8_t)below(pair_count);
@@ -217,7 +217,7 @@ main(int argc, char **argv)
     };
     memcpy(options.pair_of_shard, pair_of_shard, sizeof pair_of_shard);
     for (uint32_t p = 0; p < pair_count; p++)
-        options.pairs[p] = stand_in_pair(pairs[p]);
+        options.pairs[p] = worker_harness_pair(pairs[p]);
     int32_t error;
     worker = fbk_worker_create(&options, &error);
     CHECK(worker != NULL);
@@ -243,15 +243,15 @@ main(int argc, char **argv)
         free(clients[i].got);
     }
     CHECK(worker->input_bytes == 0 && worker->reply_bytes == 0 && worker->trial_count == 0);
-    const struct stand_in *s = pairs[0]; /* statistics are counted in the segment of pair 0 */
+    const struct worker_harness *s = pairs[0]; /* statistics are counted in the segment of pair 0 */
     printf("seed %s: %" PRIu32 " pairs, %" PRIu64 " adds, waits: credit %" PRIu64 ", ring %" PRIu64 ", requests %" PRIu64 ", pending %" PRIu64
            ", output %" PRIu64 ", memory %" PRIu64 "; stale %" PRIu64 "\n",
-           argc > 1 ? argv[1] : "1", pair_count, stand_in_counter(s, FBK_C_WORKER_ADDS), stand_in_counter(s, FBK_C_WORKER_WAITS_CREDIT),
-           stand_in_counter(s, FBK_C_WORKER_WAITS_RING), stand_in_counter(s, FBK_C_WORKER_WAITS_REQUEST_RING),
-           stand_in_counter(s, FBK_C_WORKER_WAITS_PENDING), stand_in_counter(s, FBK_C_WORKER_WAITS_OUTPUT),
-           stand_in_counter(s, FBK_C_WORKER_WAITS_MEMORY), stand_in_counter(s, FBK_C_WORKER_REPLIES_STALE));
+           argc > 1 ? argv[1] : "1", pair_count, worker_harness_counter(s, FBK_C_WORKER_ADDS), worker_harness_counter(s, FBK_C_WORKER_WAITS_CREDIT),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_RING), worker_harness_counter(s, FBK_C_WORKER_WAITS_REQUEST_RING),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_PENDING), worker_harness_counter(s, FBK_C_WORKER_WAITS_OUTPUT),
+           worker_harness_counter(s, FBK_C_WORKER_WAITS_MEMORY), worker_harness_counter(s, FBK_C_WORKER_REPLIES_STALE));
     fbk_worker_destroy(worker);
     for (uint32_t p = 0; p < pair_count; p++)
-        stand_in_destroy(pairs[p]);
+        worker_harness_destroy(pairs[p]);
     return 0;
 }

@@ -6,7 +6,7 @@
  * PROGRAM [SEED [STEPS]] */
 #include "apache_clients.h"
 
-static struct stand_in *pair;
+static struct worker_harness *pair;
 static uint32_t unverified;
 static bool may_forget; /* there are more ledgers than the table has places for */
 static uint64_t granted;
@@ -59,8 +59,8 @@ journal_step(void)
 {
     struct fbk_record record;
     for (;;) {
-        uint64_t position = stand_in_position(pair);
-        int32_t result = stand_in_next(pair, &record, payload, sizeof payload);
+        uint64_t position = worker_harness_position(pair);
+        int32_t result = worker_harness_next(pair, &record, payload, sizeof payload);
         CHECK(result >= 0);
         if (result == 0)
             break;
@@ -72,7 +72,7 @@ journal_step(void)
         request->is_placed = true;
         request->status = below(10) == 0 ? FBK_APACHE_EFENCED : FBK_APACHE_EOK;
         if (request->status == FBK_APACHE_EFENCED)
-            stand_in_except(pair, position, FBK_S_FENCED);
+            worker_harness_except(pair, position, FBK_S_FENCED);
     }
 }
 
@@ -81,16 +81,16 @@ index_step(void)
 {
     struct fbk_record record;
     while (pair->reply_written - fbk_cursor_load(&pair->worker->reply_consumed) + 4096 < pair->reply_ring.size_bytes &&
-           stand_in_next_request(pair, &record, payload, sizeof payload) > 0) {
+           worker_harness_next_request(pair, &record, payload, sizeof payload) > 0) {
         struct request *request = &requests[record.entry_id];
         bool is_there = below(2) != 0;
         request->status = is_there ? FBK_APACHE_EOK : FBK_APACHE_ENOENTRY;
         uint32_t bytes = fbk_wire_put_read(frame, record.request_id, is_there ? FBK_S_OK : FBK_S_NO_ENTRY, 1, 0, payload,
                                            32 + below(1000), NULL);
-        stand_in_reply(pair, frame, bytes, record.connection_id, record.kind);
+        worker_harness_reply(pair, frame, bytes, record.connection_id, record.kind);
     }
-    stand_in_index(pair);
-    stand_in_grant(pair, granted += below(100000));
+    worker_harness_index(pair);
+    worker_harness_grant(pair, granted += below(100000));
 }
 
 /* ------------------------------------------------------------------ the run */
@@ -148,7 +148,7 @@ step(void)
     case 3:
     case 4:
     case 5: feed(c); break;
-    case 6: journal_step(), stand_in_publish(pair); break;
+    case 6: journal_step(), worker_harness_publish(pair); break;
     case 7: index_step(); break;
     case 8: tell(); break;
     case 9:
@@ -174,7 +174,7 @@ finish(void)
     for (uint32_t round = 0; round < 100000 && open > 0; round++) {
         open = 0;
         journal_step();
-        stand_in_publish(pair);
+        worker_harness_publish(pair);
         index_step();
         collect();
         for (uint32_t i = 0; i < CLIENTS; i++) {
@@ -195,9 +195,9 @@ main(int argc, char **argv)
     ledger_count = may_forget ? LEDGERS_MAX : FBK_DIGEST_WAYS; /* so few find room in any set */
     for (uint32_t n = 0; n < ledger_count; n++)
         ledgers[n].digest_type = (uint8_t)(1 + below(4));
-    pair = stand_in_create(0, 1, 1u << 18, 1u << 14, 1u << 18);
+    pair = worker_harness_create(0, 1, 1u << 18, 1u << 14, 1u << 18);
     struct fbk_worker_options options = {
-        .epoch = 1, .pair_count = 1, .pairs = {stand_in_pair(pair)}, .bell_fd = pair->worker_bell,
+        .epoch = 1, .pair_count = 1, .pairs = {worker_harness_pair(pair)}, .bell_fd = pair->worker_bell,
         .connections_max = CLIENTS, .pending_requests_max = 200, .frame_size_bytes_max = 40000, .batch_entries_max = 16,
         .receive_size_bytes = 16384, .partial_frames_bytes_max = 10 * 40000, .reply_backlog_bytes_max = QUEUE_BYTES,
         .unread_replies_bytes_max = (uint64_t)QUEUE_BYTES * CLIENTS, .write_timeout_ms = 1000000, .frame_bytes_per_s_min = 1,
@@ -216,15 +216,15 @@ main(int argc, char **argv)
     finish();
     CHECK_EQUAL(worker->pending, 0);
     CHECK_EQUAL(worker->apache.used, 0);
-    CHECK_EQUAL(stand_in_counter(pair, FBK_C_WORKER_ADDS_UNVERIFIED), unverified);
+    CHECK_EQUAL(worker_harness_counter(pair, FBK_C_WORKER_ADDS_UNVERIFIED), unverified);
     if (!has_left)
-        CHECK_EQUAL(stand_in_counter(pair, FBK_C_WORKER_BAD_DIGEST), refused);
+        CHECK_EQUAL(worker_harness_counter(pair, FBK_C_WORKER_BAD_DIGEST), refused);
     printf("seed %s: %" PRIu32 " ledgers, %" PRIu32 " answered, %" PRIu32 " refused by digest, %" PRIu32 " unverified of %" PRIu64
-           " adds\n", argc > 1 ? argv[1] : "1", ledger_count, answered, refused, unverified, stand_in_counter(pair, FBK_C_WORKER_ADDS));
+           " adds\n", argc > 1 ? argv[1] : "1", ledger_count, answered, refused, unverified, worker_harness_counter(pair, FBK_C_WORKER_ADDS));
     CHECK(refused > 0 && unverified > 0);
     for (uint32_t i = 0; i < CLIENTS; i++)
         go(&clients[i]);
     fbk_worker_destroy(worker);
-    stand_in_destroy(pair);
+    worker_harness_destroy(pair);
     return 0;
 }

@@ -8,10 +8,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-struct stand_in *
-stand_in_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64_t reply_ring)
+struct worker_harness *
+worker_harness_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t request_ring, uint64_t reply_ring)
 {
-    struct stand_in *s = calloc(1, sizeof *s);
+    struct worker_harness *s = calloc(1, sizeof *s);
     const uint64_t rings[] = {add_ring, request_ring};
     int32_t error = 0;
     s->epoch = epoch;
@@ -28,18 +28,18 @@ stand_in_create(uint32_t pair, uint32_t epoch, uint64_t add_ring, uint64_t reque
     FBK_ASSERT(fbk_segment_map_ring(s->worker_fd, &s->worker->header, 0, 0, false, &s->add_ring) == 0);
     FBK_ASSERT(fbk_segment_map_ring(s->worker_fd, &s->worker->header, 1, 0, false, &s->request_ring) == 0);
     FBK_ASSERT(fbk_segment_map_ring(s->index_fd, &s->index->header, 0, 0, true, &s->reply_ring) == 0);
-    stand_in_grant(s, 1ull << 40);
+    worker_harness_grant(s, 1ull << 40);
     return s;
 }
 
 void
-stand_in_share_bell(struct stand_in *s, const struct stand_in *other)
+worker_harness_share_bell(struct worker_harness *s, const struct worker_harness *other)
 {
     FBK_ASSERT(dup3(other->worker_bell, s->worker_bell, O_CLOEXEC) == s->worker_bell);
 }
 
 void
-stand_in_destroy(struct stand_in *s)
+worker_harness_destroy(struct worker_harness *s)
 {
     fbk_segment_unmap_ring(&s->add_ring);
     fbk_segment_unmap_ring(&s->request_ring);
@@ -54,20 +54,20 @@ stand_in_destroy(struct stand_in *s)
 }
 
 int32_t
-stand_in_fd(const struct stand_in *s, uint32_t which)
+worker_harness_fd(const struct worker_harness *s, uint32_t which)
 {
     const int32_t fds[] = {s->worker_fd, s->journal_fd, s->index_fd, s->worker_bell, s->journal_bell, s->index_bell};
     return which < sizeof fds / sizeof fds[0] ? fds[which] : -1;
 }
 
 struct fbk_worker_pair
-stand_in_pair(const struct stand_in *s)
+worker_harness_pair(const struct worker_harness *s)
 {
     return (struct fbk_worker_pair){s->worker_fd, s->journal_fd, s->index_fd, s->journal_bell, s->index_bell};
 }
 
 static int32_t
-next(const struct stand_in *s, const struct fbk_ring *ring, uint64_t *taken, uint64_t written, uint64_t *sequence,
+next(const struct worker_harness *s, const struct fbk_ring *ring, uint64_t *taken, uint64_t written, uint64_t *sequence,
      struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
 {
     int64_t size = fbk_record_take(ring, *taken, written, record);
@@ -101,14 +101,14 @@ next(const struct stand_in *s, const struct fbk_ring *ring, uint64_t *taken, uin
 }
 
 int32_t
-stand_in_next(struct stand_in *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
+worker_harness_next(struct worker_harness *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
 {
     uint64_t written = fbk_cursor_load(&s->worker->add_written);
     return next(s, &s->add_ring, &s->taken, written, &s->sequence, record, payload, payload_max);
 }
 
 int32_t
-stand_in_next_request(struct stand_in *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
+worker_harness_next_request(struct worker_harness *s, struct fbk_record *record, uint8_t *payload, uint32_t payload_max)
 {
     uint64_t written = fbk_cursor_load(&s->worker->request_written);
     int32_t result = next(s, &s->request_ring, &s->request_taken, written, &s->request_sequence, record, payload, payload_max);
@@ -117,62 +117,62 @@ stand_in_next_request(struct stand_in *s, struct fbk_record *record, uint8_t *pa
 }
 
 void
-stand_in_except(struct stand_in *s, uint64_t position, uint32_t verdict)
+worker_harness_except(struct worker_harness *s, uint64_t position, uint32_t verdict)
 {
     struct fbk_exception *exception = &s->journal->exceptions[s->exceptions++ % FBK_EXCEPTION_COUNT];
     *exception = (struct fbk_exception){.position = position, .worker = 0, .verdict = verdict};
 }
 
 uint64_t
-stand_in_position(const struct stand_in *s)
+worker_harness_position(const struct worker_harness *s)
 {
     return s->taken;
 }
 
 void
-stand_in_publish(struct stand_in *s)
+worker_harness_publish(struct worker_harness *s)
 {
     struct fbk_batch_descriptor descriptor = {.order = s->order, .exceptions_end = s->exceptions, .ring_end = {s->taken}};
     s->journal->descriptors[s->order % FBK_DESCRIPTOR_COUNT] = descriptor;
     s->order++;
     s->published_end = s->taken;
     fbk_cursor_publish(&s->journal->published, s->order);
-    stand_in_ring(s);
+    worker_harness_ring(s);
 }
 
 void
-stand_in_ring(struct stand_in *s)
+worker_harness_ring(struct worker_harness *s)
 {
     if (fbk_bell_needed(&s->worker->sleeper, &s->rung))
         fbk_bell_ring(s->worker_bell);
 }
 
 void
-stand_in_index(struct stand_in *s)
+worker_harness_index(struct worker_harness *s)
 {
     fbk_cursor_publish(&s->index->indexed[0], s->published_end);
     if (fbk_cursor_load(&s->worker->starved))
-        stand_in_ring(s);
+        worker_harness_ring(s);
 }
 
 void
-stand_in_grant(struct stand_in *s, uint64_t cost)
+worker_harness_grant(struct worker_harness *s, uint64_t cost)
 {
     fbk_cursor_publish(&s->index->cost_granted[0], cost);
     if (fbk_cursor_load(&s->worker->starved))
-        stand_in_ring(s);
+        worker_harness_ring(s);
 }
 
 void
-stand_in_read_only(struct stand_in *s, uint64_t value)
+worker_harness_read_only(struct worker_harness *s, uint64_t value)
 {
     fbk_cursor_publish(&s->index->reads_only, value);
     if (fbk_cursor_load(&s->worker->starved))
-        stand_in_ring(s);
+        worker_harness_ring(s);
 }
 
 void
-stand_in_reply(struct stand_in *s, const uint8_t *frame, uint32_t frame_bytes, uint64_t connection_id, uint32_t kind)
+worker_harness_reply(struct worker_harness *s, const uint8_t *frame, uint32_t frame_bytes, uint64_t connection_id, uint32_t kind)
 {
     struct fbk_reply reply = {
         .size_bytes = (uint32_t)(sizeof reply + fbk_round_up(frame_bytes, 8)),
@@ -185,17 +185,17 @@ stand_in_reply(struct stand_in *s, const uint8_t *frame, uint32_t frame_bytes, u
     memcpy(fbk_ring_at(&s->reply_ring, s->reply_written) + sizeof reply, frame, frame_bytes);
     s->reply_written += reply.size_bytes;
     fbk_cursor_publish(&s->index->reply_written[0], s->reply_written);
-    stand_in_ring(s);
+    worker_harness_ring(s);
 }
 
 uint64_t
-stand_in_counter(const struct stand_in *s, uint32_t counter)
+worker_harness_counter(const struct worker_harness *s, uint32_t counter)
 {
     return atomic_load_explicit(&((struct fbk_worker_segment *)(uintptr_t)s->worker)->stats.counters[counter], memory_order_relaxed);
 }
 
 uint8_t *
-stand_in_memory(struct stand_in *s, uint32_t which)
+worker_harness_memory(struct worker_harness *s, uint32_t which)
 {
     if (which == 0)
         return (uint8_t *)s->journal;
@@ -203,7 +203,7 @@ stand_in_memory(struct stand_in *s, uint32_t which)
 }
 
 uint64_t
-stand_in_offset(const char *field)
+worker_harness_offset(const char *field)
 {
     static const struct {
         const char *name;

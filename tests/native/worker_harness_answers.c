@@ -6,42 +6,42 @@
 #include <stdlib.h>
 
 struct answer {
-    struct stand_in *s;
+    struct worker_harness *s;
     uint64_t connection_id, request_id;
     uint32_t kind;
 };
 
-STAND_IN void stand_in_say_status(struct answer to, uint32_t status);
-STAND_IN void stand_in_say_read(struct answer to, int64_t entry_id, int64_t lac, const uint8_t *entry, uint32_t entry_bytes);
-STAND_IN void stand_in_say_batch(struct answer to, int64_t next, const uint8_t *sizes, uint32_t count, const uint8_t *entries,
+STAND_IN void worker_harness_say_status(struct answer to, uint32_t status);
+STAND_IN void worker_harness_say_read(struct answer to, int64_t entry_id, int64_t lac, const uint8_t *entry, uint32_t entry_bytes);
+STAND_IN void worker_harness_say_batch(struct answer to, int64_t next, const uint8_t *sizes, uint32_t count, const uint8_t *entries,
                                  uint32_t entries_bytes);
-STAND_IN void stand_in_say_lac(struct answer to, int64_t lac, const uint8_t *body, uint32_t body_bytes, int64_t entry_id,
+STAND_IN void worker_harness_say_lac(struct answer to, int64_t lac, const uint8_t *body, uint32_t body_bytes, int64_t entry_id,
                                const uint8_t *entry, uint32_t entry_bytes);
-STAND_IN void stand_in_say_list(struct answer to, int64_t next, const int64_t *ranges, uint32_t count);
+STAND_IN void worker_harness_say_list(struct answer to, int64_t next, const int64_t *ranges, uint32_t count);
 
 static void
 say(struct answer to, uint8_t *frame, uint32_t frame_bytes)
 {
-    stand_in_reply(to.s, frame, frame_bytes, to.connection_id, to.kind);
+    worker_harness_reply(to.s, frame, frame_bytes, to.connection_id, to.kind);
     free(frame);
 }
 
 void
-stand_in_say_status(struct answer to, uint32_t status)
+worker_harness_say_status(struct answer to, uint32_t status)
 {
     uint8_t *frame = malloc(FBK_WIRE_STATUS_BYTES_MAX);
     say(to, frame, fbk_wire_put_status(frame, to.request_id, status));
 }
 
 void
-stand_in_say_read(struct answer to, int64_t entry_id, int64_t lac, const uint8_t *entry, uint32_t entry_bytes)
+worker_harness_say_read(struct answer to, int64_t entry_id, int64_t lac, const uint8_t *entry, uint32_t entry_bytes)
 {
     uint8_t *frame = malloc(fbk_wire_read_size(entry_bytes));
     say(to, frame, fbk_wire_put_read(frame, to.request_id, FBK_S_OK, entry_id, lac, entry, entry_bytes, NULL));
 }
 
 void
-stand_in_say_batch(struct answer to, int64_t next, const uint8_t *sizes, uint32_t count, const uint8_t *entries,
+worker_harness_say_batch(struct answer to, int64_t next, const uint8_t *sizes, uint32_t count, const uint8_t *entries,
                    uint32_t entries_bytes)
 {
     uint8_t *frame = malloc(fbk_wire_read_batch_size(count, entries_bytes)), *sizes_at, *entries_at;
@@ -52,7 +52,7 @@ stand_in_say_batch(struct answer to, int64_t next, const uint8_t *sizes, uint32_
 }
 
 void
-stand_in_say_lac(struct answer to, int64_t lac, const uint8_t *body, uint32_t body_bytes, int64_t entry_id,
+worker_harness_say_lac(struct answer to, int64_t lac, const uint8_t *body, uint32_t body_bytes, int64_t entry_id,
                  const uint8_t *entry, uint32_t entry_bytes)
 {
     uint8_t *frame = malloc(fbk_wire_read_lac_size(body_bytes, entry_bytes));
@@ -61,7 +61,7 @@ stand_in_say_lac(struct answer to, int64_t lac, const uint8_t *body, uint32_t bo
 }
 
 void
-stand_in_say_list(struct answer to, int64_t next, const int64_t *ranges, uint32_t count)
+worker_harness_say_list(struct answer to, int64_t next, const int64_t *ranges, uint32_t count)
 {
     uint8_t *frame = malloc(fbk_wire_list_size(count));
     say(to, frame, fbk_wire_put_list(frame, to.request_id, FBK_S_OK, next, ranges, count));

@@ -134,7 +134,7 @@ class Run:
 
     def check(self) -> None:
         for (ledger_id, entry_id), acked in self.model.acked.items():
-            answer = self.life.ask(self.life.rig.read(ledger_id, entry_id))
+            answer = self.life.ask(self.life.harness.read(ledger_id, entry_id))
             if acked > self.model.may_be_gone_before.get(ledger_id, -1):
                 assert answer.status == OK, f"ledger {ledger_id} entry {entry_id}: {answer.status}"
             assert answer.status in (OK, NO_ENTRY, NO_LEDGER)

@@ -24,7 +24,7 @@ from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.locations_merge import Merging
 from fastbk.storage.manifest import ManifestLost
 from fastbk.storage.recount import Recount
-from tests.fixtures.store_harness import NO_ENTRY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 LEDGERS_ALIVE_MAX = 12
 ENTRIES_MAX = 400
@@ -47,7 +47,7 @@ class GcModel:
         self.seed = seed
         self.random = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        self.world = World(
+        self.harness = StoreHarness(
             FakeDisk(seed=seed),
             CheckpointSettings(
                 attempts_max=1,
@@ -57,7 +57,7 @@ class GcModel:
                 ),
             ),
         )
-        self.world.birth()
+        self.harness.birth()
         self.alive: dict[int, set[int]] = {}
         """Ledger -> ids that a committed flush holds."""
         self.cache: dict[int, set[int]] = {}
@@ -77,14 +77,14 @@ class GcModel:
 
     @property
     def life(self) -> Life:
-        assert self.world.life is not None
-        return self.world.life
+        assert self.harness.life is not None
+        return self.harness.life
 
     # ---- lives
 
     def start(self) -> None:
         """Open what is on the disk, and learn from it what counts."""
-        self.world.start()
+        self.harness.start()
         checkpoint, store = self.life.checkpoint, self.life.store
         mark = checkpoint.manifest.mark
         if mark in self.in_doubt:
@@ -102,15 +102,15 @@ class GcModel:
     def crash(self) -> None:
         """The power goes; or only the process dies."""
         mode = self.random.choice(("lose", "keep", "random", "kill"))
-        if mode != "kill" and not self.world.fake.is_off:
-            self.world.fake.cut()
-        self.world.fake.clear_faults()
+        if mode != "kill" and not self.harness.fake.is_off:
+            self.harness.fake.cut()
+        self.harness.fake.clear_faults()
         for plan in self.plans:
             plan.abandon()
         self.plans.clear()
-        self.world.end()
-        if mode != "kill" or self.world.fake.is_off:
-            self.world.fake.restart(
+        self.harness.end()
+        if mode != "kill" or self.harness.fake.is_off:
+            self.harness.fake.restart(
                 "random" if mode == "kill" else mode, self.random.randrange(1 << 30)
             )
         self.counts["crashes"] += 1
@@ -128,8 +128,8 @@ class GcModel:
         except CheckpointFailed:
             self.counts["failures"] += 1
         except (OSError, ManifestLost):
-            assert self.world.fake.is_off
-        if self.world.fake.is_off or self.random.random() < 0.02:
+            assert self.harness.fake.is_off
+        if self.harness.fake.is_off or self.random.random() < 0.02:
             self.crash()
         for _ in range(READS_A_STEP):
             self.read_one()
@@ -261,11 +261,11 @@ class GcModel:
 
     def arm(self) -> None:
         """A fault some operations from here."""
-        self.world.fake.fault(nth=self.random.randint(1, 60), **self.random.choice(FAULTS))  # type: ignore[arg-type]
+        self.harness.fake.fault(nth=self.random.randint(1, 60), **self.random.choice(FAULTS))  # type: ignore[arg-type]
 
     def disarm(self) -> None:
         """The disk is well again."""
-        self.world.fake.clear_faults()
+        self.harness.fake.clear_faults()
 
     def install(self, change: Change) -> None:
         """The main loop's part, and the flush thread's after it."""
@@ -285,8 +285,8 @@ class GcModel:
         """Read it; a fault that is armed may strike the read, which is then tried again."""
         result = self.life.store.read(ledger_id, entry_id, entry_id)
         if result.status != OK:
-            self.world.fake.clear_faults()
-            if self.world.fake.is_off:
+            self.harness.fake.clear_faults()
+            if self.harness.fake.is_off:
                 return
             result = self.life.store.read(ledger_id, entry_id, entry_id)
         assert result.status == OK, f"seed {self.seed}: {ledger_id}/{entry_id}: {result}"
@@ -295,8 +295,8 @@ class GcModel:
 
     def check(self) -> None:
         """Everything that lives is there, nothing that was forgotten is, and the folders hold what is named."""
-        self.world.fake.clear_faults()
-        if self.world.fake.is_off:
+        self.harness.fake.clear_faults()
+        if self.harness.fake.is_off:
             self.crash()
             return
         for ledger_id, ids in self.alive.items():
@@ -312,8 +312,8 @@ class GcModel:
 
     def settle(self) -> None:
         """With a disk that is well: everything is committed, and nothing but what counts is on it."""
-        self.world.fake.clear_faults()
-        if self.world.fake.is_off:
+        self.harness.fake.clear_faults()
+        if self.harness.fake.is_off:
             self.crash()
         while self.plans:
             self.give_up()
@@ -321,7 +321,7 @@ class GcModel:
         self.recount()
         self.flush()
         self.check()
-        self.world.check_files()
+        self.harness.check_files()
         manifest = self.life.checkpoint.manifest
         assert all(log.live_bytes or not log.sealed for log in manifest.logs), "a dead log"
 
@@ -364,8 +364,8 @@ def run_gc_model(seed: int, steps: int) -> dict[str, int]:
         finally:
             for plan in model.plans:
                 plan.abandon()
-            model.world.end()
-            model.world.fake.destroy()
+            model.harness.end()
+            model.harness.fake.destroy()
         return {"steps": steps, **model.counts}
 
 
@@ -391,5 +391,5 @@ def test_a_ledger_is_deleted_before_a_flush_in_doubt_turns_out_to_count() -> Non
             assert model.dying == {1}
             assert not model.cache
         finally:
-            model.world.end()
-            model.world.fake.destroy()
+            model.harness.end()
+            model.harness.fake.destroy()

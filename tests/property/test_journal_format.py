@@ -29,7 +29,7 @@ from tests.fixtures.journal_harness import (
     RECOVERY,
     UNAUTHORIZED,
     DirectJournal,
-    JournalRig,
+    JournalHarness,
     Put,
 )
 
@@ -86,17 +86,17 @@ FORCES = st.tuples(st.just("force"), LEDGERS, st.just(-1), KEYS, st.just(0), st.
 RECORDS = st.one_of(*[ADDS] * 12, *[BATCHES] * 4, FENCES, FORCES)
 
 
-def put(rig: JournalRig, worker: int, record: tuple[object, ...]) -> None:
+def put(harness: JournalHarness, worker: int, record: tuple[object, ...]) -> None:
     kind, ledger_id, entry_id, key, flags, data = record
     more = {"worker": worker, "key": key, "flags": flags}
     if kind == "add":
-        rig.add(ledger_id, entry_id, data, **more)
+        harness.add(ledger_id, entry_id, data, **more)
     elif kind == "batch":
-        rig.add_batch(ledger_id, entry_id, data, **more)
+        harness.add_batch(ledger_id, entry_id, data, **more)
     elif kind == "fence":
-        rig.fence(ledger_id, **more)
+        harness.fence(ledger_id, **more)
     else:
-        rig.put(KIND_FORCE, ledger_id, -1, **more)
+        harness.put(KIND_FORCE, ledger_id, -1, **more)
 
 
 @given(
@@ -111,7 +111,7 @@ def test_decisions_and_content_agree_with_the_model(
         fake.deliver(delivery)
         disk = fake.disk()
         file = new_file(disk, "/1")
-        rig = JournalRig(
+        harness = JournalHarness(
             disk,
             journal_type=DirectJournal,
             worker_count=2,
@@ -119,16 +119,16 @@ def test_decisions_and_content_agree_with_the_model(
             quantum_bytes=1,
             second_batch_bytes=1,
         )
-        assert rig.journal is not None
-        rig.journal.roll(file, 1, SALT, FILE_BYTES)
+        assert harness.journal is not None
+        harness.journal.roll(file, 1, SALT, FILE_BYTES)
         for worker, record, wait in records:
-            put(rig, 0 if one_worker else worker, record)
+            put(harness, 0 if one_worker else worker, record)
             if wait:
-                rig.journal.step(1)
-                rig.look()
-        rig.settle()
-        assert rig.journal.close()
-        rig.look()
+                harness.journal.step(1)
+                harness.look()
+        harness.settle()
+        assert harness.journal.close()
+        harness.look()
         disk.close(file)
         # The journal's own order, from what it wrote; refused ones leave no trace but their verdict.
         with JournalScan(disk, "/1", 1, INCARNATION) as scan:
@@ -138,9 +138,9 @@ def test_decisions_and_content_agree_with_the_model(
         assert [each.sequence for each in found] == list(range(len(found)))
         assert [batch.sequence for batch in batches] == list(range(1, len(batches) + 1))
         if one_worker:  # of two, the order of decisions is known only for what was written
-            check_against_model(rig, found)
+            check_against_model(harness, found)
         written = [
-            each for each in rig.puts if rig.verdict(each) in (0, CHECK) and each.kind != KIND_FORCE
+            each for each in harness.puts if harness.verdict(each) in (0, CHECK) and each.kind != KIND_FORCE
         ]
         for worker in range(2):
             mine = [each for each in written if each.worker == worker]
@@ -161,15 +161,15 @@ def test_decisions_and_content_agree_with_the_model(
             ]
             assert is_subsequence(wanted, there), "a ring's order is the journal's"
         assert len(written) == len(found)
-        rig.close()
+        harness.close()
 
 
-def check_against_model(rig: JournalRig, found: list[object]) -> None:
+def check_against_model(harness: JournalHarness, found: list[object]) -> None:
     model = Model()
     count = 0
-    for each in rig.puts:
+    for each in harness.puts:
         verdict, written = model.decide(each)
-        assert rig.verdict(each) == verdict
+        assert harness.verdict(each) == verdict
         count += written
     assert count == len(found)
 
@@ -182,18 +182,18 @@ def is_subsequence(wanted: Sequence[object], there: Sequence[object]) -> bool:
 # ---------------------------------------------------------------------------------------- golden files
 
 
-def golden_content(rig: JournalRig) -> None:
+def golden_content(harness: JournalHarness) -> None:
     """Four batches: two ledgers, a batch add, a recovery add, a fence, sizes around 8 and a block."""
-    rig.add(1, 0, b"", request_id=1)
-    rig.add(1, 1, b"x" * 7, request_id=2)
-    rig.settle()
-    rig.add_batch(2, 10, [b"", b"a" * 33, b"b" * 100], key=b"other", request_id=3)
-    rig.settle()
-    rig.fence(1, request_id=4)
-    rig.add(1, 1, b"x" * 7, flags=RECOVERY, request_id=5)
-    rig.settle()
-    rig.add(2, 2**62, bytes(range(256)) * 20, key=b"other", request_id=6)
-    rig.settle()
+    harness.add(1, 0, b"", request_id=1)
+    harness.add(1, 1, b"x" * 7, request_id=2)
+    harness.settle()
+    harness.add_batch(2, 10, [b"", b"a" * 33, b"b" * 100], key=b"other", request_id=3)
+    harness.settle()
+    harness.fence(1, request_id=4)
+    harness.add(1, 1, b"x" * 7, flags=RECOVERY, request_id=5)
+    harness.settle()
+    harness.add(2, 2**62, bytes(range(256)) * 20, key=b"other", request_id=6)
+    harness.settle()
 
 
 EXPECTED = [
@@ -209,7 +209,7 @@ def golden_image(folder: Path, *, close: bool) -> bytes:
     path = folder / "image"
     with Disk(folder, "plain") as disk:
         file = new_file(disk, str(path))
-        rig = JournalRig(
+        harness = JournalHarness(
             disk,
             ring_bytes=256 * 1024,
             predecessor_file_id=2,
@@ -217,13 +217,13 @@ def golden_image(folder: Path, *, close: bool) -> bytes:
             predecessor_crc=0xDEADBEEF,
             next_record_sequence=1000,
         )
-        assert rig.journal is not None
-        rig.journal.roll(file, 3, SALT, FILE_BYTES)
-        golden_content(rig)
+        assert harness.journal is not None
+        harness.journal.roll(file, 3, SALT, FILE_BYTES)
+        golden_content(harness)
         if close:
-            assert rig.journal.close()
-        status = rig.journal.status
-        rig.close()
+            assert harness.journal.close()
+        status = harness.journal.status
+        harness.close()
         disk.close(file)
     image = path.read_bytes()[: status.offset_bytes + 4096]
     path.unlink()

@@ -18,7 +18,7 @@ from fastbk.native.ledger_state import UNCONFIRMED
 from fastbk.native.store import FlushItems, LedgerState, Scope
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.locations_files import locations_name
-from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "storage"
 LAST = 2**63 - 1
@@ -39,16 +39,16 @@ class StoreModel(RuleBasedStateMachine):
 
     @initialize(log_bytes=st.sampled_from([1, 50_000, 1 << 30]))
     def begin(self, log_bytes: int) -> None:
-        self.world = World(
+        self.harness = StoreHarness(
             self.fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=log_bytes)
         )
-        self.world.birth()
-        self.world.start()
+        self.harness.birth()
+        self.harness.start()
 
     @property
     def life(self) -> Life:
-        assert self.world.life is not None
-        return self.world.life
+        assert self.harness.life is not None
+        return self.harness.life
 
     @rule(runs=st.lists(RUNS, max_size=4), flags=st.integers(0, 15))
     def flush(self, runs: list[tuple[int, int, int, int]], flags: int) -> None:
@@ -73,21 +73,21 @@ class StoreModel(RuleBasedStateMachine):
         ]  # fmt: skip
         self.states |= {state.ledger_id: state for state in states}
         items = FlushItems.from_entries(entries, states)
-        self.world.take(self.life.checkpoint.run(self.life.store, items, self.mark))
+        self.harness.take(self.life.checkpoint.run(self.life.store, items, self.mark))
 
     @rule()
     def merge(self) -> None:
-        self.world.merge()
+        self.harness.merge()
 
     @rule()
     def merge_everything(self) -> None:
-        self.world.merge_all()
+        self.harness.merge_all()
 
     @rule(count=st.integers(1, 3))
     def compact(self, count: int) -> None:
         sealed = [log.log_id for log in self.life.checkpoint.manifest.logs if log.sealed]
         if sealed:
-            self.world.compact(*sealed[:count])
+            self.harness.compact(*sealed[:count])
             assert not {log.log_id for log in self.life.checkpoint.manifest.logs} & set(
                 sealed[:count]
             )
@@ -96,8 +96,8 @@ class StoreModel(RuleBasedStateMachine):
     def drop(self, ledger_ids: set[int]) -> None:
         """All at once, of ledgers that may come again."""
         store = self.life.store
-        self.world.upkeep(lambda life: life.checkpoint.merge_all(store, dropped=ledger_ids))
-        self.world.recount()
+        self.harness.upkeep(lambda life: life.checkpoint.merge_all(store, dropped=ledger_ids))
+        self.harness.recount()
         for ledger_id in ledger_ids:
             self.entries.pop(ledger_id, None)
         logs = self.life.checkpoint.manifest.logs
@@ -105,9 +105,9 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.world.end()
+        self.harness.end()
         self.fake.restart("lose")
-        self.world.start()
+        self.harness.start()
 
     @rule(ledger_id=LEDGERS, data=st.data())
     def read(self, ledger_id: int, data: st.DataObject) -> None:
@@ -155,7 +155,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @invariant()
     def states_are_the_newest(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         found: dict[int, LedgerState] = {}
         for entry in self.life.checkpoint.manifest.locations:
@@ -164,7 +164,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @invariant()
     def live_bytes_are_exact(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         manifest = self.life.checkpoint.manifest
         files = [entry.file_id for entry in manifest.locations]
@@ -180,11 +180,11 @@ class StoreModel(RuleBasedStateMachine):
             assert [(run.log_id, run.offset_bytes) for run in page] == places[1:4]
             assert page.next_place > places[3] and not page.is_all
         assert live == {log.log_id: log.live_bytes for log in manifest.logs if log.live_bytes}
-        self.world.check_files()
+        self.harness.check_files()
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
-            self.world.end()
+        if hasattr(self, "harness"):
+            self.harness.end()
         self.fake.destroy()
 
 
@@ -198,9 +198,9 @@ TestStoreModel.settings = settings(stateful_step_count=25, deadline=None)
 def golden_files() -> dict[str, bytes]:
     """The files of one flush of known entries: runs with gaps, a large entry, several ledgers, states."""
     with FakeDisk() as fake:
-        world = World(fake, CheckpointSettings(attempts_max=1))
-        world.birth()
-        life = world.start()
+        harness = StoreHarness(fake, CheckpointSettings(attempts_max=1))
+        harness.birth()
+        life = harness.start()
         entries = [(1, i, entry_bytes(1, i)) for i in range(5)]
         entries += [(2, 10 * i, entry_bytes(2, 10 * i)) for i in range(3)]
         entries += [(2, 9000, entry_bytes(2, 9000, 1000)), (LAST, LAST, entry_bytes(3, 3))]
@@ -213,7 +213,7 @@ def golden_files() -> dict[str, bytes]:
             "entry_log.bin": life.disk.read_file(f"{DIRECTORY}/logs/0000000000000001.log"),
             "locations.bin": life.disk.read_file(f"{DIRECTORY}/locations/{locations_name(1)}"),
         }
-        world.end()
+        harness.end()
         return files
 
 
@@ -226,9 +226,9 @@ def test_golden_files_are_written() -> None:
 def test_golden_files_are_read(locations: str) -> None:
     """INV-T1: states of version 1 have no creation mark, and their ledgers count as confirmed."""
     with FakeDisk() as fake:
-        world = World(fake)
-        world.birth()
-        life = world.start()
+        harness = StoreHarness(fake)
+        harness.birth()
+        life = harness.start()
         for folder, name in (("logs", "entry_log.bin"), ("locations", locations)):
             ending = "log" if folder == "logs" else "loc"
             file = life.disk.open(f"{DIRECTORY}/{folder}/0000000000000001.{ending}", create=True)
@@ -244,7 +244,7 @@ def test_golden_files_are_read(locations: str) -> None:
         mark = 0 if locations != "locations.bin" else 2**32 - 1
         assert (states[1].deleted_s, states[1].creation_mark) == (8, mark)
         assert not any(state.flags & UNCONFIRMED for state in states)
-        world.end()
+        harness.end()
 
 
 if __name__ == "__main__":

@@ -14,18 +14,18 @@ from fastbk.replication.actions import Ask, Found, ReadEntries, Reply, Sleep
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Client, World, entry_of, holders
+from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, entry_of, holders
 
 GOOD, ABSENT, DAMAGED, CANNOT_TELL, AWAY = range(5)
 COUNT = 25
 PACING = Pacing(request_timeout_s=1.0, give_up_s=1.0, pause_min_s=0.1, pause_max_s=0.5)
 
 
-class Copies(World):
+class Copies(FakeQuorum):
     """Bookies whose copies are as drawn; a bookie that is away for one entry is so for the whole request."""
 
     def __init__(self, chance: random.Random, metadata: LedgerMetadata, kinds: list[int]) -> None:
-        made = World.of(metadata)
+        made = FakeQuorum.of(metadata)
         super().__init__(made.current, made.bookies, made.history)
         self.limit = chance.randint(1, 10)
         self.copies = {
@@ -83,7 +83,7 @@ def test_everything_readable_is_read_and_the_first_that_is_not_is_named(seed: in
     kinds = chance.choice(
         [[GOOD], [GOOD] * 5 + [ABSENT, DAMAGED, CANNOT_TELL, AWAY], [GOOD, ABSENT]]
     )
-    world = Copies(chance, any_ledger(chance), kinds)
+    harness = Copies(chance, any_ledger(chance), kinds)
     first = chance.randrange(COUNT)
     options = ReadOptions(
         batch_entries=chance.randint(1, 30),
@@ -97,13 +97,13 @@ def test_everything_readable_is_read_and_the_first_that_is_not_is_named(seed: in
     shuffled = chance.random() < 0.5
     reading = ReadRange(
         LEDGER,
-        world.metadata,
+        harness.metadata,
         first,
         COUNT - 1,
         options,
         lambda names: chance.sample(names, len(names)) if shuffled else names,
     )
-    client = Client(world, reading)  # type: ignore[arg-type]
+    client = Client(harness, reading)  # type: ignore[arg-type]
     read: list[int] = []
     most_bytes = 0
     for _ in range(10_000):
@@ -119,31 +119,31 @@ def test_everything_readable_is_read_and_the_first_that_is_not_is_named(seed: in
             client.deliver(chance.choice(list(client.pending.values())))
     else:
         raise AssertionError("it never ends")
-    unreadable = [one for one in range(first, COUNT) if not world.is_readable(one)]
+    unreadable = [one for one in range(first, COUNT) if not harness.is_readable(one)]
     end = unreadable[0] if unreadable else COUNT
     assert read == list(range(first, end))
     assert reading.position == end
     # One answer of each part that is read at the same time may come on top.
     assert most_bytes <= options.size_bytes_max + 8 * 10 * 9
-    check_error(world, reading, end)
+    check_error(harness, reading, end)
 
 
-def check_error(world: Copies, reading: ReadRange, end: int) -> None:
+def check_error(harness: Copies, reading: ReadRange, end: int) -> None:
     """Check that it failed just for the reason there is."""
     if end == COUNT:
         assert reading.error is None
         return
-    states = [world.copies[end, one] for one in holders(world.metadata, end)]
-    proof = missing_proof(world.metadata.write_quorum, world.metadata.ack_quorum)
+    states = [harness.copies[end, one] for one in holders(harness.metadata, end)]
+    proof = missing_proof(harness.metadata.write_quorum, harness.metadata.ack_quorum)
     if reading.error is None:
         assert reading.options.is_unconfirmed
         assert states.count(ABSENT) >= proof
         return
     said = reading.error.replicas
-    assert set(said) == set(holders(world.metadata, end))
+    assert set(said) == set(holders(harness.metadata, end))
     assert reading.error.entry_id == end
     # Hidden by damage of a later one or not: what is said of an entry is what its copy is.
-    assert all(world.copies[end, one] == ABSENT for one in said if said[one] == "NO_ENTRY")
+    assert all(harness.copies[end, one] == ABSENT for one in said if said[one] == "NO_ENTRY")
     if list(said.values()).count("NO_ENTRY") >= proof:
         assert isinstance(reading.error, NoSuchEntry)
     elif BAD_DIGEST in said.values():
@@ -155,9 +155,9 @@ def check_error(world: Copies, reading: ReadRange, end: int) -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_a_cancelled_range_asks_for_nothing_more(seed: int) -> None:
     chance = random.Random(seed)
-    world = Copies(chance, any_ledger(chance), [GOOD, GOOD, ABSENT, AWAY])
-    reading = ReadRange(LEDGER, world.metadata, 0, COUNT - 1, ReadOptions(pacing=PACING))
-    client = Client(world, reading)  # type: ignore[arg-type]
+    harness = Copies(chance, any_ledger(chance), [GOOD, GOOD, ABSENT, AWAY])
+    reading = ReadRange(LEDGER, harness.metadata, 0, COUNT - 1, ReadOptions(pacing=PACING))
+    client = Client(harness, reading)  # type: ignore[arg-type]
     for _ in range(chance.randrange(20)):
         if client.pending:
             client.deliver(chance.choice(list(client.pending.values())))

@@ -25,7 +25,7 @@ from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
     LEDGER,
     Client,
-    World,
+    FakeQuorum,
     data_of,
     entry_of,
     holders,
@@ -40,7 +40,7 @@ PACING = Pacing(request_timeout_s=1.0, give_up_s=2.0, pause_min_s=0.02, pause_ma
 class Writer:
     """The old writer: its adds are on their way for as long as the network likes, its acks too."""
 
-    world: World
+    harness: FakeQuorum
     metadata: LedgerMetadata
     next_entry: EntryId
     head: EntryId
@@ -61,7 +61,7 @@ class Writer:
         if not self.adds:
             return
         entry_id, bookie_id, lac = self.adds.pop(chance.randrange(len(self.adds)))
-        bookie = self.world.bookies[bookie_id]
+        bookie = self.harness.bookies[bookie_id]
         if bookie.away:
             return
         status = bookie.add(entry_of(entry_id, lac)).status
@@ -85,13 +85,13 @@ class History:
         ack_quorum = chance.randint(1, write_quorum)
         firsts = sorted(chance.sample(range(1, 6), chance.choice([0, 0, 1, 2])))
         metadata = metadata_of(size, write_quorum, ack_quorum, *firsts)
-        self.world = World.of(metadata, spare=2 * ack_quorum)
+        self.harness = FakeQuorum.of(metadata, spare=2 * ack_quorum)
         self.ack_quorum = ack_quorum
         start = firsts[-1] if firsts else 0
         for entry_id in range(start):
             names = holders(metadata, entry_id)
-            self.world.write(entry_id, chance.sample(names, chance.randint(ack_quorum, len(names))))
-        self.writer = Writer(self.world, metadata, start, start)
+            self.harness.write(entry_id, chance.sample(names, chance.randint(ack_quorum, len(names))))
+        self.writer = Writer(self.harness, metadata, start, start)
         self.recoverers: list[Client] = []
         self.closer: Client | None = None
         self.dead: set[BookieId] = set()
@@ -104,9 +104,9 @@ class History:
         options = RecoveryOptions(
             pacing=PACING, entries_max=self.chance.choice([1, 2, 16]), metadata_timeout_s=5.0
         )
-        known = self.chance.choice([self.world.current, None])
+        known = self.chance.choice([self.harness.current, None])
         procedure: Procedure[object] = RecoverLedger(LEDGER, known, options)  # type: ignore[assignment]
-        return Client(self.world, procedure)
+        return Client(self.harness, procedure)
 
     def step(self) -> None:
         """One thing happens."""
@@ -121,14 +121,14 @@ class History:
             self.orphans += [one for one in gone.pending.values() if isinstance(one, Ask)]
         elif kind < 0.35:
             self.toggle()
-        elif kind < 0.355 and not self.world.metadata.is_closed:
-            self.world.edit(custom={"edited": b"%d" % chance.randrange(100)})
+        elif kind < 0.355 and not self.harness.metadata.is_closed:
+            self.harness.edit(custom={"edited": b"%d" % chance.randrange(100)})
         elif kind < 0.36 and self.closer is None:
             self.close_by_writer()
         elif kind < 0.4 and self.orphans:
             ask = self.orphans.pop(chance.randrange(len(self.orphans)))
-            if not self.world.bookies[ask.bookie_id].away:
-                self.world.bookies[ask.bookie_id].answer(ask.request)
+            if not self.harness.bookies[ask.bookie_id].away:
+                self.harness.bookies[ask.bookie_id].answer(ask.request)
         else:
             running = [one for one in (*self.recoverers, self.closer) if one and one.pending]
             if running:
@@ -142,7 +142,7 @@ class History:
             client.deliver(action)
         else:
             if chance.random() < 0.5:
-                self.world.outcome(action)
+                self.harness.outcome(action)
             if isinstance(action, Ask):
                 client.complete(action, NotEnoughBookies("lost"))
             elif isinstance(action, UpdateMetadata):
@@ -153,16 +153,16 @@ class History:
             self.saw_end()
 
     def saw_end(self) -> None:
-        metadata = self.world.metadata
+        metadata = self.harness.metadata
         assert metadata.is_closed
         self.ends.add((metadata.last_entry_id, metadata.length))
 
     def toggle(self) -> None:
         """A bookie goes or comes; fewer than Qa are lost for good."""
-        name = self.chance.choice(sorted(self.world.bookies))
+        name = self.chance.choice(sorted(self.harness.bookies))
         if name in self.dead:
             return
-        bookie = self.world.bookies[name]
+        bookie = self.harness.bookies[name]
         bookie.away = not bookie.away
         if bookie.away and len(self.dead) < self.ack_quorum - 1 and self.chance.random() < 0.5:
             self.dead.add(name)
@@ -176,11 +176,11 @@ class History:
             return None if current.is_closed else current.closed(last, length_at(last))
 
         update: Procedure[object] = MetadataUpdate(decide, None, 5.0)  # type: ignore[assignment]
-        self.closer = Client(self.world, update)
+        self.closer = Client(self.harness, update)
 
     def heal_and_recover(self) -> None:
         """Everybody who lives is back; a last recovery must come to its end."""
-        for name, bookie in self.world.bookies.items():
+        for name, bookie in self.harness.bookies.items():
             bookie.away = name in self.dead
         last = self.recoverer()
         last.run(self.chance)
@@ -189,32 +189,32 @@ class History:
             client.run(self.chance)
             if client.procedure.error is None:
                 value = client.procedure.value()
-                assert value.metadata == self.world.metadata or self.ends  # type: ignore[attr-defined]
+                assert value.metadata == self.harness.metadata or self.ends  # type: ignore[attr-defined]
         self.saw_end()
         for ask in self.orphans:
-            self.world.bookies[ask.bookie_id].answer(ask.request)
+            self.harness.bookies[ask.bookie_id].answer(ask.request)
         while self.writer.adds:
             self.writer.deliver(self.chance)
 
     def check(self) -> None:
         """Check what must hold for every history."""
-        metadata = self.world.metadata
+        metadata = self.harness.metadata
         last = metadata.last_entry_id
         assert self.writer.head - 1 <= last, "I2, I9: acknowledged entries were cut off"
         assert metadata.length == length_at(last)
         assert self.ends == {(last, metadata.length)}, "I10"
         for entry_id in range(last + 1):
             copies = [
-                self.world.bookies[one].entries.get(entry_id) for one in holders(metadata, entry_id)
+                self.harness.bookies[one].entries.get(entry_id) for one in holders(metadata, entry_id)
             ]
             good = [one for one in copies if one is not None]
             assert len(good) >= self.ack_quorum, f"I18: entry {entry_id} has {len(good)} copies"
             assert all(bytes(one.data) == data_of(entry_id) for one in good), "I4"
-        for bookie in self.world.bookies.values():
+        for bookie in self.harness.bookies.values():
             assert bookie.lac() < self.writer.head, "I7: a LAC behind what was acknowledged"
-        closed = [one for one in self.world.history if one.is_closed]
+        closed = [one for one in self.harness.history if one.is_closed]
         assert len({(one.last_entry_id, one.length, one.fragments) for one in closed}) == 1, "I8"
-        for one in self.world.history:
+        for one in self.harness.history:
             assert all(len(set(part.ensemble)) == len(part.ensemble) for part in one.fragments), (
                 "I16"
             )

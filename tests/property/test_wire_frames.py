@@ -13,7 +13,7 @@ from fastbk.native.worker import BUFFER, COLD, PAUSE, RESUME, Worker
 from fastbk.wire.messages import InfoReply, decode_cold_request, encode_info, encode_reply
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of, entry_bytes
-from tests.fixtures.worker_harness import StandIn
+from tests.fixtures.worker_harness import WorkerHarness
 
 INFO = InfoReply(software="", bookie_id="", incarnation=1, writable=True)
 
@@ -45,9 +45,9 @@ def encoded(kind: str, size: int, request_id: int) -> bytes:
 
 
 @contextmanager
-def worker_of(stand_in: StandIn) -> Iterator[tuple[Worker, int, socket.socket]]:
+def worker_of(worker_harness: WorkerHarness) -> Iterator[tuple[Worker, int, socket.socket]]:
     worker = Worker(
-        stand_in.options(partial_frames_bytes_max=64 << 20, frame_size_bytes_max=1 << 20)
+        worker_harness.options(partial_frames_bytes_max=64 << 20, frame_size_bytes_max=1 << 20)
     )
     near, far = socket.socketpair()
     with near, far:
@@ -86,9 +86,9 @@ def test_a_stream_means_the_same_however_it_is_cut(
     stream = frames.hello() + b"".join(
         encoded(kind, size, 10 + i) for i, (kind, size) in enumerate(requests)
     )
-    with StandIn() as stand_in, worker_of(stand_in) as (worker, slot, far):
+    with WorkerHarness() as worker_harness, worker_of(worker_harness) as (worker, slot, far):
         feed(worker, slot, stream, cuts)
-        records = stand_in.take_all()
+        records = worker_harness.take_all()
         placed = [
             (10 + i, kind, size)
             for i, (kind, size) in enumerate(requests)
@@ -101,7 +101,7 @@ def test_a_stream_means_the_same_however_it_is_cut(
             assert record.entry_count == (size if kind == "batch" else 1)
             if kind == "add":
                 assert record.payload == entry_bytes(1, bytes(size))
-        stand_in.publish()
+        worker_harness.publish()
         worker.collect()
         expected = {10 + i: int(kind == "bad") for i, (kind, _) in enumerate(requests)}
         assert dict(answers(far)) == expected

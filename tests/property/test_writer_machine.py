@@ -26,7 +26,7 @@ from fastbk.model.quorum import write_set
 from fastbk.replication.actions import Choose, ReadMetadata, Replaced, Sleep, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writer_harness import FRAME, Rig, run
+from tests.unit.replication.writer_harness import FRAME, WriterHarness, run
 
 MEMBERS = st.integers(0, 3)
 REFUSALS = st.sampled_from(
@@ -53,7 +53,7 @@ class AnyHistory(RuleBasedStateMachine):
             changes_max=data.draw(st.sampled_from([None, None, 2])),
         )
         self.held_max = data.draw(st.sampled_from([0, 5 * FRAME, 1 << 30]))
-        self.rig = Rig(
+        self.harness = WriterHarness(
             self.size,
             self.write_quorum,
             self.ack_quorum,
@@ -61,7 +61,7 @@ class AnyHistory(RuleBasedStateMachine):
             policy=policy,
             held_bytes_max=self.held_max,
         )
-        self.writer = self.rig.writer
+        self.writer = self.harness.writer
         self.adds = self.writer.adds
         # By index: the entries whose ack counts, and where its bookie's time began.
         self.acked: list[set[int]] = [set() for _ in range(self.size)]
@@ -93,9 +93,9 @@ class AnyHistory(RuleBasedStateMachine):
                 self.acked[index] = {one for one in self.acked[index] if one < self.head}
                 self.joined[index] = self.head
         if ensemble != self.members:
-            for gone, wire in self.rig.orphaned.items():
+            for gone, wire in self.harness.orphaned.items():
                 self.stale.setdefault(gone, []).extend(wire)
-            self.rig.orphaned.clear()
+            self.harness.orphaned.clear()
             self.members = ensemble
         self.is_over = self.writer.failure is not None
 
@@ -108,96 +108,96 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def append(self, count: int) -> None:
         if not self.is_over:
-            self.rig.add(count)
+            self.harness.add(count)
             self.follow()
 
     @rule(member=MEMBERS, count=st.integers(1, 6), data=st.data())
     def ack(self, member: int, count: int, data: st.DataObject) -> None:
         bookie_id = self.members[member % self.size]
-        wire = self.rig.wire.get(bookie_id)
+        wire = self.harness.wire.get(bookie_id)
         if not wire:
             return
         at = data.draw(st.sampled_from([0, 0, 0, len(wire) // 2, len(wire) - 1]))
         for entry_id in wire[at : at + count]:
             self.count_ack(bookie_id, entry_id)
-            self.rig.ack(bookie_id, first=entry_id)
+            self.harness.ack(bookie_id, first=entry_id)
             self.follow()
 
     @rule()
     def append_and_let_all_that_are_up_acknowledge(self) -> None:
         self.append(2)
         for bookie_id in self.members:
-            for entry_id in list(self.rig.wire.get(bookie_id, [])):
+            for entry_id in list(self.harness.wire.get(bookie_id, [])):
                 self.count_ack(bookie_id, entry_id)
-                self.rig.ack(bookie_id, first=entry_id)
+                self.harness.ack(bookie_id, first=entry_id)
         self.follow()
 
     @rule()
     def late_answers_of_all_that_were_replaced(self) -> None:
         for bookie_id in set(self.stale) - set(self.members):
             for entry_id in self.stale.pop(bookie_id):
-                self.rig.stored.setdefault(bookie_id, set()).add(entry_id)
-                assert not self.writer.acknowledged(bookie_id, entry_id, 1, self.rig.now_s)
+                self.harness.stored.setdefault(bookie_id, set()).add(entry_id)
+                assert not self.writer.acknowledged(bookie_id, entry_id, 1, self.harness.now_s)
 
     @rule(member=MEMBERS, status=REFUSALS)
     def refuse(self, member: int, status: Status) -> None:
         bookie_id = self.members[member % self.size]
-        if self.rig.wire.get(bookie_id) and not self.is_over:
+        if self.harness.wire.get(bookie_id) and not self.is_over:
             self.was_refused = True
-            self.rig.refuse(bookie_id, status)
+            self.harness.refuse(bookie_id, status)
             self.follow()
 
     @rule(member=MEMBERS)
     def retry(self, member: int) -> None:
         if not self.is_over:
             self.writer.retry(self.members[member % self.size])
-            self.rig.pump()
+            self.harness.pump()
 
     @rule(member=MEMBERS, stores=st.booleans(), is_gone=st.sampled_from([False] * 5 + [True]))
     def lose(self, member: int, stores: bool, is_gone: bool) -> None:
         bookie_id = self.members[member % self.size]
-        wire = list(self.rig.wire.get(bookie_id, []))
+        wire = list(self.harness.wire.get(bookie_id, []))
         if stores:
-            self.rig.stored.setdefault(bookie_id, set()).update(wire)
+            self.harness.stored.setdefault(bookie_id, set()).update(wire)
         self.stale.setdefault(bookie_id, []).extend(wire)
         self.was_gone |= is_gone
-        self.rig.lose(bookie_id, is_gone=is_gone)
+        self.harness.lose(bookie_id, is_gone=is_gone)
         self.follow()
 
     @rule()
     def all_members_connect(self) -> None:
         for bookie_id in self.members:
             if not self.adds._up[self.members.index(bookie_id)]:
-                self.rig.connect(bookie_id)
+                self.harness.connect(bookie_id)
         self.follow()
 
     @rule(pause_s=st.sampled_from([0.1, 0.6, 1.1, 3.0]))
     def time_passes(self, pause_s: float) -> None:
-        self.rig.pass_time(pause_s)
+        self.harness.pass_time(pause_s)
         self.follow()
 
     @rule()
     def bookies_change(self) -> None:
-        self.writer.bookies_changed(self.rig.now_s)
-        self.rig.take()
+        self.writer.bookies_changed(self.harness.now_s)
+        self.harness.take()
         self.follow()
 
     # --- the metadata ------------------------------------------------------------------------------------------
 
     def step(self, outcome: object = None) -> None:
         head = self.head
-        self.rig.answer(outcome)
+        self.harness.answer(outcome)
         assert self.writer.failure is None or self.adds.head == head
         self.follow()
 
     @rule(how=st.sampled_from(["done", "done", "done", "lost", "lost and done", "away"]))
     def something_is_answered(self, how: str) -> None:
-        if not self.rig.todo:
+        if not self.harness.todo:
             return
-        action = self.rig.todo[0]
+        action = self.harness.todo[0]
         if isinstance(action, UpdateMetadata) and how.startswith("lost"):
             if how == "lost and done":
-                self.rig.store.update(action.metadata, action.version)
+                self.harness.store.update(action.metadata, action.version)
             self.step(MetadataUnavailable("no answer"))
         elif isinstance(action, ReadMetadata) and how == "away":
             self.step(MetadataUnavailable("no answer"))
@@ -208,19 +208,19 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def somebody_edits_the_custom_metadata(self) -> None:
-        now = self.rig.store.now
+        now = self.harness.store.now
         if self.taken_over is not None:
             return
         custom = {"edit": b"%d" % now.version}
-        self.rig.store.update(replace(now.metadata, custom=custom), now.version)
+        self.harness.store.update(replace(now.metadata, custom=custom), now.version)
 
-    @precondition(lambda self: hasattr(self, "rig") and self.writer.is_changing)
+    @precondition(lambda self: hasattr(self, "harness") and self.writer.is_changing)
     @rule()
     def somebody_repairs_the_bookie_that_is_being_replaced(self) -> None:
         """As a re-replicator does: what the metadata names for it is copied first."""
-        now = self.rig.store.now
+        now = self.harness.store.now
         last = now.metadata.fragments[-1]
-        action = next((one for one in self.rig.todo if isinstance(one, UpdateMetadata)), None)
+        action = next((one for one in self.harness.todo if isinstance(one, UpdateMetadata)), None)
         if (
             self.taken_over is not None
             or action is None
@@ -236,25 +236,25 @@ class AnyHistory(RuleBasedStateMachine):
             for one in range(last.first_entry_id, self.head)
             if index in write_set(one, self.size, self.write_quorum)
         }
-        self.rig.stored.setdefault("x", set()).update(owned)
+        self.harness.stored.setdefault("x", set()).update(owned)
         fragments = (*now.metadata.fragments[:-1], Fragment(last.first_entry_id, ensemble))
-        self.rig.store.update(replace(now.metadata, fragments=fragments), now.version)
+        self.harness.store.update(replace(now.metadata, fragments=fragments), now.version)
 
     @rule(closes=st.booleans(), chance=st.integers(0, 9))
     def somebody_takes_the_ledger_over(self, closes: bool, chance: int) -> None:
-        now = self.rig.store.now
+        now = self.harness.store.now
         if chance == 0 and now.metadata.state is LedgerState.OPEN:
             taken = replace(now.metadata, state=LedgerState.IN_RECOVERY)
             if closes:
                 taken = now.metadata.closed(self.head - 1, 100 * self.head)
-            self.rig.store.update(taken, now.version)
-            self.taken_over = self.rig.store.now
+            self.harness.store.update(taken, now.version)
+            self.taken_over = self.harness.store.now
 
     # --- what holds --------------------------------------------------------------------------------------------
 
     @invariant()
     def the_head_is_what_the_acks_make_it(self) -> None:
-        if not hasattr(self, "rig"):
+        if not hasattr(self, "harness"):
             return
         head = self.adds.head
         assert head >= self.head
@@ -266,54 +266,54 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_metadata_names_an_ack_quorum_for_all_that_is_acknowledged(self) -> None:
-        if not hasattr(self, "rig"):
+        if not hasattr(self, "harness"):
             return
-        self.rig.check_acknowledged()
-        metadata = self.rig.store.now.metadata
+        self.harness.check_acknowledged()
+        metadata = self.harness.store.now.metadata
         assert metadata.fragments[-1].first_entry_id <= self.head
         assert all(len(set(one.ensemble)) == self.size for one in metadata.fragments)
 
     @invariant()
     def a_ledger_that_was_taken_over_is_left_alone(self) -> None:
-        if hasattr(self, "rig") and self.taken_over is not None:
-            assert self.rig.store.now == self.taken_over
+        if hasattr(self, "harness") and self.taken_over is not None:
+            assert self.harness.store.now == self.taken_over
 
     @invariant()
     def memory_is_bounded_by_what_is_in_flight(self) -> None:
-        if hasattr(self, "rig"):
+        if hasattr(self, "harness"):
             in_flight = FRAME * (self.adds.next_entry_id - self.head) + 4 * FRAME
             assert self.adds.held_bytes <= max(self.held_max, in_flight) + in_flight
 
     @invariant()
     def a_writer_that_waits_will_be_woken(self) -> None:
-        if hasattr(self, "rig") and not self.is_over:
+        if hasattr(self, "harness") and not self.is_over:
             waits = self.adds.head < self.adds.next_entry_id
             assert self.writer.wake_s is not None or not waits
 
     @invariant()
     def only_some_errors_end_it(self) -> None:
-        if hasattr(self, "rig") and self.is_over:
+        if hasattr(self, "harness") and self.is_over:
             kinds = (LedgerClosed, LedgerFenced, QuorumTimeout, NotEnoughBookies, MetadataConflict)
             assert isinstance(self.writer.failure, kinds)
-            assert not self.rig.todo
+            assert not self.harness.todo
             assert self.writer.wake_s is None
 
     def teardown(self) -> None:
         """All is well again: everything is acknowledged, and what is missing is counted."""
-        if not hasattr(self, "rig"):
+        if not hasattr(self, "harness"):
             return
         for _ in range(200):
-            if self.is_over or (not self.rig.todo and self.adds.is_replicated):
+            if self.is_over or (not self.harness.todo and self.adds.is_replicated):
                 break
-            if self.rig.todo:
+            if self.harness.todo:
                 self.step()
             self.all_members_connect()
             for bookie_id in self.members:
                 self.writer.retry(bookie_id)
-                self.rig.pump()
-                for entry_id in list(self.rig.wire.get(bookie_id, [])):
+                self.harness.pump()
+                for entry_id in list(self.harness.wire.get(bookie_id, [])):
                     self.count_ack(bookie_id, entry_id)
-                    self.rig.ack(bookie_id, first=entry_id)
+                    self.harness.ack(bookie_id, first=entry_id)
             self.the_head_is_what_the_acks_make_it()
         if not self.is_over:
             gone = [one for one in self.writer._failed if self.writer._is_gone(one)]
@@ -343,23 +343,23 @@ class AnyHistory(RuleBasedStateMachine):
         owed = self.writer._keeper.owed
         for _ in range(50):
             is_named = not owed.is_copying and not owed.ready
-            if not self.rig.todo and is_named and not owed.unmarked(owed.to_mark()):
+            if not self.harness.todo and is_named and not owed.unmarked(owed.to_mark()):
                 return
-            if self.rig.todo:
+            if self.harness.todo:
                 self.step()
             else:
-                self.rig.pass_time(1.1)
+                self.harness.pass_time(1.1)
         raise AssertionError("copies are neither named nor marked")
 
     def missing_by_metadata(self) -> list[tuple[str, int]]:
         """Return the copies of acknowledged entries that are not where the metadata says they are."""
-        metadata = self.rig.store.now.metadata
+        metadata = self.harness.store.now.metadata
         named = (
             (metadata.fragment_of(one).ensemble[index], one)
             for one in range(self.head)
             for index in write_set(one, self.size, self.write_quorum)
         )
-        return [copy for copy in named if copy[1] not in self.rig.stored.get(copy[0], ())]
+        return [copy for copy in named if copy[1] not in self.harness.stored.get(copy[0], ())]
 
     def is_marked(self, bookie_id: str, entry_id: int) -> bool:
         return any(
@@ -370,10 +370,10 @@ class AnyHistory(RuleBasedStateMachine):
         )
 
     def it_can_be_closed(self) -> None:
-        self.writer.stop(self.rig.now_s)
+        self.writer.stop(self.harness.now_s)
         closing = self.writer.closing(10.0)
-        run(closing, self.rig)  # type: ignore[arg-type]
-        metadata = self.rig.store.now.metadata
+        run(closing, self.harness)  # type: ignore[arg-type]
+        metadata = self.harness.store.now.metadata
         assert metadata.is_closed
         if isinstance(closing.error, LedgerClosed):
             assert metadata.last_entry_id != self.head - 1

@@ -107,7 +107,7 @@ class Run:
         except AssertionError as error:
             self.report.lose([str(error)], f"seed {self.seed} life {number}")
         finally:
-            if life is not None and life.rig is not None:
+            if life is not None and life.harness is not None:
                 life.look_at_the_end()
                 life.close()
         fake.clear_faults()

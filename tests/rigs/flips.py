@@ -136,7 +136,7 @@ def _start(fake: FakeDisk, base: Image, flip: Flip) -> None:
         for key, raw in base.book.acked.items():
             if key[0] == LAST_LEDGER:
                 continue
-            answer = life.ask(life.rig.read(*key))
+            answer = life.ask(life.harness.read(*key))
             if answer.status == CANNOT_TELL:
                 flip.outcome = "told"
             elif answer.status != OK:

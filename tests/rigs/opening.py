@@ -110,7 +110,7 @@ def read_whole(life: Life, ledger_ids: Iterable[int], highest: Mapping[int, int]
     for ledger_id in ledger_ids:
         position = 0
         while position <= highest[ledger_id]:
-            answer = life.ask(life.rig.read_batch(ledger_id, position, highest[ledger_id], BATCH_ENTRIES_MAX))
+            answer = life.ask(life.harness.read_batch(ledger_id, position, highest[ledger_id], BATCH_ENTRIES_MAX))
             if answer.status == NO_LEDGER:
                 break
             if answer.status != OK:

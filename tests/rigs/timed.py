@@ -83,8 +83,8 @@ class TimedLife(Life):
         super().__init__(fake, book, **options)
 
     def _segments_made(self) -> None:
-        if self._fake is not None and self.rig is not None:
-            self._segment = ffi.from_buffer("uint8_t[]", self.rig.journal.map)
+        if self._fake is not None and self.harness is not None:
+            self._segment = ffi.from_buffer("uint8_t[]", self.harness.journal.map)
             word = ffi.cast("uint64_t *", self._segment + JOURNAL_PUBLISHED)
             self._fake.take_snapshots(self._stride, self._stride, word)
 

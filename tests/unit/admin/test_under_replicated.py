@@ -29,17 +29,17 @@ async def write(client: Client, entries: int, write_quorum: int = 3) -> int:
 
 
 async def test_bookies_without_lists_are_asked_for_the_ends_of_their_shares() -> None:
-    async with apache_cluster(3) as (client, toys, _):
+    async with apache_cluster(3) as (client, fakes, _):
         await write(client, 0)
         whole, striped = await write(client, 10), await write(client, 10, write_quorum=2)
-        toys[0].has_lists = toys[1].has_lists = False
+        fakes[0].has_lists = fakes[1].has_lists = False
         unlisted: set[str] = set()
         assert await lacking(client, unlisted) == []
         assert unlisted == {"b0", "b1"}
-        assert [len(asked([toy], frames.LIST)) for toy in toys] == [1, 1, 2], "once in vain each"
-        toys[0].ledgers[whole].entries.pop(9)
-        toys[1].ledgers.pop(striped)
-        toys[2].ledgers[whole].entries.pop(5)
+        assert [len(asked([fake], frames.LIST)) for fake in fakes] == [1, 1, 2], "once in vain each"
+        fakes[0].ledgers[whole].entries.pop(9)
+        fakes[1].ledgers.pop(striped)
+        fakes[2].ledgers[whole].entries.pop(5)
         found = await lacking(client, set())
         assert (whole, "b0", (9,)) in found
         assert (whole, "b2", (5,)) in found, "one with a list misses nothing of it"
@@ -49,19 +49,19 @@ async def test_bookies_without_lists_are_asked_for_the_ends_of_their_shares() ->
 
 
 async def test_one_that_answers_nothing_is_not_taken_for_one_without_lists() -> None:
-    async with apache_cluster(3) as (client, toys, _):
+    async with apache_cluster(3) as (client, fakes, _):
         ledger_id = await write(client, 10)
-        toys[1].faults.silent = True
+        fakes[1].faults.silent = True
         unlisted: set[str] = set()
         assert await lacking(client, unlisted) == [(ledger_id, "b1", ())]
         assert unlisted == set()
 
 
 async def test_a_frozen_bookie_is_waited_for_once() -> None:
-    async with apache_cluster(3) as (client, toys, _):
+    async with apache_cluster(3) as (client, fakes, _):
         for _ in range(8):
             await write(client, 3)
-        toys[1].faults.silent = True
+        fakes[1].faults.silent = True
         began_s = time.monotonic()
         found = [
             one

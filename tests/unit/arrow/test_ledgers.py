@@ -1,4 +1,4 @@
-"""Ranges of ledgers on toy bookies: whole, parts, entries that no bookie has undamaged, an end that is not there."""
+"""Ranges of ledgers on fake bookies: whole, parts, entries that no bookie has undamaged, an end that is not there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import fastbk.sync
 from fastbk.arrow import EntryGap, ledger_batches, ledger_schema, read_ledger
 from fastbk.errors import ConfigError, DigestMismatch, NoSuchEntry
-from tests.fixtures.sync_cluster import Toys, sync_cluster
+from tests.fixtures.sync_cluster import FakeBookies, sync_cluster
 
 
 def written(client: fastbk.sync.Client, count: int) -> int:
@@ -20,9 +20,9 @@ def written(client: fastbk.sync.Client, count: int) -> int:
     return writer.ledger_id
 
 
-def lose(toys: Toys, ledger_id: int, entry_id: int, *, damaged: bool) -> None:
-    for toy in toys.toys:
-        entries = toy.ledgers[ledger_id].entries
+def lose(fakes: FakeBookies, ledger_id: int, entry_id: int, *, damaged: bool) -> None:
+    for fake in fakes.fakes:
+        entries = fake.ledgers[ledger_id].entries
         if damaged:
             entries[entry_id] = entries[entry_id][:-1] + bytes([entries[entry_id][-1] ^ 1])
         else:
@@ -57,11 +57,11 @@ def test_entries_come_once_in_order_in_batches_of_what_was_asked_for() -> None:
 
 def test_what_no_bookie_gives_is_an_error_behind_what_was_before_it_or_told() -> None:
     rng = random.Random(3)
-    with sync_cluster(read_timeout=5) as (client, toys, _):
+    with sync_cluster(read_timeout=5) as (client, fakes, _):
         ledger_id = written(client, 60)
         gone = {0, 1, 59, *rng.sample(range(60), 5)}
         for entry_id in gone:
-            lose(toys, ledger_id, entry_id, damaged=entry_id % 2 == 0)
+            lose(fakes, ledger_id, entry_id, damaged=entry_id % 2 == 0)
         batches = ledger_batches(client, ledger_id, 2)
         with pytest.raises((NoSuchEntry, DigestMismatch)) as caught:
             list(batches)

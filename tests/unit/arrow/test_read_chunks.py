@@ -10,20 +10,20 @@ import pytest
 from fastbk.errors import ConfigError, StorageError
 from fastbk.stream.reader.sync_reader import BlockingStreamReader
 from fastbk.stream.records import Chunk, Record
-from tests.unit.arrow.test_streams import Rig, place
+from tests.unit.arrow.test_streams import Harness, place
 
 ENTRIES = 7
 """That come together from the ledgers of tests; small ones are joined as far as they have room."""
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = Rig()
+def harness() -> Iterator[Harness]:
+    made = Harness()
     yield made
     made.loop.close(5.0)
 
 
-def at_hand(rig: Rig, reader: BlockingStreamReader, records: int) -> None:  # type: ignore[type-arg]
+def at_hand(harness: Harness, reader: BlockingStreamReader, records: int) -> None:  # type: ignore[type-arg]
     """Wait until so many records were read ahead."""
     inner = reader._opened()
 
@@ -32,18 +32,18 @@ def at_hand(rig: Rig, reader: BlockingStreamReader, records: int) -> None:  # ty
             inner._told.clear()
             await inner._told.wait()
 
-    rig.loop.call(there)
+    harness.loop.call(there)
 
 
 def taken(items: list[Chunk]) -> list[Record]:
     return list(chain.from_iterable(items))
 
 
-def test_all_that_is_there_comes_at_once_as_far_as_it_may(rig: Rig) -> None:
-    records = rig.filled([60, 40], 1)
+def test_all_that_is_there_comes_at_once_as_far_as_it_may(harness: Harness) -> None:
+    records = harness.filled([60, 40], 1)
     size = len(records[0].payload)
-    with rig.stream.reader(tail=False) as reader:
-        at_hand(rig, reader, 100)
+    with harness.stream.reader(tail=False) as reader:
+        at_hand(harness, reader, 100)
         first = reader.read_chunks(30, 1 << 20)
         second = reader.read_chunks(1000, 10 * size)
         assert len(second) >= 1
@@ -57,20 +57,20 @@ def test_all_that_is_there_comes_at_once_as_far_as_it_may(rig: Rig) -> None:
     assert list(map(place, got)) == list(map(place, records))
 
 
-def test_records_before_what_cannot_be_decoded_are_not_lost(rig: Rig) -> None:
-    records = rig.filled([3 * ENTRIES], 1)
-    ledger = rig.cluster.ledger(rig.rows()[0])
+def test_records_before_what_cannot_be_decoded_are_not_lost(harness: Harness) -> None:
+    records = harness.filled([3 * ENTRIES], 1)
+    ledger = harness.cluster.ledger(harness.rows()[0])
     bytes_of_batch = sum(map(len, ledger.entries[:ENTRIES])) + 200 * ENTRIES
     ledger.entries[ENTRIES + 2] = b"this is no entry of a stream" * 3
-    with rig.stream.reader(tail=False) as reader:
-        at_hand(rig, reader, 3 * ENTRIES)
+    with harness.stream.reader(tail=False) as reader:
+        at_hand(harness, reader, 3 * ENTRIES)
         (chunk,) = reader.read_chunks(1000, bytes_of_batch + 1)
         assert list(map(place, chunk)) == list(map(place, records[:ENTRIES]))  # type: ignore[arg-type]
         with pytest.raises(StorageError, match="cannot be decoded"):
             reader.read_chunks(1000, bytes_of_batch + 1)
 
 
-def test_bounds_that_cannot_be_are_refused(rig: Rig) -> None:
-    rig.filled([5], 1)
-    with rig.stream.reader(tail=False) as reader, pytest.raises(ConfigError):
+def test_bounds_that_cannot_be_are_refused(harness: Harness) -> None:
+    harness.filled([5], 1)
+    with harness.stream.reader(tail=False) as reader, pytest.raises(ConfigError):
         reader.read_chunks(0, 1)

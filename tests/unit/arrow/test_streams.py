@@ -22,7 +22,7 @@ from tests.fixtures.streams import STREAM, context_of, filled, new_stream, trunc
 PLACE = ["segment", "entry", "slot", "seq", "txid", "value"]
 
 
-class Rig:
+class Harness:
     """A cluster in memory with one stream, and a loop in a thread."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = Rig()
+def harness() -> Iterator[Harness]:
+    made = Harness()
     yield made
     made.loop.close(5.0)
 
@@ -87,19 +87,19 @@ def some_place(rng: random.Random, records: list[Record]) -> DLSN:
 
 @pytest.mark.parametrize("turn", range(12))
 def test_parts_of_a_stream_give_each_record_once_or_tell_that_it_is_gone(
-    turn: int, seed: int, rig: Rig
+    turn: int, seed: int, harness: Harness
 ) -> None:
     rng = random.Random(f"{seed}-{turn}")
-    records = rig.filled([rng.randint(1, 12) for _ in range(rng.randint(1, 8))], rng.randint(1, 4))
-    for ledger_id in rig.rows():
-        ledger, chance = rig.cluster.ledger(ledger_id), rng.random()
+    records = harness.filled([rng.randint(1, 12) for _ in range(rng.randint(1, 8))], rng.randint(1, 4))
+    for ledger_id in harness.rows():
+        ledger, chance = harness.cluster.ledger(ledger_id), rng.random()
         if chance < 0.3:
             count = len(ledger.entries)
             ledger.lost = {rng.randrange(count) for _ in range(rng.randint(1, 4))}
         elif chance < 0.4:
-            del rig.cluster.ledgers[ledger_id]
+            del harness.cluster.ledgers[ledger_id]
     if rng.random() < 0.4:
-        rig.truncate(rng.choice(records).dlsn)
+        harness.truncate(rng.choice(records).dlsn)
     behind = DLSN(records[-1].dlsn.segment + 1, 0, 0)
     inner = {some_place(rng, records) for _ in range(rng.randint(0, 6))}
     cuts = [DLSN(1, 0, 0), *sorted(one for one in inner if one < behind), behind]
@@ -110,7 +110,7 @@ def test_parts_of_a_stream_give_each_record_once_or_tell_that_it_is_gone(
         told = len(gaps)
         batches = list(
             stream_batches(
-                rig.stream,
+                harness.stream,
                 first,
                 end,
                 rows_max=rows_max,
@@ -125,47 +125,47 @@ def test_parts_of_a_stream_give_each_record_once_or_tell_that_it_is_gone(
         found += places(batches)
     gone = {one.seq for one in records if any(gap.first <= one.dlsn < gap.next for gap in gaps)}
     assert found == [place(one) for one in records if one.seq not in gone], "INV-S11"
-    kept = {ledger_id for ledger_id in rig.rows() if ledger_id in rig.cluster.ledgers}
-    if len(kept) == len(rig.rows()) and not any(rig.cluster.ledger(one).lost for one in kept):
+    kept = {ledger_id for ledger_id in harness.rows() if ledger_id in harness.cluster.ledgers}
+    if len(kept) == len(harness.rows()) and not any(harness.cluster.ledger(one).lost for one in kept):
         assert {gap.kind for gap in gaps} <= {"trimmed"}
 
 
-def test_batches_are_full_over_entries_and_segments_and_end_before_a_gap(rig: Rig) -> None:
-    records = rig.filled([5, 5, 5], 3)
-    batches = list(stream_batches(rig.stream, "earliest", rows_max=8))
+def test_batches_are_full_over_entries_and_segments_and_end_before_a_gap(harness: Harness) -> None:
+    records = harness.filled([5, 5, 5], 3)
+    batches = list(stream_batches(harness.stream, "earliest", rows_max=8))
     assert [one.num_rows for one in batches] == [8, 8, 8, 8, 8, 5]
     assert places(batches) == [place(one) for one in records]
-    rig.cluster.ledger(rig.rows()[1]).lost = {2}
+    harness.cluster.ledger(harness.rows()[1]).lost = {2}
     sizes: list[object] = []
     for batch in stream_batches(
-        rig.stream, "earliest", rows_max=1000, skip_gaps=True, on_gap=sizes.append
+        harness.stream, "earliest", rows_max=1000, skip_gaps=True, on_gap=sizes.append
     ):
         sizes.append(batch.num_rows)
     assert sizes == [21, Gap("lost", DLSN(2, 2, 0), DLSN(2, 3, 0), 3), 21]
 
 
-def test_bytes_end_a_batch_too(rig: Rig) -> None:
-    rig.filled([40], 1)
-    batches = list(stream_batches(rig.stream, "earliest", bytes_max=30))
+def test_bytes_end_a_batch_too(harness: Harness) -> None:
+    harness.filled([40], 1)
+    batches = list(stream_batches(harness.stream, "earliest", bytes_max=30))
     # What was read at once, seven entries from these bookies, is not cut.
     assert [one.num_rows for one in batches] == [7, 7, 7, 7, 7, 5]
 
 
-def test_a_gap_is_an_error_behind_all_that_was_before_it(rig: Rig) -> None:
-    records = rig.filled([4, 4], 2)
-    rig.cluster.ledger(rig.rows()[1]).lost = {1}
+def test_a_gap_is_an_error_behind_all_that_was_before_it(harness: Harness) -> None:
+    records = harness.filled([4, 4], 2)
+    harness.cluster.ledger(harness.rows()[1]).lost = {1}
     found: list[pa.RecordBatch] = []
     with pytest.raises(DataLost) as lost:
-        found.extend(stream_batches(rig.stream, "earliest"))
-    batches = stream_batches(rig.stream, "earliest")
+        found.extend(stream_batches(harness.stream, "earliest"))
+    batches = stream_batches(harness.stream, "earliest")
     found.append(next(batches))
     with pytest.raises(DataLost):
         next(batches)
     assert places(found[-1:]) == [place(one) for one in records[:10]]
     assert (lost.value.first, lost.value.next) == ("2.1.0", "2.2.0")
-    rig.truncate(records[3].dlsn)
+    harness.truncate(records[3].dlsn)
     with pytest.raises(PositionTruncated) as truncated:
-        next(stream_batches(rig.stream, DLSN(1, 0, 0)))
+        next(stream_batches(harness.stream, DLSN(1, 0, 0)))
     assert truncated.value.first_available == str(records[3].dlsn)
 
 
@@ -183,38 +183,38 @@ def test_a_gap_is_an_error_behind_all_that_was_before_it(rig: Rig) -> None:
     ],
 )
 def test_starts_and_ends_are_those_of_readers(
-    rig: Rig, start: object, end: object, seqs: object
+    harness: Harness, start: object, end: object, seqs: object
 ) -> None:
-    rig.filled([4, 4, 4], 2)
-    batches = list(stream_batches(rig.stream, start, end))  # type: ignore[arg-type]
+    harness.filled([4, 4, 4], 2)
+    batches = list(stream_batches(harness.stream, start, end))  # type: ignore[arg-type]
     assert [seq for *_, seq, _, _ in places(batches)] == list(seqs)  # type: ignore[call-overload]
 
 
 def test_a_position_that_never_comes_is_an_error_and_a_sealed_stream_says_so_at_once(
-    rig: Rig,
+    harness: Harness,
 ) -> None:
     async def written() -> None:
-        async with writer_of(rig.cluster) as writer:
+        async with writer_of(harness.cluster) as writer:
             await writer.append(b"a")
             await writer.seal()
 
-    rig.loop.call(written)
-    batches = stream_batches(rig.stream, "earliest", DLSN(9, 0, 0), wait_s=100)
+    harness.loop.call(written)
+    batches = stream_batches(harness.stream, "earliest", DLSN(9, 0, 0), wait_s=100)
     assert next(batches).num_rows == 1
     with pytest.raises(NoSuchEntry, match=r"9\.0\.0 .* is sealed") as caught:
         next(batches)
     assert not caught.value.retryable
 
 
-def test_nothing_is_wrong_with_an_empty_stream_or_an_end_that_is_reached(rig: Rig) -> None:
-    assert list(stream_batches(rig.stream, "earliest")) == []
-    assert list(stream_batches(rig.stream, "earliest", DLSN(1, 0, 0))) == []
+def test_nothing_is_wrong_with_an_empty_stream_or_an_end_that_is_reached(harness: Harness) -> None:
+    assert list(stream_batches(harness.stream, "earliest")) == []
+    assert list(stream_batches(harness.stream, "earliest", DLSN(1, 0, 0))) == []
 
 
-def test_arguments_are_looked_at_before_anything_is_read(rig: Rig) -> None:
+def test_arguments_are_looked_at_before_anything_is_read(harness: Harness) -> None:
     for wrong in ({"rows_max": 0}, {"bytes_max": 0}, {"schema": pa.schema([("a", pa.int8())])}):
         with pytest.raises(ConfigError):
-            stream_batches(rig.stream, "earliest", **wrong)  # type: ignore[arg-type]
+            stream_batches(harness.stream, "earliest", **wrong)  # type: ignore[arg-type]
     some = pa.schema([stream_schema().field("value")])
-    rig.filled([2], 1)
-    assert [one.schema for one in stream_batches(rig.stream, "earliest", schema=some)] == [some]
+    harness.filled([2], 1)
+    assert [one.schema for one in stream_batches(harness.stream, "earliest", schema=some)] == [some]

@@ -1,4 +1,4 @@
-"""A cluster of Apache toys and a client on the running loop, for the tests of this folder."""
+"""A cluster of Apache fakes and a client on the running loop, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import fastbk
 from fastbk.client import Client
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures.fake_apache_bookie import ToyApacheBookie, toy_apache_bookies
+from tests.fixtures.fake_apache_bookie import FakeApacheBookie, fake_apache_bookies
 from tests.fixtures.fake_apache_frames import Asked
 
 _names = itertools.count()
@@ -19,22 +19,22 @@ VERSIONS = ["v2", "v3"]
 @contextlib.asynccontextmanager
 async def apache_cluster(
     bookies: int = 3, version: str = "v3", **options: object
-) -> AsyncIterator[tuple[Client, list[ToyApacheBookie], MemoryStore]]:
-    store = MemoryStore(f"apache toys {next(_names)}")
+) -> AsyncIterator[tuple[Client, list[FakeApacheBookie], MemoryStore]]:
+    store = MemoryStore(f"apache fakes {next(_names)}")
     try:
         async with (
-            toy_apache_bookies(store, bookies) as toys,
+            fake_apache_bookies(store, bookies) as fakes,
             fastbk.connect(store, apache_protocol=version, **options) as client,
         ):
-            yield client, toys, store
+            yield client, fakes, store
     finally:
         store.close()
 
 
-def asked(toys: list[ToyApacheBookie], operation: int, version: int | None = None) -> list[Asked]:
+def asked(fakes: list[FakeApacheBookie], operation: int, version: int | None = None) -> list[Asked]:
     return [
         one
-        for toy in toys
-        for one in toy.seen
+        for fake in fakes
+        for one in fake.seen
         if one.operation == operation and version in (None, one.version)
     ]

@@ -1,4 +1,4 @@
-"""A cluster of toys and a client on the running loop, for the tests of this folder."""
+"""A cluster of fakes and a client on the running loop, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import AsyncIterator
 import fastbk
 from fastbk.client import Client
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures.fake_bookie import ToyBookie, toy_bookies
+from tests.fixtures.fake_bookie import FakeBookie, fake_bookies
 
 _names = itertools.count()
 
 
 @contextlib.asynccontextmanager
-async def toy_cluster(
+async def fake_cluster(
     bookies: int = 3, **options: object
-) -> AsyncIterator[tuple[Client, list[ToyBookie], MemoryStore]]:
-    store = MemoryStore(f"toys {next(_names)}")
+) -> AsyncIterator[tuple[Client, list[FakeBookie], MemoryStore]]:
+    store = MemoryStore(f"fakes {next(_names)}")
     try:
-        async with toy_bookies(store, bookies) as toys, fastbk.connect(store, **options) as client:
-            yield client, toys, store
+        async with fake_bookies(store, bookies) as fakes, fastbk.connect(store, **options) as client:
+            yield client, fakes, store
     finally:
         store.close()
 
 
-def by_id(toys: list[ToyBookie], bookie_id: str) -> ToyBookie:
-    return next(toy for toy in toys if toy.bookie_id == bookie_id)
+def by_id(fakes: list[FakeBookie], bookie_id: str) -> FakeBookie:
+    return next(fake for fake in fakes if fake.bookie_id == bookie_id)
 
 
 async def some_turns() -> None:

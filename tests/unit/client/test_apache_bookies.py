@@ -1,6 +1,6 @@
 """The clients against bookies that speak Apache's protocols only: all operations in both versions, and what goes wrong.
 
-The toys answer as Apache's bookies do; `seen` tells what was asked of them.
+The fakes answer as Apache's bookies do; `seen` tells what was asked of them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fastbk.errors import (
 )
 from fastbk.meta.memory import MemoryStore
 from tests.fixtures import fake_apache_frames as frames
-from tests.fixtures.fake_apache_bookie import ToyApacheBookie, toy_apache_bookies
-from tests.fixtures.fake_bookie import toy_bookies
+from tests.fixtures.fake_apache_bookie import FakeApacheBookie, fake_apache_bookies
+from tests.fixtures.fake_bookie import fake_bookies
 from tests.unit.client.fake_apache_cluster import VERSIONS, apache_cluster, asked
 
 READ_ONLY = 24
@@ -32,7 +32,7 @@ _names = itertools.count()
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_is_appended_is_read_back(version: str) -> None:
-    async with apache_cluster(5, version) as (client, toys, _):
+    async with apache_cluster(5, version) as (client, fakes, _):
         for ensemble, write_quorum in ((3, 3), (5, 3)):
             writer = await client.create_ledger(ensemble, write_quorum, 2, password=b"secret")
             futures = [writer.append_nowait(b"%d" % one * 50) for one in range(400)]
@@ -45,26 +45,26 @@ async def test_what_is_appended_is_read_back(version: str) -> None:
             assert [entry.entry_id for entry in entries] == list(range(401))
             assert all(bytes(one.data) == b"%d" % one.entry_id * 50 for one in entries[:-1])
         number = int(version[1])
-        assert {one.version for one in asked(toys, frames.ADD)} == {number}
-        assert {one.version for one in asked(toys, frames.READ)} == {number}
-        assert len(asked(toys, frames.FORCE, 3)) == 8
+        assert {one.version for one in asked(fakes, frames.ADD)} == {number}
+        assert {one.version for one in asked(fakes, frames.READ)} == {number}
+        assert len(asked(fakes, frames.FORCE, 3)) == 8
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_few_answers_bring_many_entries_where_the_bookie_can(version: str) -> None:
-    async with apache_cluster(1, version, read_batch_entries=64) as (client, toys, _):
+    async with apache_cluster(1, version, read_batch_entries=64) as (client, fakes, _):
         writer = await client.create_ledger(1, 1)
         await writer.append_many([b"%d" % one for one in range(640)])
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
         assert len([one async for one in reader.read(0, 639)]) == 640
-        reads = [one for one in asked(toys, frames.READ) if one.entry_id >= 0]
+        reads = [one for one in asked(fakes, frames.READ) if one.entry_id >= 0]
         assert len(reads) == (10 if version == "v2" else 640)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_answers_keep_to_the_size_that_was_wanted(version: str) -> None:
-    async with apache_cluster(1, version, read_batch_bytes=20_000) as (client, toys, _):
+    async with apache_cluster(1, version, read_batch_bytes=20_000) as (client, fakes, _):
         writer = await client.create_ledger(1, 1)
         await writer.append_many([bytes(3000)] * 100 + [bytes(100_000)] * 2)
         await writer.close()
@@ -75,13 +75,13 @@ async def test_answers_keep_to_the_size_that_was_wanted(version: str) -> None:
         assert max(sizes[:-2]) <= 20_000
         assert sizes[-2:] == [100_000, 100_000]
         # Single reads go on as sizes suggest: little is asked for in vain.
-        assert len(asked(toys, frames.READ)) <= 150
+        assert len(asked(fakes, frames.READ)) <= 150
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac", "dummy"])
 async def test_recovery_fences_and_closes_with_what_is_there(version: str, digest: str) -> None:
-    async with apache_cluster(3, version) as (client, toys, store):
+    async with apache_cluster(3, version) as (client, fakes, store):
         writer = await client.create_ledger(3, 2, 2, digest=digest, password=b"p")
         await writer.append_many([b"%d" % one for one in range(20)])
         async with fastbk.connect(store, apache_protocol=version) as other:
@@ -91,10 +91,10 @@ async def test_recovery_fences_and_closes_with_what_is_there(version: str, diges
             ]
         with pytest.raises(LedgerFenced):
             await writer.append(b"too late")
-        fences = [one for one in asked(toys, frames.READ) if one.is_fencing]
+        fences = [one for one in asked(fakes, frames.READ) if one.is_fencing]
         assert all(one.version == 3 and one.is_high_priority for one in fences)
         assert {one.entry_id for one in fences} >= {-1, 20}
-        again = [one for one in asked(toys, frames.ADD) if one.is_recovery]
+        again = [one for one in asked(fakes, frames.ADD) if one.is_recovery]
         assert again
         assert all(one.version == 3 and one.is_high_priority for one in again)
         with contextlib.suppress(LedgerFenced):
@@ -103,7 +103,7 @@ async def test_recovery_fences_and_closes_with_what_is_there(version: str, diges
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_tail_follows_within_the_poll_not_at_its_end(version: str) -> None:
-    async with apache_cluster(3, version, poll_interval=30.0) as (client, toys, _):
+    async with apache_cluster(3, version, poll_interval=30.0) as (client, fakes, _):
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
 
@@ -121,20 +121,20 @@ async def test_a_tail_follows_within_the_poll_not_at_its_end(version: str) -> No
                 await writer.append(b"%d" % one)
             assert await tailing == [b"%d" % one for one in range(10)]
         await writer.close()
-        polls = [one for one in asked(toys, frames.READ) if one.previous_lac is not None]
+        polls = [one for one in asked(fakes, frames.READ) if one.previous_lac is not None]
         assert any(one.is_piggyback for one in polls)
         assert any(not one.is_piggyback and one.timeout_ms for one in polls)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_operators_questions(version: str) -> None:
-    async with apache_cluster(1, version) as (client, toys, _):
+    async with apache_cluster(1, version) as (client, fakes, _):
         info = await bookie_info(client.pool, "b0", 5.0)
         assert (info.disk_total_bytes, info.disk_free_bytes, info.writable) == (1000, 400, True)
         writer = await client.create_ledger(1, 1)
         await writer.append_many([b"x"] * 30)
         for entry_id in (3, 4, 17):
-            del toys[0].ledgers[writer.ledger_id].entries[entry_id]
+            del fakes[0].ledgers[writer.ledger_id].entries[entry_id]
         ranges = await held_ranges(client.pool, "b0", writer.ledger_id, 5.0)
         assert ranges == [(0, 2), (5, 16), (18, 29)]
         assert await held_ranges(client.pool, "b0", 4711, 5.0) == []
@@ -142,26 +142,26 @@ async def test_operators_questions(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_deferred_sync_is_not_left_to_bookies_that_forget_and_confirm(version: str) -> None:
-    async with apache_cluster(3, version) as (client, toys, _):
+    async with apache_cluster(3, version) as (client, fakes, _):
         writer = await client.create_ledger(3, 3, 3, deferred_sync=True)
         await writer.append(b"x")
         assert writer.last_add_confirmed == -1
         await writer.force()
         assert writer.last_add_confirmed == 0
-        assert {one.write_flags for one in asked(toys, frames.ADD)} == {0}
-        assert len(asked(toys, frames.FORCE, 3)) == 3
+        assert {one.write_flags for one in asked(fakes, frames.ADD)} == {0}
+        assert len(asked(fakes, frames.FORCE, 3)) == 3
         await writer.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_ensembles_may_be_mixed(version: str) -> None:
     store = MemoryStore("mixed")
-    apaches = [ToyApacheBookie("apache-1"), ToyApacheBookie("apache-2")]
+    apaches = [FakeApacheBookie("apache-1"), FakeApacheBookie("apache-2")]
     try:
-        async with toy_bookies(store, 2) as ours:
-            for toy in apaches:
-                await toy.start()
-                toy.register(store)
+        async with fake_bookies(store, 2) as ours:
+            for fake in apaches:
+                await fake.start()
+                fake.register(store)
             async with fastbk.connect(store, apache_protocol=version) as client:
                 writer = await client.create_ledger(4, 2, 2)
                 await writer.append_many([b"%d" % one for one in range(100)])
@@ -172,11 +172,11 @@ async def test_ensembles_may_be_mixed(version: str) -> None:
                     ]
                 with pytest.raises(LedgerFenced):
                     await writer.append(b"late")
-            for toy in (*ours, *apaches):
-                assert len(toy.ids(writer.ledger_id)) == 50
+            for fake in (*ours, *apaches):
+                assert len(fake.ids(writer.ledger_id)) == 50
     finally:
-        for toy in apaches:
-            await toy.stop()
+        for fake in apaches:
+            await fake.stop()
         store.close()
 
 
@@ -184,16 +184,16 @@ async def test_ensembles_may_be_mixed(version: str) -> None:
 
 
 @contextlib.contextmanager
-def in_a_thread(bookies: int) -> Iterator[tuple[MemoryStore, list[ToyApacheBookie]]]:
-    """Give toys that run on a loop in a thread of their own."""
-    store = MemoryStore(f"apache toys {next(_names)}")
-    made: list[ToyApacheBookie] = []
+def in_a_thread(bookies: int) -> Iterator[tuple[MemoryStore, list[FakeApacheBookie]]]:
+    """Give fakes that run on a loop in a thread of their own."""
+    store = MemoryStore(f"apache fakes {next(_names)}")
+    made: list[FakeApacheBookie] = []
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
     is_ready = threading.Event()
 
     async def serve() -> None:
-        async with toy_apache_bookies(store, bookies) as toys:
-            made.extend(toys)
+        async with fake_apache_bookies(store, bookies) as fakes:
+            made.extend(fakes)
             loops.append((asyncio.get_running_loop(), asyncio.Event()))
             is_ready.set()
             await loops[0][1].wait()
@@ -213,15 +213,15 @@ def in_a_thread(bookies: int) -> Iterator[tuple[MemoryStore, list[ToyApacheBooki
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_client_without_await_does_the_same(version: str) -> None:
     with (
-        in_a_thread(4) as (store, toys),
+        in_a_thread(4) as (store, fakes),
         fastbk.sync.connect(store, apache_protocol=version, replace_after=0.05) as client,
     ):
         writer = client.create_ledger()
         for one in range(50):
             writer.append(b"%d" % one)
         gone = writer.metadata.fragments[0].ensemble[0]
-        toy = next(toy for toy in toys if toy.bookie_id == gone)
-        toy.faults.refuse_adds = lambda *_: READ_ONLY
+        fake = next(fake for fake in fakes if fake.bookie_id == gone)
+        fake.faults.refuse_adds = lambda *_: READ_ONLY
         writer.append_many([b"%d" % one for one in range(50, 100)])
         reader = client.open_ledger(writer.ledger_id)
         assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(100)]
@@ -240,11 +240,11 @@ def test_the_client_without_await_does_the_same(version: str) -> None:
 
 def test_a_second_hello_is_an_answer_to_nobody() -> None:
     """Else a bookie that repeats it would be sent all that it has not acknowledged, each time."""
-    with in_a_thread(1) as (store, toys), fastbk.sync.connect(store) as client:
+    with in_a_thread(1) as (store, fakes), fastbk.sync.connect(store) as client:
         writer = client.create_ledger(1, 1)
-        toys[0].strange_answers = 20
+        fakes[0].strange_answers = 20
         for _ in range(20):
             writer.append(b"x")
         writer.close()
-        sent = [one.entry_id for one in asked(toys, frames.ADD, 3)]
+        sent = [one.entry_id for one in asked(fakes, frames.ADD, 3)]
         assert sorted(sent) == list(range(20))

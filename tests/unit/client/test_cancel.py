@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import QuorumTimeout
 from tests.fixtures.aio import LOOPS
-from tests.unit.client.fake_cluster import some_turns, toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster, some_turns
 
 
 def data_of(entry_id: int) -> bytes:
@@ -21,10 +21,10 @@ def data_of(entry_id: int) -> bytes:
 
 async def cancels(seed: int) -> None:
     rng = random.Random(seed)
-    async with toy_cluster(entries_in_flight_max=8) as (client, toys, _):
-        for toy in toys:
+    async with fake_cluster(entries_in_flight_max=8) as (client, fakes, _):
+        for fake in fakes:
             # Answers overtake each other.
-            toy.faults.delay_s = lambda: rng.choice([0, 0, 0.001, 0.004])
+            fake.faults.delay_s = lambda: rng.choice([0, 0, 0.001, 0.004])
         written = await client.create_ledger()
         await written.append_many([data_of(one) for one in range(40)])
         await written.close()
@@ -62,8 +62,8 @@ async def cancels(seed: int) -> None:
                 task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert result is None or isinstance(result, asyncio.CancelledError)
-        for toy in toys:
-            toy.faults.delay_s = None
+        for fake in fakes:
+            fake.faults.delay_s = None
         # The pipe goes on behind what was cancelled.
         last = await writer.append(b"last")
         acknowledged[last] = b"last"
@@ -72,7 +72,7 @@ async def cancels(seed: int) -> None:
         stored = {one.entry_id: bytes(one.data) async for one in reader.read()}
         assert sorted(stored) == list(range(last + 1))
         assert all(stored[one] == data for one, data in acknowledged.items())
-        assert all(toy.connections <= 2 for toy in toys)
+        assert all(fake.connections <= 2 for fake in fakes)
 
 
 @settings(max_examples=25, deadline=None)
@@ -84,19 +84,19 @@ def test_random_cancels_misdeliver_nothing(kind: str, seed: int) -> None:
 
 
 async def test_a_cancelled_wait_for_room_sends_nothing() -> None:
-    async with toy_cluster(entries_in_flight_max=1) as (client, toys, _):
+    async with fake_cluster(entries_in_flight_max=1) as (client, fakes, _):
         writer = await client.create_ledger()
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         future = writer.append_nowait(b"first")
         waiting = asyncio.create_task(writer.append(b"never"))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        for toy in toys:
-            toy.faults.swallow_adds = False
-            toy.cut()
+        for fake in fakes:
+            fake.faults.swallow_adds = False
+            fake.cut()
         await future
         assert await writer.append(b"second") == 1
         await writer.close()
@@ -104,7 +104,7 @@ async def test_a_cancelled_wait_for_room_sends_nothing() -> None:
 
 
 async def test_a_cancelled_append_stays_in_the_pipe() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         task = asyncio.create_task(writer.append(b"cancelled"))
         await asyncio.sleep(0)
@@ -118,19 +118,19 @@ async def test_a_cancelled_append_stays_in_the_pipe() -> None:
 
 
 async def test_a_cancelled_close_can_be_finished() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         future = writer.append_nowait(b"x")
         closing = asyncio.create_task(writer.close())
         await some_turns()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-        for toy in toys:
-            toy.faults.swallow_adds = False
-            toy.cut()
+        for fake in fakes:
+            fake.faults.swallow_adds = False
+            fake.cut()
         assert await future == 0
         await writer.close()
         assert (await client.ledger_info(writer.ledger_id)).metadata.last_entry_id == 0

@@ -1,4 +1,4 @@
-"""Random faults under real clients on toy bookies: what was acknowledged is read by whoever comes (INV-C1, INV-C2).
+"""Random faults under real clients on fake bookies: what was acknowledged is read by whoever comes (INV-C1, INV-C2).
 
 The protocol itself is judged by the simulator; this is about what drives it: channels, timers, futures, metadata calls.
 """
@@ -23,9 +23,9 @@ from fastbk.model.ids import EntryId
 from fastbk.sync import Pending
 from fastbk.wire.statuses import Status
 from tests.fixtures.aio import LOOPS
-from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 OPTIONS = {
     "append_timeout": 3.0,
@@ -44,9 +44,9 @@ REFUSALS = (Status.READ_ONLY, Status.IO_ERROR, Status.TOO_MANY_REQUESTS, Status.
 class Chaos:
     """Breaks at most two bookies at a time, heals them all at the end."""
 
-    def __init__(self, rng: random.Random, toys: list[ToyBookie]) -> None:
+    def __init__(self, rng: random.Random, fakes: list[FakeBookie]) -> None:
         self._rng = rng
-        self._toys = toys
+        self._toys = fakes
         self._broken: dict[str, Callable[[], object]] = {}
 
     async def step(self) -> None:
@@ -54,30 +54,30 @@ class Chaos:
         if self._broken and (len(self._broken) == 2 or rng.random() < 0.5):
             await self._heal(rng.choice(sorted(self._broken)))
             return
-        toy = rng.choice([one for one in self._toys if one.bookie_id not in self._broken])
+        fake = rng.choice([one for one in self._toys if one.bookie_id not in self._broken])
         kind = rng.choice(["stop", "cut", "refuse", "swallow", "drop", "slow", "silent"])
-        faults = toy.faults
+        faults = fake.faults
         if kind == "stop":
-            await toy.stop()
-            self._broken[toy.bookie_id] = toy.start
+            await fake.stop()
+            self._broken[fake.bookie_id] = fake.start
         elif kind == "cut":
-            toy.cut()
+            fake.cut()
         elif kind == "refuse":
             status = rng.choice(REFUSALS)
             faults.refuse_adds = lambda *_: status
-            self._broken[toy.bookie_id] = lambda: setattr(faults, "refuse_adds", None)
+            self._broken[fake.bookie_id] = lambda: setattr(faults, "refuse_adds", None)
         elif kind == "swallow":
             faults.swallow_adds = True
-            self._broken[toy.bookie_id] = lambda: setattr(faults, "swallow_adds", False)
+            self._broken[fake.bookie_id] = lambda: setattr(faults, "swallow_adds", False)
         elif kind == "drop":
             faults.drop_adds = lambda _, entry_id: entry_id % 3 == 0
-            self._broken[toy.bookie_id] = lambda: setattr(faults, "drop_adds", None)
+            self._broken[fake.bookie_id] = lambda: setattr(faults, "drop_adds", None)
         elif kind == "slow":
             faults.delay_s = lambda: rng.choice([0.0, 0.002, 0.02])
-            self._broken[toy.bookie_id] = lambda: setattr(faults, "delay_s", None)
+            self._broken[fake.bookie_id] = lambda: setattr(faults, "delay_s", None)
         else:
             faults.silent = True
-            self._broken[toy.bookie_id] = lambda: setattr(faults, "silent", False)
+            self._broken[fake.bookie_id] = lambda: setattr(faults, "silent", False)
 
     async def _heal(self, name: str) -> None:
         healed = self._broken.pop(name)()
@@ -132,7 +132,7 @@ async def read_all(client: Client, writer: LedgerWriter) -> dict[EntryId, bytes]
 async def chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     ensemble, write_quorum, ack_quorum = rng.choice([(3, 3, 2), (4, 3, 2), (3, 2, 2), (4, 4, 3)])
-    async with toy_cluster(6, **OPTIONS) as (client, toys, store):
+    async with fake_cluster(6, **OPTIONS) as (client, fakes, store):
         writer = await client.create_ledger(
             ensemble,
             write_quorum,
@@ -141,7 +141,7 @@ async def chaos(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             digest=rng.choice(["crc32c", "hmac"]),
         )
         acked: dict[EntryId, bytes] = {}
-        trouble = Chaos(rng, toys)
+        trouble = Chaos(rng, fakes)
         writing = asyncio.create_task(write(rng, writer, acked))
         away = rng.random() < 0.3
         with monkeypatch.context() as patch:
@@ -187,11 +187,11 @@ def test_nothing_acknowledged_is_lost_whatever_fails(kind: str, seed: int) -> No
 
 def sync_chaos(seed: int) -> None:
     rng = random.Random(seed)
-    with sync_cluster(6, **OPTIONS) as (client, toys, store):
+    with sync_cluster(6, **OPTIONS) as (client, fakes, store):
         writer = client.create_ledger(
             *rng.choice([(3, 3, 2), (4, 3, 2), (4, 4, 3)]), password=b"pw"
         )
-        trouble = Chaos(rng, toys.toys)
+        trouble = Chaos(rng, fakes.fakes)
         acked: dict[EntryId, bytes] = {}
         pending: list[tuple[bytes, Pending]] = []
         try:
@@ -202,7 +202,7 @@ def sync_chaos(seed: int) -> None:
                 except BufferFull:
                     writer.ready()
                 if rng.random() < 0.1:
-                    toys.do(trouble.step())
+                    fakes.do(trouble.step())
                 if rng.random() < 0.05:
                     for waiting, one in pending:
                         acked[one.result()] = waiting
@@ -219,7 +219,7 @@ def sync_chaos(seed: int) -> None:
             else:
                 assert not has_failed, "INV-C2: acknowledged behind a failure"
                 acked[entry_id] = data
-        toys.do(trouble.end())
+        fakes.do(trouble.end())
         if rng.random() < 0.5:
             with contextlib.suppress(Error):
                 writer.close()

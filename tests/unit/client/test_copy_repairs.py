@@ -11,14 +11,14 @@ import pytest
 import fastbk.sync
 from fastbk.meta.memory import MemoryStore
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.unit.client.fake_cluster import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster
 
 
-def lacking(toy: ToyBookie, ledger_id: int, entries: int) -> int:
-    return entries - len(toy.ids(ledger_id))
+def lacking(fake: FakeBookie, ledger_id: int, entries: int) -> int:
+    return entries - len(fake.ids(ledger_id))
 
 
 def marks(store: MemoryStore) -> list[tuple[int, str]]:
@@ -26,18 +26,18 @@ def marks(store: MemoryStore) -> list[tuple[int, str]]:
 
 
 async def test_what_a_bookie_lacks_at_the_close_is_marked_and_then_repaired() -> None:
-    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+    async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
         writer = await client.create_ledger()
-        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         await writer.append_many([b"%d" % one for one in range(10)])
         await writer.close()
-        assert marks(store) == [(writer.ledger_id, toys[1].bookie_id)]
-        assert lacking(toys[1], writer.ledger_id, 10) > 0
-        toys[1].faults.refuse_adds = None
+        assert marks(store) == [(writer.ledger_id, fakes[1].bookie_id)]
+        assert lacking(fakes[1], writer.ledger_id, 10) > 0
+        fakes[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
         assert marks(store) == []
-        assert lacking(toys[1], writer.ledger_id, 10) == 0
+        assert lacking(fakes[1], writer.ledger_id, 10) == 0
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
@@ -52,20 +52,20 @@ async def test_the_log_reports_why_a_repair_fails_once_for_each_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "fastbk")
-    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, _):
+    async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, _):
         writer = await client.create_ledger()
-        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         await writer.append_many([b"%d" % one for one in range(10)])
         await writer.close()
-        toys[1].faults.refuse_adds = lambda *_: Status.IO_ERROR
+        fakes[1].faults.refuse_adds = lambda *_: Status.IO_ERROR
         await client.repairs._try_all()
         await client.repairs._try_all()
         io_errors = [one for _, one in said(caplog) if "IO_ERROR" in str(one["reason"])]
         assert len(io_errors) == 1
         found = {name: io_errors[0][name] for name in ("ledger_id", "bookie", "last_entry_id")}
-        expected = {"ledger_id": writer.ledger_id, "bookie": toys[1].bookie_id, "last_entry_id": 9}
+        expected = {"ledger_id": writer.ledger_id, "bookie": fakes[1].bookie_id, "last_entry_id": 9}
         assert found == expected
-        toys[1].faults.refuse_adds = None
+        fakes[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 0, "the repair")
         assert said(caplog)[-1][0] == "repaired"
@@ -75,7 +75,7 @@ async def test_a_fault_in_one_repair_does_not_end_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task of all repairs ended with it, and what waited was never tried again."""
-    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+    async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
         run_procedure = client.run_procedure
         ledgers: list[int] = []
 
@@ -85,16 +85,16 @@ async def test_a_fault_in_one_repair_does_not_end_the_others(
             return await run_procedure(ledger_id, *rest)  # type: ignore[arg-type]
 
         monkeypatch.setattr(client, "run_procedure", run)
-        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         for _ in range(2):
             writer = await client.create_ledger()
             ledgers.append(writer.ledger_id)
             await writer.append(b"x")
             await writer.close()
-        toys[1].faults.refuse_adds = None
+        fakes[1].faults.refuse_adds = None
         client.repairs.bookies_changed()
         await wait_until_async(lambda: client.repairs.waiting == 1, "the other repair")
-        assert marks(store) == [(ledgers[0], toys[1].bookie_id)]
+        assert marks(store) == [(ledgers[0], fakes[1].bookie_id)]
         assert "a fault of ours" in caplog.text
         monkeypatch.undo()
         client.repairs.bookies_changed()
@@ -102,19 +102,19 @@ async def test_a_fault_in_one_repair_does_not_end_the_others(
 
 
 async def test_a_client_that_is_closed_first_leaves_the_mark() -> None:
-    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+    async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
         writer = await client.create_ledger()
-        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         await writer.append(b"x")
         await writer.close()
         await client.close()
-        assert marks(store) == [(writer.ledger_id, toys[1].bookie_id)]
+        assert marks(store) == [(writer.ledger_id, fakes[1].bookie_id)]
 
 
 async def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
-    async with toy_cluster(3, laggard_wait=0.01) as (client, toys, store):
+    async with fake_cluster(3, laggard_wait=0.01) as (client, fakes, store):
         writer = await client.create_ledger()
-        toys[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
+        fakes[1].faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         await writer.append(b"x")
         await writer.close()
         await client.delete_ledger(writer.ledger_id)
@@ -125,64 +125,64 @@ async def test_a_ledger_that_was_deleted_waits_no_longer() -> None:
 
 async def test_a_read_only_bookie_is_repaired_once_it_is_writable() -> None:
     """The room that it has left is for recoveries, and for fences."""
-    async with toy_cluster(3) as (client, toys, store):
+    async with fake_cluster(3) as (client, fakes, store):
         writer = await client.create_ledger()
-        toys[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
-        lease = toys[1].register(store, writable=False)
+        fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        lease = fakes[1].register(store, writable=False)
         await writer.append_many([b"%d" % one for one in range(10)])
         await writer.close()
-        toys[1].faults.refuse_adds = None  # as of recovery adds
-        had = len(toys[1].ids(writer.ledger_id))
+        fakes[1].faults.refuse_adds = None  # as of recovery adds
+        had = len(fakes[1].ids(writer.ledger_id))
         assert had < 10
         await client.repairs._try_all()
-        assert marks(store) == [(writer.ledger_id, toys[1].bookie_id)]
-        assert len(toys[1].ids(writer.ledger_id)) == had
+        assert marks(store) == [(writer.ledger_id, fakes[1].bookie_id)]
+        assert len(fakes[1].ids(writer.ledger_id)) == had
         lease.set_writable(True)
         client.repairs.bookies_changed()
         await wait_until_async(lambda: not marks(store), "the repair")
-        assert lacking(toys[1], writer.ledger_id, 10) == 0
+        assert lacking(fakes[1], writer.ledger_id, 10) == 0
 
 
 async def test_a_close_does_not_wait_for_a_read_only_bookie() -> None:
     """It takes nothing within the time that a slow bookie is given; each roll of a stream would wait for it."""
-    async with toy_cluster(3, laggard_wait=60.0) as (client, toys, _):
+    async with fake_cluster(3, laggard_wait=60.0) as (client, fakes, _):
         writer = await client.create_ledger()
-        toys[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
         await writer.append(b"x")
         await wait_until_async(
-            lambda: "READ_ONLY" in writer.stats().trouble.get(toys[1].bookie_id, ""), "the refusal"
+            lambda: "READ_ONLY" in writer.stats().trouble.get(fakes[1].bookie_id, ""), "the refusal"
         )
         await asyncio.wait_for(writer.close(), 10.0)
 
 
 def test_a_close_of_a_blocking_writer_does_not_wait_for_a_read_only_bookie() -> None:
-    with sync_cluster(laggard_wait=60.0) as (client, toys, _):
+    with sync_cluster(laggard_wait=60.0) as (client, fakes, _):
         writer = client.create_ledger()
-        toys.toys[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        fakes.fakes[1].faults.refuse_adds = lambda *_: Status.READ_ONLY
         writer.append(b"x")
         began_s = time.monotonic()
         writer.close(timeout=30.0)
         assert time.monotonic() - began_s < 10.0
 def test_a_ledger_of_a_writer_without_await_heals_over_a_restart() -> None:
-    with sync_cluster(3, laggard_wait=0.01) as (client, toys, store):
+    with sync_cluster(3, laggard_wait=0.01) as (client, fakes, store):
         writer = client.create_ledger()
         writer.append(b"0")
-        toys.do(toys.toys[1].stop())
+        fakes.do(fakes.fakes[1].stop())
         writer.append_many([b"%d" % one for one in range(1, 10)])
         writer.close()
         ledger_id = writer.ledger_id
-        assert marks(store) == [(ledger_id, toys.toys[1].bookie_id)]
-        toys.do(toys.toys[1].start())
+        assert marks(store) == [(ledger_id, fakes.fakes[1].bookie_id)]
+        fakes.do(fakes.fakes[1].start())
         # No call of the client: it repairs between calls.
         wait_until(lambda: not marks(store), "the repair")
-        assert lacking(toys.toys[1], ledger_id, 10) == 0
+        assert lacking(fakes.fakes[1], ledger_id, 10) == 0
 
 
 def test_what_is_recovered_without_await_is_checked_and_repaired() -> None:
-    with sync_cluster(3) as (client, toys, store), fastbk.sync.connect(store) as other:
+    with sync_cluster(3) as (client, fakes, store), fastbk.sync.connect(store) as other:
         writer = client.create_ledger()
         writer.append_many([b"x"] * 5)
-        lost = by_id(toys.toys, writer.metadata.fragments[0].ensemble[1])
+        lost = by_id(fakes.fakes, writer.metadata.fragments[0].ensemble[1])
         lost.faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         writer.append_many([b"y"] * 20)
         other.open_ledger(writer.ledger_id)

@@ -16,21 +16,21 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.meta.memory import MemoryStore
-from tests.fixtures.fake_bookie import toy_bookies
+from tests.fixtures.fake_bookie import fake_bookies
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 
 
 async def test_creating_needs_enough_bookies_that_answer() -> None:
-    async with toy_cluster(4, connect_timeout=0.2) as (client, toys, store):
-        await toys[0].stop()
+    async with fake_cluster(4, connect_timeout=0.2) as (client, fakes, store):
+        await fakes[0].stop()
         for _ in range(3):
             writer = await client.create_ledger()
             assert "b0" not in writer.metadata.fragments[0].ensemble
             await writer.close()
-        toys[1].faults.hello_status = 2
+        fakes[1].faults.hello_status = 2
         await client.close()
         async with fastbk.connect(store, connect_timeout=0.2) as fresh:
             with pytest.raises(NotEnoughBookies) as caught:
@@ -46,44 +46,44 @@ async def test_creating_needs_enough_bookies_that_answer() -> None:
 
 
 async def test_a_bookie_that_never_says_hello_is_given_up() -> None:
-    async with toy_cluster(1, connect_timeout=0.1) as (client, toys, _):
-        toys[0].faults.silent = True
+    async with fake_cluster(1, connect_timeout=0.1) as (client, fakes, _):
+        fakes[0].faults.silent = True
         with pytest.raises(NotEnoughBookies):
             await client.create_ledger(1, 1)
 
 
 async def test_another_bookie_at_the_address_is_not_taken_for_the_right_one() -> None:
-    async with toy_cluster(1) as (client, toys, _):
-        toys[0].bookie_id = "impostor"
+    async with fake_cluster(1) as (client, fakes, _):
+        fakes[0].bookie_id = "impostor"
         with pytest.raises(NotEnoughBookies) as caught:
             await client.create_ledger(1, 1)
         assert "impostor" in caught.value.replicas["b0"]
 
 
 async def test_a_bookie_that_lost_its_data_is_not_written_to_again() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        await toys[0].stop()
-        toys[0].ledgers.clear()
-        toys[0].incarnation = 2
-        await toys[0].start()
+        await fakes[0].stop()
+        fakes[0].ledgers.clear()
+        fakes[0].incarnation = 2
+        await fakes[0].start()
         await writer.append(b"y")
         await wait_until_async(
             lambda: "incarnation" in writer.stats().trouble.get("b0", ""), "noticed"
         )
-        assert toys[0].ids(writer.ledger_id) == []
+        assert fakes[0].ids(writer.ledger_id) == []
         await writer.close()
 
 
 async def test_a_bookie_that_lost_its_data_is_used_again_by_new_ledgers() -> None:
-    async with toy_cluster(laggard_wait=0.01, backoff_max=0.05) as (client, toys, _):
+    async with fake_cluster(laggard_wait=0.01, backoff_max=0.05) as (client, fakes, _):
         before = await client.create_ledger()
         await before.append(b"x")
-        await toys[0].stop()
-        toys[0].ledgers.clear()
-        toys[0].incarnation = 2
-        await toys[0].start()
+        await fakes[0].stop()
+        fakes[0].ledgers.clear()
+        fakes[0].incarnation = 2
+        await fakes[0].start()
         await before.append(b"y")
         await wait_until_async(
             lambda: "incarnation" in before.stats().trouble.get("b0", ""), "noticed"
@@ -93,12 +93,12 @@ async def test_a_bookie_that_lost_its_data_is_used_again_by_new_ledgers() -> Non
         await before.close()
         async with await client.create_ledger() as writer:
             await writer.append(b"x")
-        assert toys[0].ids(writer.ledger_id) == [0]
-        await wait_until_async(lambda: toys[0].ids(before.ledger_id) == [0, 1], "the repair")
+        assert fakes[0].ids(writer.ledger_id) == [0]
+        await wait_until_async(lambda: fakes[0].ids(before.ledger_id) == [0, 1], "the repair")
 
 
 async def test_a_chosen_id_that_is_taken_is_a_conflict() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger(ledger_id=2**62, metadata={"k": b"v"})
         assert (await client.ledger_info(2**62)).metadata.custom == {"k": b"v"}
         with pytest.raises(MetadataConflict):
@@ -118,7 +118,7 @@ async def test_connecting_does_no_io_and_refuses_unknown_options() -> None:
 
 
 async def test_listing_and_deleting() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         ids = []
         for _ in range(3):
             writer = await client.create_ledger()
@@ -138,12 +138,12 @@ async def test_listing_and_deleting() -> None:
 
 async def test_two_writers_share_connections_and_keep_their_own_order() -> None:
     store = MemoryStore("two writers")
-    async with toy_bookies(store, 3) as toys, fastbk.connect(store) as client:
+    async with fake_bookies(store, 3) as fakes, fastbk.connect(store) as client:
         writers = [await client.create_ledger() for _ in range(5)]
         await asyncio.gather(*(one.append_many([b"x"] * 100) for one in writers))
         for one in writers:
             await one.close()
-        assert all(toy.connections <= 2 for toy in toys)
+        assert all(fake.connections <= 2 for fake in fakes)
     store.close()
 
 

@@ -12,16 +12,16 @@ from fastbk.client.connection import SLOT_MAX
 from fastbk.errors import ClientClosed, NoSuchLedger, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import Watch
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 
 @pytest.mark.parametrize("ends_client", [False, True])
 async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool) -> None:
-    async with toy_cluster(explicit_lac_interval=0) as (client, toys, _):
+    async with fake_cluster(explicit_lac_interval=0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        for toy in toys:
-            toy.faults.silent = True
+        for fake in fakes:
+            fake.faults.silent = True
         telling = asyncio.ensure_future(writer.tell_last_add_confirmed())
         await asyncio.sleep(0)
         await (client.close() if ends_client else writer.close())
@@ -30,7 +30,7 @@ async def test_telling_the_lac_ends_when_the_writer_is_closed(ends_client: bool)
 
 
 async def test_a_writer_whose_ledger_is_gone_is_let_go_by_close() -> None:
-    async with toy_cluster(laggard_wait=0.01) as (client, _, _):
+    async with fake_cluster(laggard_wait=0.01) as (client, _, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await client.delete_ledger(writer.ledger_id)
@@ -41,7 +41,7 @@ async def test_a_writer_whose_ledger_is_gone_is_let_go_by_close() -> None:
 
 
 async def test_slots_come_around_and_pass_over_those_in_use() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         (first,) = client.pool.slots
         client.pool._slot = SLOT_MAX - 1
@@ -55,7 +55,7 @@ async def test_slots_come_around_and_pass_over_those_in_use() -> None:
 async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         writer = await client.create_ledger()
         begin, is_asked, may_begin = store.watch_ledger, threading.Event(), threading.Event()
         watches: list[Closing] = []
@@ -88,10 +88,10 @@ async def test_a_watch_that_nobody_waits_for_any_more_is_closed(
 
 
 async def test_a_flush_that_fails_says_what_became_of_what_it_waited_for() -> None:
-    async with toy_cluster(3, append_timeout=0.2, laggard_wait=0.01) as (client, toys, _):
+    async with fake_cluster(3, append_timeout=0.2, laggard_wait=0.01) as (client, fakes, _):
         writer = await client.create_ledger()
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         pending = [writer.append_nowait(b"x") for _ in range(3)]
         with pytest.raises(QuorumTimeout) as flushed:
             await writer.flush(timeout=10)

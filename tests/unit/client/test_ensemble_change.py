@@ -14,22 +14,22 @@ from fastbk.model.ids import LedgerId
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.placement.values import PlacementConfig
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster
 
 
 def metadata_of(store: MemoryStore, ledger_id: LedgerId) -> LedgerMetadata:
     return store.read_ledger(ledger_id).metadata
 
 
-def check_copies(toys: list[ToyBookie], metadata: LedgerMetadata, ledger_id: LedgerId) -> None:
+def check_copies(fakes: list[FakeBookie], metadata: LedgerMetadata, ledger_id: LedgerId) -> None:
     """Every entry lies on at least Qa bookies of the fragment that the metadata names for it."""
     ends = [one.first_entry_id for one in metadata.fragments[1:]] + [metadata.last_entry_id + 1]
     for fragment, end in zip(metadata.fragments, ends, strict=True):
         for entry_id in range(fragment.first_entry_id, end):
             holders = [
-                name for name in fragment.ensemble if entry_id in by_id(toys, name).ids(ledger_id)
+                name for name in fragment.ensemble if entry_id in by_id(fakes, name).ids(ledger_id)
             ]
             assert len(holders) >= metadata.ack_quorum, f"entry {entry_id} is only on {holders}"
 
@@ -42,10 +42,10 @@ async def read_all(client: Client, ledger_id: LedgerId) -> list[bytes]:
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("status", [Status.READ_ONLY, Status.IO_ERROR, Status.NO_LEDGER])
 async def test_a_bookie_that_cannot_store_is_replaced_at_once(status: int) -> None:
-    async with toy_cluster(4) as (client, toys, store):
+    async with fake_cluster(4) as (client, fakes, store):
         writer = await client.create_ledger()
         await writer.append_many([b"%d" % one for one in range(10)])
-        bad = by_id(toys, writer.metadata.fragments[0].ensemble[1])
+        bad = by_id(fakes, writer.metadata.fragments[0].ensemble[1])
         bad.faults.refuse_adds = lambda *_: status
         await writer.append_many([b"%d" % one for one in range(10, 20)])
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
@@ -55,7 +55,7 @@ async def test_a_bookie_that_cannot_store_is_replaced_at_once(status: int) -> No
         metadata = metadata_of(store, writer.ledger_id)
         (later,) = {one.ensemble for one in metadata.fragments[1:]}
         assert bad.bookie_id not in later
-        check_copies(toys, metadata, writer.ledger_id)
+        check_copies(fakes, metadata, writer.ledger_id)
         assert await read_all(client, writer.ledger_id) == [b"%d" % one for one in range(30)]
 
 
@@ -63,10 +63,10 @@ async def test_a_bookie_that_cannot_store_is_replaced_at_once(status: int) -> No
 async def test_a_bookie_that_is_lost_for_good_is_replaced_and_its_share_sent_again(
     quorums: tuple[int, int, int],
 ) -> None:
-    async with toy_cluster(6, replace_after=0.05) as (client, toys, store):
+    async with fake_cluster(6, replace_after=0.05) as (client, fakes, store):
         writer = await client.create_ledger(*quorums)
         await writer.append_many([b"%d" % one for one in range(20)])
-        lost = by_id(toys, writer.stats().ensemble[0])
+        lost = by_id(fakes, writer.stats().ensemble[0])
         await lost.stop()
         futures = [writer.append_nowait(b"%d" % one) for one in range(20, 60)]
         assert await asyncio.gather(*futures) == list(range(20, 60))
@@ -75,14 +75,14 @@ async def test_a_bookie_that_is_lost_for_good_is_replaced_and_its_share_sent_aga
         await writer.close()
         metadata = metadata_of(store, writer.ledger_id)
         assert lost.bookie_id not in metadata.fragments[-1].ensemble
-        check_copies(toys, metadata, writer.ledger_id)
+        check_copies(fakes, metadata, writer.ledger_id)
         assert await read_all(client, writer.ledger_id) == [b"%d" % one for one in range(61)]
 
 
 async def test_a_bookie_that_restarts_in_time_is_kept() -> None:
-    async with toy_cluster(4, replace_after=30) as (client, toys, _):
+    async with fake_cluster(4, replace_after=30) as (client, fakes, _):
         writer = await client.create_ledger()
-        away = by_id(toys, writer.stats().ensemble[2])
+        away = by_id(fakes, writer.stats().ensemble[2])
         await away.stop()
         await writer.append_many([b"x"] * 10)
         await away.start()
@@ -92,12 +92,12 @@ async def test_a_bookie_that_restarts_in_time_is_kept() -> None:
 
 
 async def test_without_a_spare_the_writer_goes_on_and_takes_one_that_comes() -> None:
-    async with toy_cluster(3, replace_after=0.05) as (client, toys, store):
+    async with fake_cluster(3, replace_after=0.05) as (client, fakes, store):
         writer = await client.create_ledger()
-        await toys[0].stop()
+        await fakes[0].stop()
         await writer.append_many([b"x"] * 10)
         assert writer.stats().ensemble_changes == 0
-        spare = ToyBookie("spare")
+        spare = FakeBookie("spare")
         await spare.start()
         lease = spare.register(store)
         try:
@@ -105,16 +105,16 @@ async def test_without_a_spare_the_writer_goes_on_and_takes_one_that_comes() -> 
             assert "spare" in writer.stats().ensemble
             await writer.append_many([b"x"] * 10)
             await writer.close()
-            check_copies([*toys, spare], metadata_of(store, writer.ledger_id), writer.ledger_id)
+            check_copies([*fakes, spare], metadata_of(store, writer.ledger_id), writer.ledger_id)
         finally:
             lease.close()
             await spare.stop()
 
 
 async def test_a_silent_bookie_is_replaced_when_an_add_waits_too_long() -> None:
-    async with toy_cluster(4, bookie_timeout=0.1) as (client, toys, store):
+    async with fake_cluster(4, bookie_timeout=0.1) as (client, fakes, store):
         writer = await client.create_ledger(ack_quorum=3)
-        silent = by_id(toys, writer.stats().ensemble[1])
+        silent = by_id(fakes, writer.stats().ensemble[1])
         silent.faults.swallow_adds = True
         assert await asyncio.wait_for(writer.append(b"x"), 5) == 0
         assert silent.bookie_id not in writer.stats().ensemble
@@ -123,14 +123,14 @@ async def test_a_silent_bookie_is_replaced_when_an_add_waits_too_long() -> None:
 
 
 async def test_no_change_is_made_where_none_is_allowed() -> None:
-    async with toy_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (client, toys, store):
+    async with fake_cluster(4, ensemble_changes_max=0, append_timeout=0.5) as (client, fakes, store):
         writer = await client.create_ledger()
         ensemble = writer.stats().ensemble
         for name in ensemble[:2]:
-            by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+            by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
         with pytest.raises(NotEnoughBookies) as caught:
             await writer.append(b"x")
-        assert caught.value.replicas[ensemble[0]] == "READ_ONLY"  # the toy publishes no reason
+        assert caught.value.replicas[ensemble[0]] == "READ_ONLY"  # the fake publishes no reason
         with pytest.raises(NotEnoughBookies):
             await writer.close()
         assert metadata_of(store, writer.ledger_id).last_entry_id == -1
@@ -138,9 +138,9 @@ async def test_no_change_is_made_where_none_is_allowed() -> None:
 
 async def test_a_delayed_change_waits_until_the_ack_quorum_needs_it() -> None:
     options = {"delayed_ensemble_change": True, "replace_after": 0.05, "bookie_timeout": 0.2}
-    async with toy_cluster(5, **options) as (client, toys, _):
+    async with fake_cluster(5, **options) as (client, fakes, _):
         writer = await client.create_ledger()
-        first, second, _ = (by_id(toys, name) for name in writer.stats().ensemble)
+        first, second, _ = (by_id(fakes, name) for name in writer.stats().ensemble)
         await first.stop()
         for _ in range(10):
             await writer.append(b"x")
@@ -155,7 +155,7 @@ async def test_a_delayed_change_waits_until_the_ack_quorum_needs_it() -> None:
 async def test_a_change_that_meets_another_client_ends_the_writer(state: LedgerState) -> None:
     from dataclasses import replace
 
-    async with toy_cluster(4) as (client, toys, store):
+    async with fake_cluster(4) as (client, fakes, store):
         writer = await client.create_ledger()
         await writer.append(b"abc")
         found = store.read_ledger(writer.ledger_id)
@@ -166,7 +166,7 @@ async def test_a_change_that_meets_another_client_ends_the_writer(state: LedgerS
         )
         store.update_ledger(writer.ledger_id, value, found.version)
         for name in writer.stats().ensemble[:2]:
-            by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+            by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
         kind = LedgerClosed if state is LedgerState.CLOSED else LedgerFenced
         with pytest.raises(kind):
             await writer.append(b"def")
@@ -174,10 +174,10 @@ async def test_a_change_that_meets_another_client_ends_the_writer(state: LedgerS
 
 
 async def test_an_edit_of_custom_metadata_does_not_stand_in_the_way_of_a_change() -> None:
-    async with toy_cluster(4) as (client, toys, store):
+    async with fake_cluster(4) as (client, fakes, store):
         writer = await client.create_ledger(metadata={"a": b"1"})
         await client.edit_metadata(writer.ledger_id, {"a": None, "b": b"2"})
-        by_id(toys, writer.stats().ensemble[0]).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        by_id(fakes, writer.stats().ensemble[0]).faults.refuse_adds = lambda *_: Status.READ_ONLY
         await writer.append_many([b"x"] * 10)
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
         await writer.close()
@@ -189,7 +189,7 @@ async def test_an_edit_of_custom_metadata_does_not_stand_in_the_way_of_a_change(
 async def test_metadata_that_is_away_fails_no_append_that_needs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with toy_cluster(4, replace_after=0.05) as (client, toys, store):
+    async with fake_cluster(4, replace_after=0.05) as (client, fakes, store):
         writer = await client.create_ledger()
         await writer.append(b"x")
 
@@ -199,19 +199,19 @@ async def test_metadata_that_is_away_fails_no_append_that_needs_none(
         with monkeypatch.context() as patch:
             for name in ("read_ledger", "update_ledger", "list_bookies"):
                 patch.setattr(MemoryStore, name, away)
-            await by_id(toys, writer.stats().ensemble[0]).stop()
+            await by_id(fakes, writer.stats().ensemble[0]).stop()
             for _ in range(50):
                 await asyncio.wait_for(writer.append(b"y"), 5)
             assert writer.stats().ensemble_changes == 0
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "once it is back", 20)
         await writer.close()
-        check_copies(toys, metadata_of(store, writer.ledger_id), writer.ledger_id)
+        check_copies(fakes, metadata_of(store, writer.ledger_id), writer.ledger_id)
 
 
 async def test_a_bookie_that_had_to_be_replaced_is_kept_out_of_new_ledgers() -> None:
-    async with toy_cluster(4) as (client, toys, _):
+    async with fake_cluster(4) as (client, fakes, _):
         writer = await client.create_ledger()
-        bad = by_id(toys, writer.stats().ensemble[0])
+        bad = by_id(fakes, writer.stats().ensemble[0])
         bad.faults.refuse_adds = lambda *_: Status.IO_ERROR
         await writer.append(b"x")
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
@@ -222,15 +222,15 @@ async def test_a_bookie_that_had_to_be_replaced_is_kept_out_of_new_ledgers() -> 
             await other.close()
         everybody = await client.create_ledger(4, 3)
         assert bad.bookie_id in everybody.stats().ensemble, "there are no others"
-        for toy in toys:
-            toy.faults.refuse_adds = None
+        for fake in fakes:
+            fake.faults.refuse_adds = None
         await everybody.close()
 
 
 async def test_replacements_keep_to_the_wishes_of_the_ledger() -> None:
-    async with toy_cluster(6, topology={"b0": "/r1", "b1": "/r1", "b2": "/r1", "*": "/r2"}) as (
+    async with fake_cluster(6, topology={"b0": "/r1", "b1": "/r1", "b2": "/r1", "*": "/r2"}) as (
         client,
-        toys,
+        fakes,
         store,
     ):
         wish = PlacementConfig(policy="rack", enforce=True, min_racks_per_write_quorum=2)
@@ -238,7 +238,7 @@ async def test_replacements_keep_to_the_wishes_of_the_ledger() -> None:
         near = {"b0", "b1", "b2"}
         for _ in range(2):
             before = writer.stats()
-            bad = by_id(toys, before.ensemble[0])
+            bad = by_id(fakes, before.ensemble[0])
             bad.faults.refuse_adds = lambda *_: Status.READ_ONLY
             await writer.append(b"x")
             await wait_until_async(
@@ -253,26 +253,26 @@ async def test_replacements_keep_to_the_wishes_of_the_ledger() -> None:
 
 
 async def test_a_ledger_stays_with_the_bookies_of_its_group_whoever_replaces_one() -> None:
-    async with toy_cluster(0) as (client, _, store):
-        toys = [ToyBookie(f"b{number}") for number in range(7)]
+    async with fake_cluster(0) as (client, _, store):
+        fakes = [FakeBookie(f"b{number}") for number in range(7)]
         leases = []
-        for number, toy in enumerate(toys):
-            await toy.start()
-            leases.append(toy.register(store, labels="gold" if number < 5 else ""))
+        for number, fake in enumerate(fakes):
+            await fake.start()
+            leases.append(fake.register(store, labels="gold" if number < 5 else ""))
         try:
-            gold = {toy.bookie_id for toy in toys[:5]}
+            gold = {fake.bookie_id for fake in fakes[:5]}
             wish = PlacementConfig(group="gold", group_is_hard=True)
             writer = await client.create_ledger(placement=wish, metadata={"mine": b"1"})
             assert set(writer.stats().ensemble) <= gold
             await writer.append(b"0")
-            first = by_id(toys, writer.stats().ensemble[0])
+            first = by_id(fakes, writer.stats().ensemble[0])
             first.faults.refuse_adds = lambda *_: Status.READ_ONLY
             await writer.append(b"1")
             await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
             await writer.append(b"2")
             assert set(writer.stats().ensemble) <= gold
             # A stranger recovers it, and has to take another bookie.
-            second = by_id(toys, writer.stats().ensemble[0])
+            second = by_id(fakes, writer.stats().ensemble[0])
             second.faults.refuse_adds = lambda *_: Status.READ_ONLY
             async with fastbk.connect(store) as other:
                 reader = await other.open_ledger(writer.ledger_id)
@@ -280,16 +280,16 @@ async def test_a_ledger_stays_with_the_bookies_of_its_group_whoever_replaces_one
                 assert reader.metadata.custom == {"mine": b"1", "fastbk.group": b"hard:gold"}
                 assert len([one async for one in reader.read()]) == 3
         finally:
-            for lease, toy in zip(leases, toys, strict=True):
+            for lease, fake in zip(leases, fakes, strict=True):
                 lease.close()
-                await toy.stop()
+                await fake.stop()
 
 
 async def test_a_wiped_bookie_is_replaced_and_never_taken_again() -> None:
-    async with toy_cluster(4, replace_after=30) as (client, toys, store):
+    async with fake_cluster(4, replace_after=30) as (client, fakes, store):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        wiped = by_id(toys, writer.stats().ensemble[0])
+        wiped = by_id(fakes, writer.stats().ensemble[0])
         await wiped.stop()
         wiped.incarnation += 1
         wiped.ledgers.clear()
@@ -299,14 +299,14 @@ async def test_a_wiped_bookie_is_replaced_and_never_taken_again() -> None:
         await writer.append(b"y")
         await writer.close()
         check_copies(
-            [toy for toy in toys if toy is not wiped] + [ToyBookie(wiped.bookie_id)],
+            [fake for fake in fakes if fake is not wiped] + [FakeBookie(wiped.bookie_id)],
             metadata_of(store, writer.ledger_id),
             writer.ledger_id,
         )
 
 
 async def test_many_losses_one_after_another_lose_nothing() -> None:
-    async with toy_cluster(8, replace_after=0.02) as (client, toys, store):
+    async with fake_cluster(8, replace_after=0.02) as (client, fakes, store):
         writer = await client.create_ledger()
         data: list[bytes] = []
 
@@ -319,7 +319,7 @@ async def test_many_losses_one_after_another_lose_nothing() -> None:
         task = asyncio.create_task(write())
         for number in range(4):
             await wait_until_async(lambda number=number: len(data) > 60 * number, "progress")
-            bad = by_id(toys, writer.stats().ensemble[number % 3])
+            bad = by_id(fakes, writer.stats().ensemble[number % 3])
             if number % 2:
                 await bad.stop()
             else:
@@ -335,5 +335,5 @@ async def test_many_losses_one_after_another_lose_nothing() -> None:
         await writer.close()
         metadata = metadata_of(store, writer.ledger_id)
         assert len(metadata.fragments) >= 3
-        check_copies(toys, metadata, writer.ledger_id)
+        check_copies(fakes, metadata, writer.ledger_id)
         assert await read_all(client, writer.ledger_id) == data

@@ -10,7 +10,7 @@ import fastbk
 from fastbk.wire.statuses import Status
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until, wait_until_async
-from tests.unit.client.fake_cluster import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster
 
 
 def replaced(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
@@ -23,11 +23,11 @@ def replaced(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 
 async def test_a_writer_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "fastbk")
-    async with toy_cluster(4) as (client, toys, _):
+    async with fake_cluster(4) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
         lost = writer.metadata.fragments[0].ensemble[1]
-        by_id(toys, lost).faults.refuse_adds = lambda *_: Status.READ_ONLY
+        by_id(fakes, lost).faults.refuse_adds = lambda *_: Status.READ_ONLY
         await writer.append(b"y")
         await wait_until_async(lambda: writer.stats().ensemble_changes == 1, "a replacement")
         (fields,) = replaced(caplog)
@@ -40,10 +40,10 @@ async def test_a_writer_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) 
 
 def test_a_blocking_writer_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "fastbk")
-    with sync_cluster(4) as (client, toys, _):
+    with sync_cluster(4) as (client, fakes, _):
         writer = client.create_ledger()
         lost = writer.metadata.fragments[0].ensemble[1]
-        by_id(toys.toys, lost).faults.refuse_adds = lambda *_: Status.IO_ERROR
+        by_id(fakes.fakes, lost).faults.refuse_adds = lambda *_: Status.IO_ERROR
 
         def is_replaced() -> bool:
             writer.append(b"y")
@@ -55,11 +55,11 @@ def test_a_blocking_writer_logs_whom_it_replaces(caplog: pytest.LogCaptureFixtur
 
 
 async def test_a_recovery_logs_whom_it_replaces(caplog: pytest.LogCaptureFixture) -> None:
-    async with toy_cluster(4) as (client, toys, store), fastbk.connect(store) as other:
+    async with fake_cluster(4) as (client, fakes, store), fastbk.connect(store) as other:
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
         lost = writer.metadata.fragments[0].ensemble[2]
-        by_id(toys, lost).faults.refuse_adds = lambda *_: Status.IO_ERROR
+        by_id(fakes, lost).faults.refuse_adds = lambda *_: Status.IO_ERROR
         caplog.set_level(logging.INFO, "fastbk")
         await other.open_ledger(writer.ledger_id)
         fields = next(one for one in replaced(caplog) if one["cause"] == "recovery")

@@ -19,7 +19,7 @@ from fastbk.errors import (
 from fastbk.wire.statuses import Status
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, some_turns, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster, some_turns
 
 
 def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
@@ -50,7 +50,7 @@ def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
 
 @pytest.mark.uvloop_too
 async def test_entries_in_any_order_are_stored_densely_and_acknowledged_in_theirs() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger(explicit_ids=True)
         order = list(range(50))
         random.Random(4).shuffle(order)
@@ -65,10 +65,10 @@ async def test_entries_in_any_order_are_stored_densely_and_acknowledged_in_their
         for entry_id in order:
             tasks.append(asyncio.create_task(append(entry_id)))
             await some_turns()
-            for toy in toys:
-                ids = toy.ids(writer.ledger_id)
+            for fake in fakes:
+                ids = fake.ids(writer.ledger_id)
                 assert ids == list(range(len(ids))), "never a gap on any bookie (P33)"
-            seen.append(len(toys[0].ids(writer.ledger_id)))
+            seen.append(len(fakes[0].ids(writer.ledger_id)))
         await asyncio.gather(*tasks)
         assert done == list(range(50))
         assert seen != sorted(order), "some were held"
@@ -80,7 +80,7 @@ async def test_entries_in_any_order_are_stored_densely_and_acknowledged_in_their
 
 
 async def test_an_id_that_was_given_before_is_refused_and_harms_nothing() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger(explicit_ids=True)
         assert await writer.append(b"0", entry_id=0) == 0
         held = writer.append_nowait(b"2", entry_id=2)
@@ -95,7 +95,7 @@ async def test_an_id_that_was_given_before_is_refused_and_harms_nothing() -> Non
 
 
 async def test_ids_are_named_where_the_ledger_asks_for_it_and_only_there() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         explicit = await client.create_ledger(explicit_ids=True)
         counting = await client.create_ledger()
         with pytest.raises(ConfigError, match="entry_id="):
@@ -109,7 +109,7 @@ async def test_ids_are_named_where_the_ledger_asks_for_it_and_only_there() -> No
 
 
 async def test_what_waits_for_a_gap_when_the_writer_ends_was_never_written() -> None:
-    async with toy_cluster() as (client, toys, store):
+    async with fake_cluster() as (client, fakes, store):
         writer = await client.create_ledger(explicit_ids=True)
         await writer.append(b"0", entry_id=0)
         held = writer.append_nowait(b"5", entry_id=5)
@@ -118,11 +118,11 @@ async def test_what_waits_for_a_gap_when_the_writer_ends_was_never_written() -> 
             await held
         assert caught.value.outcome == "not_written"
         assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
-        assert all(5 not in toy.ids(writer.ledger_id) for toy in toys)
+        assert all(5 not in fake.ids(writer.ledger_id) for fake in fakes)
         fenced = await client.create_ledger(explicit_ids=True)
         held = fenced.append_nowait(b"5", entry_id=5)
-        for toy in toys:
-            toy.faults.refuse_adds = lambda *_: Status.FENCED
+        for fake in fakes:
+            fake.faults.refuse_adds = lambda *_: Status.FENCED
         with pytest.raises(Error):
             await fenced.append(b"0", entry_id=0)
         with pytest.raises(Error) as ended:
@@ -131,16 +131,16 @@ async def test_what_waits_for_a_gap_when_the_writer_ends_was_never_written() -> 
 
 
 async def test_held_entries_go_on_as_room_comes() -> None:
-    async with toy_cluster(entries_in_flight_max=4) as (client, toys, _):
+    async with fake_cluster(entries_in_flight_max=4) as (client, fakes, _):
         writer = await client.create_ledger(explicit_ids=True)
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         futures = [writer.append_nowait(b"x", entry_id=one) for one in range(8)]
         with pytest.raises(BufferFull):
             writer.append_nowait(b"x", entry_id=8)
-        for toy in toys:
-            toy.faults.swallow_adds = False
-            toy.cut()
+        for fake in fakes:
+            fake.faults.swallow_adds = False
+            fake.cut()
         assert await asyncio.gather(*futures) == list(range(8))
         await writer.close()
 
@@ -167,7 +167,7 @@ def test_the_sync_writer_takes_ids_in_any_order_too() -> None:
 
 @pytest.mark.uvloop_too
 async def test_deferred_entries_count_only_once_they_are_forced() -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         writer = await client.create_ledger(deferred_sync=True)
         assert await writer.append_many([b"abc"] * 5) == (0, 4)
         assert writer.last_add_confirmed == -1
@@ -185,10 +185,10 @@ async def test_deferred_entries_count_only_once_they_are_forced() -> None:
 
 
 async def test_a_force_of_deferred_entries_needs_every_bookie() -> None:
-    async with toy_cluster(append_timeout=0.5, replace_after=30) as (client, toys, store):
+    async with fake_cluster(append_timeout=0.5, replace_after=30) as (client, fakes, store):
         writer = await client.create_ledger(deferred_sync=True)
         await writer.append(b"x")
-        away = by_id(toys, writer.stats().ensemble[0])
+        away = by_id(fakes, writer.stats().ensemble[0])
         await away.stop()
         await writer.append(b"y")
         with pytest.raises(NotEnoughBookies) as caught:
@@ -212,12 +212,12 @@ async def test_a_force_of_deferred_entries_needs_every_bookie() -> None:
 
 async def test_a_deferred_ledger_ends_rather_than_change_its_bookies() -> None:
     """P32: the acks of those that stay cover nothing that was not forced."""
-    async with toy_cluster(4) as (client, toys, store):
+    async with fake_cluster(4) as (client, fakes, store):
         writer = await client.create_ledger(deferred_sync=True)
         await writer.append(b"x")
         await writer.force()
         for name in writer.stats().ensemble[:2]:
-            by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+            by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
         with pytest.raises(Error):
             await writer.append(b"y")
         assert writer.stats().ensemble_changes == 0

@@ -11,19 +11,19 @@ from fastbk.client import explicit_lac_sender
 from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
 from fastbk.client.pending_request import Asking
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 
 async def _told(in_flight: int) -> list[int]:
-    """Return the LACs that toys know when the first entry is acknowledged, and so many behind it are not."""
-    async with toy_cluster(explicit_lac_interval=0.0) as (client, toys, _):
-        for toy in toys:
-            toy.faults.drop_adds = lambda _, entry_id: entry_id > 0
+    """Return the LACs that fakes know when the first entry is acknowledged, and so many behind it are not."""
+    async with fake_cluster(explicit_lac_interval=0.0) as (client, fakes, _):
+        for fake in fakes:
+            fake.faults.drop_adds = lambda _, entry_id: entry_id > 0
         writer = await client.create_ledger()
         first, *late = [writer.append_nowait(b"x") for _ in range(1 + in_flight)]
         await first
         writer.tell_soon()
-        held = [toy.ledgers[writer.ledger_id] for toy in toys]
+        held = [fake.ledgers[writer.ledger_id] for fake in fakes]
         if in_flight <= FEW_IN_FLIGHT:
             await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
         else:
@@ -48,7 +48,7 @@ async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(explicit_lac_sender, "_TELL_S", 60.0)
-    async with toy_cluster(1, explicit_lac_interval=0.0) as (client, (toy,), _):
+    async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         waiting = [writer.append_nowait(b"x")]
         for _ in range(30):
@@ -56,20 +56,20 @@ async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
             assert await waiting.pop(0) >= 0
             writer.tell_soon()
             writer.tell_soon()
-        tells_in_flight = toy.requests - toy.adds - toy.connections
+        tells_in_flight = fake.requests - fake.adds - fake.connections
         assert tells_in_flight <= 4
         await asyncio.gather(*waiting)
         # Idle it is told at once, however often it was told before.
         writer.tell_soon()
-        ledger = toy.ledgers[writer.ledger_id]
+        ledger = fake.ledgers[writer.ledger_id]
         await wait_until_async(lambda: ledger.lac == 30, "the last one was told")
-        assert toy.requests - toy.adds - toy.connections == 5
+        assert fake.requests - fake.adds - fake.connections == 5
 
 
 async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with toy_cluster(1, explicit_lac_interval=0.0) as (client, (toy,), _):
+    async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         sent: list[str] = []
         peer = writer._pipe.peers[0]
@@ -90,19 +90,19 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
         await first
         await writer.append(b"1")
         assert sent == ["entry", "entry", "told"]
-        ledger = toy.ledgers[writer.ledger_id]
+        ledger = fake.ledgers[writer.ledger_id]
         await wait_until_async(lambda: ledger.lac == 0, "it was told")
 
 
 async def test_bookies_that_were_restarted_learn_the_lac_of_an_idle_writer() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"the last entry for a long time")
-        held = [toy.ledgers[writer.ledger_id] for toy in toys]
+        held = [fake.ledgers[writer.ledger_id] for fake in fakes]
         await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told")
-        for toy, ledger in zip(toys, held, strict=True):
+        for fake, ledger in zip(fakes, held, strict=True):
             ledger.lac, ledger.lac_body = -1, b""
-            toy.cut()
+            fake.cut()
         await wait_until_async(lambda: all(one.lac == 0 for one in held), "all were told again")
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         assert await reader.last_add_confirmed() == 0

@@ -194,10 +194,10 @@ def test_appends_of_many_threads_get_dense_ids_in_their_order() -> None:
 
 
 def test_several_threads_may_wait_for_one_append() -> None:
-    with sync_cluster() as (client, toys, _):
+    with sync_cluster() as (client, fakes, _):
         writer = client.create_ledger()
-        for toy in toys.toys:
-            toy.faults.delay_s = lambda: 0.05
+        for fake in fakes.fakes:
+            fake.faults.delay_s = lambda: 0.05
         pending = writer.append_nowait(b"x")
         with ThreadPoolExecutor(4) as callers:
             assert list(callers.map(lambda _: pending.result(WAIT_S), range(4))) == [0] * 4
@@ -205,10 +205,10 @@ def test_several_threads_may_wait_for_one_append() -> None:
 
 
 def test_a_pending_append_of_a_client_that_is_closed_has_failed() -> None:
-    with sync_cluster() as (client, toys, _):
+    with sync_cluster() as (client, fakes, _):
         writer = client.create_ledger()
-        for toy in toys.toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes.fakes:
+            fake.faults.swallow_adds = True
         pending = writer.append_nowait(b"x")
         client.close()
         with pytest.raises(ClientClosed) as caught:

@@ -23,7 +23,7 @@ from fastbk.model.entry import DigestType
 from fastbk.model.ledger import LedgerState
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster
 
 
 async def abandoned(client: Client, count: int, **options: object) -> LedgerWriter:
@@ -46,7 +46,7 @@ async def read_all(client: Client, ledger_id: int, **options: object) -> list[by
 async def test_a_ledger_whose_writer_is_gone_is_recovered_whole(
     quorums: tuple[int, int, int], count: int
 ) -> None:
-    async with toy_cluster(quorums[0]) as (client, _, store):
+    async with fake_cluster(quorums[0]) as (client, _, store):
         ensemble, write_quorum, ack_quorum = quorums
         writer = await abandoned(
             client,
@@ -69,34 +69,34 @@ async def test_a_ledger_whose_writer_is_gone_is_recovered_whole(
 
 @pytest.mark.parametrize("digest", ["crc32", "hmac", "none"])
 async def test_recovery_knows_every_digest(digest: str) -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await abandoned(client, 5, digest=digest, password=b"pw")
         assert len(await read_all(client, writer.ledger_id, password=b"pw")) == 5
 
 
 async def test_recovery_with_a_bookie_lost_writes_its_copies_elsewhere() -> None:
-    async with toy_cluster(4) as (client, toys, store):
+    async with fake_cluster(4) as (client, fakes, store):
         writer = await client.create_ledger()
         # Only one has the last entry: it must be found and written again.
         names = writer.stats().ensemble
         await writer.append_many([b"x"] * 5)
         for name in names[1:]:
-            by_id(toys, name).faults.swallow_adds = True
+            by_id(fakes, name).faults.swallow_adds = True
         writer.append_nowait(b"last").add_done_callback(lambda one: one.exception())
         await wait_until_async(
-            lambda: by_id(toys, names[0]).ids(writer.ledger_id)[-1:] == [5], "one copy"
+            lambda: by_id(fakes, names[0]).ids(writer.ledger_id)[-1:] == [5], "one copy"
         )
         for name in names[1:]:
-            by_id(toys, name).faults.swallow_adds = False
-        await by_id(toys, names[2]).stop()
+            by_id(fakes, name).faults.swallow_adds = False
+        await by_id(fakes, names[2]).stop()
         async with fastbk.connect(store, read_timeout=3, connect_timeout=1) as other:
             assert await read_all(other, writer.ledger_id) == [b"x"] * 5 + [b"last"]
-        holders = [toy for toy in toys if 5 in toy.ids(writer.ledger_id)]
+        holders = [fake for fake in fakes if 5 in fake.ids(writer.ledger_id)]
         assert len(holders) >= 2
 
 
 async def test_several_recoverers_agree() -> None:
-    async with toy_cluster(5) as (client, _, store):
+    async with fake_cluster(5) as (client, _, store):
         writer = await abandoned(client, 30)
         appending = asyncio.gather(
             *(writer.append_nowait(b"%d" % one) for one in range(30, 60)), return_exceptions=True
@@ -115,26 +115,26 @@ async def test_several_recoverers_agree() -> None:
 
 
 async def test_a_recovery_that_cannot_be_done_now_can_be_done_later() -> None:
-    async with toy_cluster() as (client, toys, store):
+    async with fake_cluster() as (client, fakes, store):
         writer = await abandoned(client, 10)
-        for toy in toys[:2]:
-            await toy.stop()
+        for fake in fakes[:2]:
+            await fake.stop()
         async with fastbk.connect(store, read_timeout=0.3, connect_timeout=0.2) as other:
             with pytest.raises(NotEnoughBookies) as caught:
                 await other.open_ledger(writer.ledger_id)
             assert {"b0", "b1"} <= set(caught.value.replicas)
             state = store.read_ledger(writer.ledger_id).metadata.state
             assert state is LedgerState.IN_RECOVERY
-            for toy in toys[:2]:
-                await toy.start()
+            for fake in fakes[:2]:
+                await fake.start()
             assert len(await read_all(other, writer.ledger_id)) == 10
 
 
 async def test_a_cancelled_recovery_leaves_what_the_next_goes_on_with() -> None:
-    async with toy_cluster() as (client, toys, store):
+    async with fake_cluster() as (client, fakes, store):
         writer = await abandoned(client, 10)
-        for toy in toys:
-            toy.faults.read_status = Status.NOT_READY
+        for fake in fakes:
+            fake.faults.read_status = Status.NOT_READY
         task = asyncio.create_task(client.open_ledger(writer.ledger_id))
         await wait_until_async(
             lambda: store.read_ledger(writer.ledger_id).metadata.state is LedgerState.IN_RECOVERY,
@@ -146,13 +146,13 @@ async def test_a_cancelled_recovery_leaves_what_the_next_goes_on_with() -> None:
         assert client.pool.runs == {
             run for run in client.pool.runs if run.procedure is writer._machine
         }
-        for toy in toys:
-            toy.faults.read_status = 0
+        for fake in fakes:
+            fake.faults.read_status = 0
         assert len(await read_all(client, writer.ledger_id)) == 10
 
 
 async def test_a_writer_that_closes_while_it_is_recovered_is_believed() -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         writer = await abandoned(client, 10)
         found = store.read_ledger(writer.ledger_id)
         value = replace(found.metadata, state=LedgerState.IN_RECOVERY)
@@ -162,7 +162,7 @@ async def test_a_writer_that_closes_while_it_is_recovered_is_believed() -> None:
 
 
 async def test_what_is_wrong_with_opening_is_said_by_its_own_error() -> None:
-    async with toy_cluster(read_timeout=0.5) as (client, _, store):
+    async with fake_cluster(read_timeout=0.5) as (client, _, store):
         writer = await abandoned(client, 3, password=b"right")
         with pytest.raises(NoSuchLedger):
             await client.open_ledger(writer.ledger_id + 1)
@@ -189,7 +189,7 @@ async def test_what_is_wrong_with_opening_is_said_by_its_own_error() -> None:
 
 
 async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
-    async with toy_cluster(read_timeout=0.3) as (client, toys, _):
+    async with fake_cluster(read_timeout=0.3) as (client, fakes, _):
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         with pytest.raises(NoSuchEntry, match="no entries"):
@@ -200,22 +200,22 @@ async def test_the_last_entry_and_the_best_lac_that_some_tell() -> None:
         assert (last.entry_id, bytes(last.data)) == (6, b"6")
         assert not reader.is_closed
         assert not await client.is_closed(writer.ledger_id)
-        for toy in toys[:2]:
-            await toy.stop()
+        for fake in fakes[:2]:
+            await fake.stop()
         with pytest.raises(NotEnoughBookies):
             await reader.last_add_confirmed()
         assert await reader.try_last_add_confirmed() == 6
-        await toys[2].stop()
+        await fakes[2].stop()
         with pytest.raises(NotEnoughBookies, match="no bookie told"):
             await reader.try_last_add_confirmed()
-        for toy in toys:
-            await toy.start()
+        for fake in fakes:
+            await fake.start()
         await writer.close()
         assert await client.is_closed(writer.ledger_id)
 
 
 async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
-    async with toy_cluster(6, replace_after=0.02, poll_interval=30) as (client, toys, store):
+    async with fake_cluster(6, replace_after=0.02, poll_interval=30) as (client, fakes, store):
         writer = await client.create_ledger()
         async with fastbk.connect(store) as other:
             reader = await other.open_ledger(writer.ledger_id, recovery=False)
@@ -230,14 +230,14 @@ async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
             await wait_until_async(lambda: seen == [0], "the first")
             old = set(writer.stats().ensemble)
             for number, name in enumerate(sorted(old), 1):
-                by_id(toys, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
+                by_id(fakes, name).faults.refuse_adds = lambda *_: Status.READ_ONLY
                 await writer.append(b"x")
                 await wait_until_async(
                     lambda number=number: writer.stats().ensemble_changes >= number, "a change"
                 )
             assert not old & set(writer.stats().ensemble)
             for name in old:
-                await by_id(toys, name).stop()
+                await by_id(fakes, name).stop()
             await writer.append(b"x")
             await wait_until_async(lambda: seen == list(range(5)), "what the new ones hold")
             await writer.close()
@@ -245,7 +245,7 @@ async def test_a_tail_follows_its_writer_to_other_bookies() -> None:
 
 
 async def test_a_tail_of_a_ledger_that_is_deleted_or_whose_client_is_closed_ends() -> None:
-    async with toy_cluster(poll_interval=30) as (client, _, store):
+    async with fake_cluster(poll_interval=30) as (client, _, store):
         writer = await client.create_ledger()
         await writer.append(b"x")
 
@@ -270,7 +270,7 @@ async def test_a_tail_of_a_ledger_that_is_deleted_or_whose_client_is_closed_ends
 
 
 async def test_a_watch_tells_of_changes_and_of_the_end() -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         writer = await client.create_ledger()
         watch = client.watch_ledger(writer.ledger_id)
         assert (await anext(watch)).metadata.state is LedgerState.OPEN
@@ -286,7 +286,7 @@ async def test_a_watch_tells_of_changes_and_of_the_end() -> None:
 
 
 async def test_edits_of_custom_metadata_by_several_clients_lose_nothing() -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         writer = await client.create_ledger(metadata={"0": b"first"})
         async with fastbk.connect(store) as other:
             await asyncio.gather(
@@ -304,7 +304,7 @@ async def test_edits_of_custom_metadata_by_several_clients_lose_nothing() -> Non
 
 
 async def test_a_ledger_of_another_system_without_a_digest_named_is_read_as_crc32() -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         writer = await abandoned(client, 3, digest="crc32")
         await writer.close()
         found = store.read_ledger(writer.ledger_id)

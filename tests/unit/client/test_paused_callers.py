@@ -41,9 +41,9 @@ def test_acks_that_wait_in_the_sockets_count() -> None:
 
 
 def test_an_idle_writer_keeps_its_bookies() -> None:
-    with sync_cluster(4, bookie_timeout=TIMEOUT_S, replace_after=TIMEOUT_S) as (client, toys, _):
+    with sync_cluster(4, bookie_timeout=TIMEOUT_S, replace_after=TIMEOUT_S) as (client, fakes, _):
         writer = client.create_ledger()
-        (slow,) = [one for one in toys.toys if one.bookie_id == writer.stats().ensemble[0]]
+        (slow,) = [one for one in fakes.fakes if one.bookie_id == writer.stats().ensemble[0]]
         # Its ack comes when the append has returned.
         slow.faults.delay_s = lambda: 0.02
         for _ in range(3):
@@ -54,9 +54,9 @@ def test_an_idle_writer_keeps_its_bookies() -> None:
 
 
 def test_a_bookie_that_stays_silent_over_the_pause_is_still_found() -> None:
-    with sync_cluster(4, bookie_timeout=TIMEOUT_S) as (client, toys, _):
+    with sync_cluster(4, bookie_timeout=TIMEOUT_S) as (client, fakes, _):
         writer = client.create_ledger()
-        (silent,) = [one for one in toys.toys if one.bookie_id == writer.stats().ensemble[0]]
+        (silent,) = [one for one in fakes.fakes if one.bookie_id == writer.stats().ensemble[0]]
         silent.faults.swallow_adds = True
         writer.append(b"x")
         pause()
@@ -68,9 +68,9 @@ def test_a_bookie_that_stays_silent_over_the_pause_is_still_found() -> None:
 
 
 def test_nobody_waits_for_a_bookie_that_refuses() -> None:
-    with sync_cluster(3, laggard_wait=0.01, replace_after=0.05) as (client, toys, _):
+    with sync_cluster(3, laggard_wait=0.01, replace_after=0.05) as (client, fakes, _):
         writer = client.create_ledger()
-        toys.toys[0].faults.refuse_adds = lambda *_: Status.READ_ONLY
+        fakes.fakes[0].faults.refuse_adds = lambda *_: Status.READ_ONLY
         wait_until(lambda: writer.append(b"x") >= 0 and writer.stats().trouble, "it refuses")
         pause(0.7)  # the next look for another bookie is due then
         begun_s = time.monotonic()
@@ -80,7 +80,7 @@ def test_nobody_waits_for_a_bookie_that_refuses() -> None:
 
 
 def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> None:
-    with sync_cluster(3, backoff_max=0.02) as (client, toys, _):
+    with sync_cluster(3, backoff_max=0.02) as (client, fakes, _):
         writer = client.create_ledger()
         writer.append(b"x")
         refused: list[int] = []
@@ -89,7 +89,7 @@ def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_take
             refused.append(entry_id)
             return Status.READ_ONLY
 
-        full = toys.toys[0]
+        full = fakes.fakes[0]
         full.faults.refuse_adds = refuse
 
         def is_probed() -> bool:
@@ -113,11 +113,11 @@ def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_take
 
 
 def test_a_fence_that_came_during_the_pause_ends_the_writer_at_once() -> None:
-    with sync_cluster(append_timeout=TIMEOUT_S) as (client, toys, _):
+    with sync_cluster(append_timeout=TIMEOUT_S) as (client, fakes, _):
         writer = client.create_ledger()
-        for toy in toys.toys[1:]:
-            toy.faults.swallow_adds = True
-        toys.toys[0].faults.refuse_adds = lambda *_: Status.FENCED
+        for fake in fakes.fakes[1:]:
+            fake.faults.swallow_adds = True
+        fakes.fakes[0].faults.refuse_adds = lambda *_: Status.FENCED
         pending = writer.append_nowait(b"x")
         pause()
         begun_s = time.monotonic()
@@ -127,10 +127,10 @@ def test_a_fence_that_came_during_the_pause_ends_the_writer_at_once() -> None:
 
 
 def test_an_add_that_nobody_takes_still_ends_the_writer() -> None:
-    with sync_cluster(append_timeout=TIMEOUT_S, laggard_wait=0.01) as (client, toys, _):
+    with sync_cluster(append_timeout=TIMEOUT_S, laggard_wait=0.01) as (client, fakes, _):
         writer = client.create_ledger()
-        for toy in toys.toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes.fakes:
+            fake.faults.swallow_adds = True
         pending = writer.append_nowait(b"x")
         pause()
         with pytest.raises(QuorumTimeout):
@@ -155,7 +155,7 @@ async def test_a_loop_that_stood_still_hears_its_sockets_first() -> None:
 
 
 def test_a_metadata_store_that_hangs_ends_no_writer() -> None:
-    with sync_cluster(4, append_timeout=TIMEOUT_S, replace_after=0.05) as (client, toys, store):
+    with sync_cluster(4, append_timeout=TIMEOUT_S, replace_after=0.05) as (client, fakes, store):
         # So that the one to come in place of another is connected already.
         client.create_ledger(4, 4).close()
         writer = client.create_ledger()
@@ -167,8 +167,8 @@ def test_a_metadata_store_that_hangs_ends_no_writer() -> None:
             pause()
             raise MetadataUnavailable("away")
 
-        (away,) = [one for one in toys.toys if one.bookie_id == writer.stats().ensemble[0]]
-        toys.do(away.stop())
+        (away,) = [one for one in fakes.fakes if one.bookie_id == writer.stats().ensemble[0]]
+        fakes.do(away.stop())
         wait_until(lambda: writer.append(b"x") >= 0 and writer.stats().trouble, "it is missed")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "read_ledger", hang)

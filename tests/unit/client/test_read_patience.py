@@ -15,27 +15,27 @@ from fastbk.errors import (
     NotEnoughBookies,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 PATIENT_S = 30.0
 """A read timeout that no test waits for."""
 SOON_S = 10.0
 
 
-async def stop_all(toys: list[ToyBookie]) -> None:
-    for toy in toys:
-        await toy.stop()
+async def stop_all(fakes: list[FakeBookie]) -> None:
+    for fake in fakes:
+        await fake.stop()
 
 
 async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
-    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append_many([b"%d" % one for one in range(50)])
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        await stop_all(toys)
+        await stop_all(fakes)
 
         async def read() -> list[bytes]:
             return [bytes(entry.data) async for entry in reader.read()]
@@ -43,26 +43,26 @@ async def test_a_read_outlives_the_absence_of_every_bookie() -> None:
         reading = asyncio.create_task(read())
         done, _ = await asyncio.wait([reading], timeout=0.3)
         assert not done, "nobody is there: it waits"
-        for toy in toys[1:]:
-            await toy.start()
+        for fake in fakes[1:]:
+            await fake.start()
         assert await asyncio.wait_for(reading, SOON_S) == [b"%d" % one for one in range(50)]
 
 
 async def test_the_lac_of_an_open_ledger_is_asked_for_until_enough_bookies_are_back() -> None:
-    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger(write_quorum=3, ack_quorum=2)
         for one in range(5):  # each carries the LAC before it
             await writer.append(b"%d" % one)
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
-        await stop_all(toys)
+        await stop_all(fakes)
         asking = asyncio.create_task(reader.last_add_confirmed())
         done, _ = await asyncio.wait([asking], timeout=0.2)
         assert not done
-        for toy in toys[:2]:
-            await toy.start()
+        for fake in fakes[:2]:
+            await fake.start()
         assert await asyncio.wait_for(asking, SOON_S) >= 3
-        toys[1].faults.read_status = toys[2].faults.read_status = Status.CANNOT_TELL
-        await toys[2].start()
+        fakes[1].faults.read_status = fakes[2].faults.read_status = Status.CANNOT_TELL
+        await fakes[2].start()
         with pytest.raises(NotEnoughBookies) as caught:
             await asyncio.wait_for(reader.last_add_confirmed(), SOON_S)
         assert caught.value.replicas["b1"] == "CANNOT_TELL"
@@ -70,28 +70,28 @@ async def test_the_lac_of_an_open_ledger_is_asked_for_until_enough_bookies_are_b
 
 @pytest.mark.parametrize("status", [Status.NOT_READY, Status.TOO_MANY_REQUESTS])
 async def test_a_read_outlives_busy_bookies(status: int) -> None:
-    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        for toy in toys:
-            toy.faults.read_status = status
+        for fake in fakes:
+            fake.faults.read_status = status
         reading = asyncio.create_task(reader.read_unconfirmed(0, 0))
         done, _ = await asyncio.wait([reading], timeout=0.2)
         assert not done
-        toys[2].faults.read_status = 0
+        fakes[2].faults.read_status = 0
         (entry,) = await asyncio.wait_for(reading, SOON_S)
         assert bytes(entry.data) == b"x"
 
 
 async def test_bookies_that_stay_away_end_a_read_with_its_time_and_their_reasons() -> None:
-    async with toy_cluster(read_timeout=0.5) as (client, toys, _):
+    async with fake_cluster(read_timeout=0.5) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        await stop_all(toys)
+        await stop_all(fakes)
         began_s = time.monotonic()
         with pytest.raises(NotEnoughBookies) as caught:
             _ = [entry async for entry in reader.read()]
@@ -101,30 +101,30 @@ async def test_bookies_that_stay_away_end_a_read_with_its_time_and_their_reasons
 
 
 async def test_bad_digests_and_proven_absence_are_not_waited_for() -> None:
-    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        for toy in toys:
-            toy.faults.damage_reads = lambda _, entry_id: True
+        for fake in fakes:
+            fake.faults.damage_reads = lambda _, entry_id: True
         async with asyncio.timeout(SOON_S):
             with pytest.raises(DigestMismatch):
                 _ = [entry async for entry in reader.read()]
-            await toys[0].stop()
-            toys[1].faults.damage_reads = toys[2].faults.damage_reads = None
-            toys[1].faults.hide = toys[2].faults.hide = lambda _, entry_id: True
+            await fakes[0].stop()
+            fakes[1].faults.damage_reads = fakes[2].faults.damage_reads = None
+            fakes[1].faults.hide = fakes[2].faults.hide = lambda _, entry_id: True
             with pytest.raises(NoSuchEntry):
                 _ = [entry async for entry in reader.read()]
 
 
 async def test_closing_the_client_ends_a_patient_read() -> None:
-    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        await stop_all(toys)
+        await stop_all(fakes)
         reading = asyncio.create_task(reader.read_unconfirmed(0, 0))
         done, _ = await asyncio.wait([reading], timeout=0.1)
         assert not done
@@ -134,32 +134,32 @@ async def test_closing_the_client_ends_a_patient_read() -> None:
 
 
 def test_the_sync_reader_has_the_same_patience() -> None:
-    with sync_cluster(read_timeout=0.5) as (client, toys, _):
+    with sync_cluster(read_timeout=0.5) as (client, fakes, _):
         writer = client.create_ledger()
         writer.append_many([b"%d" % one for one in range(20)])
         writer.close()
         reader = client.open_ledger(writer.ledger_id)
-        toys.do(stop_all(toys.toys))
+        fakes.do(stop_all(fakes.fakes))
         began_s = time.monotonic()
         with pytest.raises(NotEnoughBookies) as caught:
             list(reader.read())
         assert time.monotonic() - began_s >= 0.4
         assert set(caught.value.replicas) == {"b0", "b1", "b2"}
-        for toy in toys.toys[:2]:
-            toys.do(toy.start())
+        for fake in fakes.fakes[:2]:
+            fakes.do(fake.start())
         assert [bytes(entry.data) for entry in reader.read()] == [b"%d" % one for one in range(20)]
 
 
 def test_the_sync_reader_asks_for_a_lac_until_enough_bookies_are_back() -> None:
-    with sync_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    with sync_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = client.create_ledger(write_quorum=3, ack_quorum=2)
         for _ in range(5):
             writer.append(b"x")
         reader = client.open_ledger(writer.ledger_id, recovery=False)
-        toys.do(stop_all(toys.toys))
+        fakes.do(stop_all(fakes.fakes))
         with pytest.raises(NotEnoughBookies):
             reader.last_add_confirmed(timeout=0.2)
-        back = threading.Timer(0.2, lambda: [toys.do(toy.start()) for toy in toys.toys[1:]])
+        back = threading.Timer(0.2, lambda: [fakes.do(fake.start()) for fake in fakes.fakes[1:]])
         back.start()
         began_s = time.monotonic()
         assert reader.last_add_confirmed() >= 3

@@ -1,4 +1,4 @@
-"""The reader against toy bookies: replicas, digests, LAC, tailing."""
+"""The reader against fake bookies: replicas, digests, LAC, tailing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fastbk.errors import (
     QuorumTimeout,
     Unauthorized,
 )
-from tests.fixtures.fake_bookie import ToyBookie
+from tests.fixtures.fake_bookie import FakeBookie
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import some_turns, toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster, some_turns
 
 CANNOT_TELL = 12
 
@@ -31,14 +31,14 @@ async def filled(client: Client, count: int = 50, **options: object) -> LedgerWr
     return writer
 
 
-def all_have(toys: list[ToyBookie], ledger_id: int, count: int) -> bool:
-    return all(len(toy.ids(ledger_id)) == count for toy in toys)
+def all_have(fakes: list[FakeBookie], ledger_id: int, count: int) -> bool:
+    return all(len(fake.ids(ledger_id)) == count for fake in fakes)
 
 
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("digest", ["crc32c", "crc32", "hmac", "dummy"])
 async def test_what_was_appended_is_read_back(digest: str) -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await filled(client, digest=digest, password=b"secret")
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id, password=b"secret")
@@ -54,7 +54,7 @@ async def test_what_was_appended_is_read_back(digest: str) -> None:
 
 
 async def test_large_ranges_come_in_many_bounded_answers() -> None:
-    async with toy_cluster(read_batch_bytes=2000, read_batch_entries=7) as (client, _, _):
+    async with fake_cluster(read_batch_bytes=2000, read_batch_entries=7) as (client, _, _):
         writer = await filled(client, 500)
         await writer.append(b"x" * 100_000)
         await writer.close()
@@ -69,21 +69,21 @@ async def test_a_missing_damaged_or_silent_copy_is_read_from_the_next_bookie(
     quorums: tuple[int, int],
 ) -> None:
     ensemble, write_quorum = quorums
-    async with toy_cluster(ensemble, read_timeout=1.5) as (client, toys, _):
+    async with fake_cluster(ensemble, read_timeout=1.5) as (client, fakes, _):
         writer = await filled(client, ensemble=ensemble, write_quorum=write_quorum)
         await writer.close()
         names = writer.metadata.fragments[0].ensemble
-        toys.sort(key=lambda toy: names.index(toy.bookie_id))
-        toys[0].faults.damage_reads = lambda _, entry_id: entry_id % 5 == 2
-        toys[1].faults.hide = lambda _, entry_id: entry_id % 5 == 3
+        fakes.sort(key=lambda fake: names.index(fake.bookie_id))
+        fakes[0].faults.damage_reads = lambda _, entry_id: entry_id % 5 == 2
+        fakes[1].faults.hide = lambda _, entry_id: entry_id % 5 == 3
         for fault in ("none", "refuses", "silent", "dead"):
             if fault == "refuses":
-                toys[2].faults.read_status = CANNOT_TELL
+                fakes[2].faults.read_status = CANNOT_TELL
             elif fault == "silent":
-                toys[2].faults.read_status = 0
-                toys[2].faults.silent = True
+                fakes[2].faults.read_status = 0
+                fakes[2].faults.silent = True
             elif fault == "dead":
-                await toys[2].stop()
+                await fakes[2].stop()
             for _ in range(3):
                 reader = await client.open_ledger(writer.ledger_id)
                 if (ensemble, write_quorum) == (4, 2) and fault != "none":
@@ -97,13 +97,13 @@ async def test_a_missing_damaged_or_silent_copy_is_read_from_the_next_bookie(
 
 
 async def test_what_every_bookie_said_is_in_the_error() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await filled(client)
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        toys[0].faults.damage_reads = lambda _, entry_id: entry_id == 5
-        toys[1].faults.hide = lambda _, entry_id: entry_id == 5
-        toys[2].faults.damage_reads = lambda _, entry_id: entry_id == 5
+        fakes[0].faults.damage_reads = lambda _, entry_id: entry_id == 5
+        fakes[1].faults.hide = lambda _, entry_id: entry_id == 5
+        fakes[2].faults.damage_reads = lambda _, entry_id: entry_id == 5
         got = []
         with pytest.raises(DigestMismatch) as caught:
             async for entry in reader.read():
@@ -112,12 +112,12 @@ async def test_what_every_bookie_said_is_in_the_error() -> None:
         assert caught.value.entry_id == 5
         assert set(caught.value.replicas) == {"b0", "b1", "b2"}
         assert caught.value.replicas["b1"] == "NO_ENTRY"
-        toys[0].faults.damage_reads = toys[2].faults.damage_reads = None
-        toys[0].faults.read_status = CANNOT_TELL
-        toys[2].faults.hide = toys[1].faults.hide
+        fakes[0].faults.damage_reads = fakes[2].faults.damage_reads = None
+        fakes[0].faults.read_status = CANNOT_TELL
+        fakes[2].faults.hide = fakes[1].faults.hide
         with pytest.raises(NoSuchEntry):
             _ = [entry async for entry in reader.read()]
-        toys[1].faults.read_status = toys[2].faults.read_status = CANNOT_TELL
+        fakes[1].faults.read_status = fakes[2].faults.read_status = CANNOT_TELL
         with pytest.raises(NotEnoughBookies) as unknown:
             _ = [entry async for entry in reader.read()]
         assert set(unknown.value.replicas.values()) == {"CANNOT_TELL"}
@@ -125,52 +125,52 @@ async def test_what_every_bookie_said_is_in_the_error() -> None:
 
 
 async def test_cannot_tell_never_counts_as_absent() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await filled(client)
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        toys[0].faults.hide = lambda _, entry_id: entry_id == 5
-        toys[1].faults.read_status = toys[2].faults.read_status = CANNOT_TELL
+        fakes[0].faults.hide = lambda _, entry_id: entry_id == 5
+        fakes[1].faults.read_status = fakes[2].faults.read_status = CANNOT_TELL
         with pytest.raises(NotEnoughBookies):
             _ = [entry async for entry in reader.read(5, 5)]
 
 
 async def test_silence_of_all_ends_at_the_deadline() -> None:
-    async with toy_cluster(read_timeout=0.3) as (client, toys, _):
+    async with fake_cluster(read_timeout=0.3) as (client, fakes, _):
         writer = await filled(client)
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        for toy in toys:
-            toy.faults.silent = True
+        for fake in fakes:
+            fake.faults.silent = True
         with pytest.raises((QuorumTimeout, NotEnoughBookies)):
             _ = [entry async for entry in reader.read()]
 
 
 @pytest.mark.parametrize(("prefetch_batches", "under_way"), [(1, 1), (4, 4)])
 async def test_leaving_an_iteration_stops_fetching(prefetch_batches: int, under_way: int) -> None:
-    async with toy_cluster(read_batch_entries=2, prefetch_batches=prefetch_batches) as (
+    async with fake_cluster(read_batch_entries=2, prefetch_batches=prefetch_batches) as (
         client,
-        toys,
+        fakes,
         _,
     ):
         writer = await filled(client, 500)
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)
-        before = sum(toy.requests for toy in toys)
+        before = sum(fake.requests for fake in fakes)
         async with contextlib.aclosing(reader.read()) as entries:
             async for entry in entries:
                 if entry.entry_id == 10:
                     break
         # What was under way arrives, and nothing more is asked for.
-        asked = sum(toy.requests for toy in toys)
+        asked = sum(fake.requests for fake in fakes)
         await some_turns()
-        assert sum(toy.requests for toy in toys) <= asked + under_way
+        assert sum(fake.requests for fake in fakes) <= asked + under_way
         assert asked - before < 50
         assert [entry.entry_id async for entry in reader.read(3, 4)] == [3, 4]
 
 
 async def test_opening_says_what_is_wrong() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await filled(client, password=b"x")
         with pytest.raises(Unauthorized):
             await client.open_ledger(writer.ledger_id, recovery=False)
@@ -193,7 +193,7 @@ async def test_opening_says_what_is_wrong() -> None:
 
 
 async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         assert await reader.last_add_confirmed() == -1
@@ -204,11 +204,11 @@ async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> N
             return await reader.last_add_confirmed() == 9
 
         await wait_until_async(lac, "the explicit LAC")
-        for toy in toys:
-            toy.faults.lac_lie = 1000
+        for fake in fakes:
+            fake.faults.lac_lie = 1000
         assert await reader.last_add_confirmed() == 9
-        for toy in toys[:2]:
-            toy.faults.damage_reads = lambda *_: True
+        for fake in fakes[:2]:
+            fake.faults.damage_reads = lambda *_: True
         with pytest.raises(DigestMismatch, match="LAC") as caught:
             await reader.last_add_confirmed()
         assert set(caught.value.replicas.values()) == {"the copy fails its digest"}
@@ -216,37 +216,37 @@ async def test_the_lac_follows_an_idle_writer_and_is_never_taken_on_trust() -> N
 
 
 async def test_the_lac_needs_enough_answers_to_be_the_newest() -> None:
-    async with toy_cluster(explicit_lac_interval=0, read_timeout=0.3) as (client, toys, _):
+    async with fake_cluster(explicit_lac_interval=0, read_timeout=0.3) as (client, fakes, _):
         writer = await filled(client)
-        await wait_until_async(lambda: all_have(toys, writer.ledger_id, 50), "all copies")
+        await wait_until_async(lambda: all_have(fakes, writer.ledger_id, 50), "all copies")
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
-        toys[0].faults.silent = True
+        fakes[0].faults.silent = True
         assert await reader.last_add_confirmed() <= 49
-        toys[1].faults.silent = True
+        fakes[1].faults.silent = True
         with pytest.raises(NotEnoughBookies):
             await reader.last_add_confirmed()
         await writer.close()
 
 
 async def test_unconfirmed_entries_are_read_up_to_the_first_missing() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger(ack_quorum=3)
         await writer.append_many([b"x"] * 5)
-        toys[2].faults.swallow_adds = True
+        fakes[2].faults.swallow_adds = True
         futures = [writer.append_nowait(b"y") for _ in range(5)]
-        await wait_until_async(lambda: all_have(toys[:2], writer.ledger_id, 10), "two copies")
+        await wait_until_async(lambda: all_have(fakes[:2], writer.ledger_id, 10), "two copies")
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         found = await reader.read_unconfirmed(0, 100)
         assert [entry.entry_id for entry in found] == list(range(10))
-        toys[2].faults.swallow_adds = False
-        toys[2].cut()
+        fakes[2].faults.swallow_adds = False
+        fakes[2].cut()
         await asyncio.gather(*futures)
         await writer.close()
 
 
 @pytest.mark.uvloop_too
 async def test_a_tail_follows_the_writer_to_the_end() -> None:
-    async with toy_cluster(poll_interval=0.2) as (client, _, _):
+    async with fake_cluster(poll_interval=0.2) as (client, _, _):
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         seen: list[int] = []
@@ -269,7 +269,7 @@ async def test_a_tail_follows_the_writer_to_the_end() -> None:
 
 
 async def test_a_tail_by_batches_hands_out_together_what_came_together() -> None:
-    async with toy_cluster(poll_interval=0.2) as (client, _, _):
+    async with fake_cluster(poll_interval=0.2) as (client, _, _):
         writer = await filled(client, 500)
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         await reader.last_add_confirmed()
@@ -286,7 +286,7 @@ async def test_a_tail_by_batches_hands_out_together_what_came_together() -> None
 
 
 async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
-    async with toy_cluster(poll_interval=0.05, read_timeout=0.4) as (client, toys, _):
+    async with fake_cluster(poll_interval=0.05, read_timeout=0.4) as (client, fakes, _):
         writer = await filled(client, 5)
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         seen: list[int] = []
@@ -297,20 +297,20 @@ async def test_a_tail_outlives_a_bookie_and_reports_the_loss_of_all() -> None:
 
         task = asyncio.create_task(follow())
         await wait_until_async(lambda: len(seen) == 5, "the start")
-        await toys[0].stop()
+        await fakes[0].stop()
         await writer.append(b"x")
         await wait_until_async(lambda: len(seen) == 6, "goes on without one")
-        for toy in toys[1:]:
-            await toy.stop()
+        for fake in fakes[1:]:
+            await fake.stop()
         with pytest.raises(NotEnoughBookies, match="tail again"):
             await asyncio.wait_for(task, 5)
-        for toy in toys:
-            await toy.start()
+        for fake in fakes:
+            await fake.start()
         await writer.close()
 
 
 async def test_a_tail_keeps_up_with_a_writer_that_never_falls_idle() -> None:
-    async with toy_cluster(explicit_lac_interval=0) as (client, _, _):
+    async with fake_cluster(explicit_lac_interval=0) as (client, _, _):
         writer = await client.create_ledger()
         reader = await client.open_ledger(writer.ledger_id, recovery=False)
         seen = 0
@@ -333,7 +333,7 @@ async def test_a_tail_keeps_up_with_a_writer_that_never_falls_idle() -> None:
 async def test_a_fault_of_ours_ends_a_read_and_does_not_hang_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await filled(client)
         await writer.close()
         reader = await client.open_ledger(writer.ledger_id)

@@ -11,14 +11,14 @@ from fastbk.errors import MetadataUnavailable
 from fastbk.meta.replica_marks import LedgerMark
 from fastbk.wire.statuses import Status
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster
 
 
 async def test_what_a_dead_writer_left_missing_is_marked_and_repaired() -> None:
-    async with toy_cluster(3) as (client, toys, store), fastbk.connect(store) as other:
+    async with fake_cluster(3) as (client, fakes, store), fastbk.connect(store) as other:
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
-        lost = by_id(toys, writer.metadata.fragments[0].ensemble[1])
+        lost = by_id(fakes, writer.metadata.fragments[0].ensemble[1])
         await wait_until_async(lambda: len(lost.ids(writer.ledger_id)) == 5, "all copies")
         lost.faults.refuse_adds = lambda *_: Status.TOO_MANY_REQUESTS
         await writer.append_many([b"y"] * 20)
@@ -36,11 +36,11 @@ async def test_what_a_dead_writer_left_missing_is_marked_and_repaired() -> None:
 
 
 async def test_a_whole_ledger_gets_no_mark() -> None:
-    async with toy_cluster(3) as (client, toys, store), fastbk.connect(store) as other:
+    async with fake_cluster(3) as (client, fakes, store), fastbk.connect(store) as other:
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
         await wait_until_async(
-            lambda: all(len(one.ids(writer.ledger_id)) == 5 for one in toys), "all copies"
+            lambda: all(len(one.ids(writer.ledger_id)) == 5 for one in fakes), "all copies"
         )
         await other.open_ledger(writer.ledger_id)
         await wait_until_async(lambda: not other.repairs.is_checking, "the check")
@@ -56,7 +56,7 @@ async def test_the_log_reports_a_check_that_failed(
     def is_away(ledger_id: int) -> LedgerMark:
         raise MetadataUnavailable(f"no answer about ledger {ledger_id}")
 
-    async with toy_cluster(3) as (client, _, store), fastbk.connect(store) as other:
+    async with fake_cluster(3) as (client, _, store), fastbk.connect(store) as other:
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
         monkeypatch.setattr(store.marks, "read", is_away)

@@ -13,7 +13,7 @@ from fastbk.client.read_order import AVOID_S, Preference
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.wire.statuses import Status
 from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 PATIENT_S = 30.0
 """A timeout that no test waits for."""
@@ -37,11 +37,11 @@ def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
 @pytest.mark.uvloop_too
 @pytest.mark.parametrize("how", [{"speculative_read": 0.05}, {"parallel_reads": True}])
 async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) -> None:
-    async with toy_cluster(read_timeout=PATIENT_S, **how) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S, **how) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append_many([b"%d" % one for one in range(20)])
         await writer.close()
-        for silent in toys:
+        for silent in fakes:
             silent.faults.silent = True
             for _ in range(3):  # whomever the reader begins with
                 reader = await client.open_ledger(writer.ledger_id)
@@ -53,12 +53,12 @@ async def test_a_read_does_not_wait_for_a_silent_bookie(how: dict[str, object]) 
 
 
 async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() -> None:
-    async with toy_cluster(read_timeout=4.0, speculative_read=0) as (client, toys, _):
+    async with fake_cluster(read_timeout=4.0, speculative_read=0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await writer.close()
-        for toy in toys[:2]:
-            toy.faults.silent = True
+        for fake in fakes[:2]:
+            fake.faults.silent = True
         reader = await client.open_ledger(writer.ledger_id)
         began_s = time.monotonic()
         (entry,) = [one async for one in reader.read()]
@@ -67,10 +67,10 @@ async def test_without_speculation_the_silent_one_costs_its_share_of_the_time() 
 
 
 def test_the_sync_reader_speculates_too() -> None:
-    with sync_cluster(read_timeout=PATIENT_S, speculative_read=0.05) as (client, toys, _):
+    with sync_cluster(read_timeout=PATIENT_S, speculative_read=0.05) as (client, fakes, _):
         with client.create_ledger() as writer:
             writer.append_many([b"%d" % one for one in range(20)])
-        toys.toys[1].faults.silent = True
+        fakes.fakes[1].faults.silent = True
         began_s = time.monotonic()
         for _ in range(3):
             reader = client.open_ledger(writer.ledger_id)
@@ -79,11 +79,11 @@ def test_the_sync_reader_speculates_too() -> None:
 
 
 def test_the_sync_client_recovers_replaces_and_edits() -> None:
-    with sync_cluster(5, replace_after=0.05) as (client, toys, store):
+    with sync_cluster(5, replace_after=0.05) as (client, fakes, store):
         writer = client.create_ledger(metadata={"a": b"1"})
         writer.append(b"0")
         lost = writer.stats().ensemble[0]
-        toys.do(next(toy for toy in toys.toys if toy.bookie_id == lost).stop())
+        fakes.do(next(fake for fake in fakes.fakes if fake.bookie_id == lost).stop())
         deadline_s = time.monotonic() + 10
         count = 1
         while writer.stats().ensemble_changes == 0 and time.monotonic() < deadline_s:
@@ -106,11 +106,11 @@ def test_the_sync_client_recovers_replaces_and_edits() -> None:
 
 
 async def test_closing_the_client_ends_what_is_under_way() -> None:
-    async with toy_cluster(read_timeout=PATIENT_S) as (client, toys, _):
+    async with fake_cluster(read_timeout=PATIENT_S) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        for toy in toys:
-            toy.faults.read_status = Status.NOT_READY
+        for fake in fakes:
+            fake.faults.read_status = Status.NOT_READY
         opening = asyncio.create_task(client.open_ledger(writer.ledger_id))
         done, _ = await asyncio.wait([opening], timeout=0.1)
         assert not done
@@ -123,7 +123,7 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
 async def test_a_ledger_with_a_weak_quorum_is_made_with_one_warning() -> None:
     from fastbk.errors import WeakQuorumWarning
 
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         with pytest.warns(WeakQuorumWarning, match="losing 1 may lose") as told:
             first = await client.create_ledger(3, 3, 1)
         assert [one.filename for one in told] == [__file__]

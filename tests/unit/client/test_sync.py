@@ -29,7 +29,7 @@ from tests.fixtures.wait import wait_until
 
 
 def test_appends_reads_and_tails() -> None:
-    with sync_cluster() as (client, toys, _):
+    with sync_cluster() as (client, fakes, _):
         with client.create_ledger() as writer:
             assert writer.append(b"zero") == 0
             assert writer.append_many([b"%d" % one for one in range(1, 2000)]) == (1, 1999)
@@ -44,7 +44,7 @@ def test_appends_reads_and_tails() -> None:
             assert [next(tail).entry_id for _ in range(5)] == list(range(2005, 2010))
             assert writer.stats().bytes_in_flight == 0
         assert list(tail) == []
-        assert all(toy.ids(writer.ledger_id) == list(range(2010)) for toy in toys.toys)
+        assert all(fake.ids(writer.ledger_id) == list(range(2010)) for fake in fakes.fakes)
         again = client.open_ledger(writer.ledger_id)
         assert [bytes(one.data) for one in again.read(0, 3)] == [b"zero", b"1", b"2", b"3"]
         assert sum(len(batch) for batch in again.read_batches()) == 2010
@@ -78,13 +78,13 @@ def test_threads_share_a_client() -> None:
 
 
 def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
-    with sync_cluster(laggard_wait=5) as (client, toys, _):
+    with sync_cluster(laggard_wait=5) as (client, fakes, _):
         writer = client.create_ledger()
         writer.append(b"x")
-        toys.do(toys.toys[0].stop())
+        fakes.do(fakes.fakes[0].stop())
         writer.append_many([b"y"] * 50)
         assert "b0" in writer.stats().trouble
-        toys.do(toys.toys[0].start())
+        fakes.do(fakes.fakes[0].start())
         writer.append(b"z")
 
         def caught_up() -> bool:
@@ -94,18 +94,18 @@ def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
 
         wait_until(caught_up, "b0 has all")
         writer.close()
-        assert toys.toys[0].ids(writer.ledger_id) == list(range(writer.last_add_confirmed + 1))
+        assert fakes.fakes[0].ids(writer.ledger_id) == list(range(writer.last_add_confirmed + 1))
 
 
 def test_failures_say_the_same_as_the_async_client() -> None:
     with sync_cluster(append_timeout=0.3, entries_in_flight_max=5, laggard_wait=0.01) as (
         client,
-        toys,
+        fakes,
         store,
     ):
         writer = client.create_ledger()
-        for toy in toys.toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes.fakes:
+            fake.faults.swallow_adds = True
         for _ in range(5):
             writer.append_nowait(b"x")
         with pytest.raises(BufferFull):
@@ -119,9 +119,9 @@ def test_failures_say_the_same_as_the_async_client() -> None:
         with pytest.raises(QuorumTimeout):
             writer.close()
         assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == -1
-        for toy in toys.toys:
-            toy.faults.swallow_adds = False
-            toy.faults.refuse_adds = lambda _, entry_id: 20 if entry_id == 2 else 0
+        for fake in fakes.fakes:
+            fake.faults.swallow_adds = False
+            fake.faults.refuse_adds = lambda _, entry_id: 20 if entry_id == 2 else 0
         fenced = client.create_ledger()
         assert fenced.append_many([b"x", b"y"]) == (0, 1)
         with pytest.raises(LedgerFenced):
@@ -133,11 +133,11 @@ def test_failures_say_the_same_as_the_async_client() -> None:
 
 
 def test_replicas_are_tried_in_turn() -> None:
-    with sync_cluster(read_timeout=1.2) as (client, toys, _):
+    with sync_cluster(read_timeout=1.2) as (client, fakes, _):
         with client.create_ledger() as writer:
             writer.append_many([b"%d" % one for one in range(30)])
-        toys.toys[0].faults.damage_reads = lambda _, entry_id: entry_id == 3
-        toys.toys[1].faults.silent = True
+        fakes.fakes[0].faults.damage_reads = lambda _, entry_id: entry_id == 3
+        fakes.fakes[1].faults.silent = True
         for _ in range(3):
             reader = client.open_ledger(writer.ledger_id)
             assert [bytes(one.data) for one in reader.read()] == [b"%d" % one for one in range(30)]

@@ -13,7 +13,7 @@ from fastbk.client import ledger_reader
 from fastbk.meta.api import VersionedLedger
 from fastbk.replication.polling import PollOptions
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import some_turns, toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster, some_turns
 
 ENTRIES = 20
 
@@ -24,7 +24,7 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
     # However slow the machine is, the carrier is in time.
     patient = functools.partial(PollOptions, grace_s=30.0)
     monkeypatch.setattr(ledger_reader, "PollOptions", patient)
-    async with toy_cluster(explicit_lac_interval=0.0, poll_interval=60.0) as (client, toys, _):
+    async with fake_cluster(explicit_lac_interval=0.0, poll_interval=60.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"0")
         await writer.tell_last_add_confirmed()
@@ -32,7 +32,7 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
         async with contextlib.aclosing(reader.tail(1)) as tail:
             waiting = asyncio.ensure_future(anext(tail))
             await some_turns()
-            before = sum(toy.requests for toy in toys)
+            before = sum(fake.requests for fake in fakes)
             for entry_id in range(1, ENTRIES + 1):
                 await writer.append(b"%d" % entry_id)
                 writer.tell_soon()
@@ -40,14 +40,14 @@ async def test_an_entry_that_is_told_at_once_costs_a_tail_one_request(
                 assert (entry.entry_id, bytes(entry.data)) == (entry_id, b"%d" % entry_id)
                 waiting = asyncio.ensure_future(anext(tail))
             of_the_writer = 2 * 3 * ENTRIES  # each entry, and its LAC, to three bookies
-            assert sum(toy.requests for toy in toys) - before - of_the_writer <= ENTRIES
+            assert sum(fake.requests for fake in fakes) - before - of_the_writer <= ENTRIES
             waiting.cancel()
             await asyncio.wait([waiting])
         await writer.close()
 
 
 async def test_a_change_that_comes_while_a_poll_ends_is_not_forgotten() -> None:
-    async with toy_cluster(poll_interval=60.0) as (client, _, _):
+    async with fake_cluster(poll_interval=60.0) as (client, _, _):
         writer = await client.create_ledger()
         await writer.append(b"0")
         reader = await client.open_ledger(writer.ledger_id, recovery=False)

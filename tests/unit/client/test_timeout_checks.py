@@ -19,7 +19,7 @@ from fastbk.stream.cursor.sync_cursor import BlockingCursor
 from fastbk.stream.reader.sync_reader import BlockingStreamReader
 from fastbk.stream.writer.sync_writer import BlockingStreamWriter
 from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 SECONDS = "must be a number of seconds from 0 to 1e9, or None"
 WRONG = ["1", True, -1, float("nan"), float("inf"), [1]]
@@ -83,7 +83,7 @@ def refused_at_once(one: object) -> None:
 
 
 async def test_timeouts_of_the_asyncio_client_are_checked() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         await writer.append(b"x", timeout=10)
         await refused(writer)

@@ -1,4 +1,4 @@
-"""The writer against toy bookies: order, quorums, failures and their outcomes, bounds, close."""
+"""The writer against fake bookies: order, quorums, failures and their outcomes, bounds, close."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fastbk.model.entry import DigestType, parse_entry
 from fastbk.model.ledger import LedgerState
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import by_id, some_turns, toy_cluster
+from tests.unit.client.fake_cluster import by_id, fake_cluster, some_turns
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 
 
 @pytest.mark.uvloop_too
 async def test_appends_are_acknowledged_in_order_and_stored_everywhere() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         async with await client.create_ledger() as writer:
             assert await writer.append(b"zero") == 0
             assert await writer.append_many([b"one", bytearray(b"two"), memoryview(b"three")]) == (
@@ -41,9 +41,9 @@ async def test_appends_are_acknowledged_in_order_and_stored_everywhere() -> None
         assert info.metadata.state is LedgerState.CLOSED
         assert info.metadata.last_entry_id == 499
         assert info.metadata.length == writer.stats().bytes
-        for toy in toys:
-            assert toy.ids(writer.ledger_id) == list(range(500))
-            entries = toy.ledgers[writer.ledger_id].entries
+        for fake in fakes:
+            assert fake.ids(writer.ledger_id) == list(range(500))
+            entries = fake.ledgers[writer.ledger_id].entries
             length = 0
             for entry_id in range(500):
                 found = parse_entry(entries[entry_id], DigestType.CRC32C)
@@ -53,7 +53,7 @@ async def test_appends_are_acknowledged_in_order_and_stored_everywhere() -> None
 
 
 async def test_done_callbacks_run_in_entry_order() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         seen: list[int] = []
         for _ in range(300):
@@ -72,14 +72,14 @@ async def test_done_callbacks_run_in_entry_order() -> None:
 async def test_striping_stores_each_entry_on_its_write_set(
     ensemble: int, write_quorum: int, ack_quorum: int
 ) -> None:
-    async with toy_cluster(ensemble) as (client, toys, _):
+    async with fake_cluster(ensemble) as (client, fakes, _):
         writer = await client.create_ledger(ensemble, write_quorum, ack_quorum)
         await writer.append_many([b"%d" % one for one in range(100)])
         await writer.close()
         names = writer.metadata.fragments[0].ensemble
         for index, name in enumerate(names):
             expected = [one for one in range(100) if (index - one) % ensemble < write_quorum]
-            assert by_id(toys, name).ids(writer.ledger_id) == expected
+            assert by_id(fakes, name).ids(writer.ledger_id) == expected
         reader = await client.open_ledger(writer.ledger_id)
         assert [bytes(one.data) async for one in reader.read()] == [
             b"%d" % one for one in range(100)
@@ -87,15 +87,15 @@ async def test_striping_stores_each_entry_on_its_write_set(
 
 
 async def test_one_silent_bookie_of_three_costs_nothing_and_is_reported() -> None:
-    async with toy_cluster(laggard_wait=0.01) as (client, toys, _):
+    async with fake_cluster(laggard_wait=0.01) as (client, fakes, _):
         writer = await client.create_ledger()
-        toys[1].faults.swallow_adds = True
+        fakes[1].faults.swallow_adds = True
         await writer.append_many([b"x"] * 10, timeout=2)
         assert writer.stats().lagging["b1"] == 10
         assert writer.stats().is_under_replicated
-        toys[1].faults.swallow_adds = False
-        toys[1].cut()
-        await wait_until_async(lambda: toys[1].ids(writer.ledger_id) == list(range(10)), "resent")
+        fakes[1].faults.swallow_adds = False
+        fakes[1].cut()
+        await wait_until_async(lambda: fakes[1].ids(writer.ledger_id) == list(range(10)), "resent")
         await wait_until_async(lambda: not writer.stats().is_under_replicated, "acknowledged")
         assert writer.stats().entries_resent == 10
         assert writer.stats().held_bytes == 0
@@ -103,52 +103,52 @@ async def test_one_silent_bookie_of_three_costs_nothing_and_is_reported() -> Non
 
 
 async def test_a_bookie_that_comes_back_gets_what_it_missed() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        await toys[0].stop()
+        await fakes[0].stop()
         await writer.append_many([b"y"] * 100)
         assert "b0" in writer.stats().trouble
-        await toys[0].start()
-        await wait_until_async(lambda: len(toys[0].ids(writer.ledger_id)) == 101, "caught up")
+        await fakes[0].start()
+        await wait_until_async(lambda: len(fakes[0].ids(writer.ledger_id)) == 101, "caught up")
         await writer.close()
         assert writer.stats().under_replicated["b0"] == 0
 
 
 async def test_a_lone_bookie_may_restart_under_a_writer() -> None:
-    async with toy_cluster(1) as (client, toys, _):
+    async with fake_cluster(1) as (client, fakes, _):
         writer = await client.create_ledger(1, 1)
         await writer.append(b"x")
-        await toys[0].stop()
+        await fakes[0].stop()
         future = writer.append_nowait(b"y")
         await asyncio.sleep(0)
         assert not future.done()
-        await toys[0].start()
+        await fakes[0].start()
         assert await future == 1
         await writer.close()
 
 
 async def test_memory_for_a_missing_bookie_is_bounded() -> None:
-    async with toy_cluster(held_bytes_max=20_000) as (client, toys, _):
+    async with fake_cluster(held_bytes_max=20_000) as (client, fakes, _):
         writer = await client.create_ledger()
-        await toys[2].stop()
+        await fakes[2].stop()
         for _ in range(100):
             await writer.append(b"x" * 1000)
         stats = writer.stats()
         assert stats.held_bytes <= 20_000
         assert stats.under_replicated["b2"] >= 80
-        await toys[2].start()
+        await fakes[2].start()
         left = 100 - stats.under_replicated["b2"]
-        await wait_until_async(lambda: len(toys[2].ids(writer.ledger_id)) == left, "the rest")
+        await wait_until_async(lambda: len(fakes[2].ids(writer.ledger_id)) == left, "the rest")
         await writer.close()
         assert client.stats()["under_replicated"] == stats.under_replicated["b2"]
 
 
 async def test_a_full_buffer_says_so_and_append_waits() -> None:
-    async with toy_cluster(entries_in_flight_max=10) as (client, toys, _):
+    async with fake_cluster(entries_in_flight_max=10) as (client, fakes, _):
         writer = await client.create_ledger()
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         futures = [writer.append_nowait(b"x") for _ in range(10)]
         with pytest.raises(BufferFull) as caught:
             writer.append_nowait(b"x")
@@ -161,9 +161,9 @@ async def test_a_full_buffer_says_so_and_append_waits() -> None:
         assert not ready.done()
         with pytest.raises(BufferFull):
             writer.append_nowait(b"x")
-        for toy in toys:
-            toy.faults.swallow_adds = False
-            toy.cut()
+        for fake in fakes:
+            fake.faults.swallow_adds = False
+            fake.cut()
         assert await asyncio.gather(*futures) == list(range(10))
         assert await waiting == 10
         await ready
@@ -171,7 +171,7 @@ async def test_a_full_buffer_says_so_and_append_waits() -> None:
 
 
 async def test_bytes_in_flight_are_bounded_and_one_large_entry_goes_alone() -> None:
-    async with toy_cluster(bytes_in_flight_max=1000) as (client, _, _):
+    async with fake_cluster(bytes_in_flight_max=1000) as (client, _, _):
         writer = await client.create_ledger()
         future = writer.append_nowait(b"x" * 5000)
         with pytest.raises(BufferFull):
@@ -185,16 +185,16 @@ async def test_bytes_in_flight_are_bounded_and_one_large_entry_goes_alone() -> N
 
 
 async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
-    async with toy_cluster(entries_in_flight_max=20) as (client, toys, _):
+    async with fake_cluster(entries_in_flight_max=20) as (client, fakes, _):
         writer = await client.create_ledger()
 
         async def many(name: bytes) -> None:
             first, last = await writer.append_many([name] * 100)
             assert last - first == 99
-            entries = toys[0].ledgers[writer.ledger_id].entries
-            for toy in toys:
+            entries = fakes[0].ledgers[writer.ledger_id].entries
+            for fake in fakes:
                 await wait_until_async(
-                    lambda toy=toy: last in toy.ledgers[writer.ledger_id].entries, ""
+                    lambda fake=fake: last in fake.ledgers[writer.ledger_id].entries, ""
                 )
             assert {entries[one][36:] for one in range(first, last + 1)} == {name}
 
@@ -208,7 +208,7 @@ async def test_append_many_beyond_the_bounds_keeps_its_ids_together() -> None:
 
 
 async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         with pytest.raises(RecordTooLarge, match="at most"):
             await writer.append(bytes(6 * 1024 * 1024))
@@ -221,7 +221,7 @@ async def test_too_large_an_entry_is_refused_before_it_is_sent() -> None:
 
 
 async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         futures = [writer.append_nowait(b"x") for _ in range(10)]
         await writer.close()
@@ -238,7 +238,7 @@ async def test_closing_twice_is_fine_and_appending_afterwards_is_not() -> None:
 
 
 async def test_close_meets_other_ends_of_the_ledger() -> None:
-    async with toy_cluster() as (client, _, store):
+    async with fake_cluster() as (client, _, store):
         for change, closes in (("recovery", True), ("same end", True), ("other end", False)):
             writer = await client.create_ledger()
             await writer.append(b"abc")
@@ -259,7 +259,7 @@ async def test_close_meets_other_ends_of_the_ledger() -> None:
 
 
 async def test_closing_a_ledger_that_was_deleted_says_so_once() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         await client.delete_ledger(writer.ledger_id)
@@ -270,7 +270,7 @@ async def test_closing_a_ledger_that_was_deleted_says_so_once() -> None:
 
 
 async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -> None:
-    async with toy_cluster() as (client, toys, store):
+    async with fake_cluster() as (client, fakes, store):
         with pytest.raises(KeyError):
             async with await client.create_ledger() as writer:
                 await writer.append(b"x")
@@ -278,18 +278,18 @@ async def test_an_exception_inside_async_with_still_closes_and_is_not_hidden() -
         assert store.read_ledger(writer.ledger_id).metadata.last_entry_id == 0
         with pytest.raises(KeyError):
             async with await client.create_ledger() as writer:
-                for toy in toys:
-                    toy.faults.refuse_adds = lambda *_: FENCED
+                for fake in fakes:
+                    fake.faults.refuse_adds = lambda *_: FENCED
                 with pytest.raises(LedgerFenced):
                     await writer.append(b"x")
                 raise KeyError("mine")
 
 
 async def test_closing_the_client_fails_what_its_writers_still_wait_for() -> None:
-    async with toy_cluster() as (client, toys, store):
+    async with fake_cluster() as (client, fakes, store):
         writer = await client.create_ledger()
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         future = writer.append_nowait(b"x")
         await client.close()
         with pytest.raises(ClientClosed) as caught:
@@ -304,7 +304,7 @@ async def test_closing_the_client_fails_what_its_writers_still_wait_for() -> Non
 
 
 async def test_a_forked_child_is_told_to_make_its_own_client() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
 

@@ -18,7 +18,7 @@ from fastbk.model.ids import ID_MAX
 from fastbk.model.ledger import LedgerState
 from fastbk.native.client_codec import LedgerCodec
 from tests.fixtures.wait import wait_until_async
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 
@@ -29,11 +29,11 @@ FENCED, CONFLICT, READ_ONLY, TOO_MANY = 20, 22, 24, 25
 async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
     status: int, kind: type[Error]
 ) -> None:
-    async with toy_cluster() as (client, toys, store):
+    async with fake_cluster() as (client, fakes, store):
         writer = await client.create_ledger()
         await writer.append_many([b"x"] * 5)
-        for toy in toys:
-            toy.faults.refuse_adds = lambda _, entry_id: status if entry_id == 7 else 0
+        for fake in fakes:
+            fake.faults.refuse_adds = lambda _, entry_id: status if entry_id == 7 else 0
         futures = [writer.append_nowait(b"y") for _ in range(10)]
         results = await asyncio.gather(*futures, return_exceptions=True)
         good = [one for one in results if isinstance(one, int)]
@@ -60,7 +60,7 @@ async def test_a_fatal_refusal_ends_the_writer_and_all_behind_it(
 
 
 async def test_busy_bookies_are_tried_again() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         refusals = [0]
 
@@ -68,20 +68,20 @@ async def test_busy_bookies_are_tried_again() -> None:
             refusals[0] += 1
             return TOO_MANY if entry_id % 3 == 1 and refusals[0] < 60 else 0
 
-        for toy in toys:
-            toy.faults.refuse_adds = busy
+        for fake in fakes:
+            fake.faults.refuse_adds = busy
         assert await writer.append_many([b"x"] * 30) == (0, 29)
         await writer.close()
-        assert all(toy.ids(writer.ledger_id) == list(range(30)) for toy in toys)
+        assert all(fake.ids(writer.ledger_id) == list(range(30)) for fake in fakes)
 
 
 async def test_too_few_writable_bookies_end_the_writer_when_its_time_is_over() -> None:
-    async with toy_cluster(append_timeout=0.5) as (client, toys, _):
+    async with fake_cluster(append_timeout=0.5) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        toys[0].faults.refuse_adds = lambda *_: READ_ONLY
+        fakes[0].faults.refuse_adds = lambda *_: READ_ONLY
         await writer.append(b"x")
-        toys[1].faults.refuse_adds = lambda *_: READ_ONLY
+        fakes[1].faults.refuse_adds = lambda *_: READ_ONLY
         with pytest.raises(NotEnoughBookies) as caught:
             await writer.append(b"x")
         assert caught.value.replicas == {"b0": "READ_ONLY", "b1": "READ_ONLY"}
@@ -90,27 +90,27 @@ async def test_too_few_writable_bookies_end_the_writer_when_its_time_is_over() -
 
 
 async def test_a_timeout_of_one_append_leaves_it_in_the_pipe() -> None:
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         with pytest.raises(QuorumTimeout) as caught:
             await writer.append(b"slow", timeout=0.02)
         assert caught.value.outcome == "unknown"
-        for toy in toys:
-            toy.faults.swallow_adds = False
-            toy.cut()
+        for fake in fakes:
+            fake.faults.swallow_adds = False
+            fake.cut()
         assert await writer.append(b"next") == 1
-        assert sum(toy.ids(writer.ledger_id)[:2] == [0, 1] for toy in toys) >= 2
+        assert sum(fake.ids(writer.ledger_id)[:2] == [0, 1] for fake in fakes) >= 2
         await writer.close()
 
 
 async def test_the_default_deadline_ends_the_writer() -> None:
-    async with toy_cluster(append_timeout=0.1) as (client, toys, _):
+    async with fake_cluster(append_timeout=0.1) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
-        for toy in toys:
-            toy.faults.swallow_adds = True
+        for fake in fakes:
+            fake.faults.swallow_adds = True
         first, second = writer.append_nowait(b"a"), writer.append_nowait(b"b")
         with pytest.raises(QuorumTimeout) as caught:
             await first
@@ -126,22 +126,22 @@ async def test_the_default_deadline_ends_the_writer() -> None:
 @pytest.mark.parametrize("start", [SEQUENCE_MAX - 3, 7 * SEQUENCE_MAX - 1, ID_MAX - 40])
 async def test_entry_ids_go_on_where_request_ids_wrap(start: int) -> None:
     """INV-Q1: adds, resends and answers mean the right entries for every id up to 2^63-1."""
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         pipe, adds = writer._pipe, writer._adds
         # As if all entries before had been written.
         pipe.next_entry_id = pipe._released = adds.next_entry_id = adds.head = start
         adds._frontier = [start] * 3
         assert await writer.append(b"first") == start
-        toys[1].faults.swallow_adds = True
+        fakes[1].faults.swallow_adds = True
         futures = [writer.append_nowait(b"%d" % one) for one in range(20)]
         assert [await one for one in futures] == list(range(start + 1, start + 21))
-        toys[1].faults.swallow_adds = False
-        toys[1].cut()
+        fakes[1].faults.swallow_adds = False
+        fakes[1].cut()
         assert await writer.append(b"last") == start + 21
         expected = list(range(start, start + 22))
         await wait_until_async(
-            lambda: all(toy.ids(writer.ledger_id) == expected for toy in toys), "all copies"
+            lambda: all(fake.ids(writer.ledger_id) == expected for fake in fakes), "all copies"
         )
         await wait_until_async(lambda: not writer.stats().is_under_replicated, "all acks")
         await writer.close()
@@ -149,7 +149,7 @@ async def test_entry_ids_go_on_where_request_ids_wrap(start: int) -> None:
 
 
 async def test_a_ledger_ends_with_the_highest_id() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         writer = await client.create_ledger()
         pipe, adds = writer._pipe, writer._adds
         pipe.next_entry_id = pipe._released = adds.next_entry_id = adds.head = ID_MAX
@@ -164,7 +164,7 @@ async def test_what_could_not_be_encoded_is_never_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-C2: else the next entry would take its id, and its ack."""
-    async with toy_cluster() as (client, toys, _):
+    async with fake_cluster() as (client, fakes, _):
         writer = await client.create_ledger()
         assert await writer.append(b"zero") == 0
 
@@ -180,11 +180,11 @@ async def test_what_could_not_be_encoded_is_never_acknowledged(
             (said,) = await asyncio.gather(*futures, return_exceptions=True)
         assert isinstance(said, Error)
         assert said.outcome == "not_written"
-        assert all(toy.ids(writer.ledger_id) in ([], [0]) for toy in toys)
+        assert all(fake.ids(writer.ledger_id) in ([], [0]) for fake in fakes)
 
 
 async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_it_takes_adds() -> None:
-    async with toy_cluster(backoff_max=0.02, append_timeout=30.0) as (client, toys, _):
+    async with fake_cluster(backoff_max=0.02, append_timeout=30.0) as (client, fakes, _):
         writer = await client.create_ledger()
         await writer.append(b"x")
         refused: list[int] = []
@@ -193,15 +193,15 @@ async def test_a_bookie_that_refuses_for_long_is_probed_and_gets_the_rest_once_i
             refused.append(entry_id)
             return READ_ONLY
 
-        toys[0].faults.refuse_adds = refuse
+        fakes[0].faults.refuse_adds = refuse
         for _ in range(20):
             await writer.append_many([b"y"] * 50)
         await wait_until_async(lambda: len(refused) >= 60, "it was probed ten times")
         # One entry a retry, but for the batch that it was sent before it refused anything.
         assert set(refused) <= set(range(1, 51))
         assert set(refused[50:]) == {1}
-        toys[0].faults.refuse_adds = None
+        fakes[0].faults.refuse_adds = None
         # Without another add.
         await wait_until_async(lambda: not writer.stats().is_under_replicated, "it got the rest")
-        assert toys[0].ids(writer.ledger_id) == list(range(1001))
+        assert fakes[0].ids(writer.ledger_id) == list(range(1001))
         await writer.close()

@@ -61,7 +61,7 @@ def test_a_recovery_that_began_may_have_fenced() -> None:
 
 
 @dataclass
-class World:
+class Harness:
     """The index's ledgers in limbo, and metadata."""
 
     held: set[int]
@@ -89,50 +89,50 @@ class World:
         return [VersionedLedger(known[n], 1) if n in known else None for n in ledger_ids]
 
 
-def watch(world: World) -> LimboWatch:
-    return LimboWatch(world, world, ME)  # type: ignore[arg-type]
+def watch(harness: Harness) -> LimboWatch:
+    return LimboWatch(harness, harness, ME)  # type: ignore[arg-type]
 
 
 def test_repaired_ledgers_leave_and_deleted_ones_wait_for_the_collector() -> None:
-    world = World(
+    harness = Harness(
         {1, 2, 3, 4},
         {1: ledger((0, ME)), 2: ledger((0, A)), 3: ledger((0, A), state=CLOSED, last=3)},
     )
-    assert watch(world).look() == Look(over=2, left=2)
-    assert world.over == [([3], True), ([2], False)]
-    assert world.held == {1, 4}
+    assert watch(harness).look() == Look(over=2, left=2)
+    assert harness.over == [([3], True), ([2], False)]
+    assert harness.held == {1, 4}
 
 
 def test_an_outage_ends_nothing() -> None:
-    world = World({1, 2}, {1: ledger((0, A)), 2: ledger((0, A))}, fails_at=2)
-    look = watch(world).look()
+    harness = Harness({1, 2}, {1: ledger((0, A)), 2: ledger((0, A))}, fails_at=2)
+    look = watch(harness).look()
     assert (look.over, look.left) == (0, 2)
     assert look.stopped
-    assert world.held == {1, 2}
+    assert harness.held == {1, 2}
 
 
 def test_looks_are_bounded_and_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limbo, "LEDGERS_A_LOOK", 2)
-    world = World(set(range(5)), {n: ledger((0, ME)) for n in range(5)})
-    watching = watch(world)
+    harness = Harness(set(range(5)), {n: ledger((0, ME)) for n in range(5)})
+    watching = watch(harness)
     for _ in range(3):
         watching.look()
-    assert world.read == [0, 1, 2, 3, 4, 0]
+    assert harness.read == [0, 1, 2, 3, 4, 0]
 
 
 def test_a_closed_ledger_that_is_here_whole_leaves_limbo() -> None:
     closed = ledger((0, A), (10, ME), (20, ME), (30, A), state=CLOSED, last=24)
     asked: list[tuple[int, list[Share]]] = []
 
-    class Whole(World):
+    class Whole(Harness):
         def holds(self, ledger_id: int, shares: list[Share]) -> bool:
             asked.append((ledger_id, shares))
             return ledger_id != 2
 
     recovering = ledger((0, ME), state=LedgerState.IN_RECOVERY)
-    world = Whole({1, 2, 3, 4}, {1: closed, 2: closed, 3: ledger((0, ME)), 4: recovering})
-    assert LimboWatch(world, world, ME).look() == Look(1, 3)  # type: ignore[arg-type]
-    assert world.over == [([1], True)]
+    harness = Whole({1, 2, 3, 4}, {1: closed, 2: closed, 3: ledger((0, ME)), 4: recovering})
+    assert LimboWatch(harness, harness, ME).look() == Look(1, 3)  # type: ignore[arg-type]
+    assert harness.over == [([1], True)]
     assert [ledger_id for ledger_id, _ in asked] == [1, 2], "only closed ones are asked about"
     assert [(one.first, one.last, one.index) for one in asked[0][1]] == [(10, 19, 0), (20, 24, 0)]
     assert {(one.ensemble, one.write_quorum) for one in asked[0][1]} == {(2, 2)}

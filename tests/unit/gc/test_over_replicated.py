@@ -46,7 +46,7 @@ def test_only_closed_ledgers_that_do_not_name_this_bookie(
 
 
 @dataclass
-class World:
+class Harness:
     """The index's ledgers by change mark, metadata, and a clock that pauses move."""
 
     held: dict[int, int]
@@ -86,160 +86,160 @@ class World:
         self.now_s += seconds
 
 
-def watch(world: World, *, per_s: float = 1e30, **rules: float) -> CopiesWatch:
-    pace = Pace(per_s, world.pause, lambda: world.now_s)
-    cluster = Cluster(world)  # type: ignore[arg-type]
+def watch(harness: Harness, *, per_s: float = 1e30, **rules: float) -> CopiesWatch:
+    pace = Pace(per_s, harness.pause, lambda: harness.now_s)
+    cluster = Cluster(harness)  # type: ignore[arg-type]
     return CopiesWatch(
-        world,
-        world,
+        harness,
+        harness,
         cluster,
         ME,
         pace,
         Rules(**rules),
         AGE_S,
-        lambda: world.now_s,  # type: ignore[arg-type]
+        lambda: harness.now_s,  # type: ignore[arg-type]
     )
 
 
 def test_a_copy_goes_at_the_second_look_that_is_old_enough() -> None:
-    world = World({1: 5, 2: 6, 3: 7}, {1: OTHERS, 2: MINE, 3: ledger((0, A))})
-    watching = watch(world)
+    harness = Harness({1: 5, 2: 6, 3: 7}, {1: OTHERS, 2: MINE, 3: ledger((0, A))})
+    watching = watch(harness)
     first = watching.look()
     assert (first.read, first.candidates, first.dropped, first.is_round_over) == (3, 1, 0, True)
-    world.now_s = AGE_S - 1
+    harness.now_s = AGE_S - 1
     assert watching.look().dropped == 0
-    world.now_s = AGE_S
+    harness.now_s = AGE_S
     assert watching.drop_due().dropped == 1
-    assert world.dropped == [(1, 5)]
-    (reason,) = world.reasons
+    assert harness.dropped == [(1, 5)]
+    (reason,) = harness.reasons
     assert "cluster-1" in reason
     assert watching.look().candidates == 0
 
 
 def test_an_add_in_between_begins_the_wait_anew() -> None:
     """A repair that gives copies to this bookie is not named until later: its adds must keep what is here."""
-    world = World({1: 5}, {1: OTHERS})
-    watching = watch(world)
+    harness = Harness({1: 5}, {1: OTHERS})
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S / 2
-    world.held[1] = 6
+    harness.now_s = AGE_S / 2
+    harness.held[1] = 6
     watching.look()
-    world.now_s = AGE_S + 1
+    harness.now_s = AGE_S + 1
     assert watching.look().dropped == 0
-    world.now_s = AGE_S * 1.5
+    harness.now_s = AGE_S * 1.5
     assert watching.look().dropped == 1
 
 
 def test_an_add_just_before_the_drop_is_the_index_s_to_see() -> None:
-    world = World({1: 5}, {1: OTHERS})
-    watching = watch(world)
+    harness = Harness({1: 5}, {1: OTHERS})
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S
-    world.held[1] = 6
+    harness.now_s = AGE_S
+    harness.held[1] = 6
     assert watching.drop_due().dropped == 0
-    assert world.held == {1: 6}
+    assert harness.held == {1: 6}
     assert watching.candidates == {}, "the wait begins anew with the next round"
 
 
 def test_a_bookie_that_is_named_meanwhile_keeps_its_copy() -> None:
-    world = World({1: 5}, {1: OTHERS})
-    watching = watch(world)
+    harness = Harness({1: 5}, {1: OTHERS})
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S
-    world.ledgers[1] = MINE
+    harness.now_s = AGE_S
+    harness.ledgers[1] = MINE
     assert watching.drop_due().dropped == 0
-    assert world.held == {1: 5}
+    assert harness.held == {1: 5}
 
 
 def test_a_bookie_that_was_named_for_a_while_keeps_its_copy_as_long_again() -> None:
-    world = World({1: 5}, {1: OTHERS})
-    watching = watch(world)
+    harness = Harness({1: 5}, {1: OTHERS})
+    watching = watch(harness)
     watching.look()
-    world.ledgers[1] = MINE
-    world.now_s = 10
+    harness.ledgers[1] = MINE
+    harness.now_s = 10
     watching.look()
-    world.ledgers[1] = OTHERS
-    world.now_s = 20
+    harness.ledgers[1] = OTHERS
+    harness.now_s = 20
     watching.look()
-    world.now_s = AGE_S + 5
+    harness.now_s = AGE_S + 5
     assert watching.look().dropped == 0
-    world.now_s = AGE_S + 20
+    harness.now_s = AGE_S + 20
     assert watching.look().dropped == 1
 
 
 def test_a_deleted_ledger_is_the_collector_s() -> None:
-    world = World({1: 5}, {})
-    watching = watch(world)
+    harness = Harness({1: 5}, {})
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S
+    harness.now_s = AGE_S
     assert watching.look().dropped == 0
 
 
 def test_an_outage_drops_nothing_and_is_told() -> None:
-    world = World({1: 5, 2: 5}, {1: OTHERS, 2: MINE})
-    watching = watch(world)
+    harness = Harness({1: 5, 2: 5}, {1: OTHERS, 2: MINE})
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S
-    world.fails = True
+    harness.now_s = AGE_S
+    harness.fails = True
     assert "MetadataUnavailable" in watching.drop_due().stopped
     assert "MetadataUnavailable" in watching.look().stopped
-    assert world.dropped == []
-    world.fails = False
+    assert harness.dropped == []
+    harness.fails = False
     assert watching.look().dropped == 1
 
 
 def test_another_cluster_s_metadata_drops_nothing() -> None:
-    world = World({1: 5}, {1: OTHERS})
-    watching = watch(world)
+    harness = Harness({1: 5}, {1: OTHERS})
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S
-    world.instance_id = lambda: "cluster-2"  # type: ignore[method-assign]
+    harness.now_s = AGE_S
+    harness.instance_id = lambda: "cluster-2"  # type: ignore[method-assign]
     assert "cluster-2" in watching.look().stopped
-    assert world.dropped == []
+    assert harness.dropped == []
 
 
 def test_most_of_everything_goes_on_an_operator_s_word_only() -> None:
-    world = World(dict.fromkeys(range(100), 1), dict.fromkeys(range(100), OTHERS))
-    watching = watch(world)
+    harness = Harness(dict.fromkeys(range(100), 1), dict.fromkeys(range(100), OTHERS))
+    watching = watch(harness)
     watching.look()
-    world.now_s = AGE_S
+    harness.now_s = AGE_S
     look = watching.look()
     assert look.refused
     assert "100 of 100" in look.stopped
     assert "--force" in look.stopped
-    assert world.dropped == []
+    assert harness.dropped == []
     assert watching.drop_due(force=True).dropped == 100
 
 
 def test_rounds_are_cut_into_looks_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_replicated, "LEDGERS_A_LOOK", 4)
-    world = World(dict.fromkeys(range(10), 1), dict.fromkeys(range(10), MINE))
-    watching = watch(world, per_s=2.0)
+    harness = Harness(dict.fromkeys(range(10), 1), dict.fromkeys(range(10), MINE))
+    watching = watch(harness, per_s=2.0)
     looks = [watching.look() for _ in range(3)]
     assert [look.is_round_over for look in looks] == [False, True, False]
-    assert world.reads[:10] == list(range(10))
-    assert world.now_s == pytest.approx(len(world.reads) / 2.0, abs=1.1)
+    assert harness.reads[:10] == list(range(10))
+    assert harness.now_s == pytest.approx(len(harness.reads) / 2.0, abs=1.1)
 
 
 def test_candidates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(over_replicated, "CANDIDATES_MAX", 4)
-    world = World(dict.fromkeys(range(10), 1), dict.fromkeys(range(10), OTHERS))
-    watching = watch(world)
+    harness = Harness(dict.fromkeys(range(10), 1), dict.fromkeys(range(10), OTHERS))
+    watching = watch(harness)
     assert watching.look().candidates == 4
-    world.now_s = AGE_S
+    harness.now_s = AGE_S
     assert watching.look(force=True).dropped == 4
     assert watching.look().candidates == 4, "the next ones have their turn"
 
 
 def test_metadata_on_hold_drops_no_copy() -> None:
     """INV-M4: restored metadata may name the bookies that it named before a repair."""
-    world = World({1: 7}, {1: OTHERS})
-    hold = place_hold(world, new_hold("rolled back"))
-    copies = watch(world)
+    harness = Harness({1: 7}, {1: OTHERS})
+    hold = place_hold(harness, new_hold("rolled back"))
+    copies = watch(harness)
     for _ in range(3):
         assert "rolled back" in copies.look(force=True).stopped
-        world.now_s += 2 * AGE_S
-    assert confirm_hold(world, hold.hold_id)
+        harness.now_s += 2 * AGE_S
+    assert confirm_hold(harness, hold.hold_id)
     copies.look()
-    world.now_s += 2 * AGE_S
+    harness.now_s += 2 * AGE_S
     assert copies.look().dropped == 1

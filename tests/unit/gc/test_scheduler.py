@@ -120,7 +120,7 @@ class Bookie:
 
 
 @dataclass
-class Rig:
+class Harness:
     line: Line
     bookie: Bookie
     disk: Disk
@@ -137,7 +137,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
     line, bookie, disk, report = Line(), Bookie(), Disk({}), Report()
     monkeypatch.setattr("time.monotonic", lambda: line.now_s)
 
@@ -172,106 +172,106 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
         100.0,
         now_s,  # type: ignore[arg-type]
     )
-    return Rig(line, bookie, disk, report, control, work)
+    return Harness(line, bookie, disk, report, control, work)
 
 
-def test_ledgers_are_looked_for_at_intervals_and_copies_in_rounds(rig: Rig) -> None:
-    rig.live(9)
-    assert rig.report.cycles == []
-    rig.live(70)
-    assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
-    assert rig.bookie.dropped == []
-    assert {"", "listing the ledgers in metadata"} <= {each["doing"] for each in rig.line.told}
-    rig.live(300)
-    assert sorted(rig.bookie.dropped) == [2, 4, 6, 8]
+def test_ledgers_are_looked_for_at_intervals_and_copies_in_rounds(harness: Harness) -> None:
+    harness.live(9)
+    assert harness.report.cycles == []
+    harness.live(70)
+    assert sorted(harness.bookie.deleted) == [1, 3, 5, 7, 9]
+    assert harness.bookie.dropped == []
+    assert {"", "listing the ledgers in metadata"} <= {each["doing"] for each in harness.line.told}
+    harness.live(300)
+    assert sorted(harness.bookie.dropped) == [2, 4, 6, 8]
 
 
-def test_a_long_listing_makes_the_next_one_wait(rig: Rig) -> None:
+def test_a_long_listing_makes_the_next_one_wait(harness: Harness) -> None:
     """A million ledgers: listing must not become all that gc and the metadata store do."""
-    rig.bookie.on_list = lambda: setattr(rig.line, "now_s", rig.line.now_s + 15.0)
-    rig.live(2000)
+    harness.bookie.on_list = lambda: setattr(harness.line, "now_s", harness.line.now_s + 15.0)
+    harness.live(2000)
     took_s = 2 * 15.0
-    assert 2 <= len(rig.report.cycles) <= 2 + 2000 / (BUSY_SHARE * took_s)
+    assert 2 <= len(harness.report.cycles) <= 2 + 2000 / (BUSY_SHARE * took_s)
 
 
-def test_an_outage_of_metadata_makes_no_later_look_wait(rig: Rig) -> None:
+def test_an_outage_of_metadata_makes_no_later_look_wait(harness: Harness) -> None:
     """Before, ten seconds without an answer were followed by 200 in which gc did not see a hold, either."""
 
     def no_answer() -> None:
-        rig.line.now_s += 10.0
+        harness.line.now_s += 10.0
         raise MetadataUnavailable("it does not answer within 10 s")
 
-    rig.bookie.on_list = no_answer
-    rig.live(30)
-    assert rig.report.cycles[-1].unanswered
-    rig.bookie.on_list = lambda: None
-    rig.live(3 * rig.work.interval_s)
-    assert not rig.report.cycles[-1].stopped
+    harness.bookie.on_list = no_answer
+    harness.live(30)
+    assert harness.report.cycles[-1].unanswered
+    harness.bookie.on_list = lambda: None
+    harness.live(3 * harness.work.interval_s)
+    assert not harness.report.cycles[-1].stopped
 
 
-def test_a_suspension_cuts_a_look_off_and_lasts(rig: Rig) -> None:
-    rig.live(10.5)
-    assert len(rig.report.cycles) == 1
-    rig.bookie.on_list = lambda: rig.line.orders.append({"type": "gc_suspend", "what": [LEDGERS]})
-    rig.live(200)
-    assert len(rig.report.cycles) == 1, "the second look was cut off in its first pause"
-    rig.bookie.on_list = lambda: None
-    rig.live(500)
-    assert rig.bookie.deleted == []
-    assert rig.line.told[-1]["suspended"] == [LEDGERS]
-    rig.line.orders.append({"type": "gc_resume", "what": [LEDGERS]})
-    rig.live(500)
-    assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
-    assert rig.line.told[-1]["suspended"] == []
+def test_a_suspension_cuts_a_look_off_and_lasts(harness: Harness) -> None:
+    harness.live(10.5)
+    assert len(harness.report.cycles) == 1
+    harness.bookie.on_list = lambda: harness.line.orders.append({"type": "gc_suspend", "what": [LEDGERS]})
+    harness.live(200)
+    assert len(harness.report.cycles) == 1, "the second look was cut off in its first pause"
+    harness.bookie.on_list = lambda: None
+    harness.live(500)
+    assert harness.bookie.deleted == []
+    assert harness.line.told[-1]["suspended"] == [LEDGERS]
+    harness.line.orders.append({"type": "gc_resume", "what": [LEDGERS]})
+    harness.live(500)
+    assert sorted(harness.bookie.deleted) == [1, 3, 5, 7, 9]
+    assert harness.line.told[-1]["suspended"] == []
 
 
-def test_an_operator_s_run_happens_at_once_even_if_suspended(rig: Rig) -> None:
-    rig.line.orders.append({"type": "gc_suspend", "what": [LEDGERS, MINOR, MAJOR]})
+def test_an_operator_s_run_happens_at_once_even_if_suspended(harness: Harness) -> None:
+    harness.line.orders.append({"type": "gc_suspend", "what": [LEDGERS, MINOR, MAJOR]})
     for number in (1, 2):
-        rig.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
-        rig.live(6)
-        assert rig.work.run_done == number
-    assert sorted(rig.bookie.deleted) == [1, 3, 5, 7, 9]
-    assert rig.line.told[-1]["run_done"] == 2
-    assert rig.line.told[-1]["cycle"]["deleted"] == 5
+        harness.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
+        harness.live(6)
+        assert harness.work.run_done == number
+    assert sorted(harness.bookie.deleted) == [1, 3, 5, 7, 9]
+    assert harness.line.told[-1]["run_done"] == 2
+    assert harness.line.told[-1]["cycle"]["deleted"] == 5
 
 
-def test_the_end_of_a_run_is_told_at_once(rig: Rig) -> None:
+def test_the_end_of_a_run_is_told_at_once(harness: Harness) -> None:
     """Somebody waits for it; and nothing that is new stays untold while gc rests."""
     for number in (1, 2, 3):
-        rig.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
-        rig.control.wait(0.0)
-        rig.work.step()
-        assert rig.line.told[-1]["run_done"] == number
-    rig.control.suspended.add(MINOR)
-    assert rig.work.step() <= 0.5
-    rig.live(1)
-    assert rig.line.told[-1]["suspended"] == [MINOR]
+        harness.line.orders.append({"type": "gc_run", "what": [LEDGERS], "number": number})
+        harness.control.wait(0.0)
+        harness.work.step()
+        assert harness.line.told[-1]["run_done"] == number
+    harness.control.suspended.add(MINOR)
+    assert harness.work.step() <= 0.5
+    harness.live(1)
+    assert harness.line.told[-1]["suspended"] == [MINOR]
 
 
-def test_a_compaction_that_was_asked_for_is_done_when_it_is(rig: Rig) -> None:
-    rig.report.usage = lambda logs_now: None  # type: ignore[method-assign]
-    rig.disk.logs = {1: (50, 1000)}
-    rig.line.orders.append({"type": "gc_run", "what": [MINOR], "number": 7})
-    rig.live(3)
-    assert rig.work.run_done == 0
-    assert rig.disk.recounts == 1
-    rig.live(9)
-    assert rig.work.run_done == 7
-    (run,) = rig.line.told[-1]["compactions"]
+def test_a_compaction_that_was_asked_for_is_done_when_it_is(harness: Harness) -> None:
+    harness.report.usage = lambda logs_now: None  # type: ignore[method-assign]
+    harness.disk.logs = {1: (50, 1000)}
+    harness.line.orders.append({"type": "gc_run", "what": [MINOR], "number": 7})
+    harness.live(3)
+    assert harness.work.run_done == 0
+    assert harness.disk.recounts == 1
+    harness.live(9)
+    assert harness.work.run_done == 7
+    (run,) = harness.line.told[-1]["compactions"]
     assert (run["kind"], run["running"], run["moved_bytes"]) == (MINOR, False, 50)
 
 
-def test_an_index_that_is_silent_stops_nothing_else(rig: Rig) -> None:
-    rig.report.usage = lambda logs_now: None  # type: ignore[method-assign]
-    rig.disk.is_silent = True
-    rig.line.orders.append({"type": "gc_run", "what": [MINOR], "number": 7})
-    rig.live(60)
-    assert rig.report.cycles
+def test_an_index_that_is_silent_stops_nothing_else(harness: Harness) -> None:
+    harness.report.usage = lambda logs_now: None  # type: ignore[method-assign]
+    harness.disk.is_silent = True
+    harness.line.orders.append({"type": "gc_run", "what": [MINOR], "number": 7})
+    harness.live(60)
+    assert harness.report.cycles
 
 
-def test_draining_ends_it_wherever_it_waits(rig: Rig) -> None:
-    rig.bookie.on_list = lambda: rig.line.orders.append({"type": "drain"})
+def test_draining_ends_it_wherever_it_waits(harness: Harness) -> None:
+    harness.bookie.on_list = lambda: harness.line.orders.append({"type": "drain"})
     with pytest.raises(Draining):
-        rig.live(100)
-    assert rig.line.now_s < 15
+        harness.live(100)
+    assert harness.line.now_s < 15

@@ -30,7 +30,7 @@ THEIRS = ledger((0, A))
 
 
 @dataclass
-class World:
+class Harness:
     """The index's unconfirmed ledgers with their keys, metadata, and a clock."""
 
     here: dict[int, Listed] = field(default_factory=dict)
@@ -112,149 +112,149 @@ def ghost(ledger_id: int) -> Listed:
 
 
 @pytest.fixture(params=["by name", "by listing"])
-def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
+def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Harness:
     if request.param == "by listing":
         monkeypatch.setattr(unconfirmed, "NAMES_MAX", 0)
-    return World(here={5: ghost(5), 9: listed_as(9, VersionedLedger(MINE, 1))}, ledgers={9: MINE, 3: THEIRS})
+    return Harness(here={5: ghost(5), 9: listed_as(9, VersionedLedger(MINE, 1))}, ledgers={9: MINE, 3: THEIRS})
 
 
-def test_what_metadata_lists_is_confirmed_and_a_ghost_expires(world: World) -> None:
-    watch = world.watch()
+def test_what_metadata_lists_is_confirmed_and_a_ghost_expires(harness: Harness) -> None:
+    watch = harness.watch()
     first = watch.look()
     assert (first.unconfirmed, first.listed, first.foreign) == (2, 1, 0)
-    assert world.confirmed == {9}
-    world.live(watch, AGE_S)
-    assert (world.expiring, world.expired) == (set(), [])
+    assert harness.confirmed == {9}
+    harness.live(watch, AGE_S)
+    assert (harness.expiring, harness.expired) == (set(), [])
     watch.look()
-    assert (world.expiring, world.expired) == ({5}, []), "first nothing is taken to it any more"
+    assert (harness.expiring, harness.expired) == ({5}, []), "first nothing is taken to it any more"
     watch.look()
-    assert (world.here, world.expired) == ({}, [5])
+    assert (harness.here, harness.expired) == ({}, [5])
 
 
-def test_a_ledger_that_comes_to_metadata_late_is_confirmed_at_any_time(world: World) -> None:
-    watch = world.watch()
-    world.live(watch, AGE_S + 10)
-    assert world.expiring == {5}
-    world.ledgers[5] = replace(MINE, password=b"ghost", creation_token=0)
-    world.live(watch, 3 * AGE_S)
-    assert (world.confirmed, world.expiring, world.expired) == ({5, 9}, set(), [])
+def test_a_ledger_that_comes_to_metadata_late_is_confirmed_at_any_time(harness: Harness) -> None:
+    watch = harness.watch()
+    harness.live(watch, AGE_S + 10)
+    assert harness.expiring == {5}
+    harness.ledgers[5] = replace(MINE, password=b"ghost", creation_token=0)
+    harness.live(watch, 3 * AGE_S)
+    assert (harness.confirmed, harness.expiring, harness.expired) == ({5, 9}, set(), [])
 
 
 @pytest.mark.parametrize("trouble", ["fails", "hold", "restart"])
-def test_trouble_begins_the_time_anew(world: World, trouble: str) -> None:
-    watch = world.watch()
-    world.live(watch, AGE_S)
+def test_trouble_begins_the_time_anew(harness: Harness, trouble: str) -> None:
+    watch = harness.watch()
+    harness.live(watch, AGE_S)
     if trouble == "restart":
-        watch = world.watch()
+        watch = harness.watch()
     elif trouble == "hold":
         watch.look(may_expire=False)
     else:
-        world.fails = True
+        harness.fails = True
         assert "gone" in watch.look().stopped
-        world.fails = False
-    world.live(watch, AGE_S)
-    assert (world.expiring, world.expired) == (set(), [])
+        harness.fails = False
+    harness.live(watch, AGE_S)
+    assert (harness.expiring, harness.expired) == (set(), [])
 
 
-def test_nothing_that_expires_goes_while_metadata_is_away_or_on_hold(world: World) -> None:
-    watch = world.watch()
-    world.live(watch, AGE_S + 10)
-    assert world.expiring == {5}
-    world.live(watch, 10 * AGE_S, may_expire=False)
-    world.fails = True
-    world.live(watch, 10 * AGE_S)
-    assert world.expired == []
+def test_nothing_that_expires_goes_while_metadata_is_away_or_on_hold(harness: Harness) -> None:
+    watch = harness.watch()
+    harness.live(watch, AGE_S + 10)
+    assert harness.expiring == {5}
+    harness.live(watch, 10 * AGE_S, may_expire=False)
+    harness.fails = True
+    harness.live(watch, 10 * AGE_S)
+    assert harness.expired == []
 
 
-def test_a_hold_confirms_what_is_listed_and_expires_nothing(world: World) -> None:
+def test_a_hold_confirms_what_is_listed_and_expires_nothing(harness: Harness) -> None:
     """INV-M4: metadata that was rolled back lacks ledgers whose entries were acknowledged."""
-    watch = world.watch()
-    world.live(watch, AGE_S + 10)
-    assert world.expiring == {5}
-    hold = place_hold(world, new_hold("rolled back"))
-    world.here[3] = listed_as(3, VersionedLedger(THEIRS, 1))
-    assert not any(look.stopped for look in world.live(watch, 10 * AGE_S))
-    assert (world.confirmed, world.expired) == ({3, 9}, [])
-    assert confirm_hold(world, hold.hold_id)
-    world.live(watch, AGE_S)
-    assert world.expired == [], "the time begins anew"
+    watch = harness.watch()
+    harness.live(watch, AGE_S + 10)
+    assert harness.expiring == {5}
+    hold = place_hold(harness, new_hold("rolled back"))
+    harness.here[3] = listed_as(3, VersionedLedger(THEIRS, 1))
+    assert not any(look.stopped for look in harness.live(watch, 10 * AGE_S))
+    assert (harness.confirmed, harness.expired) == ({3, 9}, [])
+    assert confirm_hold(harness, hold.hold_id)
+    harness.live(watch, AGE_S)
+    assert harness.expired == [], "the time begins anew"
     watch.look()
-    assert world.expired == [5]
+    assert harness.expired == [5]
 
 
-def test_another_cluster_s_metadata_says_nothing(world: World) -> None:
-    watch = world.watch()
-    world.live(watch, AGE_S + 10)
-    world.instance, world.ledgers = "cluster-2", {}
+def test_another_cluster_s_metadata_says_nothing(harness: Harness) -> None:
+    watch = harness.watch()
+    harness.live(watch, AGE_S + 10)
+    harness.instance, harness.ledgers = "cluster-2", {}
     assert "cluster-2" in watch.look().stopped
-    assert world.expired == []
+    assert harness.expired == []
 
 
-def test_a_listing_that_leaves_a_ledger_out_expires_nothing(world: World) -> None:
-    world.here[7] = listed_as(7, VersionedLedger(MINE, 1))
-    world.ledgers[7] = MINE
-    world.left_out = {7}
-    world.live(world.watch(), 5 * AGE_S)
-    assert 7 not in world.expired
+def test_a_listing_that_leaves_a_ledger_out_expires_nothing(harness: Harness) -> None:
+    harness.here[7] = listed_as(7, VersionedLedger(MINE, 1))
+    harness.ledgers[7] = MINE
+    harness.left_out = {7}
+    harness.live(harness.watch(), 5 * AGE_S)
+    assert 7 not in harness.expired
 
 
 @pytest.mark.parametrize("change", [{"password": b"other"}, {"creation_token": 78}])
 def test_a_ledger_squatted_with_another_key_or_creation_is_freed(
-    world: World, change: dict[str, object]
+    harness: Harness, change: dict[str, object]
 ) -> None:
     """The real ledger is refused by this bookie until then: some seconds, and not for `age_s` or for good."""
     squatter = replace(MINE, **change)  # type: ignore[arg-type]
-    world.here[3] = listed_as(3, VersionedLedger(squatter, 1))
-    world.ledgers[3] = MINE
-    watch = world.watch()
+    harness.here[3] = listed_as(3, VersionedLedger(squatter, 1))
+    harness.ledgers[3] = MINE
+    watch = harness.watch()
     assert watch.look().foreign == 1
-    assert world.expiring == {3}, "what it takes until then would be lost"
-    world.now_s += FOREIGN_AGE_S - 1
+    assert harness.expiring == {3}, "what it takes until then would be lost"
+    harness.now_s += FOREIGN_AGE_S - 1
     watch.look()
-    assert world.expired == []
-    world.now_s += 1
+    assert harness.expired == []
+    harness.now_s += 1
     watch.look()
-    assert world.expired == [3]
-    assert 3 not in world.confirmed
+    assert harness.expired == [3]
+    assert 3 not in harness.confirmed
 
 
 @pytest.mark.parametrize("trouble", ["fails", "hold", "restart", "newer metadata"])
 def test_a_squatted_ledger_stays_while_metadata_may_have_been_rolled_back(
-    world: World, trouble: str
+    harness: Harness, trouble: str
 ) -> None:
     """Then the one that is here may be the real one: metadata lists it again, or an operator decides."""
-    world.here[3] = listed_as(3, VersionedLedger(MINE, 1))
-    world.ledgers[3] = replace(MINE, password=b"other", creation_token=78)
-    watch = world.watch()
+    harness.here[3] = listed_as(3, VersionedLedger(MINE, 1))
+    harness.ledgers[3] = replace(MINE, password=b"other", creation_token=78)
+    watch = harness.watch()
     watch.look()
-    world.now_s += FOREIGN_AGE_S
+    harness.now_s += FOREIGN_AGE_S
     if trouble == "restart":
-        watch = world.watch()
+        watch = harness.watch()
     elif trouble == "hold":
-        hold = place_hold(world, new_hold("rolled back"))
-        world.live(watch, 10 * AGE_S)
-        assert confirm_hold(world, hold.hold_id)
+        hold = place_hold(harness, new_hold("rolled back"))
+        harness.live(watch, 10 * AGE_S)
+        assert confirm_hold(harness, hold.hold_id)
     elif trouble == "fails":
-        world.fails = True
+        harness.fails = True
         watch.look()
-        world.fails = False
+        harness.fails = False
     else:
-        world.ledgers[3] = MINE
+        harness.ledgers[3] = MINE
     watch.look()
-    assert world.expired == []
-    world.now_s += FOREIGN_AGE_S
+    assert harness.expired == []
+    harness.now_s += FOREIGN_AGE_S
     watch.look()
-    assert world.expired == ([] if trouble == "newer metadata" else [3])
-    assert (3 in world.confirmed) == (trouble == "newer metadata")
+    assert harness.expired == ([] if trouble == "newer metadata" else [3])
+    assert (3 in harness.confirmed) == (trouble == "newer metadata")
 
 
-def test_ledgers_of_metadata_come_in_past_any_number_of_ghosts(world: World) -> None:
-    world.here = {one: ghost(one) for one in range(1000, 1050)}
-    world.ledgers = {1: MINE, 2: THEIRS, 3: MINE.closed(-1, 0), 4: MINE}
-    world.confirmed = {4}
-    assert world.watch(room=101).look().admitted == 0, "there is room"
-    assert world.watch(room=100).look().admitted == 1
-    assert world.admitted == [1], "open, naming this bookie, not here"
+def test_ledgers_of_metadata_come_in_past_any_number_of_ghosts(harness: Harness) -> None:
+    harness.here = {one: ghost(one) for one in range(1000, 1050)}
+    harness.ledgers = {1: MINE, 2: THEIRS, 3: MINE.closed(-1, 0), 4: MINE}
+    harness.confirmed = {4}
+    assert harness.watch(room=101).look().admitted == 0, "there is room"
+    assert harness.watch(room=100).look().admitted == 1
+    assert harness.admitted == [1], "open, naming this bookie, not here"
 
 
 def test_a_mark_of_a_token() -> None:

@@ -13,7 +13,7 @@ from fastbk.native.flight import FlightReader, SlowRecord
 from fastbk.native.segment import Segment
 from fastbk.server.slow.verdict import stages, verdict
 from fastbk.storage.journal_pool import JournalPool
-from tests.fixtures.journal_harness import JournalRig
+from tests.fixtures.journal_harness import JournalHarness
 from tests.fixtures.wait import wait_until
 
 KIB = 1024
@@ -21,16 +21,16 @@ MS = 1_000_000
 SLOW_S = 0.03
 
 
-class World:
+class Harness:
     """A journal on a disk whose writes complete when they are released."""
 
     def __init__(self, fake: FakeDisk) -> None:
         self.fake = fake
         disk = fake.disk()
         disk.make_directory("/j")
-        self.rig = JournalRig(disk, ring_bytes=256 * KIB)
-        assert self.rig.journal is not None
-        self.journal = self.rig.journal
+        self.harness = JournalHarness(disk, ring_bytes=256 * KIB)
+        assert self.harness.journal is not None
+        self.journal = self.harness.journal
         size_bytes = 4096 * KIB
         self.pool = JournalPool(
             disk,
@@ -44,14 +44,14 @@ class World:
         file = self.pool.take(wait=True)
         assert file is not None
         self.journal.roll(file.file, file.file_id, file.salt, file.size_bytes)
-        self.segment = Segment(self.rig.journal_memory.fd, "journal")
+        self.segment = Segment(self.harness.journal_memory.fd, "journal")
         self.reader = FlightReader(self.segment)
         self.entry_id = 0
 
     def add(self, received_us: int | None = None) -> None:
         """An add, received now or when it is said."""
         now_us = time.monotonic_ns() // 1000 if received_us is None else received_us
-        self.rig.add(1, self.entry_id, b"x" * 100, received_us=now_us & 0xFFFFFFFF)
+        self.harness.add(1, self.entry_id, b"x" * 100, received_us=now_us & 0xFFFFFFFF)
         self.entry_id += 1
 
     def commit(self, *, write_s: float = 0.0) -> None:
@@ -61,10 +61,10 @@ class World:
         assert self.fake.in_flight == 1
         pass_time(write_s)
         self.fake.release()
-        before = len(self.rig.published.descriptors)
-        while len(self.rig.published.descriptors) == before:
+        before = len(self.harness.published.descriptors)
+        while len(self.harness.published.descriptors) == before:
             self.journal.step(0)
-            self.rig.look()
+            self.harness.look()
 
     def fresh(self) -> list[SlowRecord]:
         return self.reader.fresh()[0]
@@ -79,28 +79,28 @@ def pass_time(seconds: float) -> None:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def harness() -> Iterator[Harness]:
     with FakeDisk() as fake:
-        made = World(fake)
+        made = Harness(fake)
         yield made
         made.segment.close()
         made.pool.close()
-        made.rig.close()
+        made.harness.close()
 
 
-def test_quick_commits_leave_nothing(world: World) -> None:
+def test_quick_commits_leave_nothing(harness: Harness) -> None:
     slow = 0
     for _ in range(50):
-        world.add()
-        world.commit()
-        slow += len(world.fresh())
+        harness.add()
+        harness.commit()
+        slow += len(harness.fresh())
     assert slow < 25, "only what a busy machine made slow"
 
 
-def test_a_slow_disk_is_named_with_the_stages(world: World) -> None:
-    world.add()
-    world.commit(write_s=SLOW_S)
-    (record,) = world.fresh()
+def test_a_slow_disk_is_named_with_the_stages(harness: Harness) -> None:
+    harness.add()
+    harness.commit(write_s=SLOW_S)
+    (record,) = harness.fresh()
     assert record.kind == flight.COMMIT and record.record_count == 1
     assert record.received_ns <= record.submitted_ns <= record.completed_ns <= record.ended_ns
     by_name = {one.name: one.took_ns for one in stages(record)}
@@ -109,48 +109,48 @@ def test_a_slow_disk_is_named_with_the_stages(world: World) -> None:
     assert found.stage.name == "write"
     # The test itself works while the disk is slow; a thread that waits for it does not.
     assert found.cause in ("disk", "processor")
-    assert world.fresh() == [], "each record is read once"
+    assert harness.fresh() == [], "each record is read once"
 
 
-def test_an_add_that_waited_for_the_journal_is_no_slow_disk(world: World) -> None:
-    world.add()
-    world.commit()  # the first one may wait for the file
-    world.fresh()
+def test_an_add_that_waited_for_the_journal_is_no_slow_disk(harness: Harness) -> None:
+    harness.add()
+    harness.commit()  # the first one may wait for the file
+    harness.fresh()
     received_us = time.monotonic_ns() // 1000
     while time.monotonic_ns() // 1000 < received_us + SLOW_S * 1e6:
-        world.journal.step(1)  # it sleeps, and nobody rings
-    world.add(received_us=received_us)
-    world.commit()
-    (record,) = world.fresh()
+        harness.journal.step(1)  # it sleeps, and nobody rings
+    harness.add(received_us=received_us)
+    harness.commit()
+    (record,) = harness.fresh()
     found = verdict(record)
     assert found.stage.name == "take" and found.cause != "disk"
     assert SLOW_S * 1e9 <= record.took_ns < 100 * SLOW_S * 1e9
 
 
-def test_a_commit_behind_a_slow_one_blames_that(world: World) -> None:
-    world.add()
-    world.fake.deliver("held")
-    world.journal.step(0)
+def test_a_commit_behind_a_slow_one_blames_that(harness: Harness) -> None:
+    harness.add()
+    harness.fake.deliver("held")
+    harness.journal.step(0)
     began_us = time.monotonic_ns() // 1000
-    world.add(received_us=began_us)
+    harness.add(received_us=began_us)
     pass_time(SLOW_S)
-    world.fake.release()
-    while len(world.rig.published.descriptors) < 2:
-        world.journal.step(0)
-        if world.fake.in_flight:
-            world.fake.release()
-        world.rig.look()
-    first, second = world.fresh()
+    harness.fake.release()
+    while len(harness.harness.published.descriptors) < 2:
+        harness.journal.step(0)
+        if harness.fake.in_flight:
+            harness.fake.release()
+        harness.harness.look()
+    first, second = harness.fresh()
     assert verdict(first).stage.name == "write"
     assert verdict(second).stage.name == "behind"
 
 
-def test_the_newest_records_are_kept_and_the_lost_ones_counted(world: World) -> None:
+def test_the_newest_records_are_kept_and_the_lost_ones_counted(harness: Harness) -> None:
     count = flight.RECORDS_MAX + 20
     for n in range(count):
-        world.add(received_us=time.monotonic_ns() // 1000 - 20_000 - n * 1000)
-        world.commit()
-    records, lost = world.reader.fresh()
+        harness.add(received_us=time.monotonic_ns() // 1000 - 20_000 - n * 1000)
+        harness.commit()
+    records, lost = harness.reader.fresh()
     assert len(records) + lost == count and lost >= 20
     assert len(records) >= flight.RECORDS_MAX - 1
     assert records[-1].took_ns >= (20 + count - 1) * MS
@@ -158,27 +158,27 @@ def test_the_newest_records_are_kept_and_the_lost_ones_counted(world: World) -> 
     assert ended == sorted(ended)
 
 
-def test_what_the_thread_used_is_counted(world: World) -> None:
-    world.journal.step(0)
+def test_what_the_thread_used_is_counted(harness: Harness) -> None:
+    harness.journal.step(0)
     began_s = time.thread_time()
     wait_until(lambda: time.thread_time() - began_s > SLOW_S, "work")
-    world.add(received_us=time.monotonic_ns() // 1000 - 40_000)
-    world.commit()
-    (record,) = world.fresh()
+    harness.add(received_us=time.monotonic_ns() // 1000 - 40_000)
+    harness.commit()
+    (record,) = harness.fresh()
     assert record.processor_ns > 0
     assert record.sampled_ns <= record.ended_ns
 
 
 @pytest.mark.parametrize("stall_s", [0.02, 0.15, 0.6])
-def test_what_is_counted_covers_the_whole_stall(world: World, stall_s: float) -> None:
+def test_what_is_counted_covers_the_whole_stall(harness: Harness, stall_s: float) -> None:
     end_s = time.monotonic() + 0.3
     while time.monotonic() < end_s:
-        world.journal.step(1)
+        harness.journal.step(1)
     began_us = time.monotonic_ns() // 1000
     while time.monotonic_ns() // 1000 < began_us + stall_s * 1e6:
-        world.journal.step(1)
-    world.add(received_us=began_us)
-    world.commit()
-    (record,) = world.fresh()
+        harness.journal.step(1)
+    harness.add(received_us=began_us)
+    harness.commit()
+    (record,) = harness.fresh()
     assert record.sampled_ns <= record.received_ns
     assert record.voluntary > 0 and record.sampled_ns > record.received_ns - 2_000 * MS

@@ -87,7 +87,7 @@ def test_nothing_that_goes_is_vouched_for(life: Life) -> None:
     begin(life, 1)
     assert not is_acked(life, 1, 0), "about to go"
     assert is_acked(life, 2, 0)
-    assert life.ask(life.rig.read(1, 0)).status == OK, "still there"
+    assert life.ask(life.harness.read(1, 0)).status == OK, "still there"
     assert settled(life).keys() == set()
 
 
@@ -96,9 +96,9 @@ def test_dropped_copies_are_gone_and_may_come_back(life: Life, fake: FakeDisk) -
     life.settle()
     life.flush()
     drop(life, 1)
-    assert life.ask(life.rig.read(1, 0)).status == NO_ENTRY
+    assert life.ask(life.harness.read(1, 0)).status == NO_ENTRY
     assert life.store.ledger_bytes(1) == {}
-    assert life.ask(life.rig.read(2, 0)).status == OK
+    assert life.ask(life.harness.read(2, 0)).status == OK
     life.flush()
     assert settled(life).keys() == {2}, "not dropped twice"
     life.stop()
@@ -107,7 +107,7 @@ def test_dropped_copies_are_gone_and_may_come_back(life: Life, fake: FakeDisk) -
         assert settled(again).keys() == {2}, "nor after a restart"
         assert not is_acked_normal(again, 1, 7), "its fence stays"
         assert is_acked(again, 1, 0)
-        assert again.ask(again.rig.read(1, 0)).status == OK
+        assert again.ask(again.harness.read(1, 0)).status == OK
         again.flush()
         assert settled(again).keys() == {1, 2}
     finally:
@@ -128,9 +128,9 @@ def test_what_comes_behind_the_end_meanwhile_stays(life: Life) -> None:
     assert change is not None
     life.checkpoint.install(life.store, change)
     life.index.end_drop(ids, marks, is_dropped=True)
-    assert life.ask(life.rig.read(1, 0)).status == NO_ENTRY
+    assert life.ask(life.harness.read(1, 0)).status == NO_ENTRY
     life.flush()
-    assert life.ask(life.rig.read(1, 3)).status == OK
+    assert life.ask(life.harness.read(1, 3)).status == OK
     assert 1 in settled(life)
 
 
@@ -160,7 +160,7 @@ def test_no_drop_begins_while_an_add_is_compared(life: Life) -> None:
         life.settle()
         life.flush()
     mark = settled(life)[1]
-    life.rig.add(1, 0, bytes(300), flags=RECOVERY)
+    life.harness.add(1, 0, bytes(300), flags=RECOVERY)
     while not life.journal.status.in_flight and life.journal.status.waiting_bytes:
         life.journal.step(5)
     while life.journal.status.in_flight:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
-from tests.fixtures.index_harness import ADD, ADD_BATCH, OK, RECOVERY, IndexRig
+from tests.fixtures.index_harness import ADD, ADD_BATCH, OK, RECOVERY, IndexHarness
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
 
@@ -31,7 +31,7 @@ def commit(life: Life) -> None:
     while life.journal.status.waiting_bytes or life.journal.status.in_flight:
         life.journal.step(5)
         life.look()
-    life.rig.run(steps=3)
+    life.harness.run(steps=3)
 
 
 @pytest.mark.parametrize("kind", [ADD, ADD_BATCH])
@@ -42,16 +42,16 @@ def test_a_fence_waits_for_normal_adds_before_it_that_are_looked_at(life: Life, 
     else:
         life.add_batch(1, 4, [b"late", b"later"])
     commit(life)
-    assert life.rig.index.status.checks == 1
-    fences = [life.rig.fence(1, entry_id).request_id for entry_id in (9, -1, 5)]
-    other = life.rig.fence(2).request_id
+    assert life.harness.index.status.checks == 1
+    fences = [life.harness.fence(1, entry_id).request_id for entry_id in (9, -1, 5)]
+    other = life.harness.fence(2).request_id
     commit(life)
-    assert [each.request_id for each in life.rig.answers()] == [other], (
+    assert [each.request_id for each in life.harness.answers()] == [other], (
         "only that one is free to go"
     )
     for _ in range(20):
         life.index_step()
-    answers = life.rig.answers()
+    answers = life.harness.answers()
     assert [each.kind for each in answers[:1]] == [kind]
     found = {each.request_id: each for each in answers if each.request_id in fences}
     assert [found[one].status for one in fences] == [OK, OK, OK]
@@ -62,25 +62,25 @@ def test_a_fence_waits_for_normal_adds_before_it_that_are_looked_at(life: Life, 
 def test_a_fence_does_not_wait_for_recovery_adds(life: Life) -> None:
     life.add(1, 5, b"late", flags=RECOVERY)
     commit(life)
-    assert life.rig.index.status.checks == 1
-    fence = life.rig.fence(1, 9).request_id
+    assert life.harness.index.status.checks == 1
+    fence = life.harness.fence(1, 9).request_id
     commit(life)
-    assert [each.request_id for each in life.rig.answers()] == [fence]
+    assert [each.request_id for each in life.harness.answers()] == [fence]
 
 
 def test_a_ring_that_fences_have_filled_is_forgotten_once_it_is_read() -> None:
     """Nobody asks anything more: the index sleeps, and a drain believes that it is done."""
-    rig = IndexRig()
+    harness = IndexHarness()
     try:
-        rig.add(1, 0, bytes(60_000))
-        rig.publish()
+        harness.add(1, 0, bytes(60_000))
+        harness.publish()
         for _ in range(20):
-            rig.fence(1, 0)
-        rig.publish()
+            harness.fence(1, 0)
+        harness.publish()
         found = 0
         while found < 20:
-            rig.run(1)
-            found += len(rig.answers())
-        rig.settle()
+            harness.run(1)
+            found += len(harness.answers())
+        harness.settle()
     finally:
-        rig.close()
+        harness.close()

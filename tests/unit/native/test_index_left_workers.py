@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.index import IDLE
-from tests.fixtures.index_harness import CHECK, WORKER_REPLY_CONSUMED, IndexRig, Put
+from tests.fixtures.index_harness import CHECK, WORKER_REPLY_CONSUMED, IndexHarness, Put
 from tests.fixtures.storage_harness import Book, Life, format_disk
 
 CONSUMER_GONE = 2**64 - 1
@@ -20,82 +20,82 @@ CHECKS = 400
 """Whose answers are short: more than the ring holds behind those of one read of each entry."""
 
 
-def leave(rig: IndexRig, worker: int = 0) -> None:
-    rig.workers[worker].put(WORKER_REPLY_CONSUMED, CONSUMER_GONE)
+def leave(harness: IndexHarness, worker: int = 0) -> None:
+    harness.workers[worker].put(WORKER_REPLY_CONSUMED, CONSUMER_GONE)
 
 
-def filled(**options: int) -> IndexRig:
-    rig = IndexRig(reply_bytes=1 << 18, **options)
+def filled(**options: int) -> IndexHarness:
+    harness = IndexHarness(reply_bytes=1 << 18, **options)
     for entry_id in range(ENTRIES):
-        rig.add(1, entry_id, bytes([entry_id]) * ENTRY_BYTES)
-    rig.publish()
-    rig.settle()
-    return rig
+        harness.add(1, entry_id, bytes([entry_id]) * ENTRY_BYTES)
+    harness.publish()
+    harness.settle()
+    return harness
 
 
-def checks(rig: IndexRig) -> None:
+def checks(harness: IndexHarness) -> None:
     for entry_id in range(ENTRIES):
-        rig.read(1, entry_id)
+        harness.read(1, entry_id)
     for n in range(CHECKS):
-        put = rig.add(1, n % ENTRIES, b"another")
-        rig.publish({put: CHECK})
-        rig.run()
+        put = harness.add(1, n % ENTRIES, b"another")
+        harness.publish({put: CHECK})
+        harness.run()
 
 
-ASKS: dict[str, Callable[[IndexRig], object]] = {
-    "reads": lambda rig: [rig.read(1, n % ENTRIES) for n in range(ASKED)],
-    "batch reads": lambda rig: [rig.read_batch(1, 0) for _ in range(ASKED)],
-    "lists": lambda rig: [(rig.read(1, 0), rig.list_entries(1)) for _ in range(ASKED)],
-    "LACs": lambda rig: [rig.read_lac(1) for _ in range(ASKED)],
-    "fences": lambda rig: [(rig.fence(1, n % ENTRIES), rig.publish()) for n in range(ASKED)],
+ASKS: dict[str, Callable[[IndexHarness], object]] = {
+    "reads": lambda harness: [harness.read(1, n % ENTRIES) for n in range(ASKED)],
+    "batch reads": lambda harness: [harness.read_batch(1, 0) for _ in range(ASKED)],
+    "lists": lambda harness: [(harness.read(1, 0), harness.list_entries(1)) for _ in range(ASKED)],
+    "LACs": lambda harness: [harness.read_lac(1) for _ in range(ASKED)],
+    "fences": lambda harness: [(harness.fence(1, n % ENTRIES), harness.publish()) for n in range(ASKED)],
     "checks": checks,
 }
 
 
 @pytest.mark.parametrize("kind", ASKS)
 def test_what_waits_for_room_in_its_ring_is_let_go(kind: str) -> None:
-    rig = filled()
+    harness = filled()
     try:
-        ASKS[kind](rig)
-        rig.run(steps=50)
-        assert not rig.run() & IDLE, "the ring was never full"
-        leave(rig)
-        rig.settle()
-        assert rig.index.status.requests == 0
+        ASKS[kind](harness)
+        harness.run(steps=50)
+        assert not harness.run() & IDLE, "the ring was never full"
+        leave(harness)
+        harness.settle()
+        assert harness.index.status.requests == 0
     finally:
-        rig.close()
+        harness.close()
 
 
 def test_the_other_workers_get_their_answers() -> None:
-    rig = filled(worker_count=2)
+    harness = filled(worker_count=2)
     try:
         for n in range(ASKED):
-            rig.read(1, n % ENTRIES)
-        rig.run(steps=10)
-        leave(rig)
-        wanted: list[Put] = [rig.read(1, n % ENTRIES, worker=1) for n in range(ASKED)]
+            harness.read(1, n % ENTRIES)
+        harness.run(steps=10)
+        leave(harness)
+        wanted: list[Put] = [harness.read(1, n % ENTRIES, worker=1) for n in range(ASKED)]
         found: list[int] = []
         while len(found) < ASKED:
-            rig.run(1)
-            found += [answer.request_id for answer in rig.answers(1)]
+            harness.run(1)
+            found += [answer.request_id for answer in harness.answers(1)]
         assert found == [put.request_id for put in wanted]
     finally:
-        rig.close()
+        harness.close()
 
 
 def test_polls_that_come_due_later_are_let_go() -> None:
-    rig = filled()
+    harness = filled()
     try:
         for _ in range(ASKED):
-            rig.read_lac(1, ENTRIES - 2, 60_000)
-        rig.settle()
-        assert rig.answers() == []
-        leave(rig)
-        rig.add(1, ENTRIES, bytes(ENTRY_BYTES))
-        rig.publish()
-        rig.settle()
+            harness.read_lac(1, ENTRIES - 2, 60_000)
+        harness.settle()
+        assert harness.answers() == []
+        leave(harness)
+        harness.add(1, ENTRIES, bytes(ENTRY_BYTES))
+        harness.publish()
+        harness.settle()
     finally:
-        rig.close()
+        harness.close()
 
 
 def test_disks_are_not_read_for_it() -> None:
@@ -111,9 +111,9 @@ def test_disks_are_not_read_for_it() -> None:
         life = Life(fake, Book())
         try:
             for n in range(40):
-                life.rig.read_batch(1, n)
-            leave(life.rig)
-            life.rig.settle()
+                life.harness.read_batch(1, n)
+            leave(life.harness)
+            life.harness.settle()
             assert life.store.counts()["jobs"] == 0
         finally:
             life.close()

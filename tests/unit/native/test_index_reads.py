@@ -21,7 +21,7 @@ from tests.fixtures.index_harness import (
     OK,
     READ,
     Answer,
-    IndexRig,
+    IndexHarness,
 )
 from tests.fixtures.journal_harness import entry
 from tests.fixtures.storage_harness import Book, Life, format_disk
@@ -30,8 +30,8 @@ LAST = 2**63 - 1
 
 
 @pytest.fixture
-def rig() -> Iterator[IndexRig]:
-    made = IndexRig()
+def harness() -> Iterator[IndexHarness]:
+    made = IndexHarness()
     yield made
     made.close()
 
@@ -50,10 +50,10 @@ def life(fake: FakeDisk) -> Iterator[Life]:
     made.close()
 
 
-def filled(rig: IndexRig, ledger_id: int, ids: list[int], size: int = 20) -> None:
+def filled(harness: IndexHarness, ledger_id: int, ids: list[int], size: int = 20) -> None:
     for entry_id in ids:
-        rig.add(ledger_id, entry_id, bytes([entry_id % 256]) * size)
-    rig.publish()
+        harness.add(ledger_id, entry_id, bytes([entry_id % 256]) * size)
+    harness.publish()
 
 
 def ids_of(answer: Answer) -> list[int]:
@@ -63,51 +63,51 @@ def ids_of(answer: Answer) -> list[int]:
 # ---- batches and lists
 
 
-def test_batches_keep_their_limits(rig: IndexRig) -> None:
-    filled(rig, 1, list(range(20)), 68)
-    answer = rig.ask_one(rig.read_batch(1, 5, 11))
+def test_batches_keep_their_limits(harness: IndexHarness) -> None:
+    filled(harness, 1, list(range(20)), 68)
+    answer = harness.ask_one(harness.read_batch(1, 5, 11))
     assert (ids_of(answer), answer.next_entry_id) == (list(range(5, 12)), 12)
-    answer = rig.ask_one(rig.read_batch(1, 5, 11, 3))
+    answer = harness.ask_one(harness.read_batch(1, 5, 11, 3))
     assert (ids_of(answer), answer.next_entry_id) == ([5, 6, 7], 8)
-    answer = rig.ask_one(rig.read_batch(1, 5, 11, 0, 250))
+    answer = harness.ask_one(harness.read_batch(1, 5, 11, 0, 250))
     assert (ids_of(answer), answer.next_entry_id) == ([5, 6], 7)
-    answer = rig.ask_one(rig.read_batch(1, 5, 11, 0, 1))
+    answer = harness.ask_one(harness.read_batch(1, 5, 11, 0, 1))
     assert (ids_of(answer), answer.next_entry_id) == ([5], 6), "the first one always"
-    answer = rig.ask_one(rig.read_batch(1, 30, 40))
+    answer = harness.ask_one(harness.read_batch(1, 30, 40))
     assert (answer.status, ids_of(answer), answer.next_entry_id) == (OK, [], 41)
-    assert rig.ask_one(rig.read_batch(1, 5, 4)).status == BAD_REQUEST
-    assert rig.ask_one(rig.read_batch(9, 5, 9)).status == NO_LEDGER
+    assert harness.ask_one(harness.read_batch(1, 5, 4)).status == BAD_REQUEST
+    assert harness.ask_one(harness.read_batch(9, 5, 9)).status == NO_LEDGER
 
 
 def test_a_reply_is_no_longer_than_a_frame() -> None:
-    rig = IndexRig(frame_bytes_max=4096, ring_bytes=1 << 18)
+    harness = IndexHarness(frame_bytes_max=4096, ring_bytes=1 << 18)
     try:
-        filled(rig, 1, list(range(10)), 1000)
-        answer = rig.ask_one(rig.read_batch(1, 0))
+        filled(harness, 1, list(range(10)), 1000)
+        answer = harness.ask_one(harness.read_batch(1, 0))
         assert ids_of(answer) == [0, 1, 2]
         assert answer.next_entry_id == 3
     finally:
-        rig.close()
+        harness.close()
 
 
-def test_gaps_wide_and_narrow_and_the_largest_ids(rig: IndexRig) -> None:
+def test_gaps_wide_and_narrow_and_the_largest_ids(harness: IndexHarness) -> None:
     ids = [0, 1, 4, 70, 71, 500, 10_000, 2**40, LAST - 1, LAST]
-    filled(rig, 1, ids)
-    answer = rig.ask_one(rig.read_batch(1, 0, LAST))
+    filled(harness, 1, ids)
+    answer = harness.ask_one(harness.read_batch(1, 0, LAST))
     assert (ids_of(answer), answer.next_entry_id) == (ids, LAST)
-    answer = rig.ask_one(rig.read_batch(1, 2, 499))
+    answer = harness.ask_one(harness.read_batch(1, 2, 499))
     assert (ids_of(answer), answer.next_entry_id) == ([4, 70, 71], 500)
-    answer = rig.ask_one(rig.list_entries(1))
+    answer = harness.ask_one(harness.list_entries(1))
     assert answer.ranges == [(0, 1), (4, 4), (70, 71), (500, 500), (10_000, 10_000), (2**40, 2**40), (LAST - 1, LAST)]
     assert answer.next_entry_id == -1
-    answer = rig.ask_one(rig.list_entries(1, 1, 2))
+    answer = harness.ask_one(harness.list_entries(1, 1, 2))
     assert (answer.ranges, answer.next_entry_id) == ([(1, 1), (4, 4)], 70)
 
 
-def test_ids_that_came_in_any_order(rig: IndexRig, rng: random.Random) -> None:
+def test_ids_that_came_in_any_order(harness: IndexHarness, rng: random.Random) -> None:
     ids = rng.sample(range(300), 120)
-    filled(rig, 1, ids)
-    answer = rig.ask_one(rig.read_batch(1, 0, 1000))
+    filled(harness, 1, ids)
+    answer = harness.ask_one(harness.read_batch(1, 0, 1000))
     assert ids_of(answer) == sorted(ids)
 
 
@@ -133,22 +133,22 @@ def test_caches_and_disk_are_one(life: Life, rng: random.Random) -> None:
 
 
 def assert_one(life: Life, ledger_id: int, ids: set[int], first: int) -> None:
-    listed = life.ask(life.rig.list_entries(ledger_id, first))
+    listed = life.ask(life.harness.list_entries(ledger_id, first))
     assert {n for a, b in listed.ranges for n in range(a, b + 1)} == {n for n in ids if n >= first}
     found: list[int] = []
     position, last, asked = first, max(ids) + 3, 0
     while position <= last:
-        answer = life.ask(life.rig.read_batch(ledger_id, position, last, 40))
+        answer = life.ask(life.harness.read_batch(ledger_id, position, last, 40))
         assert answer.status == OK
         assert answer.next_entry_id > position
         found += ids_of(answer)
         position = answer.next_entry_id
         asked += 1
     assert found == sorted(n for n in ids if n >= first)
-    answer = life.ask(life.rig.read(ledger_id, first))
+    answer = life.ask(life.harness.read(ledger_id, first))
     assert answer.status == (OK if first in ids else NO_ENTRY)
     assert answer.status != OK or answer.entry == entry(ledger_id, first, b"%d" % first)
-    assert life.ask(life.rig.read(ledger_id, -1)).entry_id == max(ids)
+    assert life.ask(life.harness.read(ledger_id, -1)).entry_id == max(ids)
 
 
 def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk) -> None:
@@ -165,7 +165,7 @@ def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk) -> Non
         found: list[int] = []
         position, asked = 0, 0
         while position < 300:
-            answer = life.ask(life.rig.read_batch(1, position, 299))
+            answer = life.ask(life.harness.read_batch(1, position, 299))
             found += ids_of(answer)
             position = answer.next_entry_id
             asked += 1
@@ -177,18 +177,18 @@ def test_a_striped_ledger_on_disk_is_read_in_large_pieces(fake: FakeDisk) -> Non
 
 def test_what_a_cache_held_is_found_after_it_was_emptied(life: Life) -> None:
     """A job is under way while the cache that it was made beside goes to disk and is used again."""
-    rig = life.rig
+    harness = life.harness
     life.add(1, 0, b"first")
     life.settle()
     life.flush()
     life.add(1, 1, b"second")
     life.add(1, 3, b"fourth")
     life.settle()
-    put = rig.read_batch(1, 2, 2)
-    rig.run()  # the job is made: nobody does it yet
-    assert rig.index.status.requests == 1
-    batch = rig.read_batch(1, 0, 10)
-    rig.run()
+    put = harness.read_batch(1, 2, 2)
+    harness.run()  # the job is made: nobody does it yet
+    assert harness.index.status.requests == 1
+    batch = harness.read_batch(1, 0, 10)
+    harness.run()
     life.flusher.begin()
     life.flusher.look()
     life.flusher.begin()
@@ -196,28 +196,33 @@ def test_what_a_cache_held_is_found_after_it_was_emptied(life: Life) -> None:
     answers = {}
     for _ in range(20):
         life.index_step()
-        answers.update({each.request_id: each for each in rig.answers()})
+        answers.update({each.request_id: each for each in harness.answers()})
     assert ids_of(answers[put.request_id]) == []
     answer = answers[batch.request_id]
     assert (ids_of(answer), answer.next_entry_id) in (([0, 1], 2), ([0, 1, 3], 11))
-    assert ids_of(life.ask(rig.read_batch(1, 2, 10))) == [3]
+    assert ids_of(life.ask(harness.read_batch(1, 2, 10))) == [3]
 
 
 def test_deleted_ledgers_are_gone(life: Life) -> None:
     life.add(1, 0, b"x")
     life.add(2, 0, b"y")
     life.settle()
-    waiting = life.rig.read_lac(1, 5, 60_000)
+    waiting = life.harness.read_lac(1, 5, 60_000)
     life.index_step()
     assert life.index.status.waiters == 1
     life.delete(1)
-    assert life.ask(life.rig.read(1, 0)).status == NO_LEDGER
+    assert life.ask(life.harness.read(1, 0)).status == NO_LEDGER
     assert life.index.status.waiters == 0
     assert waiting.request_id
-    rig = life.rig
-    for ask in (rig.read_lac, lambda n: rig.read_batch(n, 0), rig.list_entries, lambda n: rig.write_lac(n, 0)):
+    harness = life.harness
+    for ask in (
+        harness.read_lac,
+        lambda n: harness.read_batch(n, 0),
+        harness.list_entries,
+        lambda n: harness.write_lac(n, 0),
+    ):
         assert life.ask(ask(1)).status == NO_LEDGER
-    assert life.ask(life.rig.read(2, 0)).status == OK
+    assert life.ask(life.harness.read(2, 0)).status == OK
     assert list(life.index.deleted_ledgers()) == [1]
     assert life.index.list_ledgers(0)[0] == [], "metadata was not seen to list it"
     assert life.index.confirm([Listed(2)]) == []
@@ -226,37 +231,37 @@ def test_deleted_ledgers_are_gone(life: Life) -> None:
     assert life.index.list_ledgers(cursor) == ([], cursor)
 
 
-def test_damage_on_record_never_says_no(rig: IndexRig) -> None:
-    filled(rig, 1, [0, 2])
-    rig.settle()
-    rig.index.damage()
-    assert rig.ask_one(rig.read(1, 0)).status == OK
+def test_damage_on_record_never_says_no(harness: IndexHarness) -> None:
+    filled(harness, 1, [0, 2])
+    harness.settle()
+    harness.index.damage()
+    assert harness.ask_one(harness.read(1, 0)).status == OK
     for ledger_id, entry_id in ((1, 1), (1, 9), (7, 0)):
-        assert rig.ask_one(rig.read(ledger_id, entry_id)).status == CANNOT_TELL
-    assert rig.ask_one(rig.read_batch(1, 1)).status == CANNOT_TELL
-    assert rig.ask_one(rig.list_entries(1)).status == CANNOT_TELL
-    answer = rig.ask_one(rig.read_batch(1, 0))
+        assert harness.ask_one(harness.read(ledger_id, entry_id)).status == CANNOT_TELL
+    assert harness.ask_one(harness.read_batch(1, 1)).status == CANNOT_TELL
+    assert harness.ask_one(harness.list_entries(1)).status == CANNOT_TELL
+    answer = harness.ask_one(harness.read_batch(1, 0))
     assert (ids_of(answer), answer.next_entry_id) == ([0], 1), "it ends before the first id that may be missing"
-    assert rig.ask_one(rig.read_lac(1)).status == CANNOT_TELL, "a higher one may have been lost"
+    assert harness.ask_one(harness.read_lac(1)).status == CANNOT_TELL, "a higher one may have been lost"
 
 
 # ---- no room
 
 
 def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
-    rig = IndexRig(reply_bytes=1 << 18)
+    harness = IndexHarness(reply_bytes=1 << 18)
     try:
-        filled(rig, 1, list(range(3)), 60_000)
-        wanted = [rig.read(1, n % 3).request_id for n in range(40)]
-        fence = rig.fence(1, 0)
-        rig.publish()
-        checked = rig.add(1, 1, b"no")
-        rig.publish({checked: 1000})
-        poll = rig.read_lac(1, 0, 10_000)
+        filled(harness, 1, list(range(3)), 60_000)
+        wanted = [harness.read(1, n % 3).request_id for n in range(40)]
+        fence = harness.fence(1, 0)
+        harness.publish()
+        checked = harness.add(1, 1, b"no")
+        harness.publish({checked: 1000})
+        poll = harness.read_lac(1, 0, 10_000)
         got: list[Answer] = []
         for _ in range(200):
-            rig.run(1)
-            answers = rig.answers()
+            harness.run(1)
+            answers = harness.answers()
             assert sum(len(each.entry or b"") for each in answers) < 1 << 18
             got += answers
         by_id = {each.request_id: each for each in got}
@@ -267,7 +272,7 @@ def test_a_full_reply_ring_stops_its_requests_and_loses_none() -> None:
         assert by_id[checked.request_id].status == 22
         assert poll.request_id in by_id
     finally:
-        rig.close()
+        harness.close()
 
 
 def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
@@ -279,13 +284,13 @@ def test_requests_beyond_the_jobs_wait_in_their_ring(fake: FakeDisk) -> None:
     life.close()
     life = Life(fake, Book(), requests_max=4)
     try:
-        puts = [life.rig.read(1, n) for n in range(60)]
-        life.rig.run()
+        puts = [life.harness.read(1, n) for n in range(60)]
+        life.harness.run()
         assert life.index.status.requests == 4
         got: list[Answer] = []
         for _ in range(200):
             life.index_step()
-            got += life.rig.answers()
+            got += life.harness.answers()
         assert {each.request_id for each in got} == {put.request_id for put in puts}
         assert {each.status for each in got} == {OK}
     finally:
@@ -302,14 +307,14 @@ def test_lists_beyond_their_bound_wait_for_their_turn(fake: FakeDisk) -> None:
     life.close()
     life = Life(fake, Book(), requests_max=256)
     try:
-        puts = [life.rig.list_entries(1) for _ in range(100)]
-        life.rig.run()
+        puts = [life.harness.list_entries(1) for _ in range(100)]
+        life.harness.run()
         assert life.index.status.requests == 100
         assert life.store.counts()["jobs"] == 32
         got: list[Answer] = []
         for _ in range(200):
             life.index_step()
-            got += life.rig.answers()
+            got += life.harness.answers()
         assert [each.request_id for each in got] == [put.request_id for put in puts]
         assert {len(each.ranges) for each in got} == {30}
     finally:
@@ -330,7 +335,7 @@ def test_checks_beyond_the_bound_wait_in_their_ring(fake: FakeDisk) -> None:
             life.recovery_add(1, n, bytes(500) if n % 2 else b"other")
             while life.journal.status.waiting_bytes or life.journal.status.in_flight:
                 life.journal.step(5)
-        life.rig.run()
+        life.harness.run()
         assert life.index.status.checks == 1
         assert life.index.status.taken_order < 40
         life.settle()
@@ -351,37 +356,37 @@ def test_damaged_runs_cannot_be_told_about(fake: FakeDisk) -> None:
     fake.corrupt("/ledgers/logs/0000000000000001.log", 4096 + 700, 64)
     life = Life(fake, Book())
     try:
-        statuses = {life.ask(life.rig.read(1, n)).status for n in range(10)}
+        statuses = {life.ask(life.harness.read(1, n)).status for n in range(10)}
         assert CANNOT_TELL in statuses
         assert statuses <= {OK, CANNOT_TELL}
-        assert life.ask(life.rig.read(1, 10)).status == NO_ENTRY, "above all that was ever here"
-        assert life.ask(life.rig.read(2, 0)).status == OK
+        assert life.ask(life.harness.read(1, 10)).status == NO_ENTRY, "above all that was ever here"
+        assert life.ask(life.harness.read(2, 0)).status == OK
         # A repair brings the same entries again: they are stored beside the damaged ones.
         for n in range(10):
             life.recovery_add(1, n, bytes(100))
         life.settle()
         assert not life.waiting
         for n in range(10):
-            assert life.ask(life.rig.read(1, n)).entry == entry(1, n, bytes(100))
+            assert life.ask(life.harness.read(1, n)).entry == entry(1, n, bytes(100))
     finally:
         life.close()
 
 
-def test_requests_that_no_worker_writes(rig: IndexRig) -> None:
-    rig.ask(99, 1)
+def test_requests_that_no_worker_writes(harness: IndexHarness) -> None:
+    harness.ask(99, 1)
     with pytest.raises((CorruptDataError, ProtocolError)):
-        rig.settle()
+        harness.settle()
 
 
 def test_watched_descriptors_end_a_step() -> None:
     import os
 
     fd = os.eventfd(1, os.EFD_CLOEXEC)
-    rig = IndexRig(watched_fds=(fd,))
+    harness = IndexHarness(watched_fds=(fd,))
     try:
         begun = time.monotonic()
-        assert rig.run(5000) & WATCHED
+        assert harness.run(5000) & WATCHED
         assert time.monotonic() - begun < 2
     finally:
-        rig.close()
+        harness.close()
         os.close(fd)

@@ -18,7 +18,7 @@ from tests.fixtures.index_harness import (
     NO_LEDGER,
     OK,
     RECOVERY,
-    IndexRig,
+    IndexHarness,
     Put,
 )
 from tests.fixtures.journal_harness import RECORD, entry
@@ -28,15 +28,15 @@ FLAGS_AT, LEDGER_AT, ENTRY_AT, SEQUENCE_AT, REQUEST_AT, BODY_CRC_AT = 10, 16, 24
 
 
 @pytest.fixture
-def rig() -> Iterator[IndexRig]:
-    made = IndexRig(worker_count=2)
+def harness() -> Iterator[IndexHarness]:
+    made = IndexHarness(worker_count=2)
     yield made
     made.close()
 
 
-def rewrite(rig: IndexRig, put: Put, offset: int, field: bytes, payload: bytes = b"") -> None:
+def rewrite(harness: IndexHarness, put: Put, offset: int, field: bytes, payload: bytes = b"") -> None:
     """Write into a record that lies in the ring, and seal it as a worker does: its checksums are right."""
-    ring = rig.adds[put.worker]
+    ring = harness.adds[put.worker]
     header = bytearray(ring.read(put.position, RECORD.size))
     header[offset : offset + len(field)] = field
     if payload:
@@ -50,96 +50,96 @@ def number(value: int) -> bytes:
     return struct.pack("<q", value)
 
 
-def test_a_record_that_is_rewritten_for_a_fenced_ledger_ends_the_index(rig: IndexRig) -> None:
-    rig.add(FENCED_LEDGER, 0, b"before the fence")
-    rig.fence(FENCED_LEDGER)
-    rig.publish()
-    rig.settle()
-    judged = rig.add(OPEN_LEDGER, 5, b"judged as an open ledger's")
-    rig.publish()
+def test_a_record_that_is_rewritten_for_a_fenced_ledger_ends_the_index(harness: IndexHarness) -> None:
+    harness.add(FENCED_LEDGER, 0, b"before the fence")
+    harness.fence(FENCED_LEDGER)
+    harness.publish()
+    harness.settle()
+    judged = harness.add(OPEN_LEDGER, 5, b"judged as an open ledger's")
+    harness.publish()
     forged = entry(FENCED_LEDGER, 5, b"judged as an open ledger's")
-    rewrite(rig, judged, LEDGER_AT, number(FENCED_LEDGER), forged)
-    rig.read(FENCED_LEDGER, 5)
+    rewrite(harness, judged, LEDGER_AT, number(FENCED_LEDGER), forged)
+    harness.read(FENCED_LEDGER, 5)
     with pytest.raises(RewrittenError, match="rewrote a record after the journal had judged it"):
-        rig.run()
-    assert rig.indexed() == judged.position, "nothing of the batch was acknowledged to anybody"
-    assert [one.status for one in rig.answers()] == [OK], "the fence's, from before"
+        harness.run()
+    assert harness.indexed() == judged.position, "nothing of the batch was acknowledged to anybody"
+    assert [one.status for one in harness.answers()] == [OK], "the fence's, from before"
 
 
-def other_entry(rig: IndexRig, put: Put) -> None:
-    rewrite(rig, put, ENTRY_AT, number(6), entry(OPEN_LEDGER, 6, b"data"))
+def other_entry(harness: IndexHarness, put: Put) -> None:
+    rewrite(harness, put, ENTRY_AT, number(6), entry(OPEN_LEDGER, 6, b"data"))
 
 
-def other_flags(rig: IndexRig, put: Put) -> None:
-    rewrite(rig, put, FLAGS_AT, struct.pack("<H", RECOVERY))
+def other_flags(harness: IndexHarness, put: Put) -> None:
+    rewrite(harness, put, FLAGS_AT, struct.pack("<H", RECOVERY))
 
 
-def other_request(rig: IndexRig, put: Put) -> None:
-    rewrite(rig, put, REQUEST_AT, number(99))
+def other_request(harness: IndexHarness, put: Put) -> None:
+    rewrite(harness, put, REQUEST_AT, number(99))
 
 
 @pytest.mark.parametrize("change", [other_entry, other_flags, other_request])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_whatever_is_rewritten_in_whichever_record_is_noticed(
-    rig: IndexRig, change: Callable[[IndexRig, Put], None], place: int
+    harness: IndexHarness, change: Callable[[IndexHarness, Put], None], place: int
 ) -> None:
-    puts = [rig.add(OPEN_LEDGER, 5 + 10 * n, b"data", worker=1) for n in range(3)]
-    rig.publish()
-    change(rig, puts[place])
+    puts = [harness.add(OPEN_LEDGER, 5 + 10 * n, b"data", worker=1) for n in range(3)]
+    harness.publish()
+    change(harness, puts[place])
     with pytest.raises(RewrittenError):
-        rig.run()
-    assert rig.indexed(1) == 0
+        harness.run()
+    assert harness.indexed(1) == 0
 
 
-def test_a_refused_record_that_is_rewritten_is_noticed(rig: IndexRig) -> None:
-    refused = rig.add(FENCED_LEDGER, 5, b"data")
-    rig.publish({refused: FENCED})
-    rewrite(rig, refused, LEDGER_AT, number(OPEN_LEDGER))
+def test_a_refused_record_that_is_rewritten_is_noticed(harness: IndexHarness) -> None:
+    refused = harness.add(FENCED_LEDGER, 5, b"data")
+    harness.publish({refused: FENCED})
+    rewrite(harness, refused, LEDGER_AT, number(OPEN_LEDGER))
     with pytest.raises(RewrittenError):
-        rig.run()
+        harness.run()
 
 
-def test_records_that_change_places_are_noticed(rig: IndexRig) -> None:
-    ring = rig.adds[0]
-    first, second = rig.add(1, 5, b"data"), rig.add(1, 6, b"data")
-    rig.publish()
+def test_records_that_change_places_are_noticed(harness: IndexHarness) -> None:
+    ring = harness.adds[0]
+    first, second = harness.add(1, 5, b"data"), harness.add(1, 6, b"data")
+    harness.publish()
     one = ring.read(first.position, second.position - first.position)
     other = ring.read(second.position, len(one))
     ring.write(first.position, other)
     ring.write(second.position, one)
-    rewrite(rig, first, SEQUENCE_AT, number(0))
-    rewrite(rig, second, SEQUENCE_AT, number(1))
+    rewrite(harness, first, SEQUENCE_AT, number(0))
+    rewrite(harness, second, SEQUENCE_AT, number(1))
     with pytest.raises(RewrittenError):
-        rig.run()
+        harness.run()
 
 
-def test_a_record_that_is_checked_is_the_one_that_was_judged(rig: IndexRig) -> None:
-    checked = rig.add(OPEN_LEDGER, 5, b"data", flags=RECOVERY)
-    rig.publish({checked: CHECK})
-    rewrite(rig, checked, LEDGER_AT, number(FENCED_LEDGER), entry(FENCED_LEDGER, 5, b"data"))
+def test_a_record_that_is_checked_is_the_one_that_was_judged(harness: IndexHarness) -> None:
+    checked = harness.add(OPEN_LEDGER, 5, b"data", flags=RECOVERY)
+    harness.publish({checked: CHECK})
+    rewrite(harness, checked, LEDGER_AT, number(FENCED_LEDGER), entry(FENCED_LEDGER, 5, b"data"))
     with pytest.raises(RewrittenError):
-        rig.run()
+        harness.run()
 
 
-def test_what_is_not_rewritten_is_taken_in_batch_after_batch(rig: IndexRig) -> None:
+def test_what_is_not_rewritten_is_taken_in_batch_after_batch(harness: IndexHarness) -> None:
     for n in range(50):
-        rig.add(OPEN_LEDGER, n, b"data" * n, worker=n % 2)
+        harness.add(OPEN_LEDGER, n, b"data" * n, worker=n % 2)
         if n % 3:
-            rig.publish()
-    rig.publish()
-    rig.publish()
-    assert rig.ask_one(rig.read(OPEN_LEDGER, 49)).status == OK
-    assert rig.ask_one(rig.read(OPEN_LEDGER, 50)).status == NO_ENTRY
-    assert rig.ask_one(rig.read(FENCED_LEDGER, 0)).status == NO_LEDGER
+            harness.publish()
+    harness.publish()
+    harness.publish()
+    assert harness.ask_one(harness.read(OPEN_LEDGER, 49)).status == OK
+    assert harness.ask_one(harness.read(OPEN_LEDGER, 50)).status == NO_ENTRY
+    assert harness.ask_one(harness.read(FENCED_LEDGER, 0)).status == NO_LEDGER
 
 
 def test_another_key_notices_everything() -> None:
-    rig = IndexRig(header_key=bytes(range(100, 100 + HEADER_KEY_BYTES)))
-    rig.add(1, 0, b"data")
-    rig.publish()
+    harness = IndexHarness(header_key=bytes(range(100, 100 + HEADER_KEY_BYTES)))
+    harness.add(1, 0, b"data")
+    harness.publish()
     with pytest.raises(RewrittenError):
-        rig.run()
-    rig.close()
+        harness.run()
+    harness.close()
 
 
 def test_a_key_has_one_length() -> None:

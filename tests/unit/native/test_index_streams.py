@@ -53,18 +53,18 @@ def life(fake: FakeDisk) -> Iterator[Life]:
 
 
 def counter(life: Life, name: str) -> int:
-    segment = Segment(life.rig.memory.fd, "index")
+    segment = Segment(life.harness.memory.fd, "index")
     value = Stats(segment).counters()[SLOTS[name]]
     segment.close()
     return value
 
 
 def reply_bytes_waiting(life: Life) -> int:
-    return life.rig.memory.get(INDEX_REPLY_WRITTEN) - life.rig.workers[0].get(WORKER_REPLY_CONSUMED)
+    return life.harness.memory.get(INDEX_REPLY_WRITTEN) - life.harness.workers[0].get(WORKER_REPLY_CONSUMED)
 
 
 def ask(life: Life, ledger_id: int, first: int, count: int, connection_id: int = 77) -> int:
-    put = life.rig.read_batch(ledger_id, first, first + count - 1, connection_id=connection_id)
+    put = life.harness.read_batch(ledger_id, first, first + count - 1, connection_id=connection_id)
     return put.request_id
 
 
@@ -72,7 +72,7 @@ def answers(life: Life, steps: int = 60) -> list[Answer]:
     got: list[Answer] = []
     for _ in range(steps):
         life.index_step()
-        got += life.rig.answers()
+        got += life.harness.answers()
     return got
 
 
@@ -108,7 +108,7 @@ def test_a_window_of_reads_waits_for_the_read_ahead(life: Life) -> None:
 
 def test_single_reads_in_order_are_read_ahead_for(life: Life) -> None:
     for n in range(ENTRIES):
-        life.rig.read(2, n)
+        life.harness.read(2, n)
         (answer,) = answers(life, 4)
         assert answer.entry is not None
         assert answer.entry[8:16] == n.to_bytes(8, "big")
@@ -118,7 +118,7 @@ def test_single_reads_in_order_are_read_ahead_for(life: Life) -> None:
 
 def test_reads_here_and_there_are_not_read_ahead_for(life: Life) -> None:
     for n in range(0, ENTRIES, 100):
-        life.rig.read(2, (n * 7919) % ENTRIES)
+        life.harness.read(2, (n * 7919) % ENTRIES)
         assert [answer.status for answer in answers(life, 4)] == [OK]
     assert counter(life, "FBK_C_INDEX_AHEAD_JOBS") <= 2
 
@@ -148,7 +148,7 @@ def test_a_lone_read_passes_a_hundred_batch_reads(life: Life) -> None:
     """A connection that reads history has its turn; another one's single read waits for none of it."""
     ledger, tail = 1, 2
     batches = [ask(life, ledger, first, 60) for first in range(0, 60 * 30, 60)]
-    lone = life.rig.read(tail, 5, connection_id=99).request_id
+    lone = life.harness.read(tail, 5, connection_id=99).request_id
     order = [answer.request_id for answer in answers(life)]
     assert sorted(order) == sorted([*batches, lone])
     assert order.index(lone) <= 3
@@ -174,7 +174,7 @@ def test_a_step_encodes_no_more_than_its_turn(life: Life) -> None:
     life.index.step(0)
     assert TURN_BYTES <= reply_bytes_waiting(life) <= BACKLOG_BYTES + TURN_BYTES
     waiting = reply_bytes_waiting(life)
-    life.rig.read(2, 7, connection_id=99)
+    life.harness.read(2, 7, connection_id=99)
     for _ in range(5):
         life.index.step(0)  # the worker reads nothing meanwhile
     assert reply_bytes_waiting(life) <= max(waiting, BACKLOG_BYTES) + TURN_BYTES + 4096
@@ -200,7 +200,7 @@ def test_history_is_held_back_while_adds_come(fake: FakeDisk) -> None:
             for answer in answers(life, 2):
                 assert is_right(answer, 1, wanted.pop(answer.request_id), 20)
         # Single reads in order are history, too; with nobody adding any more they are all answered.
-        puts = [life.rig.read(2, n).request_id for n in range(200)]
+        puts = [life.harness.read(2, n).request_id for n in range(200)]
         got: list[int] = []
         while len(got) < len(puts):
             assert time.monotonic() < deadline_s
@@ -228,11 +228,11 @@ def test_who_reads_the_newest_entries_in_batches_is_never_held_back(fake: FakeDi
                 history.add(ask(life, 1, behind % (ENTRIES - 300), 300))
                 behind += 300
             life.index_step()
-            history -= {each.request_id for each in life.rig.answers()}
+            history -= {each.request_id for each in life.harness.answers()}
             tail = ask(life, 3, added - 3, 3, connection_id=99)
             early, strange = ask(life, 3, added, 3, 99), ask(life, 9, 0, 3, 99)
             life.index_step()
-            got = {each.request_id: each for each in life.rig.answers()}
+            got = {each.request_id: each for each in life.harness.answers()}
             assert got[tail].next_entry_id == added
             assert got[early].entries == [] and got[strange].status == NO_LEDGER
             held += history.isdisjoint(got)

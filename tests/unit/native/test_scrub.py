@@ -10,7 +10,14 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.scrub import LogScan, Run, check_locations, probe
 from fastbk.storage.directories import locations_path, log_path
-from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, World, entry_bytes
+from tests.fixtures.store_harness import (
+    CANNOT_TELL,
+    DIRECTORY,
+    NO_ENTRY,
+    OK,
+    StoreHarness,
+    entry_bytes,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -20,24 +27,24 @@ INCARNATION = 7
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def harness() -> Iterator[StoreHarness]:
     with FakeDisk(seed=2) as fake:
-        world = World(fake)
-        world.birth()
-        world.start()
-        world.flush([(ledger, entry) for ledger in range(1, 6) for entry in range(9)])
-        world.flush([(9, 2 * entry) for entry in range(300)])
-        yield world
-        world.end()
+        harness = StoreHarness(fake)
+        harness.birth()
+        harness.start()
+        harness.flush([(ledger, entry) for ledger in range(1, 6) for entry in range(9)])
+        harness.flush([(9, 2 * entry) for entry in range(300)])
+        yield harness
+        harness.end()
 
 
-def scan(world: World, **options: int) -> list[Run]:
-    with LogScan(world.fake.disk(), LOG, 1, INCARNATION, **options) as found:
+def scan(harness: StoreHarness, **options: int) -> list[Run]:
+    with LogScan(harness.fake.disk(), LOG, 1, INCARNATION, **options) as found:
         return list(found)
 
 
-def test_every_run_is_found_by_its_header(world: World) -> None:
-    runs = scan(world)
+def test_every_run_is_found_by_its_header(harness: StoreHarness) -> None:
+    runs = scan(harness)
     assert [(run.ledger_id, run.entry_count) for run in runs] == [
         *((ledger, 9) for ledger in range(1, 6)),
         (9, 256),
@@ -45,29 +52,29 @@ def test_every_run_is_found_by_its_header(world: World) -> None:
     ]
     assert runs == sorted(runs, key=lambda run: run.offset_bytes)
     assert all(run.damaged == 0 for run in runs)
-    with LogScan(world.fake.disk(), LOG, 1, INCARNATION) as found:
+    with LogScan(harness.fake.disk(), LOG, 1, INCARNATION) as found:
         list(found)
         status = found.status
     assert not status.skipped_bytes
     assert not status.unreadable_bytes
     assert not status.header_damaged
-    assert scan(world, end_bytes=runs[-1].offset_bytes) == runs[:-1]
+    assert scan(harness, end_bytes=runs[-1].offset_bytes) == runs[:-1]
 
 
-def test_runs_of_another_log_or_life_are_not_taken(world: World) -> None:
-    with LogScan(world.fake.disk(), LOG, 2, INCARNATION) as found:
+def test_runs_of_another_log_or_life_are_not_taken(harness: StoreHarness) -> None:
+    with LogScan(harness.fake.disk(), LOG, 2, INCARNATION) as found:
         assert list(found) == []
         assert found.status.header_damaged
         assert found.status.skipped_bytes > 0
-    assert scan(world, salt=43) == []
+    assert scan(harness, salt=43) == []
 
 
-def test_one_changed_bit_costs_its_own_run_at_most(world: World, rng: random.Random) -> None:
-    whole = scan(world)
-    size = len(world.fake.disk().read_file(LOG))
+def test_one_changed_bit_costs_its_own_run_at_most(harness: StoreHarness, rng: random.Random) -> None:
+    whole = scan(harness)
+    size = len(harness.fake.disk().read_file(LOG))
     hits = 0
     for at in range(rng.randrange(37), size, 37):
-        with world.fake.copy() as copy:
+        with harness.fake.copy() as copy:
             copy.corrupt(LOG, at, 1, 1 << rng.randrange(8))
             with LogScan(copy.disk(), LOG, 1, INCARNATION) as log:
                 found = list(log)
@@ -86,11 +93,11 @@ def test_one_changed_bit_costs_its_own_run_at_most(world: World, rng: random.Ran
     assert hits > 100
 
 
-def test_an_unreadable_block(world: World) -> None:
-    whole = scan(world)
+def test_an_unreadable_block(harness: StoreHarness) -> None:
+    whole = scan(harness)
     first = whole[0].offset_bytes
-    world.fake.make_unreadable(LOG, 8192, 12288)
-    with LogScan(world.fake.disk(), LOG, 1, INCARNATION) as log:
+    harness.fake.make_unreadable(LOG, 8192, 12288)
+    with LogScan(harness.fake.disk(), LOG, 1, INCARNATION) as log:
         bad = log.verify(whole)
         assert list(log)
         assert log.status.unreadable_bytes > 0
@@ -99,10 +106,10 @@ def test_an_unreadable_block(world: World) -> None:
     assert first not in [run.offset_bytes for run in bad] or first + whole[0].size_bytes > 8192
 
 
-def test_what_is_cut_off_is_not_there(world: World) -> None:
-    whole = scan(world)
+def test_what_is_cut_off_is_not_there(harness: StoreHarness) -> None:
+    whole = scan(harness)
     with LogScan(
-        world.fake.disk(), LOG, 1, INCARNATION, end_bytes=whole[3].offset_bytes + 8
+        harness.fake.disk(), LOG, 1, INCARNATION, end_bytes=whole[3].offset_bytes + 8
     ) as log:
         assert list(log) == whole[:3]
         assert [run.offset_bytes for run in log.verify(whole)] == [
@@ -110,8 +117,8 @@ def test_what_is_cut_off_is_not_there(world: World) -> None:
         ]
 
 
-def test_locations_files_and_their_states(world: World, rng: random.Random) -> None:
-    disk = world.fake.disk()
+def test_locations_files_and_their_states(harness: StoreHarness, rng: random.Random) -> None:
+    disk = harness.fake.disk()
     found = check_locations(disk, LOCATIONS, 1, INCARNATION, with_states=True)
     assert found.is_whole
     assert sorted(state.ledger_id for state in found.states) == [1, 2, 3, 4, 5]
@@ -119,7 +126,7 @@ def test_locations_files_and_their_states(world: World, rng: random.Random) -> N
     assert size == 3 * 4096
     for block, name in ((0, "header_damaged"), (1, "damaged_blocks"), (2, "damaged_state_blocks")):
         for _ in range(20):
-            with world.fake.copy() as copy:
+            with harness.fake.copy() as copy:
                 at = block * 4096 + (rng.randrange(96) if block == 0 else rng.randrange(4096))
                 copy.corrupt(LOCATIONS, at, 1, 1 << rng.randrange(8))
                 if block == 0 and 8 <= at < 12:
@@ -134,16 +141,16 @@ def test_locations_files_and_their_states(world: World, rng: random.Random) -> N
     assert other.header_damaged
 
 
-def test_a_probe_says_what_a_read_would(world: World) -> None:
-    assert world.life is not None
-    store = world.life.store
+def test_a_probe_says_what_a_read_would(harness: StoreHarness) -> None:
+    assert harness.life is not None
+    store = harness.life.store
     assert probe(store, 1, 3) == OK
     assert probe(store, 1, 9) == NO_ENTRY
     assert probe(store, 9, 3) == NO_ENTRY
-    run = next(run for run in scan(world) if run.ledger_id == 2)
-    world.restart()
-    raw = world.fake.disk().read_file(LOG)
-    world.fake.corrupt(LOG, raw.index(entry_bytes(2, 4), run.offset_bytes) + 40)
-    assert world.life is not None
-    store = world.life.store
+    run = next(run for run in scan(harness) if run.ledger_id == 2)
+    harness.restart()
+    raw = harness.fake.disk().read_file(LOG)
+    harness.fake.corrupt(LOG, raw.index(entry_bytes(2, 4), run.offset_bytes) + 40)
+    assert harness.life is not None
+    store = harness.life.store
     assert [probe(store, 2, entry) for entry in (3, 4, 5)] == [OK, CANNOT_TELL, OK]

@@ -14,7 +14,7 @@ from fastbk.native.ffi import LayoutError
 from fastbk.native.index import Index, IndexOptions
 from fastbk.native.journal import Journal
 from fastbk.native.segment import Segment, create_segment
-from tests.fixtures.journal_harness import EPOCH, JournalRig
+from tests.fixtures.journal_harness import EPOCH, JournalHarness
 
 RINGS = [1 << 20, 4096]
 
@@ -40,7 +40,7 @@ def test_a_segment_says_whose_pair_it_is(others: dict[str, int]) -> None:
 
 def test_a_journal_takes_segments_of_its_pair_alone(tmp_path: Path, others: dict[str, int]) -> None:
     with Disk(tmp_path, "plain") as disk:
-        rig = JournalRig(disk, open_journal=False)
+        harness = JournalHarness(disk, open_journal=False)
         mixed = [
             {"pair": 1},
             {"worker_segment_fds": [others["worker"]]},
@@ -49,7 +49,7 @@ def test_a_journal_takes_segments_of_its_pair_alone(tmp_path: Path, others: dict
         ]
         for changes in mixed:
             with pytest.raises(LayoutError):
-                Journal(disk, replace(rig.options, **changes))  # type: ignore[arg-type]
+                Journal(disk, replace(harness.options, **changes))  # type: ignore[arg-type]
 
 
 def test_an_index_takes_segments_of_its_pair_alone(others: dict[str, int]) -> None:

@@ -9,16 +9,16 @@ import pytest
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import CheckpointSettings
 from fastbk.storage.directories import log_path
-from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, Life, World
+from tests.fixtures.store_harness import CANNOT_TELL, DIRECTORY, NO_ENTRY, OK, Life, StoreHarness
 
 LAST = 2**63 - 1
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def harness() -> Iterator[StoreHarness]:
     """Three flushes of ledger 1, each into a log of its own."""
     with FakeDisk() as fake:
-        made = World(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1))
+        made = StoreHarness(fake, CheckpointSettings(attempts_max=1, entry_log_size_bytes=1))
         made.birth()
         made.start()
         made.flush([(1, i) for i in range(10)])
@@ -29,9 +29,9 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def life(world: World) -> Life:
-    assert world.life is not None
-    return world.life
+def life(harness: StoreHarness) -> Life:
+    assert harness.life is not None
+    return harness.life
 
 
 def test_what_lies_in_a_log_that_is_not_listed_is_not_there(life: Life) -> None:
@@ -57,11 +57,11 @@ def test_a_listed_log_that_is_gone_is_cannot_tell(life: Life) -> None:
     assert life.store.read(1, 12, 12).status == NO_ENTRY
 
 
-def test_void_locations_do_not_make_a_read_shorter(world: World, life: Life) -> None:
+def test_void_locations_do_not_make_a_read_shorter(harness: StoreHarness, life: Life) -> None:
     """A run that is moved leaves a void location of the same ids behind; batch reads go on from the new one alone."""
     again = [(1, i) for i in range(20, 30)]
-    world.pending = []
-    world.flush(again)  # the same entries in a second log
+    harness.pending = []
+    harness.flush(again)  # the same entries in a second log
     life.store.set_logs([1, 2, 4])
     result = life.store.read(1, 20, LAST)
     assert (result.status, result.entry_id, result.alone_through) == (OK, 20, 29)
@@ -69,8 +69,8 @@ def test_void_locations_do_not_make_a_read_shorter(world: World, life: Life) -> 
     assert life.store.read(1, 20, LAST).alone_through < 29
 
 
-def test_a_merge_keeps_what_is_void_or_not_as_it_was(world: World, life: Life) -> None:
-    world.merge_all()
+def test_a_merge_keeps_what_is_void_or_not_as_it_was(harness: StoreHarness, life: Life) -> None:
+    harness.merge_all()
     life.store.set_logs([1, 3])
     assert life.store.list(1).ranges == ((0, 9), (20, 29))
 

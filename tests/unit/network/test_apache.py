@@ -32,7 +32,7 @@ from tests.fixtures.worker_harness import (
     ADD,
     CHECK,
     Record,
-    StandIn,
+    WorkerHarness,
     served,
 )
 
@@ -75,8 +75,8 @@ def add_record(record: Record) -> tuple[int, int, int, int, bytes, bytes]:
 @pytest.mark.uvloop_too
 async def test_adds_of_both_versions_on_one_connection() -> None:
     """Which version a frame is in is told frame by frame; the entry is stored as it came, with an unknown digest."""
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_add(7) + apache.v3_add(900, 8, b"more") + apache.v2_add(9, b""))
             records = await bookie.take(3)
@@ -86,7 +86,7 @@ async def test_adds_of_both_versions_on_one_connection() -> None:
                 stored = apache.entry(entry_id, data)
                 assert add_record(record) == (ADD, LEDGER, entry_id, 0, KEY, stored)
                 assert record.digest_type == 0
-            stand_in.publish()
+            worker_harness.publish()
             assert await hear_v2(client) == V2Reply(apache.V2_ADD, 0, LEDGER, 7, b"")
             assert await hear_v3(client) == V3Reply(apache.ADD, 900, EOK, 101, {2: LEDGER, 3: 8})
             assert await hear_v2(client) == V2Reply(apache.V2_ADD, 0, LEDGER, 9, b"")
@@ -99,22 +99,22 @@ async def test_the_bytes_of_the_test_vectors() -> None:
         "00000041020100009596625852f7fafc2c9cf0f9f7f3e5995206452b00000000000000050000000000000007"
         "0000000000000006000000000000007b8f06b47a68656c6c6f"
     )
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(add)
             (record,) = await bookie.take(1)
             assert record.master_key == bytes.fromhex("9596625852f7fafc2c9cf0f9f7f3e5995206452b")
             assert record.payload == add[28:]
-            stand_in.publish()
+            worker_harness.publish()
             answer = "00000018020100000000000000000000000000050000000000000007"
             assert await client.frame("big") == bytes.fromhex(answer)
             await client.close()
 
 
 async def test_flags_of_adds() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_add(1, flags=apache.V2_RECOVERY | apache.V2_HIGH_PRIORITY))
             client.send(apache.v3_add(2, 2, recovery=True, priority=100))
@@ -124,37 +124,37 @@ async def test_flags_of_adds() -> None:
 
 
 async def test_the_ids_inside_the_entry_count_and_those_asked_for_are_repeated() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_add(1, 99, body=apache.entry(7, ledger_id=6)))
             (record,) = await bookie.take(1)
             assert (record.ledger_id, record.entry_id) == (6, 7)
-            stand_in.publish()
+            worker_harness.publish()
             assert (await hear_v3(client)).fields == {2: LEDGER, 3: 99}
             await client.close()
 
 
 @pytest.mark.parametrize(("ours", "theirs"), MAPPED)
 async def test_every_status_has_its_name_at_apaches(ours: int, theirs: int) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_add(7) + apache.v3_add(1, 8) + apache.v3_add(2, 9))
             records = await bookie.take(3)
             for record in records[:2]:
-                stand_in.verdict(record, ours)
-            stand_in.verdict(records[2], CHECK)  # the index decides
-            stand_in.publish()
+                worker_harness.verdict(record, ours)
+            worker_harness.verdict(records[2], CHECK)  # the index decides
+            worker_harness.publish()
             assert await hear_v2(client) == V2Reply(
                 apache.V2_ADD, V2_STATUSES[theirs], LEDGER, 7, b""
             )
             assert await hear_v3(client) == V3Reply(apache.ADD, 1, theirs, 101, {2: LEDGER, 3: 8})
-            stand_in.say(records[2], "status", ours)
+            worker_harness.say(records[2], "status", ours)
             assert (await hear_v3(client)).status == theirs
             client.send(apache.v2_read(7) + apache.v3_read(3, 7))
             for _ in range(2):
-                stand_in.say(await bookie.take_request(), "status", ours)
+                worker_harness.say(await bookie.take_request(), "status", ours)
             read = await hear_v2(client)
             assert (read.error, read.rest) == (V2_STATUSES[theirs], b"")
             assert await hear_v3(client) == V3Reply(apache.READ, 3, theirs, 100, {2: LEDGER, 3: 7})
@@ -176,23 +176,23 @@ async def test_every_status_has_its_name_at_apaches(ours: int, theirs: int) -> N
     ],
 )
 async def test_what_is_refused_at_once_ends_nothing(sent: bytes, status: int) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(sent + apache.v2_add(3))
             reply = await hear_v3(client)
             assert (reply.txn, reply.status) == (1, status)
             await bookie.take(1)
-            stand_in.publish()
+            worker_harness.publish()
             assert (await hear_v2(client)).entry_id == 3
             await client.close()
 
 
 async def test_a_bookie_that_takes_no_adds() -> None:
     """Repairs go on while there is room, whatever their priority; explicit LACs don't, as with Apache's bookies."""
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
-            stand_in.read_only(1)
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
+            worker_harness.read_only(1)
             client = await bookie.connect()
             client.send(apache.v2_add(1) + apache.v3_add(2, 2) + apache.v3_write_lac(3, 1))
             assert (await hear_v2(client)).error == V2_STATUSES[EREADONLY]
@@ -209,8 +209,8 @@ async def test_a_bookie_that_takes_no_adds() -> None:
 
 async def test_authentication_is_switched_off() -> None:
     message = {1: b"AuthDisabledPlugin", 2: b""}
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_auth() + apache.v3_auth(4) + apache.v2_add(1))
             body = await hear(client)
@@ -222,8 +222,8 @@ async def test_authentication_is_switched_off() -> None:
 
 @pytest.mark.parametrize("wanted", [0, 1, 2, 3])
 async def test_disk_figures_are_said_as_asked_for(wanted: int) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_info(4, wanted))
             reply = await hear_v3(client)
@@ -236,17 +236,17 @@ async def test_disk_figures_are_said_as_asked_for(wanted: int) -> None:
 
 
 async def test_counters_tell_versions_and_operations_apart() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_add(1) + apache.v3_add(1, 2) + apache.v3_add(2, 3))
             records = await bookie.take(3)
-            stand_in.verdict(records[2], FENCED)
-            stand_in.publish()
+            worker_harness.verdict(records[2], FENCED)
+            worker_harness.publish()
             client.send(apache.v2_read(1))
             for _ in range(3):
                 await hear(client)
-            stand_in.say(await bookie.take_request(), "read", 1, 0, SOME, len(SOME))
+            worker_harness.say(await bookie.take_request(), "read", 1, 0, SOME, len(SOME))
             await hear(client)
             names = {
                 "V2_ADDS": 1,
@@ -262,19 +262,19 @@ async def test_counters_tell_versions_and_operations_apart() -> None:
                 "V2_EFENCED": 0,
             }
             for name, value in names.items():
-                assert stand_in.counter(getattr(lib, f"FBK_C_WORKER_{name}")) == value, name
+                assert worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}")) == value, name
             await client.close()
 
 
 async def test_a_bookie_without_a_journal_serves_reads_only() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in, is_reads_only=True) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, is_reads_only=True) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_add(1, flags=apache.V2_RECOVERY) + apache.v3_write_lac(2, 1))
             client.send(apache.v3_force(3) + apache.v3_read(4, 1, flag=apache.FENCE, key=KEY))
             assert (await hear_v2(client)).error == V2_STATUSES[EREADONLY]
             assert [(await hear_v3(client)).status for _ in range(3)] == [EREADONLY] * 3
             client.send(apache.v2_read(1))
-            stand_in.say(await bookie.take_request(), "read", 1, 0, SOME, len(SOME))
+            worker_harness.say(await bookie.take_request(), "read", 1, 0, SOME, len(SOME))
             assert (await hear_v2(client)).rest == SOME
             await client.close()

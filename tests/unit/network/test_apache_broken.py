@@ -12,7 +12,7 @@ from fastbk.native._bookie import lib
 from fastbk.native.worker import COLLECT, PAUSE, Worker
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import EIO, EOK, LEDGER, hear_v2, hear_v3
-from tests.fixtures.worker_harness import READ, READ_BATCH, Record, StandIn, served, until
+from tests.fixtures.worker_harness import READ, READ_BATCH, Record, WorkerHarness, served, until
 
 SOME = apache.entry(7, b"some data")
 STATUS_OK = 0
@@ -21,8 +21,8 @@ STATUS_OK = 0
 class Fed:
     """A worker whose connections receive what the test says, when it says so."""
 
-    def __init__(self, stand_in: StandIn, worker: Worker) -> None:
-        self.stand_in = stand_in
+    def __init__(self, worker_harness: WorkerHarness, worker: Worker) -> None:
+        self.worker_harness = worker_harness
         self.worker = worker
         self._ends: list[socket.socket] = []
 
@@ -50,8 +50,8 @@ class Fed:
 
 
 @contextlib.contextmanager
-def fed(stand_in: StandIn, **changes: int) -> Iterator[Fed]:
-    one = Fed(stand_in, Worker(stand_in.options(**changes)))
+def fed(worker_harness: WorkerHarness, **changes: int) -> Iterator[Fed]:
+    one = Fed(worker_harness, Worker(worker_harness.options(**changes)))
     try:
         yield one
     finally:
@@ -62,15 +62,15 @@ TRIALS = 256
 """Others that may go over the bound for a little (FBK_TRIALS_MAX)."""
 
 
-def waits(stand_in: StandIn) -> int:
-    return stand_in.counter(lib.FBK_C_WORKER_WAITS_REQUEST_RING)
+def waits(worker_harness: WorkerHarness) -> int:
+    return worker_harness.counter(lib.FBK_C_WORKER_WAITS_REQUEST_RING)
 
 
 def test_who_is_ready_and_finds_no_room_waits_for_it_in_its_line() -> None:
     """A frame that came in whole while it waited for memory: its connection has its turn, and receives before that."""
     large = apache.v2_add(1, bytes(17_000))
-    with StandIn(request_ring=4096) as stand_in, fed(
-        stand_in,
+    with WorkerHarness(request_ring=4096) as worker_harness, fed(
+        worker_harness,
         frame_size_bytes_max=20_000,
         partial_frames_bytes_max=40_000,
         receive_size_bytes=16_384,
@@ -88,30 +88,30 @@ def test_who_is_ready_and_finds_no_room_waits_for_it_in_its_line() -> None:
         taken = []
         for _ in range(100):
             one.worker.collect()
-            while (record := stand_in.next_request()) is not None:
+            while (record := worker_harness.next_request()) is not None:
                 taken.append(record.entry_id)
         assert taken == list(range(100))
 
 
 async def test_an_answer_that_comes_twice_is_taken_once_while_the_next_step_waits() -> None:
-    with StandIn(request_ring=4096) as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness(request_ring=4096) as worker_harness:
+        async with served(worker_harness) as bookie:
             client, other = await bookie.connect(), await bookie.connect()
             client.send(apache.v3_read(3, 4, previous_lac=6, timeout_ms=50))
             poll = await bookie.take_request()
             other.send(b"".join(apache.v2_read(i) for i in range(60)))
-            await until(lambda: waits(stand_in) > 0)
-            before = waits(stand_in)
+            await until(lambda: waits(worker_harness) > 0)
+            before = waits(worker_harness)
             for _ in range(2):
-                stand_in.say(poll, "lac", 9, b"", 0, -1, b"", 0)
-            await until(lambda: waits(stand_in) > before)
+                worker_harness.say(poll, "lac", 9, b"", 0, -1, b"", 0)
+            await until(lambda: waits(worker_harness) > before)
             taken: list[Record] = []
             while len(taken) < 61:
                 taken.append(await bookie.take_request())
-                stand_in.index()
+                worker_harness.index()
             again = [record for record in taken if record.request_id == poll.request_id]
             assert [record.kind for record in again] == [READ]
-            stand_in.say(again[0], "read", 4, 9, SOME, len(SOME))
+            worker_harness.say(again[0], "read", 4, 9, SOME, len(SOME))
             assert (await hear_v3(client)).status == EOK
             await client.close()
             await other.close()
@@ -119,28 +119,28 @@ async def test_an_answer_that_comes_twice_is_taken_once_while_the_next_step_wait
 
 async def test_an_answer_to_something_else_is_an_error() -> None:
     """Not an entry, not nothing: what was read is unknown."""
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_read(7))
-            stand_in.say(await bookie.take_request(), "status", STATUS_OK)
+            worker_harness.say(await bookie.take_request(), "status", STATUS_OK)
             assert (await hear_v2(client)).error == apache.V2_STATUSES[EIO]
             client.send(apache.v3_read(2, 7))
-            stand_in.say(await bookie.take_request(), "lac", 9, b"", 0, 7, SOME, len(SOME))
+            worker_harness.say(await bookie.take_request(), "lac", 9, b"", 0, 7, SOME, len(SOME))
             assert (await hear_v3(client)).status == EIO
             await client.close()
 
 
 @pytest.mark.parametrize("size_bytes_max", [-(1 << 63), -1, 0, 35, 36, (1 << 63) - 1])
 async def test_a_batch_of_any_size_has_its_first_entry(size_bytes_max: int) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v2_batch(9, 7, 1, size_bytes_max))
             record = await bookie.take_request()
             assert (record.kind, record.ledger_id, record.entry_id) == (READ_BATCH, LEDGER, 7)
             limit = int.from_bytes(record.payload[12:16], "little")
-            assert 1 <= limit <= stand_in.options().frame_size_bytes_max
+            assert 1 <= limit <= worker_harness.options().frame_size_bytes_max
             assert size_bytes_max > 37 or limit == 1
             await client.close()
 
@@ -155,8 +155,8 @@ async def test_a_batch_of_any_size_has_its_first_entry(size_bytes_max: int) -> N
     ],
 )
 async def test_what_python_answers_may_have_fields_that_nobody_knows(tail: bytes) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             for question in (apache.v3_info(4, 3), apache.v3_auth(4)):
                 client.send(apache.framed(question[4:] + tail))

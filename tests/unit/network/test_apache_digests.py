@@ -35,7 +35,7 @@ from tests.fixtures.worker_harness import (
     Client,
     Record,
     Served,
-    StandIn,
+    WorkerHarness,
     served,
     until,
 )
@@ -51,8 +51,8 @@ def damaged(body: bytes) -> bytes:
     return body[:-1] + bytes([body[-1] ^ 4])
 
 
-def counted(stand_in: StandIn, name: str) -> int:
-    return stand_in.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
+def counted(worker_harness: WorkerHarness, name: str) -> int:
+    return worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
 
 
 class Supervisor:
@@ -86,8 +86,8 @@ async def add(bookie: Served, client: Client, version: int, body: bytes) -> Reco
     client.send(frame_of(version, body))
     (record,) = await bookie.take(1)
     assert (record.kind, record.payload) == (ADD, body)
-    bookie.stand_in.publish()
-    bookie.stand_in.index()
+    bookie.worker_harness.publish()
+    bookie.worker_harness.index()
     assert await status(client, version) == EOK
     return record
 
@@ -109,8 +109,8 @@ async def status(client: Client, version: int) -> int:
 async def test_a_damaged_entry_is_refused_once_the_digest_is_known(
     version: int, digest_type: int
 ) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             for entry_id in range(3):
                 body = damaged(entry(entry_id, digest_type))
@@ -125,10 +125,10 @@ async def test_a_damaged_entry_is_refused_once_the_digest_is_known(
             client.send(frame_of(version, entry(4, digest_type)[:33]))
             assert await status(client, version) == EBADREQ, "too short for its digest"
             await add(bookie, client, version, entry(4, digest_type))
-            assert stand_in.next() is None, "nothing else was placed"
-            assert counted(stand_in, "ADDS_UNVERIFIED") == 3
-            assert counted(stand_in, "BAD_DIGEST") == 1
-            assert counted(stand_in, f"V{version}_EBADREQ") == 2
+            assert worker_harness.next() is None, "nothing else was placed"
+            assert counted(worker_harness, "ADDS_UNVERIFIED") == 3
+            assert counted(worker_harness, "BAD_DIGEST") == 1
+            assert counted(worker_harness, f"V{version}_EBADREQ") == 2
             await client.close()
 
 
@@ -144,21 +144,21 @@ async def test_a_damaged_entry_is_refused_once_the_digest_is_known(
 async def test_what_has_no_checksum_is_taken_as_it_is(
     told: int | None, seen: int, unverified: int
 ) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             await add(bookie, client, 3, entry(0))
             await supervisor.is_asked(1)
             supervisor.tell((LEDGER, told))
             assert (await add(bookie, client, 3, damaged(entry(1)))).digest_type == seen
-            assert counted(stand_in, "ADDS_UNVERIFIED") == unverified
+            assert counted(worker_harness, "ADDS_UNVERIFIED") == unverified
             await client.close()
 
 
 async def test_what_was_wrong_is_asked_again() -> None:
     """An id may be another ledger's by now."""
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             await add(bookie, client, 2, entry(0))
             await supervisor.is_asked(1)
@@ -174,21 +174,21 @@ async def test_what_was_wrong_is_asked_again() -> None:
 
 
 async def test_nobody_waits_for_a_supervisor_that_does_not_hear() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor = Supervisor(bookie, is_there=False)
             client = await bookie.connect()
             for entry_id in range(20):
                 await add(bookie, client, 3, damaged(entry(entry_id)))
-            assert counted(stand_in, "ADDS_UNVERIFIED") == 20
+            assert counted(worker_harness, "ADDS_UNVERIFIED") == 20
             assert supervisor.asked == []
             await client.close()
 
 
 async def test_a_question_outlives_the_connection_that_led_to_it() -> None:
     """The next look at deadlines finds what its bit did not tell."""
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             bookie.network.digests.ask_soon = lambda: None  # type: ignore[method-assign]
             await add(bookie, client, 3, entry(0))
@@ -204,9 +204,9 @@ async def test_more_ledgers_than_the_table_has_places_for() -> None:
     draw = random.Random(7)
     count = 800
     kinds = {ledger: draw.choice([DIGEST_CRC32, DIGEST_CRC32C]) for ledger in range(count)}
-    with StandIn() as stand_in:
-        stand_in.grant(1 << 40)
-        async with served(stand_in, apache_digests_max=64) as bookie:
+    with WorkerHarness() as worker_harness:
+        worker_harness.grant(1 << 40)
+        async with served(worker_harness, apache_digests_max=64) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             verified = refused = 0
             for turn in range(2 * count):
@@ -214,15 +214,15 @@ async def test_more_ledgers_than_the_table_has_places_for() -> None:
                 is_bad = draw.random() < 0.2
                 body = entry(turn, kinds[ledger], ledger_id=ledger)
                 client.send(frame_of(2, damaged(body) if is_bad else body))
-                before = counted(stand_in, "BAD_DIGEST")
+                before = counted(worker_harness, "BAD_DIGEST")
                 records: list[Record] = []
-                await until(one_or_refused(stand_in, records, before))
+                await until(one_or_refused(worker_harness, records, before))
                 if records:
                     assert records[0].digest_type in (DIGEST_NONE, kinds[ledger])
                     verified += records[0].digest_type != DIGEST_NONE
                     assert not (is_bad and records[0].digest_type != DIGEST_NONE)
-                    stand_in.publish()
-                    stand_in.index()
+                    worker_harness.publish()
+                    worker_harness.index()
                 else:
                     assert is_bad
                     refused += 1
@@ -235,26 +235,26 @@ async def test_more_ledgers_than_the_table_has_places_for() -> None:
                     client.send(frame_of(2, damaged(body)))
                     assert await status(client, 2) == EBADREQ
             assert verified + refused > 0
-            assert counted(stand_in, "ADDS_UNVERIFIED") == counted(stand_in, "ADDS") - verified
+            assert counted(worker_harness, "ADDS_UNVERIFIED") == counted(worker_harness, "ADDS") - verified
             await client.close()
 
 
 def one_or_refused(
-    stand_in: StandIn, records: list[Record], refused_before: int
+    worker_harness: WorkerHarness, records: list[Record], refused_before: int
 ) -> Callable[[], bool]:
     def is_decided() -> bool:
-        record = stand_in.next()
+        record = worker_harness.next()
         if record is not None:
             records.append(record)
-        return bool(records) or counted(stand_in, "BAD_DIGEST") > refused_before
+        return bool(records) or counted(worker_harness, "BAD_DIGEST") > refused_before
 
     return is_decided
 
 
 async def test_many_unknown_ledgers_at_once_are_asked_for_in_bounded_messages() -> None:
-    with StandIn() as stand_in:
-        stand_in.grant(1 << 40)
-        async with served(stand_in, apache_digests_max=1 << 16) as bookie:
+    with WorkerHarness() as worker_harness:
+        worker_harness.grant(1 << 40)
+        async with served(worker_harness, apache_digests_max=1 << 16) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             ledgers = range(100, 2200)
             bookie.network.digests.ask_soon = lambda: None  # type: ignore[method-assign]
@@ -275,8 +275,8 @@ async def add_to_each(bookie: Served, client: Client, ledgers: range) -> None:
         some = ledgers[at : at + 300]
         client.send(b"".join(frame_of(2, entry(0, ledger_id=one)) for one in some))
         await bookie.take(len(some))
-        bookie.stand_in.publish()
-        bookie.stand_in.index()
+        bookie.worker_harness.publish()
+        bookie.worker_harness.index()
         for _ in some:
             assert await status(client, 2) == EOK
 
@@ -288,14 +288,14 @@ def lac_of(lac: int, digest_type: DigestType) -> bytes:
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.CRC32C])
 async def test_an_explicit_lac_is_checked_like_an_entry(digest_type: DigestType) -> None:
     other = DigestType.CRC32 if digest_type is DigestType.CRC32C else DigestType.CRC32C
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             body = damaged(lac_of(1, digest_type))
             client.send(apache.v3_write_lac(1, 1, body=body))
             record = await bookie.take_request()
             assert (record.kind, record.payload) == (WRITE_LAC, body), "nobody knows the digest"
-            stand_in.say(record, "status", 0)
+            worker_harness.say(record, "status", 0)
             assert (await hear_v3(client)).status == EOK
             await supervisor.is_asked(1)
             assert supervisor.asked == [LEDGER]
@@ -304,7 +304,7 @@ async def test_an_explicit_lac_is_checked_like_an_entry(digest_type: DigestType)
             for refused, bad in enumerate(wrong, 1):
                 client.send(apache.v3_write_lac(2, 2, body=bad))
                 assert (await hear_v3(client)).status == EBADREQ
-                assert counted(stand_in, "BAD_DIGEST") == refused
+                assert counted(worker_harness, "BAD_DIGEST") == refused
             await supervisor.is_asked(2)
             assert supervisor.asked == [LEDGER, LEDGER], "its id may be another ledger's by now"
             client.send(apache.v3_write_lac(3, 3, body=lac_of(3, digest_type)))
@@ -316,8 +316,8 @@ async def test_an_explicit_lac_is_checked_like_an_entry(digest_type: DigestType)
 @pytest.mark.parametrize("told", [None, DIGEST_HMAC, DIGEST_DUMMY])
 async def test_an_explicit_lac_without_a_checksum_is_taken_as_it_is(told: int | None) -> None:
     body = lac_of(1, DigestType(told)) if told else lac_of(1, DigestType.CRC32C)
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             await add(bookie, client, 3, entry(0))
             await supervisor.is_asked(1)

@@ -19,7 +19,7 @@ from tests.fixtures.worker_harness import (
     Client,
     Record,
     Served,
-    StandIn,
+    WorkerHarness,
     served,
     until,
 )
@@ -27,8 +27,8 @@ from tests.fixtures.worker_harness import (
 SOME = apache.entry(7, b"some data")
 
 
-def counted(stand_in: StandIn, name: str) -> int:
-    return stand_in.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
+def counted(worker_harness: WorkerHarness, name: str) -> int:
+    return worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}"))
 
 
 # --- frames -------------------------------------------------------------------------------------------------------
@@ -52,26 +52,26 @@ def counted(stand_in: StandIn, name: str) -> int:
     ],
 )
 async def test_what_makes_no_sense_is_closed_without_a_word(sent: bytes, counter: str) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(sent)
             assert await client.is_closed() == b""
-            assert counted(stand_in, counter) == 1
+            assert counted(worker_harness, counter) == 1
             await client.close()
 
 
 @pytest.mark.uvloop_too
 async def test_a_byte_at_a_time() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             for byte in apache.v2_add(1) + apache.v3_add(2, 2, b"x" * 40) + apache.v3_auth(3):
                 client.send(bytes([byte]))
                 await client.writer.drain()
             await bookie.take(2)
             assert (await hear_v3(client)).operation == apache.AUTH
-            stand_in.publish()
+            worker_harness.publish()
             assert (await hear_v2(client)).entry_id == 1
             assert (await hear_v3(client)).txn == 2
             await client.close()
@@ -82,8 +82,8 @@ async def test_a_byte_at_a_time() -> None:
 
 async def test_a_late_answer_reaches_nobody_else() -> None:
     """The context of who is gone is used again at once, by another connection in the same slot and by others."""
-    with StandIn() as stand_in:
-        async with served(stand_in, connections_max=2) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, connections_max=2) as bookie:
             other = await bookie.connect()
             other.send(apache.v2_read(1))
             await bookie.take_request()
@@ -99,27 +99,27 @@ async def test_a_late_answer_reaches_nobody_else() -> None:
             fresh = [await bookie.take_request(), *await bookie.take(2)]
             numbers = {record.request_id & 0xFFFFFFFF for record in fresh}
             assert numbers == {record.request_id & 0xFFFFFFFF for record in late}
-            stand_in.publish()
+            worker_harness.publish()
             assert (await hear_v2(again)).entry_id == 13
             for records in (late, fresh):
                 for record in (records[0], records[2]):
-                    stand_in.say(record, "read", record.entry_id, 0, SOME, len(SOME))
+                    worker_harness.say(record, "read", record.entry_id, 0, SOME, len(SOME))
             assert [(await hear_v2(again)).entry_id for _ in range(2)] == [12, 14]
             # The same connection, an answer twice: the second is for nobody.
-            stale = counted(stand_in, "REPLIES_STALE")
-            stand_in.say(fresh[0], "read", 12, 0, SOME, len(SOME))
-            await until(lambda: counted(stand_in, "REPLIES_STALE") == stale + 1)
+            stale = counted(worker_harness, "REPLIES_STALE")
+            worker_harness.say(fresh[0], "read", 12, 0, SOME, len(SOME))
+            await until(lambda: counted(worker_harness, "REPLIES_STALE") == stale + 1)
             again.send(apache.v2_add(15))
             await bookie.take(1)
-            stand_in.publish()
+            worker_harness.publish()
             assert (await hear_v2(again)).entry_id == 15
             await again.close()
             await other.close()
 
 
 async def test_polls_of_a_connection_that_left_are_cancelled() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(
                 apache.v3_read(2, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000)
@@ -135,26 +135,26 @@ async def test_polls_of_a_connection_that_left_are_cancelled() -> None:
 
 
 async def test_requests_above_the_bound_wait_and_all_are_answered() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in, apache_requests_max=4) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, apache_requests_max=4) as bookie:
             clients = [await bookie.connect() for _ in range(3)]
             for client in clients:
                 client.send(b"".join(apache.v2_add(i) for i in range(10)))
             for _ in range(30):
                 await bookie.take(1)
                 assert bookie.worker.pending <= 4
-                stand_in.publish()
+                worker_harness.publish()
             for client in clients:
                 assert [(await hear_v2(client)).entry_id for _ in range(10)] == list(range(10))
-            assert counted(stand_in, "WAITS_CONTEXT") > 0
+            assert counted(worker_harness, "WAITS_CONTEXT") > 0
             assert bookie.worker.pending == 0
             for client in clients:
                 await client.close()
 
 
 async def test_polls_take_at_most_half_of_what_there_is() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in, apache_requests_max=8) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, apache_requests_max=8) as bookie:
             client = await bookie.connect()
             for txn in range(5):
                 client.send(
@@ -166,15 +166,15 @@ async def test_polls_take_at_most_half_of_what_there_is() -> None:
             client.send(apache.v3_add(9, 9))
             await bookie.take(1)
             for poll in polls:
-                stand_in.say(poll, "lac", 5, b"", 0, -1, b"", 0)
+                worker_harness.say(poll, "lac", 5, b"", 0, -1, b"", 0)
             assert {(await hear_v3(client)).txn for _ in range(4)} == {0, 1, 2, 3}
             await client.close()
 
 
 async def test_too_many_adds_and_reads_are_refused_but_urgent_ones() -> None:
-    with StandIn() as stand_in:
+    with WorkerHarness() as worker_harness:
         async with served(
-            stand_in, apache_adds_pending_max=2, apache_reads_pending_max=1
+            worker_harness, apache_adds_pending_max=2, apache_reads_pending_max=1
         ) as bookie:
             client = await bookie.connect()
             client.send(b"".join(apache.v3_add(txn, txn) for txn in range(4)))
@@ -192,7 +192,7 @@ async def test_too_many_adds_and_reads_are_refused_but_urgent_ones() -> None:
                 apache.v3_read(13, -1, flag=apache.PIGGYBACK, previous_lac=5, timeout_ms=9000)
             )
             assert [(await bookie.take_request()).kind for _ in range(2)] == [READ, READ_LAC]
-            stand_in.publish()
+            worker_harness.publish()
             assert [(await hear_v3(client)).txn for _ in range(4)] == [0, 1, 5, 6]
             client.send(apache.v3_add(14, 14))
             assert (await bookie.take(1))[0].entry_id == 14
@@ -200,22 +200,22 @@ async def test_too_many_adds_and_reads_are_refused_but_urgent_ones() -> None:
 
 
 async def test_above_the_adds_in_progress_nobody_is_refused() -> None:
-    with StandIn() as stand_in:
+    with WorkerHarness() as worker_harness:
         async with served(
-            stand_in, apache_adds_in_progress_max=2, apache_reads_in_progress_max=1
+            worker_harness, apache_adds_in_progress_max=2, apache_reads_in_progress_max=1
         ) as bookie:
             client, reader = await bookie.connect(), await bookie.connect()
             client.send(b"".join(apache.v3_add(txn, txn) for txn in range(5)))
             await bookie.take(2)
             reader.send(apache.v3_read(10, 1) + apache.v3_read(11, 1))
             read = await bookie.take_request()
-            assert stand_in.next() is None
-            assert stand_in.next_request() is None
+            assert worker_harness.next() is None
+            assert worker_harness.next_request() is None
             for batch in ([0, 1], [2, 3], [4]):
-                stand_in.publish()
+                worker_harness.publish()
                 assert [(await hear_v3(client)).txn for _ in batch] == batch
                 await bookie.take(min(2, 4 - batch[-1]))
-            stand_in.say(read, "status", 0)
+            worker_harness.say(read, "status", 0)
             assert (await hear_v3(reader)).txn == 10
             await bookie.take_request()
             await client.close()
@@ -229,69 +229,69 @@ def fill(count: int) -> bytes:
     return b"".join(apache.v2_read(i) for i in range(count))
 
 
-async def stuck(stand_in: StandIn, bookie: Served, client: Client) -> tuple[Record, Client]:
+async def stuck(worker_harness: WorkerHarness, bookie: Served, client: Client) -> tuple[Record, Client]:
     """A poll whose read waits, and that other: the request ring is full of others' reads."""
     client.send(apache.v3_read(3, 4, previous_lac=6, timeout_ms=50))
     poll = await bookie.take_request()
     other = await bookie.connect()
     other.send(fill(60))
-    await until(lambda: counted(stand_in, "WAITS_REQUEST_RING") > 0)
-    waits = counted(stand_in, "WAITS_REQUEST_RING")
-    stand_in.say(poll, "lac", 9, b"", 0, -1, b"", 0)
-    await until(lambda: counted(stand_in, "WAITS_REQUEST_RING") > waits)
+    await until(lambda: counted(worker_harness, "WAITS_REQUEST_RING") > 0)
+    waits = counted(worker_harness, "WAITS_REQUEST_RING")
+    worker_harness.say(poll, "lac", 9, b"", 0, -1, b"", 0)
+    await until(lambda: counted(worker_harness, "WAITS_REQUEST_RING") > waits)
     return poll, other
 
 
 async def test_a_second_step_waits_for_room_before_all_others() -> None:
-    with StandIn(request_ring=4096) as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness(request_ring=4096) as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
-            poll, other = await stuck(stand_in, bookie, client)
+            poll, other = await stuck(worker_harness, bookie, client)
             kinds = []
             while True:
                 record = await bookie.take_request()
                 kinds.append(record)
-                stand_in.index()
+                worker_harness.index()
                 if record.request_id == poll.request_id:
                     break
             assert len(kinds) < 60, "it came before those of the other connection that waited, too"
-            stand_in.say(record, "read", 4, 9, SOME, len(SOME))
+            worker_harness.say(record, "read", 4, 9, SOME, len(SOME))
             assert (await hear_v3(client)).status == EOK
             await client.close()
             await other.close()
 
 
 async def test_who_leaves_while_a_second_step_waits_is_forgotten() -> None:
-    with StandIn(request_ring=4096) as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness(request_ring=4096) as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
-            poll, other = await stuck(stand_in, bookie, client)
+            poll, other = await stuck(worker_harness, bookie, client)
             before = bookie.worker.pending
             await client.close()
             await until(lambda: bookie.worker.pending == before - 1)
             taken = []
             while len(taken) < 60:
                 taken.append(await bookie.take_request())
-                stand_in.index()
+                worker_harness.index()
             assert poll.request_id not in {record.request_id for record in taken}
             await other.close()
 
 
 async def test_drain_waits_for_a_second_step() -> None:
-    with StandIn(request_ring=4096) as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness(request_ring=4096) as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
-            poll, other = await stuck(stand_in, bookie, client)
+            poll, other = await stuck(worker_harness, bookie, client)
             drained = asyncio.ensure_future(bookie.network.drain(10.0))
             while True:
                 record = await bookie.take_request()
-                stand_in.index()
-                stand_in.say(record, "read", record.entry_id, 9, SOME, len(SOME))
+                worker_harness.index()
+                worker_harness.say(record, "read", record.entry_id, 9, SOME, len(SOME))
                 if record.request_id == poll.request_id:
                     break
             assert (await hear_v3(client)).status == EOK
-            while (late := stand_in.next_request()) is not None:
-                stand_in.say(late, "read", late.entry_id, 9, SOME, len(SOME))
+            while (late := worker_harness.next_request()) is not None:
+                worker_harness.say(late, "read", late.entry_id, 9, SOME, len(SOME))
             assert await drained == 0
             await client.close()
             await other.close()
@@ -303,8 +303,8 @@ async def test_drain_waits_for_a_second_step() -> None:
 class Chaos:
     """Clients that ask for this and that, and an index that answers whatever it wants to, in any order."""
 
-    def __init__(self, stand_in: StandIn, bookie: Served, rng: random.Random) -> None:
-        self.stand_in, self.bookie, self.rng = stand_in, bookie, rng
+    def __init__(self, worker_harness: WorkerHarness, bookie: Served, rng: random.Random) -> None:
+        self.worker_harness, self.bookie, self.rng = worker_harness, bookie, rng
         self.asked: dict[Client, dict[int, int]] = {}
         self.waiting: list[Record] = []
         self.txn = 0
@@ -333,28 +333,28 @@ class Chaos:
         client.send(sent)
 
     def take(self) -> None:
-        while (record := self.stand_in.next()) is not None:
+        while (record := self.worker_harness.next()) is not None:
             if record.kind == FENCE:
                 self.waiting.append(record)
-        self.stand_in.publish()
-        self.stand_in.index()
-        while (record := self.stand_in.next_request()) is not None:
+        self.worker_harness.publish()
+        self.worker_harness.index()
+        while (record := self.worker_harness.next_request()) is not None:
             if record.kind != 21:
                 self.waiting.append(record)
 
     def answer(self) -> None:
         record = self.waiting.pop(self.rng.randrange(len(self.waiting)))
         if self.rng.random() < 0.2:
-            self.stand_in.say(record, "status", self.rng.choice([10, 11, 12, 25, 30]))
+            self.worker_harness.say(record, "status", self.rng.choice([10, 11, 12, 25, 30]))
         elif record.kind == READ_LAC:
-            self.stand_in.say(record, "lac", 9, b"", 0, 2, SOME, len(SOME))
+            self.worker_harness.say(record, "lac", 9, b"", 0, 2, SOME, len(SOME))
         elif record.kind == LIST:
             more = self.rng.random() < 0.5
             first = record.entry_id
             page = struct.pack("<qq", first, first + 1)
-            self.stand_in.say(record, "list", first + 5 if more else -1, page, 1)
+            self.worker_harness.say(record, "list", first + 5 if more else -1, page, 1)
         else:
-            self.stand_in.say(record, "read", record.entry_id, 3, SOME, len(SOME))
+            self.worker_harness.say(record, "read", record.entry_id, 3, SOME, len(SOME))
 
     async def hear(self, client: Client) -> None:
         while self.asked[client] and client.reader._buffer:  # type: ignore[attr-defined]
@@ -364,9 +364,9 @@ class Chaos:
 
 async def test_whatever_happens_each_request_has_its_own_answer(rng: random.Random) -> None:
     """With few contexts and a small request ring; connections come and go."""
-    with StandIn(request_ring=4096) as stand_in:
-        async with served(stand_in, apache_requests_max=24, pending_requests_max=16) as bookie:
-            chaos = Chaos(stand_in, bookie, rng)
+    with WorkerHarness(request_ring=4096) as worker_harness:
+        async with served(worker_harness, apache_requests_max=24, pending_requests_max=16) as bookie:
+            chaos = Chaos(worker_harness, bookie, rng)
             clients = [await bookie.connect() for _ in range(4)]
             chaos.asked = {client: {} for client in clients}
             for _ in range(1500):
@@ -394,6 +394,6 @@ async def test_whatever_happens_each_request_has_its_own_answer(rng: random.Rand
                     for client in clients:
                         await chaos.hear(client)
             await until(lambda: bookie.worker.pending == 0)
-            assert counted(stand_in, "WAITS_CONTEXT") > 0
+            assert counted(worker_harness, "WAITS_CONTEXT") > 0
             for client in clients:
                 await client.close()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from fastbk.native.worker import BUFFER, COLD, Worker
 from tests.fixtures import frames
 from tests.fixtures.frames import entry_bytes
-from tests.fixtures.worker_harness import MIB, StandIn
+from tests.fixtures.worker_harness import MIB, WorkerHarness
 
 DATA = bytes(range(250)) * 4000
 
@@ -33,9 +33,9 @@ def collect(worker: Worker) -> None:
 
 
 def test_a_frame_that_came_in_without_its_turn_is_taken_as_soon_as_there_is_room() -> None:
-    with StandIn() as stand_in, ExitStack() as stack:
-        stand_in.grant(0)
-        worker = Worker(stand_in.options(partial_frames_bytes_max=2 * MIB + 8192))
+    with WorkerHarness() as worker_harness, ExitStack() as stack:
+        worker_harness.grant(0)
+        worker = Worker(worker_harness.options(partial_frames_bytes_max=2 * MIB + 8192))
         stack.callback(worker.close)
         slots: dict[int, int] = {}
         for request_id in range(4):
@@ -50,8 +50,8 @@ def test_a_frame_that_came_in_without_its_turn_is_taken_as_soon_as_there_is_room
         for request_id, (slot, todo) in enumerate(slots.items()):
             receive(worker, slot, frames.add(2 + request_id, request_id, DATA)[10_000:], todo)
         collect(worker)
-        assert stand_in.take_all() == []
-        stand_in.grant(64 * MIB)
+        assert worker_harness.take_all() == []
+        worker_harness.grant(64 * MIB)
         collect(worker)
-        taken = {record.request_id: record.payload for record in stand_in.take_all()}
+        taken = {record.request_id: record.payload for record in worker_harness.take_all()}
         assert taken == {2 + i: entry_bytes(i, DATA) for i in range(4)}

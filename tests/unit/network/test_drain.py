@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of
-from tests.fixtures.worker_harness import MIB, READ, Client, Served, StandIn, served, until
+from tests.fixtures.worker_harness import MIB, READ, Client, Served, WorkerHarness, served, until
 
 OK = 0
 
@@ -26,8 +26,8 @@ async def answered(client: Client, request_ids: range) -> None:
 
 
 async def test_drain_answers_what_is_under_way_and_closes() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(frames.add(2, 0) + frames.read_lac(3, 9, 60_000))
             await bookie.take(1)
@@ -35,26 +35,26 @@ async def test_drain_answers_what_is_under_way_and_closes() -> None:
             drained = asyncio.ensure_future(bookie.network.drain(5.0))
             await until(lambda: not bookie.network.connections[0]._transport.is_reading())
             client.send(frames.add(4, 1))  # too late: never placed
-            stand_in.publish()
+            worker_harness.publish()
             assert answer_of(await client.frame()) == (2, OK)
             assert await drained == 0
             assert await client.is_closed() == b""
-            assert stand_in.next() is None
+            assert worker_harness.next() is None
             with pytest.raises(OSError, match=r"refused|Connect"):
                 await bookie.connect()
             await client.close()
 
 
 async def test_drain_writes_what_a_slow_client_has_not_read_yet() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in, reply_backlog_bytes_max=64 * MIB) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, reply_backlog_bytes_max=64 * MIB) as bookie:
             client = await greeted(bookie)
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             client.send(b"".join(frames.read(100 + i, 0) for i in range(40)))
             for i in range(40):
                 record = await bookie.take_request()
                 pending = bookie.worker.pending
-                stand_in.reply(
+                worker_harness.reply(
                     frames.read_reply(100 + i, 0, bytes(1_000_000)), record.connection_id, READ
                 )
                 await until(lambda before=pending: bookie.worker.pending < before)  # type: ignore[misc]
@@ -68,8 +68,8 @@ async def test_drain_writes_what_a_slow_client_has_not_read_yet() -> None:
 
 
 async def test_drain_ends_at_its_deadline() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(frames.add(2, 0))
             await bookie.take(1)

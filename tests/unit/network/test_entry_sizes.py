@@ -11,7 +11,7 @@ from fastbk.wire.generated import AddBatch, MasterKey
 from fastbk.wire.generated.RequestBody import RequestBody
 from tests.fixtures import frames
 from tests.fixtures.frames import KEY, LEDGER, answer_of, entry_bytes
-from tests.fixtures.worker_harness import Client, Served, StandIn, served
+from tests.fixtures.worker_harness import Client, Served, WorkerHarness, served
 
 OK, TOO_LARGE = 0, 26
 
@@ -39,17 +39,17 @@ def small_batch(request_id: int, entry: bytes) -> bytes:
 
 async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
     """Our client fills a frame with the largest entry; another layout of Add takes less around it."""
-    with StandIn() as stand_in:
-        frame_bytes_max = stand_in.options().frame_size_bytes_max
+    with WorkerHarness() as worker_harness:
+        frame_bytes_max = worker_harness.options().frame_size_bytes_max
         codec = LedgerCodec(LEDGER, DigestType.CRC32C, b"")
         largest = frame_bytes_max - codec.add_overhead_bytes
-        async with served(stand_in) as bookie:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             fits = frames.add(2, 0, bytes(largest))
             client.send(fits)
             (record,) = await bookie.take(1)
             assert record.payload == entry_bytes(0, bytes(largest))
-            stand_in.publish()
+            worker_harness.publish()
             assert answer_of(await client.frame()) == (2, OK)
             assert len(fits) < frame_bytes_max
             client.send(frames.add(3, 0, bytes(largest + 1)))
@@ -58,11 +58,11 @@ async def test_an_entry_leaves_room_for_any_reply_with_it() -> None:
 
 
 async def test_so_do_the_entries_of_a_batch() -> None:
-    with StandIn() as stand_in:
-        frame_bytes_max = stand_in.options().frame_size_bytes_max
+    with WorkerHarness() as worker_harness:
+        frame_bytes_max = worker_harness.options().frame_size_bytes_max
         empty = entry_bytes(0, b"", ledger_id=0, digest_type=DIGEST_NONE)
         largest = frame_bytes_max - 116
-        async with served(stand_in) as bookie:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             frame = small_batch(2, empty.ljust(largest + 1, b"x"))
             assert len(frame) <= frame_bytes_max
@@ -71,6 +71,6 @@ async def test_so_do_the_entries_of_a_batch() -> None:
             client.send(small_batch(3, empty.ljust(largest, b"x")))
             (record,) = await bookie.take(1)
             assert record.entry_count == 1
-            stand_in.publish()
+            worker_harness.publish()
             assert answer_of(await client.frame()) == (3, OK)
             await client.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastbk.native._bookie import lib
 from tests.fixtures import apache_wire as apache
 from tests.fixtures.apache_wire import hear_v3
-from tests.fixtures.worker_harness import Served, StandIn, served
+from tests.fixtures.worker_harness import Served, WorkerHarness, served
 
 
-def under_way(stand_in: StandIn, bookie: Served) -> list[int]:
+def under_way(worker_harness: WorkerHarness, bookie: Served) -> list[int]:
     """Adds and reads in progress, connections that wait to get there, and bytes in the rings."""
     bookie.worker.sweep()
     names = (
@@ -18,13 +18,13 @@ def under_way(stand_in: StandIn, bookie: Served) -> list[int]:
         "READS_BLOCKED",
         "RING_BYTES",
     )
-    return [stand_in.counter(getattr(lib, f"FBK_C_WORKER_{name}")) for name in names]
+    return [worker_harness.counter(getattr(lib, f"FBK_C_WORKER_{name}")) for name in names]
 
 
 async def test_what_is_under_way_and_what_waits() -> None:
-    with StandIn() as stand_in:
+    with WorkerHarness() as worker_harness:
         async with served(
-            stand_in, apache_adds_in_progress_max=2, apache_reads_in_progress_max=1
+            worker_harness, apache_adds_in_progress_max=2, apache_reads_in_progress_max=1
         ) as bookie:
             client, reader = await bookie.connect(), await bookie.connect()
             client.send(b"".join(apache.v3_add(txn, txn) for txn in range(3)))
@@ -33,27 +33,27 @@ async def test_what_is_under_way_and_what_waits() -> None:
             read = await bookie.take_request()
             bytes_of_two = 2 * (96 + 48)
             assert len(apache.entry(0)) <= 48
-            assert under_way(stand_in, bookie) == [2, 1, 1, 1, bytes_of_two]
-            stand_in.publish()
+            assert under_way(worker_harness, bookie) == [2, 1, 1, 1, bytes_of_two]
+            worker_harness.publish()
             assert [(await hear_v3(client)).txn for _ in adds] == [0, 1]
             await bookie.take(1)
-            assert under_way(stand_in, bookie) == [1, 1, 0, 1, bytes_of_two // 2]
-            stand_in.publish()
+            assert under_way(worker_harness, bookie) == [1, 1, 0, 1, bytes_of_two // 2]
+            worker_harness.publish()
             assert (await hear_v3(client)).txn == 2
-            stand_in.say(read, "status", 0)
+            worker_harness.say(read, "status", 0)
             assert (await hear_v3(reader)).txn == 10
-            stand_in.say(await bookie.take_request(), "status", 0)
+            worker_harness.say(await bookie.take_request(), "status", 0)
             assert (await hear_v3(reader)).txn == 11
-            assert under_way(stand_in, bookie) == [0, 0, 0, 0, 0]
+            assert under_way(worker_harness, bookie) == [0, 0, 0, 0, 0]
             await client.close()
             await reader.close()
 
 
 async def test_a_poll_is_not_in_progress() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(apache.v3_read(3, 4, previous_lac=6, timeout_ms=50))
             await bookie.take_request()
-            assert under_way(stand_in, bookie) == [0, 0, 0, 0, 0]
+            assert under_way(worker_harness, bookie) == [0, 0, 0, 0, 0]
             await client.close()

@@ -10,7 +10,7 @@ from fastbk.server.configuration.settings import NetworkSettings
 from fastbk.server.network.admission import keep_alive
 from tests.fixtures import frames
 from tests.fixtures.frames import answer_of
-from tests.fixtures.worker_harness import Served, StandIn, served, until
+from tests.fixtures.worker_harness import Served, WorkerHarness, served, until
 
 OPTIONS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 
@@ -30,8 +30,8 @@ async def options_of_a_new_connection(bookie: Served) -> list[int]:
 
 @pytest.mark.uvloop_too
 async def test_a_connection_has_the_keep_alive_that_is_set() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             idle_s, interval_s, questions = await options_of_a_new_connection(bookie)
             bookie.network.keep_alive = keep_alive(
                 NetworkSettings(keep_alive_idle_s=37, keep_alive_questions_max=3)

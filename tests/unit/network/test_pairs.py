@@ -24,7 +24,7 @@ from tests.fixtures.worker_harness import (
     Client,
     Record,
     Served,
-    StandIn,
+    WorkerHarness,
     served,
     until,
 )
@@ -36,8 +36,8 @@ SHARDS = [int(shard != shard_of(MINE)) for shard in range(SHARD_COUNT)]
 
 
 @contextmanager
-def two_pairs() -> Iterator[tuple[StandIn, StandIn]]:
-    with StandIn() as first, StandIn(pair=1, epoch=first.epoch) as second:
+def two_pairs() -> Iterator[tuple[WorkerHarness, WorkerHarness]]:
+    with WorkerHarness() as first, WorkerHarness(pair=1, epoch=first.epoch) as second:
         second.share_bell(first)
         yield first, second
 
@@ -74,8 +74,8 @@ async def test_each_ledger_s_requests_go_to_its_pair() -> None:
             poll = await bookie.take_request()
             assert poll.kind == READ_LAC
             assert {record.ledger_id for record in [*records, poll]} == {ledger}
-        assert mine.stand_in.next() is None
-        assert mine.stand_in.next_request() is None
+        assert mine.worker_harness.next() is None
+        assert mine.worker_harness.next_request() is None
         await client.close()
 
 
@@ -86,12 +86,12 @@ async def test_acknowledgements_of_one_pair_wait_for_no_other() -> None:
         client.send(frames.add(3, 0, ledger_id=THEIRS) + frames.add(4, 1, ledger_id=THEIRS))
         await mine.take(1)
         records: list[Record] = await theirs.take(2)
-        theirs.stand_in.verdict(records[1], FENCED)
-        theirs.stand_in.publish()
+        theirs.worker_harness.verdict(records[1], FENCED)
+        theirs.worker_harness.publish()
         assert answer_of(await client.frame()) == (3, OK)
         assert answer_of(await client.frame()) == (4, FENCED)
         assert mine.worker.pending == 1
-        mine.stand_in.publish()
+        mine.worker_harness.publish()
         assert answer_of(await client.frame()) == (2, OK)
         await client.close()
 
@@ -101,15 +101,15 @@ async def test_a_pair_without_credit_holds_up_only_those_who_wait_for_it() -> No
     async with two_served(credit=0) as (mine, theirs):
         stuck, other = await greeted(mine), await greeted(mine)
         stuck.send(frames.add(2, 0, ledger_id=MINE))
-        await until(lambda: mine.stand_in.counter(lib.FBK_C_WORKER_WAITS_CREDIT) == 1)
+        await until(lambda: mine.worker_harness.counter(lib.FBK_C_WORKER_WAITS_CREDIT) == 1)
         other.send(b"".join(frames.add(10 + n, n, ledger_id=THEIRS) for n in range(20)))
         await theirs.take(20)
-        theirs.stand_in.publish()
+        theirs.worker_harness.publish()
         for n in range(20):
             assert answer_of(await other.frame()) == (10 + n, OK)
-        mine.stand_in.grant(1 << 20)
+        mine.worker_harness.grant(1 << 20)
         await mine.take(1)
-        mine.stand_in.publish()
+        mine.worker_harness.publish()
         assert answer_of(await stuck.frame()) == (2, OK)
         await stuck.close()
         await other.close()
@@ -123,12 +123,12 @@ async def test_only_pairs_with_long_polls_hear_of_a_connection_s_end() -> None:
         await client.close()
         cancel = await theirs.take_request()
         assert (cancel.kind, cancel.connection_id) == (CANCEL, poll.connection_id)
-        assert mine.stand_in.next_request() is None
+        assert mine.worker_harness.next_request() is None
 
 
 async def test_one_pair_refuses_normal_adds_while_the_other_takes_them() -> None:
     async with two_served() as (mine, theirs):
-        theirs.stand_in.read_only(1)
+        theirs.worker_harness.read_only(1)
         client = await greeted(mine)
         assert mine.worker.is_read_only, "a bookie that refuses some ledgers says so"
         client.send(frames.add(2, 0, ledger_id=THEIRS))
@@ -162,14 +162,14 @@ async def test_requests_of_apaches_clients_go_to_the_pair_of_their_ledger() -> N
         for bookie, ledger_id in ((second, THEIRS), (first, MINE)):
             (record,) = await bookie.take(1)
             assert record.ledger_id == ledger_id
-            bookie.stand_in.publish()
+            bookie.worker_harness.publish()
             added = await apache.hear_v2(client)
             assert (added.error, added.ledger_id, added.entry_id) == (OK, ledger_id, 1)
             poll = await bookie.take_request()
-            bookie.stand_in.say(poll, "lac", 9, b"", 0, -1, b"", 0)
+            bookie.worker_harness.say(poll, "lac", 9, b"", 0, -1, b"", 0)
             read = await bookie.take_request()
             assert (read.ledger_id, read.entry_id) == (ledger_id, 4)
-            bookie.stand_in.say(read, "read", 4, 9, b"x" * 32, 32)
+            bookie.worker_harness.say(read, "read", 4, 9, b"x" * 32, 32)
             reply = await apache.hear_v3(client)
             assert (reply.txn, reply.status, reply.fields[2]) == (ledger_id, apache.EOK, ledger_id)
         await client.close()

@@ -34,7 +34,7 @@ from tests.fixtures.worker_harness import (
     WRITE_LAC,
     Client,
     Served,
-    StandIn,
+    WorkerHarness,
     served,
 )
 
@@ -51,15 +51,15 @@ async def greeted(bookie: Served) -> Client:
 
 @pytest.mark.uvloop_too
 async def test_hello_says_limits_and_who_it_is() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(frames.hello(9, client_name="test"))
             request_id, status, reply = decode_reply(await client.frame())
             assert (request_id, status) == (9, OK)
             assert isinstance(reply, HelloReply)
             assert (reply.version, reply.incarnation, reply.bookie_id) == (1, 77, "127.0.0.1:3181")
-            assert reply.frame_size_bytes_max == stand_in.options().frame_size_bytes_max
+            assert reply.frame_size_bytes_max == worker_harness.options().frame_size_bytes_max
             client.send(encode_info(10))
             request_id, status, info = decode_reply(await client.frame())
             assert isinstance(info, InfoReply)
@@ -70,8 +70,8 @@ async def test_hello_says_limits_and_who_it_is() -> None:
 
 @pytest.mark.uvloop_too
 async def test_adds_are_placed_and_answered_as_decided() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(b"".join(frames.add(100 + i, i, b"d" * i) for i in range(200)))
             records = await bookie.take(200)
@@ -84,20 +84,20 @@ async def test_adds_are_placed_and_answered_as_decided() -> None:
                 )
                 assert (record.request_id, record.master_key) == (100 + i, KEY)
                 assert record.payload == entry_bytes(i, b"d" * i)
-            stand_in.verdict(records[7], FENCED)
-            stand_in.verdict(records[9], CHECK)
-            stand_in.publish()
+            worker_harness.verdict(records[7], FENCED)
+            worker_harness.verdict(records[9], CHECK)
+            worker_harness.publish()
             answers = [answer_of(await client.frame()) for _ in range(199)]
             assert answers == [(100 + i, FENCED if i == 7 else OK) for i in range(200) if i != 9]
-            stand_in.reply(frames.read_reply(109, 9, b""), records[9].connection_id, ADD)
+            worker_harness.reply(frames.read_reply(109, 9, b""), records[9].connection_id, ADD)
             assert answer_of(await client.frame()) == (109, OK)
             await client.close()
 
 
 @pytest.mark.parametrize("digest_type", [DIGEST_NONE, DIGEST_CRC32, DIGEST_CRC32C, DIGEST_DUMMY])
 async def test_digest_types(digest_type: int) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(frames.add(2, 7, digest_type=digest_type))
             (record,) = await bookie.take(1)
@@ -107,8 +107,8 @@ async def test_digest_types(digest_type: int) -> None:
 
 
 async def test_hmac_is_stored_unseen_but_must_have_room() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             header = struct.pack(">qqqq", LEDGER, 7, 6, 0)
             client.send(frames.add(2, 7, digest_type=DIGEST_HMAC, entry=header + b"x" * 19))
@@ -120,8 +120,8 @@ async def test_hmac_is_stored_unseen_but_must_have_room() -> None:
 
 
 async def test_any_valid_layout_is_accepted(rng: random.Random) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             layout = Layout(rng)
             for request_id in range(2, 150):
@@ -141,16 +141,16 @@ async def test_any_valid_layout_is_accepted(rng: random.Random) -> None:
                     assert record.kind == ADD_BATCH
                     assert record.payload[8 * len(entries) :] == b"".join(entries)
                 assert (record.request_id, record.flags) == (request_id, flags)
-                stand_in.publish()
+                worker_harness.publish()
                 assert answer_of(await client.frame()) == (request_id, OK)
-                stand_in.index()
+                worker_harness.index()
             await client.close()
 
 
 @pytest.mark.uvloop_too
 async def test_a_byte_at_a_time() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             everything = (
                 frames.hello() + frames.add(2, 0, b"x" * 40) + frames.ping(3) + encode_info(4)
@@ -159,7 +159,7 @@ async def test_a_byte_at_a_time() -> None:
                 client.send(bytes([byte]))
                 await client.writer.drain()
             (record,) = await bookie.take(1)
-            stand_in.publish()
+            worker_harness.publish()
             answers = {answer_of(await client.frame()) for _ in range(4)}
             assert answers == {(1, OK), (2, OK), (3, OK), (4, OK)}
             assert record.payload == entry_bytes(0, b"x" * 40)
@@ -168,10 +168,10 @@ async def test_a_byte_at_a_time() -> None:
 
 @pytest.mark.uvloop_too
 async def test_large_frames_among_small_ones(rng: random.Random) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
-            largest = stand_in.options().frame_size_bytes_max - 1000
+            largest = worker_harness.options().frame_size_bytes_max - 1000
             sizes = [10, 65_400, 65_500, 65_536, 70_000, 3, 300_000, largest, 0, 200_000]
             bodies = [rng.randbytes(size) for size in sizes]
             for i, body in enumerate(bodies):
@@ -179,15 +179,15 @@ async def test_large_frames_among_small_ones(rng: random.Random) -> None:
             for i, body in enumerate(bodies):
                 (record,) = await bookie.take(1)
                 assert record.payload == entry_bytes(i, body)
-                stand_in.publish()
-                stand_in.index()
+                worker_harness.publish()
+                worker_harness.index()
                 assert answer_of(await client.frame()) == (100 + i, OK)
             await client.close()
 
 
 async def test_requests_of_every_kind_reach_the_ring() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(frames.read(2, -1))
             record = await bookie.take_request()
@@ -216,9 +216,9 @@ async def test_requests_of_every_kind_reach_the_ring() -> None:
             fence, force = await bookie.take(2)
             assert (fence.kind, fence.entry_id, fence.master_key) == (FENCE, 3, KEY)
             assert force.kind == FORCE
-            stand_in.publish()
+            worker_harness.publish()
             assert answer_of(await client.frame()) == (8, OK)  # the fence is the index's to answer
-            stand_in.reply(frames.read_reply(7, 3, b"e"), fence.connection_id, FENCE)
+            worker_harness.reply(frames.read_reply(7, 3, b"e"), fence.connection_id, FENCE)
             assert answer_of(await client.frame()) == (7, OK)
             await client.close()
 
@@ -280,20 +280,20 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 async def test_a_wrong_field_is_answered_and_the_connection_lives(case: str) -> None:
     frame, status = BAD[case]
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await greeted(bookie)
             client.send(frame + frames.ping(3))
             assert answer_of(await client.frame()) == (2, status)
             assert answer_of(await client.frame()) == (3, OK)
-            assert stand_in.take_all() == []
-            assert stand_in.next_request() is None
+            assert worker_harness.take_all() == []
+            assert worker_harness.next_request() is None
             await client.close()
 
 
 async def test_a_batch_too_large_for_a_record_is_refused() -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in, batch_entries_max=30_000) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, batch_entries_max=30_000) as bookie:
             client = await greeted(bookie)
             entries = [
                 entry_bytes(i, b"") for i in range(26_000)
@@ -323,8 +323,8 @@ async def test_a_batch_too_large_for_a_record_is_refused() -> None:
     ],
 )
 async def test_what_is_no_frame_gets_a_last_word(sent: bytes, answer: tuple[int, int]) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(sent)
             got = answer_of(await client.frame())
@@ -342,8 +342,8 @@ async def test_what_is_no_frame_gets_a_last_word(sent: bytes, answer: tuple[int,
     [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x00\x41", b"\x16\x03\x01", MAGIC[:7] + b"\x02"],
 )
 async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(garbage)
             assert await client.is_closed() == b""
@@ -359,8 +359,8 @@ async def test_other_protocols_are_closed_without_a_word(garbage: bytes) -> None
     ],
 )
 async def test_hello_that_cannot_be_accepted(hello: Hello, is_about: str) -> None:
-    with StandIn() as stand_in:
-        async with served(stand_in) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness) as bookie:
             client = await bookie.connect()
             client.send(MAGIC + encode_hello(4, hello) + frames.ping(5))
             request_id, status, reply = decode_reply(await client.frame())
@@ -369,24 +369,24 @@ async def test_hello_that_cannot_be_accepted(hello: Hello, is_about: str) -> Non
             assert is_about in reply.message
             assert (reply.version_min, reply.version_max) == (1, 1)
             assert await client.is_closed() == b""
-            assert stand_in.counter(BAD_VERSION) == 1
+            assert worker_harness.counter(BAD_VERSION) == 1
             await client.close()
 
 
 async def test_flipped_bytes_never_reach_a_ring_wrong(rng: random.Random) -> None:
     """A flipped bit is refused, or makes another valid request: what is placed always is what its digest covers."""
     good = frames.add(2, 7, b"payload")
-    with StandIn() as stand_in:
-        async with served(stand_in, connections_max=500) as bookie:
+    with WorkerHarness() as worker_harness:
+        async with served(worker_harness, connections_max=500) as bookie:
             for _ in range(150):
                 client = await greeted(bookie)
                 spoilt = bytearray(good)
                 spoilt[rng.randrange(4, len(spoilt))] ^= 1 << rng.randrange(8)
                 client.send(bytes(spoilt) + frames.ping(3))
                 request_id, status = answer_of(await client.frame())
-                for record in stand_in.take_all():
+                for record in worker_harness.take_all():
                     assert record.payload == entry_bytes(7, b"payload")
-                    stand_in.publish()
+                    worker_harness.publish()
                 assert status in (OK, BAD_REQUEST, BAD_DIGEST, UNAUTHORIZED, UNSUPPORTED), (
                     request_id
                 )

@@ -10,96 +10,96 @@ from fastbk.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger
 from fastbk.model.ledger import LedgerState
 from fastbk.replication.actions import ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.closing import CloseLedger
-from tests.unit.replication.writer_harness import Rig, run
+from tests.unit.replication.writer_harness import WriterHarness, run
 
 
-def rig_with(entries: int) -> Rig:
-    rig = Rig()
-    rig.add(entries)
-    rig.ack("b0", "b1", "b2")
-    rig.writer.stop(rig.now_s)
-    rig.take()
-    return rig
+def rig_with(entries: int) -> WriterHarness:
+    harness = WriterHarness()
+    harness.add(entries)
+    harness.ack("b0", "b1", "b2")
+    harness.writer.stop(harness.now_s)
+    harness.take()
+    return harness
 
 
 def test_a_close_is_one_update_that_says_where_the_ledger_ends() -> None:
-    rig = rig_with(3)
-    closing = rig.writer.closing(10.0)
+    harness = rig_with(3)
+    closing = harness.writer.closing(10.0)
     closing.start(0.0)
     (update,) = closing.take_actions()
     assert isinstance(update, UpdateMetadata)
-    closing.completed(update.tag, rig.store.update(update.metadata, update.version), 0.0)
-    metadata = rig.store.now.metadata
+    closing.completed(update.tag, harness.store.update(update.metadata, update.version), 0.0)
+    metadata = harness.store.now.metadata
     assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, 2, 300)
-    assert closing.value() == rig.store.now
+    assert closing.value() == harness.store.now
 
 
 def test_an_empty_ledger_is_closed_before_its_first_entry() -> None:
-    rig = rig_with(0)
-    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
-    metadata = rig.store.now.metadata
+    harness = rig_with(0)
+    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
+    metadata = harness.store.now.metadata
     assert (metadata.last_entry_id, metadata.length) == (-1, 0)
 
 
 def test_p27_a_recovery_that_has_begun_does_not_keep_a_writer_from_closing() -> None:
-    rig = rig_with(3)
-    now = rig.store.now
-    rig.store.update(replace(now.metadata, state=LedgerState.IN_RECOVERY), now.version)
-    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
-    assert (rig.store.now.metadata.last_entry_id, rig.store.now.version) == (2, 2)
+    harness = rig_with(3)
+    now = harness.store.now
+    harness.store.update(replace(now.metadata, state=LedgerState.IN_RECOVERY), now.version)
+    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
+    assert (harness.store.now.metadata.last_entry_id, harness.store.now.version) == (2, 2)
 
 
 @pytest.mark.parametrize(("last", "length"), [(1, 200), (2, 299), (5, 600)])
 def test_p27_a_ledger_that_was_closed_elsewhere_is_an_error_that_names_both_ends(
     last: int, length: int
 ) -> None:
-    rig = rig_with(3)
-    now = rig.store.now
-    rig.store.update(now.metadata.closed(last, length), now.version)
-    closing = rig.writer.closing(10.0)
-    run(closing, rig)  # type: ignore[arg-type]
+    harness = rig_with(3)
+    now = harness.store.now
+    harness.store.update(now.metadata.closed(last, length), now.version)
+    closing = harness.writer.closing(10.0)
+    run(closing, harness)  # type: ignore[arg-type]
     assert isinstance(closing.error, LedgerClosed)
     assert f"at entry {last} ({length} bytes)" in str(closing.error)
     assert "last is 2 (300 bytes)" in str(closing.error)
-    assert rig.store.now.metadata.last_entry_id == last
+    assert harness.store.now.metadata.last_entry_id == last
 
 
 def test_a_ledger_that_was_closed_just_so_is_success() -> None:
-    rig = rig_with(3)
-    now = rig.store.now
-    rig.store.update(now.metadata.closed(2, 300), now.version)
-    closing = rig.writer.closing(10.0)
-    run(closing, rig)  # type: ignore[arg-type]
-    assert closing.value() == rig.store.now
-    assert rig.store.now.version == 1
+    harness = rig_with(3)
+    now = harness.store.now
+    harness.store.update(now.metadata.closed(2, 300), now.version)
+    closing = harness.writer.closing(10.0)
+    run(closing, harness)  # type: ignore[arg-type]
+    assert closing.value() == harness.store.now
+    assert harness.store.now.version == 1
 
 
 @pytest.mark.parametrize("takes_effect", [True, False])
 def test_an_answer_that_was_lost_is_read_again(takes_effect: bool) -> None:
-    rig = rig_with(3)
-    closing = rig.writer.closing(10.0)
+    harness = rig_with(3)
+    closing = harness.writer.closing(10.0)
     closing.start(0.0)
     (update,) = closing.take_actions()
     assert isinstance(update, UpdateMetadata)
     if takes_effect:
-        rig.store.update(update.metadata, update.version)
+        harness.store.update(update.metadata, update.version)
     closing.completed(update.tag, MetadataUnavailable("no answer"), 0.0)
     (sleep,) = closing.take_actions()
     assert isinstance(sleep, Sleep)
     closing.completed(sleep.tag, None, 0.1)
     (read,) = closing.take_actions()
     assert isinstance(read, ReadMetadata)
-    closing.completed(read.tag, rig.store.now, 0.1)
+    closing.completed(read.tag, harness.store.now, 0.1)
     for again in closing.take_actions():
         assert isinstance(again, UpdateMetadata)
-        closing.completed(again.tag, rig.store.update(again.metadata, again.version), 0.2)
+        closing.completed(again.tag, harness.store.update(again.metadata, again.version), 0.2)
     assert closing.value().metadata.last_entry_id == 2
-    assert rig.store.now.version == 1
+    assert harness.store.now.version == 1
 
 
 def test_a_store_that_stays_away_ends_the_close_with_an_unknown_outcome() -> None:
-    rig = rig_with(3)
-    closing = rig.writer.closing(1.0)
+    harness = rig_with(3)
+    closing = harness.writer.closing(1.0)
     closing.start(0.0)
     now_s = 0.0
     for _ in range(100):
@@ -125,14 +125,14 @@ def test_a_deleted_ledger_cannot_be_closed() -> None:
 
 
 def test_a_change_that_was_given_up_may_still_reach_the_store_before_the_close() -> None:
-    rig = Rig()
-    rig.add(3)
-    rig.ack("b0", "b1")
-    rig.fail("b2")
-    update = rig.todo[0]
+    harness = WriterHarness()
+    harness.add(3)
+    harness.ack("b0", "b1")
+    harness.fail("b2")
+    update = harness.todo[0]
     assert isinstance(update, UpdateMetadata)
-    rig.writer.stop(rig.now_s)
-    rig.store.update(update.metadata, update.version)
-    run(rig.writer.closing(10.0), rig)  # type: ignore[arg-type]
-    assert rig.store.now.metadata.last_entry_id == 2
-    assert rig.fragments()[-1] == (3, ("b0", "b1", "s0"))
+    harness.writer.stop(harness.now_s)
+    harness.store.update(update.metadata, update.version)
+    run(harness.writer.closing(10.0), harness)  # type: ignore[arg-type]
+    assert harness.store.now.metadata.last_entry_id == 2
+    assert harness.fragments()[-1] == (3, ("b0", "b1", "s0"))

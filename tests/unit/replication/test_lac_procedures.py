@@ -14,21 +14,21 @@ from fastbk.replication.actions import AskLac, Reply, Sleep
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Client, World, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, metadata_of
 
 PACING = Pacing(request_timeout_s=1.0, give_up_s=2.0, pause_min_s=0.02, pause_max_s=0.5)
 
 
-def reading_of(world: World, kind: type[ReadLastConfirmed]) -> tuple[Client, ReadLastConfirmed]:
-    reading = kind(LEDGER, world.metadata, PACING)
-    return Client(world, reading), reading  # type: ignore[arg-type]
+def reading_of(harness: FakeQuorum, kind: type[ReadLastConfirmed]) -> tuple[Client, ReadLastConfirmed]:
+    reading = kind(LEDGER, harness.metadata, PACING)
+    return Client(harness, reading), reading  # type: ignore[arg-type]
 
 
-def world_of(entries: int) -> World:
-    world = World.of(metadata_of(3, 3, 2))
+def world_of(entries: int) -> FakeQuorum:
+    harness = FakeQuorum.of(metadata_of(3, 3, 2))
     for entry_id in range(entries):
-        world.write(entry_id)
-    return world
+        harness.write(entry_id)
+    return harness
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -37,19 +37,19 @@ def test_a_covered_lac_is_the_best_that_is_proven(seed: int) -> None:
     size = chance.randint(1, 6)
     write_quorum = chance.randint(1, size)
     metadata = metadata_of(size, write_quorum, chance.randint(1, write_quorum), 10)
-    world = World.of(metadata)
+    harness = FakeQuorum.of(metadata)
     ensemble = metadata.fragments[-1].ensemble
     valid: set[int] = set()
     best = 9  # of the fragment before
     for index, name in enumerate(ensemble):
-        bookie = world.bookies[name]
+        bookie = harness.bookies[name]
         state = chance.choice(["good", "good", "empty", "away", "damaged", "cannot tell"])
         if state == "good":
             entry_id = chance.randint(10, 30)
-            world.write(entry_id, [name], lac=chance.randint(-1, entry_id - 1))
+            harness.write(entry_id, [name], lac=chance.randint(-1, entry_id - 1))
             bookie.explicit_lac = chance.choice([-1, chance.randint(0, 40)])
         elif state == "damaged":
-            world.write(50, [name])
+            harness.write(50, [name])
             bookie.damaged = {50}
             bookie.explicit_lac = chance.choice([-1, chance.randint(0, 40)])
         elif state == "cannot tell":
@@ -60,11 +60,11 @@ def test_a_covered_lac_is_the_best_that_is_proven(seed: int) -> None:
         if state != "away":
             best = max(best, bookie.explicit_lac, bookie.lac() if state == "good" else -1)
     covered = lac_is_covered(valid, size, write_quorum, metadata.ack_quorum)
-    client, reading = reading_of(world, ReadLastConfirmed)
+    client, reading = reading_of(harness, ReadLastConfirmed)
     client.run(chance)
     assert (reading.error is None) == covered
     assert 9 <= reading.best <= best
-    client, attempt = reading_of(world, TryReadLastConfirmed)
+    client, attempt = reading_of(harness, TryReadLastConfirmed)
     client.run(chance)
     assert (attempt.error is None) == bool(valid)
     if covered:
@@ -72,8 +72,8 @@ def test_a_covered_lac_is_the_best_that_is_proven(seed: int) -> None:
 
 
 def test_it_waits_for_no_more_than_covers_it() -> None:
-    world = world_of(5)
-    client, reading = reading_of(world, ReadLastConfirmed)
+    harness = world_of(5)
+    client, reading = reading_of(harness, ReadLastConfirmed)
     client.deliver(client.asks(AskLac, "b2")[0])
     assert not reading.is_finished
     client.deliver(client.asks(AskLac, "b0")[0])
@@ -82,7 +82,7 @@ def test_it_waits_for_no_more_than_covers_it() -> None:
 
 
 def test_a_striped_ensemble_needs_every_write_set() -> None:
-    client, reading = reading_of(World.of(metadata_of(4, 2, 2)), ReadLastConfirmed)
+    client, reading = reading_of(FakeQuorum.of(metadata_of(4, 2, 2)), ReadLastConfirmed)
     client.deliver(client.asks(AskLac, "b0")[0])
     client.deliver(client.asks(AskLac, "b1")[0])
     assert not reading.is_finished  # an entry of b2 and b3 may be acknowledged
@@ -91,9 +91,9 @@ def test_a_striped_ensemble_needs_every_write_set() -> None:
 
 
 def test_an_explicit_lac_counts_and_a_bare_number_does_not() -> None:
-    world = world_of(5)
-    world.bookies["b1"].explicit_lac = 4
-    client, reading = reading_of(world, ReadLastConfirmed)
+    harness = world_of(5)
+    harness.bookies["b1"].explicit_lac = 4
+    client, reading = reading_of(harness, ReadLastConfirmed)
     # A number that nothing covers does not even come this far: a reply has only proven ones.
     client.complete(client.asks(AskLac, "b0")[0], Reply(Status.OK, lacs=()))
     client.deliver(client.asks(AskLac, "b1")[0])
@@ -112,32 +112,32 @@ def test_damage_beside_a_proof_takes_nothing_from_it_but_covers_nothing() -> Non
 
 
 def test_a_fence_is_told() -> None:
-    world = world_of(5)
-    for bookie in world.bookies.values():
+    harness = world_of(5)
+    for bookie in harness.bookies.values():
         bookie.fenced = True
-    client, reading = reading_of(world, ReadLastConfirmed)
+    client, reading = reading_of(harness, ReadLastConfirmed)
     client.run()
     assert reading.fenced
 
 
 def test_those_that_are_away_are_asked_again_while_it_helps() -> None:
-    world = world_of(5)
-    world.bookies["b0"].away = world.bookies["b1"].away = True
-    client, reading = reading_of(world, ReadLastConfirmed)
+    harness = world_of(5)
+    harness.bookies["b0"].away = harness.bookies["b1"].away = True
+    client, reading = reading_of(harness, ReadLastConfirmed)
     client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
-    world.bookies["b1"].away = False
+    harness.bookies["b1"].away = False
     client.run()
     assert reading.value() == 3
-    world.bookies["b1"].away = True
-    client, reading = reading_of(world, ReadLastConfirmed)
+    harness.bookies["b1"].away = True
+    client, reading = reading_of(harness, ReadLastConfirmed)
     client.run()
     with pytest.raises(NotEnoughBookies, match="LAC") as caught:
         reading.value()
     assert set(caught.value.replicas) == {"b0", "b1"}
     assert client.now_s <= PACING.give_up_s + 0.1
-    world.bookies["b0"].away = False
-    world.bookies["b0"].read_status = world.bookies["b2"].read_status = Status.CANNOT_TELL
-    client, reading = reading_of(world, ReadLastConfirmed)
+    harness.bookies["b0"].away = False
+    harness.bookies["b0"].read_status = harness.bookies["b2"].read_status = Status.CANNOT_TELL
+    client, reading = reading_of(harness, ReadLastConfirmed)
     client.run()
     assert reading.error is not None
     assert not any(
@@ -146,14 +146,14 @@ def test_those_that_are_away_are_asked_again_while_it_helps() -> None:
 
 
 def test_trying_takes_what_there_is() -> None:
-    world = world_of(5)
-    world.bookies["b0"].away = world.bookies["b1"].away = True
-    client, reading = reading_of(world, TryReadLastConfirmed)
+    harness = world_of(5)
+    harness.bookies["b0"].away = harness.bookies["b1"].away = True
+    client, reading = reading_of(harness, TryReadLastConfirmed)
     client.run()
     assert reading.value() == 3
     assert not any(isinstance(one, Sleep) for one in client.log)
-    world.bookies["b2"].away = True
-    client, reading = reading_of(world, TryReadLastConfirmed)
+    harness.bookies["b2"].away = True
+    client, reading = reading_of(harness, TryReadLastConfirmed)
     client.run()
     with pytest.raises(NotEnoughBookies, match="no bookie told its LAC") as caught:
         reading.value()

@@ -20,7 +20,7 @@ from tests.fixtures.fake_quorum import (
     LEDGER,
     Bookie,
     Client,
-    World,
+    FakeQuorum,
     entry_of,
     holders,
     metadata_of,
@@ -65,42 +65,42 @@ class SickBookie(Bookie):
         return Reply(Status.OK, tuple(found), next_entry_id=request.last + 1)
 
 
-def world_of(metadata: LedgerMetadata, last: int) -> tuple[World, SickBookie]:
+def world_of(metadata: LedgerMetadata, last: int) -> tuple[FakeQuorum, SickBookie]:
     metadata = replace(
         metadata, state=LedgerState.CLOSED, last_entry_id=last, length=10 * (last + 1)
     )
     names = {one for fragment in metadata.fragments for one in fragment.ensemble}
-    world = World(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
+    harness = FakeQuorum(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
     sick = SickBookie()
-    world.bookies[SICK] = sick
+    harness.bookies[SICK] = sick
     for entry_id in range(last + 1):
-        world.write(entry_id)
-    return world, sick
+        harness.write(entry_id)
+    return harness, sick
 
 
 def heal(
-    world: World,
+    harness: FakeQuorum,
     rng: random.Random,
     ranges: list[tuple[int, int]] | None = None,
     **options: object,
 ) -> tuple[LedgerHealed, Client]:
     procedure = HealLedger(LEDGER, SICK, RepairOptions(**options), ranges)  # type: ignore[arg-type]
-    client = Client(world, procedure)  # type: ignore[arg-type]
+    client = Client(harness, procedure)  # type: ignore[arg-type]
     client.run(rng)
     return procedure.value(), client
 
 
-def share(world: World) -> set[int]:
+def share(harness: FakeQuorum) -> set[int]:
     return {
         entry_id
-        for entry_id in range(world.metadata.last_entry_id + 1)
-        if SICK in holders(world.metadata, entry_id)
+        for entry_id in range(harness.metadata.last_entry_id + 1)
+        if SICK in holders(harness.metadata, entry_id)
     }
 
 
-def check_whole(world: World, sick: SickBookie) -> None:
+def check_whole(harness: FakeQuorum, sick: SickBookie) -> None:
     assert not sick.rotten
-    assert set(sick.entries) == share(world)
+    assert set(sick.entries) == share(harness)
     assert all(found == entry_of(entry_id) for entry_id, found in sick.entries.items())
 
 
@@ -117,8 +117,8 @@ def test_whatever_is_rotten_or_gone_comes_back(
     size: int, quorum: int, firsts: tuple[int, ...], limbo: bool, rng: random.Random
 ) -> None:
     for _ in range(20):
-        world, sick = world_of(metadata_of(size, quorum, quorum // 2 + 1, *firsts[1:]), 60)
-        mine = sorted(share(world))
+        harness, sick = world_of(metadata_of(size, quorum, quorum // 2 + 1, *firsts[1:]), 60)
+        mine = sorted(share(harness))
         sick.limbo = limbo
         sick.rotten = set(rng.sample(mine, rng.randrange(len(mine))))
         for entry_id in rng.sample(mine, rng.randrange(len(mine))):
@@ -126,28 +126,28 @@ def test_whatever_is_rotten_or_gone_comes_back(
                 del sick.entries[entry_id]
         before = len(sick.entries) - len(sick.rotten)
         entries_max = rng.choice([1, 3, 1000])
-        result, client = heal(world, rng, read_entries_max=entries_max, entries_in_flight_max=4)
+        result, client = heal(harness, rng, read_entries_max=entries_max, entries_in_flight_max=4)
         assert result.is_whole
         assert not result.is_open
-        check_whole(world, sick)
+        check_whole(harness, sick)
         assert len(mine) - before <= result.healed
         assert {one.bookie_id for one in asked(client, AddEntry)} <= {SICK}
 
 
 def test_what_is_whole_is_only_looked_at(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(4, 2, 2), 400)
-    result, client = heal(world, rng)
-    assert (result.checked, result.healed) == (len(share(world)), 0)
-    check_whole(world, sick)
+    harness, sick = world_of(metadata_of(4, 2, 2), 400)
+    result, client = heal(harness, rng)
+    assert (result.checked, result.healed) == (len(share(harness)), 0)
+    check_whole(harness, sick)
     assert len(client.log) == 2, (
         "one reading of the metadata, one request for a share of many ranges"
     )
 
 
 def test_only_the_ranges_that_were_asked_for(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(3, 3, 2, 20), 60)
+    harness, sick = world_of(metadata_of(3, 3, 2, 20), 60)
     sick.rotten = {5, 6, 30, 50}
-    result, client = heal(world, rng, [(4, 6), (18, 22), (50, 50)])
+    result, client = heal(harness, rng, [(4, 6), (18, 22), (50, 50)])
     assert sick.rotten == {30}
     assert result.is_whole
     for one in asked(client, ReadEntries):
@@ -158,8 +158,8 @@ def test_only_the_ranges_that_were_asked_for(rng: random.Random) -> None:
 
 def test_one_range_of_a_striped_ledger_is_one_request(rng: random.Random) -> None:
     """Each run of three ids was a request of its own: repairs of marks took a third as many as entries."""
-    world, sick = world_of(metadata_of(5, 3, 2), 300)
-    whole, client = heal(world, rng, [(10, 250)])
+    harness, sick = world_of(metadata_of(5, 3, 2), 300)
+    whole, client = heal(harness, rng, [(10, 250)])
     assert whole.is_whole
     (request,) = (one.request for one in asked(client, ReadEntries))
     assert isinstance(request, ReadEntries)
@@ -167,37 +167,37 @@ def test_one_range_of_a_striped_ledger_is_one_request(rng: random.Random) -> Non
     assert request.last == 250
     for entry_id in [one for one in sick.entries if 20 <= one <= 240]:
         del sick.entries[entry_id]
-    healed, _ = heal(world, rng, [(10, 250)])
+    healed, _ = heal(harness, rng, [(10, 250)])
     assert healed.is_whole
-    check_whole(world, sick)
+    check_whole(harness, sick)
 
 
 def test_more_bad_ranges_than_are_held_at_once(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(3, 3, 2), 3 * BAD_RANGES_MAX)
+    harness, sick = world_of(metadata_of(3, 3, 2), 3 * BAD_RANGES_MAX)
     for entry_id in range(0, 3 * BAD_RANGES_MAX, 2):
         del sick.entries[entry_id]
-    result, _ = heal(world, rng)
+    result, _ = heal(harness, rng)
     assert result.healed == 3 * BAD_RANGES_MAX // 2
-    check_whole(world, sick)
+    check_whole(harness, sick)
 
 
 def test_what_nobody_has_is_counted_and_the_rest_is_healed(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(3, 3, 2), 30)
+    harness, sick = world_of(metadata_of(3, 3, 2), 30)
     for name in ("b0", "b2"):
-        world.bookies[name].damaged = {7}
+        harness.bookies[name].damaged = {7}
     sick.rotten = {6, 7, 8}
-    result, _ = heal(world, rng, patience_s=0.1)
+    result, _ = heal(harness, rng, patience_s=0.1)
     assert (result.lost_count, list(result.lost)) == (1, [7])
     assert not result.is_whole
     assert sick.rotten == {7}
 
 
 def test_what_only_silent_bookies_may_have_is_parked_after_one_wait(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(3, 3, 2, 30), 60)
+    harness, sick = world_of(metadata_of(3, 3, 2, 30), 60)
     for name in ("b0", "b2"):
-        world.bookies[name].away = True
+        harness.bookies[name].away = True
     sick.rotten = set(range(0, 60, 2))
-    result, client = heal(world, rng, patience_s=5.0)
+    result, client = heal(harness, rng, patience_s=5.0)
     assert (result.is_whole, result.is_parked, result.lost_count) == (False, True, 0)
     assert result.parked[0] == {"b0", "b2"}
     assert client.now_s < 10.0
@@ -205,11 +205,11 @@ def test_what_only_silent_bookies_may_have_is_parked_after_one_wait(rng: random.
 
 def test_a_copy_that_it_does_not_take_is_said_and_the_rest_is_healed(rng: random.Random) -> None:
     """First copy wins (INV-A5), also one that came with a wrong digest."""
-    world, sick = world_of(metadata_of(3, 3, 2), 60)
+    harness, sick = world_of(metadata_of(3, 3, 2), 60)
     sick.rotten = {4, 5, 7, 40}
     sick.stubborn = {4, 7}
     for _ in range(2):
-        result, _ = heal(world, rng, entries_in_flight_max=1)
+        result, _ = heal(harness, rng, entries_in_flight_max=1)
         assert (result.refused_count, sorted(result.refused)) == (2, [4, 7])
         assert not result.left
         assert not result.is_whole
@@ -217,21 +217,21 @@ def test_a_copy_that_it_does_not_take_is_said_and_the_rest_is_healed(rng: random
 
 
 def test_the_fragment_that_is_written_is_left_alone(rng: random.Random) -> None:
-    world, sick = world_of(metadata_of(3, 3, 2, 10), 20)
-    world.edit(state=LedgerState.OPEN, last_entry_id=-1)
+    harness, sick = world_of(metadata_of(3, 3, 2, 10), 20)
+    harness.edit(state=LedgerState.OPEN, last_entry_id=-1)
     sick.rotten = {3, 15}
-    result, _ = heal(world, rng)
+    result, _ = heal(harness, rng)
     assert result.is_open
     assert sick.rotten == {15}
 
 
 def test_a_deleted_ledger_and_a_silent_bookie(rng: random.Random) -> None:
-    world, _ = world_of(metadata_of(3, 3, 2), 5)
-    world.bookies[SICK].away = True
+    harness, _ = world_of(metadata_of(3, 3, 2), 5)
+    harness.bookies[SICK].away = True
     with pytest.raises(Error):
-        heal(world, rng, patience_s=0.2)
-    world.current = None
-    result, _ = heal(world, rng)
+        heal(harness, rng, patience_s=0.2)
+    harness.current = None
+    result, _ = heal(harness, rng)
     assert result.is_deleted
     assert result.ledger_id == LEDGER
 
@@ -239,8 +239,8 @@ def test_a_deleted_ledger_and_a_silent_bookie(rng: random.Random) -> None:
 def test_fragments_of_others_are_not_looked_at(rng: random.Random) -> None:
     metadata = metadata_of(3, 3, 2)
     other = replace(metadata, fragments=(Fragment(0, ("b0", "b2", "b3")),))
-    world, sick = world_of(other, 5)
+    harness, sick = world_of(other, 5)
     assert not sick.entries
-    result, client = heal(world, rng)
+    result, client = heal(harness, rng)
     assert (result.checked, result.healed) == (0, 0)
     assert len(client.log) == 1

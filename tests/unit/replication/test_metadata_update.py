@@ -20,7 +20,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.replication.actions import ReadMetadata, Sleep, UpdateMetadata
 from fastbk.replication.metadata_update import MetadataUpdate
-from tests.fixtures.fake_quorum import Client, World, metadata_of
+from tests.fixtures.fake_quorum import Client, FakeQuorum, metadata_of
 
 
 def to_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
@@ -36,44 +36,44 @@ def add_one(current: LedgerMetadata) -> LedgerMetadata:
 
 
 def update_of(
-    world: World, decide: object = to_recovery, known: VersionedLedger | None = None
+    harness: FakeQuorum, decide: object = to_recovery, known: VersionedLedger | None = None
 ) -> tuple[Client, MetadataUpdate]:
     update = MetadataUpdate(decide, known, 2.0)  # type: ignore[arg-type]
-    return Client(world, update), update  # type: ignore[arg-type]
+    return Client(harness, update), update  # type: ignore[arg-type]
 
 
-def world_of() -> World:
-    return World.of(metadata_of(3, 3, 2))
+def world_of() -> FakeQuorum:
+    return FakeQuorum.of(metadata_of(3, 3, 2))
 
 
 def test_what_is_known_saves_a_read() -> None:
-    world = world_of()
-    client, update = update_of(world, known=world.current)
+    harness = world_of()
+    client, update = update_of(harness, known=harness.current)
     client.run()
     assert [type(one) for one in client.log] == [UpdateMetadata]
-    assert update.value() == world.current
+    assert update.value() == harness.current
     assert update.is_ours
 
 
 def test_nothing_to_change_changes_nothing() -> None:
-    world = world_of()
-    world.edit(state=LedgerState.IN_RECOVERY)
-    client, update = update_of(world)
+    harness = world_of()
+    harness.edit(state=LedgerState.IN_RECOVERY)
+    client, update = update_of(harness)
     client.run()
     assert [type(one) for one in client.log] == [ReadMetadata]
-    assert update.value() == world.current
+    assert update.value() == harness.current
     assert not update.is_ours
 
 
 def test_a_conflict_is_read_and_decided_anew() -> None:
-    world = world_of()
-    stale = world.current
-    world.edit(custom={"owner": b"x"})
-    client, update = update_of(world, known=stale)
+    harness = world_of()
+    stale = harness.current
+    harness.edit(custom={"owner": b"x"})
+    client, update = update_of(harness, known=stale)
     client.run()
-    assert world.metadata.custom == {"owner": b"x"}
-    assert update.value() == world.current
-    assert len(world.history) == 3
+    assert harness.metadata.custom == {"owner": b"x"}
+    assert update.value() == harness.current
+    assert len(harness.history) == 3
 
 
 def test_a_decision_may_refuse() -> None:
@@ -87,55 +87,55 @@ def test_a_decision_may_refuse() -> None:
 
 
 def test_a_lost_answer_is_no_reason_to_do_it_twice() -> None:
-    world = world_of()
-    world.lose_update_answers = 1
-    client, update = update_of(world, add_one)
+    harness = world_of()
+    harness.lose_update_answers = 1
+    client, update = update_of(harness, add_one)
     client.run()
-    assert world.metadata.custom == {"count": b"1"}
-    assert update.value() == world.current
+    assert harness.metadata.custom == {"count": b"1"}
+    assert update.value() == harness.current
     assert update.is_ours
 
 
 def test_a_lost_request_is_sent_again() -> None:
-    world = world_of()
-    client, update = update_of(world, add_one, world.current)
+    harness = world_of()
+    client, update = update_of(harness, add_one, harness.current)
     client.complete(next(iter(client.pending.values())), MetadataUnavailable("lost"))
     client.run()
-    assert world.metadata.custom == {"count": b"1"}
+    assert harness.metadata.custom == {"count": b"1"}
     assert update.is_ours
 
 
 def test_a_change_that_arrives_late_is_found_in_the_conflict_of_the_next() -> None:
     """The first request was only slow: it takes effect after the metadata was read again."""
-    world = world_of()
-    client, update = update_of(world, add_one, world.current)
+    harness = world_of()
+    client, update = update_of(harness, add_one, harness.current)
     first = next(iter(client.pending.values()))
     client.complete(first, MetadataUnavailable("slow"))
     client.deliver(next(iter(client.pending.values())))  # the pause
     client.deliver(next(iter(client.pending.values())))  # reads the old value
-    world.outcome(first)
+    harness.outcome(first)
     client.run()
-    assert world.metadata.custom == {"count": b"1"}
-    assert update.value() == world.current
+    assert harness.metadata.custom == {"count": b"1"}
+    assert update.value() == harness.current
     assert update.is_ours
 
 
 def test_an_outage_is_waited_out_with_growing_pauses() -> None:
-    world = world_of()
-    world.store_away = True
-    client, update = update_of(world)
+    harness = world_of()
+    harness.store_away = True
+    client, update = update_of(harness)
     client.run(until=lambda: sum(isinstance(one, Sleep) for one in client.log) == 5)
     pauses = [one.pause_s for one in client.log if isinstance(one, Sleep)]
     assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16]
-    world.store_away = False
+    harness.store_away = False
     client.run()
-    assert update.value() == world.current
+    assert update.value() == harness.current
 
 
 def test_an_outage_that_lasts_leaves_the_outcome_unknown() -> None:
-    world = world_of()
-    world.store_away = True
-    client, update = update_of(world, known=world.current)
+    harness = world_of()
+    harness.store_away = True
+    client, update = update_of(harness, known=harness.current)
     client.run()
     with pytest.raises(MetadataUnavailable) as caught:
         update.value()
@@ -145,25 +145,25 @@ def test_an_outage_that_lasts_leaves_the_outcome_unknown() -> None:
 
 def test_endless_conflicts_end() -> None:
     """Somebody else is always quicker; and when the last conflict was with itself, it says that it was done."""
-    world = world_of()
-    client, update = update_of(world, add_one, world.current)
+    harness = world_of()
+    client, update = update_of(harness, add_one, harness.current)
     for _ in range(10_000):
         if update.is_finished:
             break
-        world.edit(creation_token=world.metadata.creation_token + 1)
+        harness.edit(creation_token=harness.metadata.creation_token + 1)
         client.deliver(next(iter(client.pending.values())))
     with pytest.raises(MetadataConflict):
         update.value()
     assert client.now_s < 2.1
-    assert "count" not in world.metadata.custom
+    assert "count" not in harness.metadata.custom
 
 
 def test_a_deleted_ledger_ends_it() -> None:
-    world = world_of()
-    known = world.current
-    world.current = None
+    harness = world_of()
+    known = harness.current
+    harness.current = None
     for start in (known, None):
-        client, update = update_of(world, known=start)
+        client, update = update_of(harness, known=start)
         client.run()
         with pytest.raises(NoSuchLedger):
             update.value()
@@ -173,7 +173,7 @@ def test_a_deleted_ledger_ends_it() -> None:
 def test_with_others_at_work_no_change_is_lost_or_done_twice(seed: int) -> None:
     """Each of three clients adds a key of its own; requests and answers are lost, and arrive late."""
     chance = random.Random(seed)
-    world = world_of()
+    harness = world_of()
 
     def decide_of(key: str) -> Callable[[LedgerMetadata], LedgerMetadata | None]:
         def decide(current: LedgerMetadata) -> LedgerMetadata | None:
@@ -184,7 +184,7 @@ def test_with_others_at_work_no_change_is_lost_or_done_twice(seed: int) -> None:
         return decide
 
     clients = {
-        key: update_of(world, decide_of(key), chance.choice([None, world.current]))
+        key: update_of(harness, decide_of(key), chance.choice([None, harness.current]))
         for key in ("a", "b", "c")
     }
     late: list[UpdateMetadata] = []
@@ -199,17 +199,17 @@ def test_with_others_at_work_no_change_is_lost_or_done_twice(seed: int) -> None:
             late.append(action)
             client.complete(action, MetadataUnavailable("lost"))
         elif isinstance(action, UpdateMetadata) and kind < 0.4:
-            world.outcome(action)
+            harness.outcome(action)
             client.complete(action, MetadataUnavailable("lost"))
         elif late and kind < 0.5:
-            world.outcome(late.pop())
+            harness.outcome(late.pop())
         else:
             client.deliver(action)
     # Every version added one key, so none was added twice and nothing of the others was undone.
-    sizes = [len(one.custom) for one in world.history]
+    sizes = [len(one.custom) for one in harness.history]
     assert sizes == list(range(len(sizes)))
     for key, (_, update) in clients.items():
         if update.is_finished and update.error is None:
-            assert key in world.metadata.custom
+            assert key in harness.metadata.custom
         elif update.error is not None:
             assert update.error.outcome == "unknown"

@@ -12,33 +12,33 @@ from fastbk.replication.actions import Ask, AskLac, Reply, Sleep
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Client, World, entry_of, length_at, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, entry_of, length_at, metadata_of
 
 PACING = Pacing(request_timeout_s=1.0, give_up_s=3.0, pause_min_s=0.02, pause_max_s=0.5)
 OPTIONS = PollOptions(wait_s=1.0, grace_s=0.005, pacing=PACING)
 LEFT_S = OPTIONS.wait_s - OPTIONS.grace_s  # of the wait, when all are asked
 
 
-def asked_of_one(world: World, position: int, **options: object) -> tuple[Client, PollLac]:
+def asked_of_one(harness: FakeQuorum, position: int, **options: object) -> tuple[Client, PollLac]:
     """Return a poll that has begun: the carrier waits."""
-    poll = PollLac(LEDGER, world.metadata, position, replace(OPTIONS, **options))  # type: ignore[arg-type]
-    return Client(world, poll), poll  # type: ignore[arg-type]
+    poll = PollLac(LEDGER, harness.metadata, position, replace(OPTIONS, **options))  # type: ignore[arg-type]
+    return Client(harness, poll), poll  # type: ignore[arg-type]
 
 
-def poll_of(world: World, position: int, **options: object) -> tuple[Client, PollLac]:
+def poll_of(harness: FakeQuorum, position: int, **options: object) -> tuple[Client, PollLac]:
     """Return a poll that has brought nothing for a while: all members wait."""
-    client, poll = asked_of_one(world, position, **options)
+    client, poll = asked_of_one(harness, position, **options)
     if not poll.is_finished:
         client.deliver(sleeping(client, OPTIONS.grace_s))
         client.now_s += OPTIONS.grace_s
     return client, poll
 
 
-def world_of(entries: int, size: int = 3, write_quorum: int = 3, spare: int = 0) -> World:
-    world = World.of(metadata_of(size, write_quorum, 2), spare)
+def world_of(entries: int, size: int = 3, write_quorum: int = 3, spare: int = 0) -> FakeQuorum:
+    harness = FakeQuorum.of(metadata_of(size, write_quorum, 2), spare)
     for entry_id in range(entries):
-        world.write(entry_id)
-    return world
+        harness.write(entry_id)
+    return harness
 
 
 def at(client: Client, name: str) -> Ask:
@@ -76,9 +76,9 @@ def test_one_is_asked_for_the_entry_and_all_members_wait_when_it_brings_nothing(
 
 
 def test_an_entry_with_its_proof_costs_one_request() -> None:
-    world = world_of(5)
-    client, poll = asked_of_one(world, 4)
-    for bookie in world.bookies.values():
+    harness = world_of(5)
+    client, poll = asked_of_one(harness, 4)
+    for bookie in harness.bookies.values():
         bookie.explicit_lac = 4
     client.run()
     assert poll.value() == LacNews(4, entry_of(4))
@@ -105,8 +105,8 @@ def test_an_entry_that_a_newer_one_proves_costs_two_requests_of_one_bookie() -> 
 def test_a_carrier_that_says_nothing_useful_is_not_alone_any_longer(
     outcome: Reply | NotEnoughBookies,
 ) -> None:
-    world = world_of(6)
-    client, poll = asked_of_one(world, 4)
+    harness = world_of(6)
+    client, poll = asked_of_one(harness, 4)
     client.complete(at(client, "b1"), outcome)
     assert {one.bookie_id for one in client.asks(AskLac)} >= {"b0", "b2"}
     client.deliver(at(client, "b0"))
@@ -114,13 +114,13 @@ def test_a_carrier_that_says_nothing_useful_is_not_alone_any_longer(
 
 
 def test_a_proof_that_proves_nothing_has_all_members_asked() -> None:
-    world = world_of(5)
-    client, poll = asked_of_one(world, 4)
+    harness = world_of(5)
+    client, poll = asked_of_one(harness, 4)
     client.deliver(at(client, "b1"))
     assert [one.bookie_id for one in client.asks(AskLac)] == ["b1"]
     client.deliver(at(client, "b1"))  # still nothing newer
     assert {one.bookie_id for one in client.asks(AskLac)} >= {"b0", "b2"}
-    world.write(5)
+    harness.write(5)
     client.deliver(at(client, "b2"))
     assert poll.value() == LacNews(4, entry_of(4))
 
@@ -135,9 +135,9 @@ def test_a_silent_carrier_delays_no_news_by_more_than_one_grace() -> None:
 
 
 def test_a_silent_carrier_is_told_when_others_brought_the_entry() -> None:
-    world = world_of(5)
-    client, poll = asked_of_one(world, 4)
-    for bookie in world.bookies.values():
+    harness = world_of(5)
+    client, poll = asked_of_one(harness, 4)
+    for bookie in harness.bookies.values():
         bookie.explicit_lac = 4
     client.deliver(sleeping(client, OPTIONS.grace_s))
     client.deliver(at(client, "b0"))
@@ -145,22 +145,22 @@ def test_a_silent_carrier_is_told_when_others_brought_the_entry() -> None:
 
 
 def test_a_carrier_that_brought_the_entry_is_not_slow_when_others_prove_it() -> None:
-    world = world_of(5)
-    client, poll = asked_of_one(world, 4)
+    harness = world_of(5)
+    client, poll = asked_of_one(harness, 4)
     client.deliver(at(client, "b1"))
     client.deliver(sleeping(client, OPTIONS.grace_s))
-    world.write(5)
+    harness.write(5)
     client.deliver(at(client, "b0"))
     assert poll.value() == LacNews(4, entry_of(4))
 
 
 def test_a_carrier_that_leaves_hands_over_before_the_others_are_asked() -> None:
-    world = world_of(5, spare=1)
-    client, poll = asked_of_one(world, 9)
+    harness = world_of(5, spare=1)
+    client, poll = asked_of_one(harness, 9)
     carrier = client.asks(AskLac)[0].bookie_id
     ensemble = tuple("s0" if one == carrier else one for one in ("b0", "b1", "b2"))
-    world.edit(fragments=(*world.metadata.fragments, Fragment(7, ensemble)))
-    poll.metadata_changed(world.metadata, 0.001)
+    harness.edit(fragments=(*harness.metadata.fragments, Fragment(7, ensemble)))
+    poll.metadata_changed(harness.metadata, 0.001)
     client.take()
     (ask,) = client.asks(AskLac)
     assert ask.bookie_id == "s0"
@@ -177,21 +177,21 @@ def test_a_wait_shorter_than_the_grace_ends_in_time() -> None:
 
 
 def test_the_first_that_has_news_ends_it() -> None:
-    world = world_of(5)
-    client, poll = poll_of(world, 4)
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4)
     other = others_of(client)[0]
-    world.write(5)
-    world.write(6)
+    harness.write(5)
+    harness.write(6)
     client.deliver(at(client, other))
     assert poll.value() == LacNews(5)  # more than one entry: better read in a batch
     assert not client.pending
 
 
 def test_the_entry_comes_along_once_it_is_proven() -> None:
-    world = world_of(5)
-    client, poll = poll_of(world, 4)
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4)
     carrier, other = carrier_of(client), others_of(client)[0]
-    world.write(5)
+    harness.write(5)
     client.deliver(at(client, other))
     assert not poll.is_finished  # the entry itself has a moment to come
     client.deliver(at(client, carrier))
@@ -199,29 +199,29 @@ def test_the_entry_comes_along_once_it_is_proven() -> None:
 
 
 def test_an_entry_without_a_proof_waits_for_one() -> None:
-    world = world_of(5)
-    client, poll = poll_of(world, 4)
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4)
     carrier = carrier_of(client)
     client.deliver(at(client, carrier))  # entry 4 is there, not yet known to be acknowledged
     assert not poll.is_finished
     assert at(client, carrier).request == AskLac(3, 0.0)
-    world.write(5)
+    harness.write(5)
     client.deliver(at(client, carrier))
     assert poll.value() == LacNews(4, entry_of(4))
 
 
 def test_one_bookie_alone_proves_and_carries() -> None:
-    world = World.of(metadata_of(1, 1, 1))
+    harness = FakeQuorum.of(metadata_of(1, 1, 1))
     for entry_id in range(6):
-        world.write(entry_id)
-    client, poll = poll_of(world, 4)
+        harness.write(entry_id)
+    client, poll = poll_of(harness, 4)
     client.run()
     assert poll.value() == LacNews(4, entry_of(4))
 
 
 def test_a_bookie_that_keeps_the_entry_back_is_not_waited_for() -> None:
-    world = world_of(6)
-    client, poll = poll_of(world, 4)
+    harness = world_of(6)
+    client, poll = poll_of(harness, 4)
     carrier, other = carrier_of(client), others_of(client)[0]
     client.deliver(at(client, other))
     client.deliver(sleeping(client, OPTIONS.grace_s))
@@ -229,19 +229,19 @@ def test_a_bookie_that_keeps_the_entry_back_is_not_waited_for() -> None:
 
 
 def test_an_explicit_lac_is_news() -> None:
-    world = world_of(5)
-    client, poll = poll_of(world, 4)
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4)
     carrier = carrier_of(client)
-    world.bookies[carrier].explicit_lac = 4
+    harness.bookies[carrier].explicit_lac = 4
     client.deliver(at(client, carrier))
     assert poll.value() == LacNews(4, entry_of(4))
 
 
 def test_what_fails_its_digest_is_no_news() -> None:
     """P19."""
-    world = world_of(6)
-    client, poll = poll_of(world, 4)
-    for bookie in world.bookies.values():
+    harness = world_of(6)
+    client, poll = poll_of(harness, 4)
+    for bookie in harness.bookies.values():
         bookie.damaged = {4, 5}
     for ask in client.asks(AskLac):
         client.deliver(ask)
@@ -279,9 +279,9 @@ def test_silence_of_all_is_an_error_in_the_end() -> None:
 
 
 def test_lost_members_are_asked_again_after_pauses_while_others_wait() -> None:
-    world = world_of(5)
-    client, poll = poll_of(world, 4)
-    world.bookies["b2"].away = True
+    harness = world_of(5)
+    client, poll = poll_of(harness, 4)
+    harness.bookies["b2"].away = True
     pauses = []
     for _ in range(4):
         client.deliver(at(client, "b2"))
@@ -290,46 +290,46 @@ def test_lost_members_are_asked_again_after_pauses_while_others_wait() -> None:
         pauses.append(pause_s)
         client.deliver(sleeping(client, pause_s))
     assert pauses == [0.02, 0.04, 0.08, 0.16]
-    world.bookies["b2"].away = False
-    world.write(5)
-    world.write(6)
+    harness.bookies["b2"].away = False
+    harness.write(5)
+    harness.write(6)
     client.deliver(at(client, "b2"))
     assert poll.value() == LacNews(5)
 
 
 def test_a_fenced_ledger_is_told_and_not_asked_about_without_end() -> None:
     """Bookies answer at once when a ledger is fenced: pauses keep that from becoming a storm."""
-    world = world_of(5)
-    for bookie in world.bookies.values():
+    harness = world_of(5)
+    for bookie in harness.bookies.values():
         bookie.fenced = True
-    client, poll = poll_of(world, 4)
+    client, poll = poll_of(harness, 4)
     client.run(steps_max=200)
     assert poll.value().fenced
     assert sum(isinstance(one, Ask) for one in client.log) < 60
 
 
 def test_a_close_ends_it() -> None:
-    world = world_of(6)
-    client, poll = poll_of(world, 9)
-    world.edit(state=LedgerState.IN_RECOVERY)
-    poll.metadata_changed(world.metadata, 0.1)
+    harness = world_of(6)
+    client, poll = poll_of(harness, 9)
+    harness.edit(state=LedgerState.IN_RECOVERY)
+    poll.metadata_changed(harness.metadata, 0.1)
     client.take()
     assert not poll.is_finished
-    poll.metadata_changed(world.metadata.closed(5, length_at(5)), 0.2)
+    poll.metadata_changed(harness.metadata.closed(5, length_at(5)), 0.2)
     client.take()
     assert poll.value() == LacNews(5, is_closed=True)
     assert not client.pending
-    poll.metadata_changed(world.metadata, 0.3)
+    poll.metadata_changed(harness.metadata, 0.3)
     assert poll.take_actions() == []
 
 
 def test_a_change_of_the_ensemble_is_followed() -> None:
-    world = world_of(5, spare=1)
-    client, poll = poll_of(world, 9)
+    harness = world_of(5, spare=1)
+    client, poll = poll_of(harness, 9)
     carrier = carrier_of(client)
     ensemble = tuple("s0" if one == carrier else one for one in ("b0", "b1", "b2"))
-    world.edit(fragments=(*world.metadata.fragments, Fragment(7, ensemble)))
-    poll.metadata_changed(world.metadata, 0.1)
+    harness.edit(fragments=(*harness.metadata.fragments, Fragment(7, ensemble)))
+    poll.metadata_changed(harness.metadata, 0.1)
     client.take()
     assert {one.bookie_id for one in client.asks(AskLac)} == set(ensemble)
     client.complete(at(client, "s0"), Reply(Status.NO_LEDGER))
@@ -338,18 +338,18 @@ def test_a_change_of_the_ensemble_is_followed() -> None:
 
 
 def test_a_new_fragment_alone_may_be_the_news() -> None:
-    world = world_of(5, spare=1)
-    client, poll = poll_of(world, 9)
-    world.edit(fragments=(*world.metadata.fragments, Fragment(10, ("b0", "b1", "s0"))))
-    poll.metadata_changed(world.metadata, 0.1)
+    harness = world_of(5, spare=1)
+    client, poll = poll_of(harness, 9)
+    harness.edit(fragments=(*harness.metadata.fragments, Fragment(10, ("b0", "b1", "s0"))))
+    poll.metadata_changed(harness.metadata, 0.1)
     client.take()
     assert poll.value() == LacNews(9)
 
 
 def test_nothing_is_asked_when_there_is_nothing_to_wait_for() -> None:
-    world = world_of(5)
-    world.edit(fragments=(Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b1", "b2"))))
-    client, poll = poll_of(world, 4)
+    harness = world_of(5)
+    harness.edit(fragments=(Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b1", "b2"))))
+    client, poll = poll_of(harness, 4)
     assert poll.value() == LacNews(4)
     assert not client.asks(AskLac)
 

@@ -14,7 +14,15 @@ from fastbk.replication.actions import Action, AddEntry, Ask, Outcome, UpdateMet
 from fastbk.replication.copying import RepairOptions, share_of
 from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, World, entry_of, holders, length_at
+from tests.fixtures.fake_quorum import (
+    LEDGER,
+    Bookie,
+    Client,
+    FakeQuorum,
+    entry_of,
+    holders,
+    length_at,
+)
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
@@ -34,28 +42,28 @@ def closed(
     return replace(metadata, **changes)  # type: ignore[arg-type]
 
 
-def world_of(metadata: LedgerMetadata, kind: type[World] = World) -> World:
+def world_of(metadata: LedgerMetadata, kind: type[FakeQuorum] = FakeQuorum) -> FakeQuorum:
     """Every entry on all of its write set; bookies a to f."""
-    world = kind(VersionedLedger(metadata, 5), {one: Bookie() for one in NAMES})
+    harness = kind(VersionedLedger(metadata, 5), {one: Bookie() for one in NAMES})
     for entry_id in range(metadata.last_entry_id + 1):
-        world.write(entry_id)
-    return world
+        harness.write(entry_id)
+    return harness
 
 
 def repair(
-    world: World, rng: random.Random, lost: str = "a", **options: object
+    harness: FakeQuorum, rng: random.Random, lost: str = "a", **options: object
 ) -> tuple[LedgerRepaired, Client]:
-    world.bookies[lost] = Bookie(away=True)
+    harness.bookies[lost] = Bookie(away=True)
     procedure = RepairLedger(LEDGER, lost, RepairOptions(**options))  # type: ignore[arg-type]
-    client = Client(world, procedure)  # type: ignore[arg-type]
+    client = Client(harness, procedure)  # type: ignore[arg-type]
     client.run(rng)
     return procedure.value(), client
 
 
-def check_replicated(world: World) -> None:
-    for entry_id in range(world.metadata.last_entry_id + 1):
-        for name in holders(world.metadata, entry_id):
-            assert world.bookies[name].entries[entry_id] == entry_of(entry_id)
+def check_replicated(harness: FakeQuorum) -> None:
+    for entry_id in range(harness.metadata.last_entry_id + 1):
+        for name in holders(harness.metadata, entry_id):
+            assert harness.bookies[name].entries[entry_id] == entry_of(entry_id)
 
 
 @pytest.mark.parametrize(("size", "quorum"), [(3, 3), (3, 2), (4, 2), (5, 3)])
@@ -67,12 +75,12 @@ def test_all_fragments_are_whole_again_and_name_the_lost_bookie_no_more(
         (13, "bcdefa"[:size]),
         (14, "".join(reversed("abcdef"[:size]))),
     ]
-    world = world_of(closed(size, quorum, fragments, 40))
-    result, client = repair(world, rng, read_entries_max=4, entries_in_flight_max=3)
+    harness = world_of(closed(size, quorum, fragments, 40))
+    result, client = repair(harness, rng, read_entries_max=4, entries_in_flight_max=3)
     assert result.is_whole
     assert result.lost_count == 0
-    assert all("a" not in one.ensemble for one in world.metadata.fragments)
-    check_replicated(world)
+    assert all("a" not in one.ensemble for one in harness.metadata.fragments)
+    check_replicated(harness)
     # Each share was whole on its new bookie before the metadata said so; nothing but a look at it came afterwards.
     last = max(at for at, one in enumerate(client.log) if isinstance(one, UpdateMetadata))
     assert not any(
@@ -92,82 +100,82 @@ def test_a_share_is_what_write_sets_say(index: int, size: int, quorum: int) -> N
 
 
 def test_an_entry_without_a_readable_copy_keeps_the_metadata_as_it_is(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9))
+    harness = world_of(closed(3, 3, [(0, "abc")], 9))
     for name in "bc":
-        del world.bookies[name].entries[4]
-    before = world.current
-    result, _ = repair(world, rng, patience_s=0.1)
+        del harness.bookies[name].entries[4]
+    before = harness.current
+    result, _ = repair(harness, rng, patience_s=0.1)
     assert not result.is_whole
     assert result.lost_count == 1
     assert list(result.lost) == [4]
     assert "no readable copy" in result.left[0]
-    assert world.current == before
+    assert harness.current == before
 
 
 def test_a_ledger_whose_other_holders_are_away_is_parked_after_one_wait(rng: random.Random) -> None:
     """It used to wait at each entry anew: a thousand entries of one ledger took hours."""
-    world = world_of(closed(3, 2, [(0, "abc"), (40, "abd"), (60, "acd")], 79))
-    world.bookies["b"] = Bookie(away=True)
-    before = world.current
-    result, client = repair(world, rng, patience_s=5.0)
+    harness = world_of(closed(3, 2, [(0, "abc"), (40, "abd"), (60, "acd")], 79))
+    harness.bookies["b"] = Bookie(away=True)
+    before = harness.current
+    result, client = repair(harness, rng, patience_s=5.0)
     assert (result.is_whole, result.is_parked, result.lost_count) == (False, True, 0)
     assert list(result.left) == [0, 40]
     assert "b: not reached" in result.left[0]
     assert result.parked == {0: {"b"}, 40: {"b"}}
     assert client.now_s < 10.0
     # What other bookies have was copied; a share that is not whole names nobody.
-    assert world.metadata.fragments[:2] == before.metadata.fragments[:2]  # type: ignore[union-attr]
-    assert "a" not in world.metadata.fragments[2].ensemble
-    world.bookies["b"].away = False
+    assert harness.metadata.fragments[:2] == before.metadata.fragments[:2]  # type: ignore[union-attr]
+    assert "a" not in harness.metadata.fragments[2].ensemble
+    harness.bookies["b"].away = False
     for entry_id in range(60):
-        if "b" in holders(world.metadata, entry_id):
-            world.write(entry_id, ["b"])
-    assert repair(world, rng)[0].is_whole
+        if "b" in holders(harness.metadata, entry_id):
+            harness.write(entry_id, ["b"])
+    assert repair(harness, rng)[0].is_whole
 
 
 def test_entries_that_only_the_lost_bookie_may_have_are_lost_after_one_wait(
     rng: random.Random,
 ) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 79))
+    harness = world_of(closed(3, 3, [(0, "abc")], 79))
     for name in "bc":
-        world.bookies[name].damaged = set(range(10, 50))
-    result, client = repair(world, rng, patience_s=5.0)
+        harness.bookies[name].damaged = set(range(10, 50))
+    result, client = repair(harness, rng, patience_s=5.0)
     assert (result.is_parked, result.lost_count) == (False, 40)
     assert client.now_s < 10.0
 
 
 def test_a_target_that_refuses_is_not_named_and_another_is_taken(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9))
-    world.bookies["d"].add_status = Status.IO_ERROR
-    assert repair(world, rng)[0].is_whole
-    assert world.metadata.fragments[0].ensemble == ("e", "b", "c")
-    check_replicated(world)
+    harness = world_of(closed(3, 3, [(0, "abc")], 9))
+    harness.bookies["d"].add_status = Status.IO_ERROR
+    assert repair(harness, rng)[0].is_whole
+    assert harness.metadata.fragments[0].ensemble == ("e", "b", "c")
+    check_replicated(harness)
 
 
 def test_without_any_other_bookie_it_says_so_and_changes_nothing(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9))
+    harness = world_of(closed(3, 3, [(0, "abc")], 9))
     for name in "def":
-        world.bookies[name].away = True
-    before = world.current
-    result, _ = repair(world, rng)
+        harness.bookies[name].away = True
+    before = harness.current
+    result, _ = repair(harness, rng)
     assert "no bookie to copy to: " in result.left[0]
     assert "[]" not in result.left[0]
-    assert world.current == before
+    assert harness.current == before
 
 
 def test_the_fragment_being_written_is_left_to_its_writer(rng: random.Random) -> None:
     metadata = closed(3, 3, [(0, "abc"), (5, "bad")], 9)
-    world = world_of(metadata)
+    harness = world_of(metadata)
     still_open = replace(metadata, state=LedgerState.OPEN, last_entry_id=-1, length=0)
-    world.current = VersionedLedger(still_open, 5)
-    result, _ = repair(world, rng)
+    harness.current = VersionedLedger(still_open, 5)
+    result, _ = repair(harness, rng)
     assert list(result.left) == [5]
     assert "open" in result.left[5]
-    assert world.metadata.fragments[0].ensemble == ("d", "b", "c")
-    assert world.metadata.fragments[1].ensemble == ("b", "a", "d")
+    assert harness.metadata.fragments[0].ensemble == ("d", "b", "c")
+    assert harness.metadata.fragments[1].ensemble == ("b", "a", "d")
 
 
-class Interfering(World):
+class Interfering(FakeQuorum):
     """Somebody else changes the metadata right before the first update."""
 
     def outcome(self, action: Action) -> Outcome:
@@ -188,10 +196,10 @@ class Deleting(Interfering):
 
 
 def test_a_change_by_somebody_else_is_kept(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), Interfering)
-    assert repair(world, rng)[0].is_whole
-    assert world.metadata.custom == {"x": b"1"}
-    assert world.metadata.fragments[0].ensemble == ("d", "b", "c")
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), Interfering)
+    assert repair(harness, rng)[0].is_whole
+    assert harness.metadata.custom == {"x": b"1"}
+    assert harness.metadata.fragments[0].ensemble == ("d", "b", "c")
 
 
 class Forgetting(Interfering):
@@ -200,21 +208,21 @@ class Forgetting(Interfering):
 
 
 def test_a_new_bookie_that_lost_its_data_before_it_was_named_is_noticed(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), Forgetting)
-    result, _ = repair(world, rng)
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), Forgetting)
+    result, _ = repair(harness, rng)
     assert not result.is_whole
     assert "recover d, too" in result.left[0]
 
 
 def test_a_ledger_deleted_meanwhile_is_done(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), Deleting)
-    result, _ = repair(world, rng)
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), Deleting)
+    result, _ = repair(harness, rng)
     assert result.is_deleted
     assert result.is_whole
 
 
-class Standing(World):
-    """The world stands still for a day before the target's n-th answer, and what nobody counts on goes there."""
+class Standing(FakeQuorum):
+    """The harness stands still for a day before the target's n-th answer, and what nobody counts on goes there."""
 
     stops_at = 4
     answered = 0
@@ -238,11 +246,11 @@ class Standing(World):
         self.client.now_s += 86_400.0
 
 
-def stood_still(world: Standing, rng: random.Random) -> LedgerRepaired:
-    world.bookies["a"] = Bookie(away=True)
+def stood_still(harness: Standing, rng: random.Random) -> LedgerRepaired:
+    harness.bookies["a"] = Bookie(away=True)
     procedure = RepairLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=1))
-    world.client = Client(world, procedure)  # type: ignore[arg-type]
-    world.client.run(rng)
+    harness.client = Client(harness, procedure)  # type: ignore[arg-type]
+    harness.client.run(rng)
     return procedure.value()
 
 
@@ -251,12 +259,12 @@ def test_a_share_is_given_again_when_copying_stood_still_for_long(
     rng: random.Random, stops_at: int
 ) -> None:
     """The collector of copies too many may have taken what was given before (INV-G2)."""
-    world = world_of(closed(3, 3, [(0, "abc")], 9), Standing)
-    assert isinstance(world, Standing)
-    world.stops_at = stops_at
-    assert stood_still(world, rng).is_whole
-    check_replicated(world)
-    assert world.metadata.fragments[0].ensemble == ("d", "b", "c")
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), Standing)
+    assert isinstance(harness, Standing)
+    harness.stops_at = stops_at
+    assert stood_still(harness, rng).is_whole
+    check_replicated(harness)
+    assert harness.metadata.fragments[0].ensemble == ("d", "b", "c")
 
 
 class AlwaysStanding(Standing):
@@ -266,11 +274,11 @@ class AlwaysStanding(Standing):
 
 
 def test_one_that_always_stands_still_names_nobody(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 2), AlwaysStanding)
-    assert isinstance(world, Standing)
-    result = stood_still(world, rng)
+    harness = world_of(closed(3, 3, [(0, "abc")], 2), AlwaysStanding)
+    assert isinstance(harness, Standing)
+    result = stood_still(harness, rng)
     assert "stood still" in result.left[0]
-    assert world.metadata.fragments[0].ensemble == ("a", "b", "c")
+    assert harness.metadata.fragments[0].ensemble == ("a", "b", "c")
 
 
 class NamedLate(Interfering):
@@ -282,17 +290,17 @@ class NamedLate(Interfering):
 
 
 def test_a_bookie_that_was_named_late_is_given_its_share_again(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 9), NamedLate)
-    assert stood_still(world, rng).is_whole  # type: ignore[arg-type]
-    check_replicated(world)
+    harness = world_of(closed(3, 3, [(0, "abc")], 9), NamedLate)
+    assert stood_still(harness, rng).is_whole  # type: ignore[arg-type]
+    check_replicated(harness)
 
 
 def test_copies_pass_a_fence_and_stay_within_the_window(rng: random.Random) -> None:
-    world = world_of(closed(3, 3, [(0, "abc")], 99))
-    world.bookies["d"].fenced = True
-    world.bookies["a"] = Bookie(away=True)
+    harness = world_of(closed(3, 3, [(0, "abc")], 99))
+    harness.bookies["d"].fenced = True
+    harness.bookies["a"] = Bookie(away=True)
     procedure = RepairLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2, bytes_per_s=100.0))
-    client = Client(world, procedure)  # type: ignore[arg-type]
+    client = Client(harness, procedure)  # type: ignore[arg-type]
     most = 0
 
     def is_over() -> bool:

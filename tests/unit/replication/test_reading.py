@@ -30,31 +30,31 @@ from fastbk.replication.actions import (
 from fastbk.replication.reading import ReadOptions, ReadRange
 from fastbk.replication.replicas import BAD_DIGEST, Pacing
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Client, World, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Client, FakeQuorum, metadata_of
 
 PACING = Pacing(request_timeout_s=5.0, give_up_s=2.0, pause_min_s=0.02, pause_max_s=0.5)
 
 
-def world_of(entries: int, *quorums: int) -> World:
-    world = World.of(metadata_of(*(quorums or (3, 3, 2))), spare=3)
+def world_of(entries: int, *quorums: int) -> FakeQuorum:
+    harness = FakeQuorum.of(metadata_of(*(quorums or (3, 3, 2))), spare=3)
     for entry_id in range(entries):
-        world.write(entry_id)
-    return world
+        harness.write(entry_id)
+    return harness
 
 
 def reading_of(
-    world: World, last: int, first: int = 0, order: object = None, **options: object
+    harness: FakeQuorum, last: int, first: int = 0, order: object = None, **options: object
 ) -> tuple[Client, ReadRange]:
     chosen = replace(ReadOptions(pacing=PACING, batch_entries=10), **options)  # type: ignore[arg-type]
     reading = ReadRange(
         LEDGER,
-        world.metadata,
+        harness.metadata,
         first,
         last,
         chosen,
         order or (lambda names: names),  # type: ignore[arg-type]
     )
-    return Client(world, reading), reading  # type: ignore[arg-type]
+    return Client(harness, reading), reading  # type: ignore[arg-type]
 
 
 def drain(client: Client, reading: ReadRange) -> list[int]:
@@ -79,15 +79,15 @@ def asked(client: Client) -> list[str]:
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2), (4, 2, 2), (1, 1, 1), (5, 1, 1)])
 def test_a_range_over_several_fragments_comes_in_order(quorums: tuple[int, int, int]) -> None:
-    world = world_of(1000, *quorums, 100, 101, 777)
-    client, reading = reading_of(world, 999, 5)
+    harness = world_of(1000, *quorums, 100, 101, 777)
+    client, reading = reading_of(harness, 999, 5)
     assert drain(client, reading) == list(range(5, 1000))
     assert reading.skipped == 0
     for one in client.log:
         assert isinstance(one, Ask)
         assert isinstance(one.request, ReadEntries)
-        ensembles = {world.metadata.fragment_of(one.request.first).ensemble}
-        ensembles.add(world.metadata.fragment_of(one.request.last).ensemble)
+        ensembles = {harness.metadata.fragment_of(one.request.first).ensemble}
+        ensembles.add(harness.metadata.fragment_of(one.request.last).ensemble)
         assert len(ensembles) == 1
 
 
@@ -95,16 +95,16 @@ def test_the_first_of_the_order_is_asked_and_no_other() -> None:
     def order(names: Sequence[str]) -> Sequence[str]:
         return sorted(names, key=lambda one: one != "b2")
 
-    world = world_of(100)
-    client, reading = reading_of(world, 99, order=order)
+    harness = world_of(100)
+    client, reading = reading_of(harness, 99, order=order)
     assert drain(client, reading) == list(range(100))
     assert {one.bookie_id for one in client.log if isinstance(one, Ask)} == {"b2"}
 
 
 def test_a_bookie_that_does_not_answer_is_asked_last_from_then_on() -> None:
-    world = world_of(50)
-    world.bookies["b0"].away = True
-    client, reading = reading_of(world, 49)
+    harness = world_of(50)
+    harness.bookies["b0"].away = True
+    client, reading = reading_of(harness, 49)
     assert drain(client, reading) == list(range(50))
     names = [one.bookie_id for one in client.log if isinstance(one, Ask)]
     assert names.count("b0") == 1
@@ -112,8 +112,8 @@ def test_a_bookie_that_does_not_answer_is_asked_last_from_then_on() -> None:
 
 
 def test_speculation_asks_the_next_one_after_a_while_and_grows() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 9, speculative_s=0.01)
+    harness = world_of(10)
+    client, reading = reading_of(harness, 9, speculative_s=0.01)
     assert asked(client) == ["b0"]
     pauses = []
     for count in (2, 3):
@@ -130,16 +130,16 @@ def test_speculation_asks_the_next_one_after_a_while_and_grows() -> None:
 
 
 def test_speculation_costs_nothing_when_answers_come_in_time() -> None:
-    world = world_of(100)
-    client, reading = reading_of(world, 99, speculative_s=0.01)
+    harness = world_of(100)
+    client, reading = reading_of(harness, 99, speculative_s=0.01)
     assert drain(client, reading) == list(range(100))
     assert {one.bookie_id for one in client.log if isinstance(one, Ask)} == {"b0"}
     assert reading.slow == {}
 
 
 def test_in_parallel_all_are_asked_and_the_first_answer_counts() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 9, parallel=True)
+    harness = world_of(10)
+    client, reading = reading_of(harness, 9, parallel=True)
     assert asked(client) == ["b0", "b1", "b2"]
     client.deliver(client.asks(ReadEntries, "b1")[0])
     assert reading.is_finished
@@ -149,8 +149,8 @@ def test_in_parallel_all_are_asked_and_the_first_answer_counts() -> None:
 
 def test_a_reader_that_does_not_take_stops_the_asking() -> None:
     for quorums in ((3, 3, 2), (5, 2, 2)):
-        world = world_of(3000, *quorums)
-        client, reading = reading_of(world, 2999, size_bytes_max=500)
+        harness = world_of(3000, *quorums)
+        client, reading = reading_of(harness, 2999, size_bytes_max=500)
         for _ in range(2000):
             if not client.pending:
                 break
@@ -163,9 +163,9 @@ def test_a_reader_that_does_not_take_stops_the_asking() -> None:
 
 def test_parts_that_wait_for_room_never_block_the_first() -> None:
     """What later parts found must not use up the room that the first needs to go on."""
-    world = world_of(600, 5, 2, 2)
-    client, reading = reading_of(world, 599, size_bytes_max=50)
-    first = world.metadata.fragments[0].ensemble
+    harness = world_of(600, 5, 2, 2)
+    client, reading = reading_of(harness, 599, size_bytes_max=50)
+    first = harness.metadata.fragments[0].ensemble
     assert len(first) == 5
     held = [one for one in client.asks(ReadEntries) if one.request.first < 64]  # type: ignore[union-attr]
     client.run(but=lambda one: one in held)
@@ -174,10 +174,10 @@ def test_parts_that_wait_for_room_never_block_the_first() -> None:
 
 
 def test_an_entry_passed_over_is_as_good_as_no_entry() -> None:
-    world = world_of(10)
+    harness = world_of(10)
     for name in ("b0", "b1", "b2"):
-        del world.bookies[name].entries[5]
-    client, reading = reading_of(world, 9)
+        del harness.bookies[name].entries[5]
+    client, reading = reading_of(harness, 9)
     assert drain(client, reading) == [0, 1, 2, 3, 4]
     with pytest.raises(NoSuchEntry) as caught:
         reading.value()
@@ -186,8 +186,8 @@ def test_an_entry_passed_over_is_as_good_as_no_entry() -> None:
 
 
 def test_an_empty_answer_without_a_word_about_the_entry_proves_nothing() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 9)
+    harness = world_of(10)
+    client, reading = reading_of(harness, 9)
     while client.asks(ReadEntries):
         client.complete(client.asks(ReadEntries)[0], Reply(Status.OK, next_entry_id=0))
     client.run()
@@ -196,43 +196,43 @@ def test_an_empty_answer_without_a_word_about_the_entry_proves_nothing() -> None
 
 
 def test_an_answer_about_other_entries_gives_none() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 3)
+    harness = world_of(10)
+    client, reading = reading_of(harness, 3)
     strange = (Found(1, 0, 1, b"x"), Found(0, -1, 1, b"x"))
     client.complete(client.asks(ReadEntries)[0], Reply(Status.OK, strange, next_entry_id=4))
-    beyond = tuple(world.bookies["b0"].entries[one] for one in range(10))
+    beyond = tuple(harness.bookies["b0"].entries[one] for one in range(10))
     client.complete(client.asks(ReadEntries)[0], Reply(Status.OK, beyond, next_entry_id=10))
     assert drain(client, reading) == [0, 1, 2, 3]
 
 
 def test_unconfirmed_reading_ends_before_the_first_missing_entry() -> None:
-    world = world_of(10)
-    world.write(11)
-    client, reading = reading_of(world, 20, is_unconfirmed=True)
+    harness = world_of(10)
+    harness.write(11)
+    client, reading = reading_of(harness, 20, is_unconfirmed=True)
     assert drain(client, reading) == list(range(10))
     assert reading.error is None
-    for bookie in world.bookies.values():
+    for bookie in harness.bookies.values():
         bookie.read_status = Status.CANNOT_TELL
-    client, reading = reading_of(world, 20, 10, is_unconfirmed=True)
+    client, reading = reading_of(harness, 20, 10, is_unconfirmed=True)
     assert drain(client, reading) == []
     with pytest.raises(NotEnoughBookies):
         reading.value()
 
 
 def test_what_each_bookie_said_is_in_the_error() -> None:
-    world = world_of(10)
-    world.bookies["b0"].damaged = {5}
-    del world.bookies["b1"].entries[5]
-    world.bookies["b2"].read_status = Status.IO_ERROR
-    client, reading = reading_of(world, 9)
+    harness = world_of(10)
+    harness.bookies["b0"].damaged = {5}
+    del harness.bookies["b1"].entries[5]
+    harness.bookies["b2"].read_status = Status.IO_ERROR
+    client, reading = reading_of(harness, 9)
     drain(client, reading)
     with pytest.raises(DigestMismatch) as caught:
         reading.value()
     assert caught.value.replicas == {"b0": BAD_DIGEST, "b1": "NO_ENTRY", "b2": "IO_ERROR"}
-    for bookie in world.bookies.values():
+    for bookie in harness.bookies.values():
         bookie.damaged.clear()
         bookie.read_status = Status.UNAUTHORIZED
-    client, reading = reading_of(world, 9)
+    client, reading = reading_of(harness, 9)
     drain(client, reading)
     with pytest.raises(Unauthorized):
         reading.value()
@@ -247,10 +247,10 @@ def test_a_closed_client_ends_it_at_once() -> None:
 
 
 def test_an_error_comes_behind_all_that_was_found_before_it() -> None:
-    world = world_of(500, 4, 2, 2)
+    harness = world_of(500, 4, 2, 2)
     for name in ("b0", "b1", "b2", "b3"):
-        world.bookies[name].entries.pop(200, None)
-    client, reading = reading_of(world, 499)
+        harness.bookies[name].entries.pop(200, None)
+    client, reading = reading_of(harness, 499)
     client.run(but=lambda one: isinstance(one, Ask) and one.request.first < 64)  # type: ignore[union-attr]
     assert not reading.is_finished
     assert drain(client, reading) == list(range(200))
@@ -259,16 +259,16 @@ def test_an_error_comes_behind_all_that_was_found_before_it() -> None:
 
 
 def test_those_that_are_away_or_busy_are_asked_again_until_patience_ends() -> None:
-    world = world_of(10)
+    harness = world_of(10)
     for name, status in (("b0", Status.NOT_READY), ("b1", Status.TOO_MANY_REQUESTS)):
-        world.bookies[name].read_status = status
-    world.bookies["b2"].away = True
-    client, reading = reading_of(world, 9)
+        harness.bookies[name].read_status = status
+    harness.bookies["b2"].away = True
+    client, reading = reading_of(harness, 9)
     client.run(until=lambda: sum(isinstance(one, Sleep) for one in client.log) == 3)
-    world.bookies["b1"].read_status = None
+    harness.bookies["b1"].read_status = None
     assert drain(client, reading) == list(range(10))
-    world.bookies["b1"].read_status = Status.NOT_READY
-    client, reading = reading_of(world, 9)
+    harness.bookies["b1"].read_status = Status.NOT_READY
+    client, reading = reading_of(harness, 9)
     client.run()
     with pytest.raises(NotEnoughBookies):
         reading.value()
@@ -317,8 +317,8 @@ def test_bookies_that_cannot_be_found_without_metadata_are_asked_again() -> None
 
 
 def test_one_silent_bookie_gets_only_its_share_of_the_time() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 9)
+    harness = world_of(10)
+    client, reading = reading_of(harness, 9)
     ask = client.asks(ReadEntries)[0]
     assert ask.timeout_s == pytest.approx(PACING.give_up_s / 4)
     client.complete(ask, QuorumTimeout("silent"))
@@ -329,13 +329,13 @@ def test_one_silent_bookie_gets_only_its_share_of_the_time() -> None:
 def test_ids_up_to_the_last_one(quorums: tuple[int, int, int]) -> None:
     """P25: the same write set for every id."""
     first = ID_MAX - 99
-    world = World.of(metadata_of(*quorums))
-    ensemble = world.metadata.fragments[0].ensemble
+    harness = FakeQuorum.of(metadata_of(*quorums))
+    ensemble = harness.metadata.fragments[0].ensemble
     for entry_id in range(first, ID_MAX + 1):
         for at in range(quorums[1]):
             name = ensemble[(entry_id + at) % quorums[0]]
-            world.bookies[name].entries[entry_id] = Found(entry_id, -1, 1, b"x")
-    client, reading = reading_of(world, ID_MAX, first)
+            harness.bookies[name].entries[entry_id] = Found(entry_id, -1, 1, b"x")
+    client, reading = reading_of(harness, ID_MAX, first)
     assert drain(client, reading) == list(range(first, ID_MAX + 1))
     assert reading.skipped == 0
 

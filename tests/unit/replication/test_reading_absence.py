@@ -12,14 +12,14 @@ from tests.unit.replication.test_reading import drain, reading_of, world_of
 
 
 def test_copies_that_moved_are_found_by_the_newest_metadata() -> None:
-    world = world_of(10)
-    client, reading = reading_of(world, 9)
+    harness = world_of(10)
+    client, reading = reading_of(harness, 9)
     for at in range(3):
-        world.bookies[f"s{at}"].entries = dict(world.bookies[f"b{at}"].entries)
-        world.bookies[f"b{at}"].away = True
-    world.edit(fragments=(Fragment(0, ("s0", "s1", "s2")),))
+        harness.bookies[f"s{at}"].entries = dict(harness.bookies[f"b{at}"].entries)
+        harness.bookies[f"b{at}"].away = True
+    harness.edit(fragments=(Fragment(0, ("s0", "s1", "s2")),))
     assert drain(client, reading) == list(range(10))
-    assert reading.metadata == world.metadata
+    assert reading.metadata == harness.metadata
     assert sum(isinstance(one, ReadMetadata) for one in client.log) == 1
 
 
@@ -33,11 +33,11 @@ def test_a_bookie_replaced_before_an_entry_came_proves_nothing_without_metadata(
     is_back: bool,
 ) -> None:
     """Qw = Qa: one "no" would be proof, and the old member says it in good faith."""
-    world = world_of(0, 2, 2, 2)
-    client, reading = reading_of(world, 0)
+    harness = world_of(0, 2, 2, 2)
+    client, reading = reading_of(harness, 0)
     for name in ("s0", "s1"):
-        world.bookies[name].add(entry_of(0))
-    world.edit(fragments=(Fragment(0, ("s0", "s1")),))
+        harness.bookies[name].add(entry_of(0))
+    harness.edit(fragments=(Fragment(0, ("s0", "s1")),))
     client.complete(_until_metadata_is_asked(client), MetadataUnavailable("away"))
     if is_back:
         assert drain(client, reading) == [0]
@@ -52,16 +52,16 @@ def test_a_bookie_replaced_before_an_entry_came_proves_nothing_without_metadata(
 
 def test_a_no_that_came_after_the_metadata_was_read_proves_nothing_yet() -> None:
     """Qw = Qa: a member that lost its disk was replaced while it was away, and comes back saying "no" in good faith."""
-    world = world_of(1, 2, 2, 2)
-    client, reading = reading_of(world, 0)
+    harness = world_of(1, 2, 2, 2)
+    client, reading = reading_of(harness, 0)
     for name in ("b0", "b1"):
-        world.bookies[name].away = True
+        harness.bookies[name].away = True
     client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
     for name in ("s0", "s1"):
-        world.bookies[name].add(entry_of(0))
-    world.edit(fragments=(Fragment(0, ("s0", "s1")),))
-    world.bookies["b0"].away = False
-    world.bookies["b0"].entries.clear()
+        harness.bookies[name].add(entry_of(0))
+    harness.edit(fragments=(Fragment(0, ("s0", "s1")),))
+    harness.bookies["b0"].away = False
+    harness.bookies["b0"].entries.clear()
     assert drain(client, reading) == [0]
     assert reading.error is None
 

@@ -14,7 +14,7 @@ from tests.unit.replication.test_reading import asked, drain, reading_of, world_
 
 ENTRY_BYTES_MAX = 11
 BATCH_BYTES = 1000
-"""More than ten entries of the world's: these tests' batches are bounded by their count."""
+"""More than ten entries of the harness's: these tests' batches are bounded by their count."""
 
 
 def reading_ahead(
@@ -77,15 +77,15 @@ def test_no_more_is_under_way_than_there_may_be_bytes(room: int) -> None:
 
 def test_a_copy_that_is_missing_in_the_midst_comes_from_the_next_bookie() -> None:
     client, reading = reading_of(world_of(100), 99, batch_bytes=BATCH_BYTES)
-    del client.world.bookies["b0"].entries[25]
-    client.world.bookies["b0"].damaged.add(37)
+    del client.harness.bookies["b0"].entries[25]
+    client.harness.bookies["b0"].damaged.add(37)
     assert drain(client, reading) == list(range(100))
     assert reading.skipped == 2
 
 
 def test_a_gap_comes_behind_all_that_is_before_it() -> None:
     client, reading = reading_of(world_of(100), 99, batch_bytes=BATCH_BYTES)
-    for bookie in client.world.bookies.values():
+    for bookie in client.harness.bookies.values():
         bookie.entries.pop(25, None)
     client.deliver(client.asks(ReadEntries)[0])
     first = client.asks(ReadEntries)[0]
@@ -102,7 +102,7 @@ def test_a_gap_comes_behind_all_that_is_before_it() -> None:
 
 def test_a_bookie_that_falls_silent_in_the_midst_is_passed_by() -> None:
     client, reading = reading_ahead(100, 5, speculative_s=0.01)
-    client.world.bookies["b0"].away = True
+    client.harness.bookies["b0"].away = True
     assert drain(client, reading) == list(range(100))
     assert reading.error is None
     assert "b0" in reading.slow
@@ -122,7 +122,7 @@ def test_an_answer_that_ends_early_is_gone_on_with() -> None:
     """Entries may be larger than those before them: a bookie ends its answer by its bytes."""
     client, reading = reading_ahead(100, 5)
     second = client.asks(ReadEntries)[1]
-    whole = client.world.outcome(second)
+    whole = client.harness.outcome(second)
     assert isinstance(whole, Reply)
     client.complete(second, replace(whole, found=whole.found[:3], next_entry_id=23))
     assert (23, 29) in ranges(client)

@@ -16,7 +16,7 @@ from fastbk.replication import recovered_copies
 from fastbk.replication.copying import share_of
 from fastbk.replication.recovered_copies import CheckCopies, lacking
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, World, holders, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, holders, metadata_of
 
 pytestmark = pytest.mark.fast
 
@@ -55,26 +55,26 @@ def test_the_gaps_cover_what_is_missing_and_nothing_that_is_there(
     assert all({first, last} <= due for first, last in gaps)
 
 
-def closed(last: int, *firsts: int) -> tuple[World, LedgerMetadata]:
+def closed(last: int, *firsts: int) -> tuple[FakeQuorum, LedgerMetadata]:
     """A ledger with E 4 and Qw 3 that all bookies hold whole."""
     metadata = replace(
         metadata_of(4, 3, 2, *firsts), state=LedgerState.CLOSED, last_entry_id=last, length=1
     )
     names = {one for fragment in metadata.fragments for one in fragment.ensemble}
-    world = World(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
+    harness = FakeQuorum(VersionedLedger(metadata, 1), {name: Bookie() for name in names}, [metadata])
     for entry_id in range(last + 1):
-        world.write(entry_id)
-    return world, metadata
+        harness.write(entry_id)
+    return harness, metadata
 
 
 def checked(
-    world: World, metadata: LedgerMetadata, away: str = "", unable: str = ""
+    harness: FakeQuorum, metadata: LedgerMetadata, away: str = "", unable: str = ""
 ) -> tuple[MissingReplica, ...]:
-    registered = set(world.bookies) - {away}
+    registered = set(harness.bookies) - {away}
     check = CheckCopies(LEDGER, metadata, registered, {unable}, 1.0)
-    Client(world, check).run()
-    assert world.marked == check.value()
-    return world.marked
+    Client(harness, check).run()
+    assert harness.marked == check.value()
+    return harness.marked
 
 
 def ids(found: tuple[MissingReplica, ...], metadata: LedgerMetadata) -> Ids:
@@ -93,54 +93,54 @@ def test_a_whole_ledger_gets_no_mark() -> None:
 
 def test_what_bookies_lack_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovered_copies, "RANGES_A_CALL", 2)  # so that it takes several answers
-    world, metadata = closed(40, 10)
+    harness, metadata = closed(40, 10)
     lost: Ids = set()
     for bookie_id, entry_id in [("b1", 1), ("b1", 3), ("b1", 12), ("b2", 40), ("b4", 13)]:
-        del world.bookies[bookie_id].entries[entry_id]
+        del harness.bookies[bookie_id].entries[entry_id]
         lost.add((bookie_id, entry_id))
-    assert ids(checked(world, metadata), metadata) == lost
+    assert ids(checked(harness, metadata), metadata) == lost
 
 
 def test_a_bookie_that_was_away_before_another_was_replaced_is_found_out() -> None:
     """It lacks entries of an earlier fragment, too, and its writer waited for it until it died."""
-    world, metadata = closed(40, 10)
-    del world.bookies["b1"].entries[1]
-    assert ids(checked(world, metadata), metadata) == {("b1", 1)}
+    harness, metadata = closed(40, 10)
+    del harness.bookies["b1"].entries[1]
+    assert ids(checked(harness, metadata), metadata) == {("b1", 1)}
 
 
 def test_a_bookie_that_is_away_may_lack_its_share() -> None:
-    world, metadata = closed(20)
-    (one,) = checked(world, metadata, away="b1")
+    harness, metadata = closed(20)
+    (one,) = checked(harness, metadata, away="b1")
     assert (one.bookie_id, one.first_entry_id, one.last_entry_id) == ("b1", 0, 20)
     assert "away" in one.reason
 
 
 def test_a_bookie_that_cannot_tell_may_lack_its_share() -> None:
-    world, metadata = closed(20)
-    world.bookies["b1"].read_status = Status.CANNOT_TELL
-    world.bookies["b2"].away = True
-    assert {one.bookie_id for one in checked(world, metadata)} == {"b1", "b2"}
+    harness, metadata = closed(20)
+    harness.bookies["b1"].read_status = Status.CANNOT_TELL
+    harness.bookies["b2"].away = True
+    assert {one.bookie_id for one in checked(harness, metadata)} == {"b1", "b2"}
 
 
 def test_a_bookie_without_the_ledger_lacks_its_share() -> None:
-    world, metadata = closed(20)
+    harness, metadata = closed(20)
     for status in (Status.NO_LEDGER, Status.OTHER_CREATION):
-        world.bookies["b1"].read_status = status
-        (one,) = checked(world, metadata)
+        harness.bookies["b1"].read_status = status
+        (one,) = checked(harness, metadata)
         assert (one.bookie_id, one.reason) == ("b1", recovered_copies.REASON)
-        world.marked = ()
+        harness.marked = ()
 
 
 def test_a_bookie_that_gives_no_list_is_left_out() -> None:
-    world, metadata = closed(20)
-    world.bookies["b1"].read_status = Status.UNSUPPORTED
-    assert checked(world, metadata, unable="b1") == ()
+    harness, metadata = closed(20)
+    harness.bookies["b1"].read_status = Status.UNSUPPORTED
+    assert checked(harness, metadata, unable="b1") == ()
 
 
 def test_a_mark_that_the_store_does_not_take_is_an_error() -> None:
-    world, metadata = closed(20)
-    world.store_away = True
+    harness, metadata = closed(20)
+    harness.store_away = True
     check = CheckCopies(LEDGER, metadata, {"b0", "b2", "b3"}, (), 1.0)
-    Client(world, check).run()
+    Client(harness, check).run()
     with pytest.raises(MetadataUnavailable):
         check.value()

@@ -17,7 +17,7 @@ from fastbk.replication.actions import (
     Withdraw,
 )
 from tests.fixtures.fake_quorum import (
-    World,
+    FakeQuorum,
     entry_of,
     is_closed_at,
     length_at,
@@ -37,13 +37,13 @@ from tests.fixtures.recovering import (
 def test_a_ledger_is_closed_behind_its_last_entry(
     quorums: tuple[int, int, int], entries: int
 ) -> None:
-    world = World.of(metadata_of(*quorums))
+    harness = FakeQuorum.of(metadata_of(*quorums))
     for entry_id in range(entries):
-        world.write(entry_id)
-    procedure = recover(world)
-    assert is_closed_at(world, entries - 1)
-    assert procedure.value() == world.current
-    assert [one.state for one in world.history] == [
+        harness.write(entry_id)
+    procedure = recover(harness)
+    assert is_closed_at(harness, entries - 1)
+    assert procedure.value() == harness.current
+    assert [one.state for one in harness.history] == [
         LedgerState.OPEN,
         LedgerState.IN_RECOVERY,
         LedgerState.CLOSED,
@@ -53,65 +53,65 @@ def test_a_ledger_is_closed_behind_its_last_entry(
 
 
 def test_a_closed_ledger_is_used_as_it_is() -> None:
-    world = three(3)
-    world.current = VersionedLedger(world.metadata.closed(2, length_at(2)), 5)
-    client, procedure = recoverer(world, world.current)
+    harness = three(3)
+    harness.current = VersionedLedger(harness.metadata.closed(2, length_at(2)), 5)
+    client, procedure = recoverer(harness, harness.current)
     assert procedure.is_finished
-    assert procedure.value() is world.current
+    assert procedure.value() is harness.current
     assert client.log == []
     assert procedure.stats.is_adopted
 
 
 def test_a_ledger_in_recovery_is_gone_on_with() -> None:
-    world = three(3)
-    world.edit(state=LedgerState.IN_RECOVERY)
-    recover(world)
-    assert is_closed_at(world, 2)
-    assert len(world.history) == 3
+    harness = three(3)
+    harness.edit(state=LedgerState.IN_RECOVERY)
+    recover(harness)
+    assert is_closed_at(harness, 2)
+    assert len(harness.history) == 3
 
 
 def test_one_good_copy_decides_that_an_entry_exists_and_it_is_brought_everywhere() -> None:
-    world = three(2)
-    world.write(2, ["b2"])
-    client, procedure = recoverer(world)
+    harness = three(2)
+    harness.write(2, ["b2"])
+    client, procedure = recoverer(harness)
     client.run(until=lambda: any(is_read_of(one, 2) for one in client.pending.values()))
     client.deliver(next(one for one in client.asks(ReadEntry, "b2") if entry_asked(one) == 2))
     client.run()
-    assert is_closed_at(world, 2)
-    assert all(2 in bookie.entries for bookie in world.bookies.values())
+    assert is_closed_at(harness, 2)
+    assert all(2 in bookie.entries for bookie in harness.bookies.values())
     assert procedure.stats.entries_rewritten == 2  # b0 and b1 knew of LAC 0 only
 
 
 def test_entries_behind_the_first_missing_one_are_ignored() -> None:
-    world = three(2)
-    world.write(3)
-    world.write(4)
-    for bookie in world.bookies.values():
+    harness = three(2)
+    harness.write(3)
+    harness.write(4)
+    for bookie in harness.bookies.values():
         bookie.entries[3] = entry_of(3, lac=1)
         bookie.entries[4] = entry_of(4, lac=1)
-    recover(world)
-    assert is_closed_at(world, 1)
+    recover(harness)
+    assert is_closed_at(harness, 1)
 
 
 def test_one_damaged_copy_decides_nothing_and_a_good_one_does() -> None:
-    world = three(3)
-    world.bookies["b0"].damaged = {2}
-    world.bookies["b1"].damaged = {1}
-    recover(world)
-    assert is_closed_at(world, 2)
+    harness = three(3)
+    harness.bookies["b0"].damaged = {2}
+    harness.bookies["b1"].damaged = {1}
+    recover(harness)
+    assert is_closed_at(harness, 2)
 
 
 def test_the_length_is_not_that_of_an_answer_that_names_the_last_entry_as_its_lac() -> None:
-    world = three(3)  # entries 0..2
-    for bookie in world.bookies.values():
+    harness = three(3)  # entries 0..2
+    for bookie in harness.bookies.values():
         bookie.entries[2] = entry_of(2, lac=1)
-    client, procedure = recoverer(world)
+    client, procedure = recoverer(harness)
     client.run(
         until=lambda: bool(client.asks(ReadEntry)) and client.log[-1] in client.pending.values()
     )
     client.run(until=lambda: any(is_read_of(one, 2) for one in client.log))
     # The only copy behind the LAC was lost with its bookies' disks; they know that they lost it.
-    for bookie in world.bookies.values():
+    for bookie in harness.bookies.values():
         bookie.entries.pop(2, None)
     client.run()
     assert procedure.value().metadata.last_entry_id == 1
@@ -119,46 +119,46 @@ def test_the_length_is_not_that_of_an_answer_that_names_the_last_entry_as_its_la
 
 
 def test_the_length_of_an_empty_last_fragment_is_read_from_the_fragment_before() -> None:
-    world = World.of(metadata_of(2, 2, 2, 5))
+    harness = FakeQuorum.of(metadata_of(2, 2, 2, 5))
     for entry_id in range(5):
-        world.write(entry_id)
-    recover(world)
-    assert is_closed_at(world, 4)
-    assert [one.first_entry_id for one in world.metadata.fragments] == [0, 5]
+        harness.write(entry_id)
+    recover(harness)
+    assert is_closed_at(harness, 4)
+    assert [one.first_entry_id for one in harness.metadata.fragments] == [0, 5]
 
 
 def test_one_bookie_that_lost_the_last_acknowledged_entry_does_not_hide_its_length() -> None:
     """Found by simulation: with Qw = Qa one "no" proves that an entry was never acknowledged; this one was."""
-    world = World.of(metadata_of(2, 2, 2, 5))
+    harness = FakeQuorum.of(metadata_of(2, 2, 2, 5))
     for entry_id in range(5):
-        world.write(entry_id)
-    del world.bookies["b0"].entries[4]
-    del world.bookies["b1"].entries[4]
-    client, procedure = recoverer(world)
+        harness.write(entry_id)
+    del harness.bookies["b0"].entries[4]
+    del harness.bookies["b1"].entries[4]
+    client, procedure = recoverer(harness)
     client.run(until=lambda: any(is_read_of(one, 4) for one in client.pending.values()))
     client.deliver(next(one for one in client.asks(ReadEntry, "b0") if entry_asked(one) == 4))
     assert not procedure.is_finished
-    world.write(4, ["b1"])
+    harness.write(4, ["b1"])
     client.run()
     assert procedure.error is None
-    assert is_closed_at(world, 4)
+    assert is_closed_at(harness, 4)
 
 
 def test_without_its_last_acknowledged_entry_a_ledger_is_not_closed() -> None:
-    world = World.of(metadata_of(2, 2, 2, 5))
+    harness = FakeQuorum.of(metadata_of(2, 2, 2, 5))
     for entry_id in range(5):
-        world.write(entry_id)
-    world.bookies["b0"].away = world.bookies["b1"].away = True
-    client, procedure = recoverer(world)
+        harness.write(entry_id)
+    harness.bookies["b0"].away = harness.bookies["b1"].away = True
+    client, procedure = recoverer(harness)
     client.run()
     with pytest.raises(NotEnoughBookies) as caught:
         procedure.value()
     assert caught.value.entry_id == 4
-    assert world.metadata.state is LedgerState.IN_RECOVERY
-    world.bookies["b0"].away = world.bookies["b1"].away = False
+    assert harness.metadata.state is LedgerState.IN_RECOVERY
+    harness.bookies["b0"].away = harness.bookies["b1"].away = False
     for name in ("b0", "b1"):
-        del world.bookies[name].entries[4]
-    client, procedure = recoverer(world)
+        del harness.bookies[name].entries[4]
+    client, procedure = recoverer(harness)
     client.run()
     with pytest.raises(NoSuchEntry, match="they lost data"):
         procedure.value()
@@ -167,21 +167,21 @@ def test_without_its_last_acknowledged_entry_a_ledger_is_not_closed() -> None:
 @pytest.mark.parametrize("last", [2**31 - 1, 2**31, 2**40, ID_MAX - 1, ID_MAX])
 def test_p25_ids_up_to_the_last_one(last: int) -> None:
     metadata = metadata_of(5, 3, 2, last - 1)
-    world = World.of(metadata)
+    harness = FakeQuorum.of(metadata)
     for entry_id in (last - 1, last):
         for name in (metadata.fragments[-1].ensemble[(entry_id + one) % 5] for one in range(3)):
-            world.bookies[name].entries[entry_id] = Found(entry_id, last - 2, entry_id, b"x")
-    procedure = recover(world)
-    assert (world.metadata.last_entry_id, world.metadata.length) == (last, last)
+            harness.bookies[name].entries[entry_id] = Found(entry_id, last - 2, entry_id, b"x")
+    procedure = recover(harness)
+    assert (harness.metadata.last_entry_id, harness.metadata.length) == (last, last)
     assert procedure.stats.entries_rewritten == 2
 
 
 @pytest.mark.parametrize("step", range(0, 40, 3))
 def test_a_cancelled_recovery_asks_for_nothing_more(step: int) -> None:
-    world = three()
+    harness = three()
     for entry_id in range(10):
-        world.write(entry_id, lac=3)
-    client, procedure = recoverer(world)
+        harness.write(entry_id, lac=3)
+    client, procedure = recoverer(harness)
     for _ in range(step):
         if client.pending:
             client.deliver(next(iter(client.pending.values())))
@@ -191,7 +191,7 @@ def test_a_cancelled_recovery_asks_for_nothing_more(step: int) -> None:
     assert all(isinstance(one, Withdraw) for one in actions)
     assert {one.tag for one in actions} == {one.tag for one in late}
     for one in late:
-        procedure.completed(one.tag, world.outcome(one), client.now_s)
+        procedure.completed(one.tag, harness.outcome(one), client.now_s)
         assert procedure.take_actions() == []
-    recover(world)
-    assert is_closed_at(world, 9)
+    recover(harness)
+    assert is_closed_at(harness, 9)

@@ -22,7 +22,7 @@ from fastbk.replication.actions import (
 )
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
-    World,
+    FakeQuorum,
     entry_of,
     is_closed_at,
     metadata_of,
@@ -37,25 +37,25 @@ from tests.fixtures.recovering import (
 
 def test_p1_recovery_reads_fence_the_bookie_that_the_first_fence_did_not_reach() -> None:
     """#2614: the fence to b2 is lost; entry 0 of the old writer reaches b1 only, and b2 after the recovery."""
-    world = three()
-    client, _ = recoverer(world)
+    harness = three()
+    client, _ = recoverer(harness)
     client.run(until=lambda: len(client.asks(ReadEntry)) == 3)
     fences = client.asks(ReadEntry)
     client.complete(client.asks(ReadEntry, "b2")[0], QuorumTimeout("lost"))
-    world.write(0, ["b1"])
+    harness.write(0, ["b1"])
     for ask in fences:
         if ask.bookie_id == "b0":
             client.deliver(ask)
     client.complete(client.asks(ReadEntry, "b1")[0], Reply(Status.NO_LEDGER, fenced=True))
     client.run(but=lambda one: isinstance(one, Ask) and one.bookie_id == "b1")
-    assert is_closed_at(world, -1)
-    assert world.bookies["b2"].add(entry_of(0)).status == Status.FENCED
+    assert is_closed_at(harness, -1)
+    assert harness.bookies["b2"].add(entry_of(0)).status == Status.FENCED
 
 
 def test_every_read_of_a_recovery_fences_with_priority() -> None:
-    world = three(5)
-    world.write(5, ["b0"])
-    client, _ = recoverer(world)
+    harness = three(5)
+    harness.write(5, ["b0"])
+    client, _ = recoverer(harness)
     client.run()
     reads = [one.request for one in client.log if isinstance(one, Ask)]
     reads = [one for one in reads if isinstance(one, ReadEntry)]
@@ -65,9 +65,9 @@ def test_every_read_of_a_recovery_fences_with_priority() -> None:
 
 def test_p2_recovery_starts_at_the_last_fragment() -> None:
     """#2615: bookies of the last fragment know no LAC; nothing below it is in doubt."""
-    world = World.of(metadata_of(2, 2, 2, 1000))
-    world.write(999)
-    client, _ = recoverer(world)
+    harness = FakeQuorum.of(metadata_of(2, 2, 2, 1000))
+    harness.write(999)
+    client, _ = recoverer(harness)
     client.run()
     asked = {
         one.request.entry_id
@@ -75,55 +75,55 @@ def test_p2_recovery_starts_at_the_last_fragment() -> None:
         if isinstance(one, Ask) and isinstance(one.request, ReadEntry)
     }
     assert asked == {-1, 1000}
-    assert is_closed_at(world, 999)
+    assert is_closed_at(harness, 999)
 
 
 def test_p5_one_dead_bookie_stops_nothing() -> None:
     """#1067: Qw - Qa + 1 times "no" is enough; nobody waits for the dead one."""
-    world = three(3)
-    client, procedure = recoverer(world)
+    harness = three(3)
+    client, procedure = recoverer(harness)
     client.run(but=lambda one: isinstance(one, Ask) and one.bookie_id == "b0")
     assert procedure.is_finished
-    assert is_closed_at(world, 2)
+    assert is_closed_at(harness, 2)
     assert procedure.stats.copies_missing == 1
 
 
 def test_p5_the_dead_never_count_as_no() -> None:
-    world = three(2)
-    client, procedure = recoverer(world)
+    harness = three(2)
+    client, procedure = recoverer(harness)
     client.run(until=lambda: any(is_read_of(one, 2) for one in client.pending.values()))
     # All three were fenced; now one says no, two are dead: entry 2 may be on those.
-    world.bookies["b0"].away = world.bookies["b1"].away = True
+    harness.bookies["b0"].away = harness.bookies["b1"].away = True
     client.run()
     with pytest.raises(NotEnoughBookies) as caught:
         procedure.value()
     assert {"b0", "b1"} <= set(caught.value.replicas)
     assert caught.value.entry_id in (1, 2)
-    assert world.metadata.state is LedgerState.IN_RECOVERY
+    assert harness.metadata.state is LedgerState.IN_RECOVERY
 
 
 @pytest.mark.parametrize("status", [Status.CANNOT_TELL, Status.IO_ERROR])
 def test_p6_a_bookie_that_cannot_tell_does_not_make_an_end(status: Status) -> None:
     """#2908, #2909, #2612: trouble of a disk, or a bookie that came back without its data, is no "no"."""
-    world = three(2)
-    client, procedure = recoverer(world)
+    harness = three(2)
+    client, procedure = recoverer(harness)
     client.run(until=lambda: any(is_read_of(one, 2) for one in client.pending.values()))
-    world.bookies["b0"].read_status = world.bookies["b1"].read_status = status
+    harness.bookies["b0"].read_status = harness.bookies["b1"].read_status = status
     client.run()
     with pytest.raises(NotEnoughBookies) as caught:
         procedure.value()
     assert caught.value.replicas["b0"] == status.name
-    assert not world.metadata.is_closed
+    assert not harness.metadata.is_closed
 
 
 @pytest.mark.parametrize("trouble", ["CANNOT_TELL", "damaged", "away"])
 def test_answers_that_prove_nothing_do_not_count_as_fenced(trouble: str) -> None:
-    world = three(3)
+    harness = three(3)
     for name in ("b0", "b1"):
-        world.bookies[name].away = trouble == "away"
-        world.bookies[name].read_status = Status.CANNOT_TELL if trouble == "CANNOT_TELL" else None
-        world.bookies[name].damaged = {2} if trouble == "damaged" else set()
-    client, procedure = recoverer(world)
+        harness.bookies[name].away = trouble == "away"
+        harness.bookies[name].read_status = Status.CANNOT_TELL if trouble == "CANNOT_TELL" else None
+        harness.bookies[name].damaged = {2} if trouble == "damaged" else set()
+    client, procedure = recoverer(harness)
     client.run()
     kind = DigestMismatch if trouble == "damaged" else NotEnoughBookies
     with pytest.raises(kind, match="fenced") as caught:
@@ -134,31 +134,31 @@ def test_answers_that_prove_nothing_do_not_count_as_fenced(trouble: str) -> None
 
 
 def test_bookies_that_come_back_in_time_are_asked_again() -> None:
-    world = three(3)
-    world.bookies["b0"].away = world.bookies["b1"].away = True
-    client, procedure = recoverer(world)
+    harness = three(3)
+    harness.bookies["b0"].away = harness.bookies["b1"].away = True
+    client, procedure = recoverer(harness)
     client.run(until=lambda: sum(isinstance(one, Sleep) for one in client.log) == 3)
-    world.bookies["b0"].away = False
+    harness.bookies["b0"].away = False
     client.run()
     assert procedure.error is None
-    assert is_closed_at(world, 2)
+    assert is_closed_at(harness, 2)
     pauses = [one.pause_s for one in client.log if isinstance(one, Sleep)]
     assert pauses[:3] == [0.02, 0.04, 0.08]
 
 
 def test_asking_again_ends_when_patience_does() -> None:
-    world = three(3)
-    world.bookies["b0"].away = world.bookies["b1"].away = True
-    client, procedure = recoverer(world)
+    harness = three(3)
+    harness.bookies["b0"].away = harness.bookies["b1"].away = True
+    client, procedure = recoverer(harness)
     client.run()
     assert isinstance(procedure.error, NotEnoughBookies)
     assert client.now_s <= PACING.give_up_s + 0.1
 
 
 def test_another_password_ends_it_at_once() -> None:
-    world = three(3)
-    world.bookies["b1"].read_status = Status.UNAUTHORIZED
-    client, procedure = recoverer(world)
+    harness = three(3)
+    harness.bookies["b1"].read_status = Status.UNAUTHORIZED
+    client, procedure = recoverer(harness)
     client.run(until=lambda: bool(client.asks(ReadEntry)))
     client.deliver(client.asks(ReadEntry, "b1")[0])
     with pytest.raises(Unauthorized):
@@ -167,21 +167,21 @@ def test_another_password_ends_it_at_once() -> None:
 
 
 def test_p19_a_lac_that_no_digest_covers_is_ignored() -> None:
-    world = three(3)
-    client, _ = recoverer(world)
+    harness = three(3)
+    client, _ = recoverer(harness)
     client.run(until=lambda: len(client.asks(ReadEntry)) == 3)
     lie = Reply(Status.OK, damaged=True, lacs=())  # a LAC of 10^9 in a copy that fails its digest
     client.complete(client.asks(ReadEntry, "b0")[0], lie)
     client.run()
-    assert is_closed_at(world, 2)
+    assert is_closed_at(harness, 2)
 
 
 def test_a_start_is_taken_from_the_best_lac_heard() -> None:
-    world = World.of(metadata_of(3, 3, 2))
+    harness = FakeQuorum.of(metadata_of(3, 3, 2))
     for entry_id in range(100):
-        world.write(entry_id, lac=entry_id - 5)
-    world.bookies["b0"].entries = {0: entry_of(0)}
-    client, procedure = recoverer(world)
+        harness.write(entry_id, lac=entry_id - 5)
+    harness.bookies["b0"].entries = {0: entry_of(0)}
+    client, procedure = recoverer(harness)
     client.run()
     asked = {
         one.request.entry_id
@@ -190,4 +190,4 @@ def test_a_start_is_taken_from_the_best_lac_heard() -> None:
     }
     assert min(asked - {-1}) == 95
     assert procedure.stats.entries_rewritten == 5
-    assert is_closed_at(world, 99)
+    assert is_closed_at(harness, 99)

@@ -31,19 +31,19 @@ from tests.fixtures.recovering import (
 
 def test_p14_entries_are_written_with_the_recovery_flag_in_strict_order() -> None:
     """#4163: the bookies are fenced, by this very recovery."""
-    world = three()
+    harness = three()
     for entry_id in range(20):
-        world.write(entry_id, ["b0", "b1"], lac=-1)
-    client, procedure = recoverer(world, entries_max=4)
+        harness.write(entry_id, ["b0", "b1"], lac=-1)
+    client, procedure = recoverer(harness, entries_max=4)
     client.run()
-    assert is_closed_at(world, 19)
+    assert is_closed_at(harness, 19)
     adds = [
         (one.bookie_id, one.request)
         for one in client.log
         if isinstance(one, Ask) and isinstance(one.request, AddEntry)
     ]
     assert all(request.recovery for _, request in adds)
-    for name in world.bookies:
+    for name in harness.bookies:
         ids = [request.entry_id for bookie_id, request in adds if bookie_id == name]
         assert ids == list(range(20))
     assert procedure.stats.entries_rewritten == 20
@@ -51,10 +51,10 @@ def test_p14_entries_are_written_with_the_recovery_flag_in_strict_order() -> Non
 
 def test_the_lac_inside_what_is_written_again_stays_where_recovery_began() -> None:
     """A competitor may close lower: a reader must not have been told otherwise."""
-    world = three(5)
+    harness = three(5)
     for entry_id in range(5, 12):
-        world.write(entry_id, ["b1", "b2"], lac=4)
-    client, _ = recoverer(world)
+        harness.write(entry_id, ["b1", "b2"], lac=4)
+    client, _ = recoverer(harness)
     client.run()
     lacs = {
         one.request.lac
@@ -65,47 +65,47 @@ def test_the_lac_inside_what_is_written_again_stays_where_recovery_began() -> No
 
 
 def test_a_bookie_that_fails_is_replaced_in_the_same_close() -> None:
-    world = three(spare=1)
+    harness = three(spare=1)
     for entry_id in range(10):
-        world.write(entry_id, lac=2)
-    world.bookies["b1"].add_status = Status.IO_ERROR
-    procedure = recover(world)
-    assert is_closed_at(world, 9)
-    assert world.metadata.fragments == (
+        harness.write(entry_id, lac=2)
+    harness.bookies["b1"].add_status = Status.IO_ERROR
+    procedure = recover(harness)
+    assert is_closed_at(harness, 9)
+    assert harness.metadata.fragments == (
         Fragment(0, ("b0", "b1", "b2")),
         Fragment(3, ("b0", "s0", "b2")),
     )
-    assert [len(one.fragments) for one in world.history] == [1, 1, 2]
-    assert set(range(3, 10)) <= set(world.bookies["s0"].entries)
+    assert [len(one.fragments) for one in harness.history] == [1, 1, 2]
+    assert set(range(3, 10)) <= set(harness.bookies["s0"].entries)
     assert (procedure.stats.bookies_replaced, procedure.stats.copies_missing) == (1, 0)
 
 
 def test_a_bookie_that_fails_in_the_middle_starts_a_fragment_there() -> None:
-    world = three(spare=1)
+    harness = three(spare=1)
     for entry_id in range(10):
-        world.write(entry_id, lac=-1)
-    client, procedure = recoverer(world, entries_max=1)
+        harness.write(entry_id, lac=-1)
+    client, procedure = recoverer(harness, entries_max=1)
     client.run(until=lambda: 6 in map(entry_asked, client.asks(AddEntry)))
-    world.bookies["b2"].away = True
+    harness.bookies["b2"].away = True
     client.run()
     assert procedure.error is None
-    assert is_closed_at(world, 9)
-    first = world.metadata.fragments[1]
+    assert is_closed_at(harness, 9)
+    first = harness.metadata.fragments[1]
     assert first.first_entry_id in (6, 7)
     assert first.ensemble == ("b0", "b1", "s0")
 
 
 def test_p12_a_copy_on_a_replaced_bookie_no_longer_counts() -> None:
     """#3005: entry 1 is on b0 and b1 when b1 fails at entry 0: both must reach Qa bookies of the new fragment."""
-    world = three(spare=1)
+    harness = three(spare=1)
     for entry_id in range(2):
-        world.write(entry_id, lac=-1)
-    client, procedure = recoverer(world)
+        harness.write(entry_id, lac=-1)
+    client, procedure = recoverer(harness)
     client.run(until=lambda: len(client.asks(AddEntry)) == 6)
     by_entry = {(one.bookie_id, entry_asked(one)): one for one in client.asks(AddEntry)}
     client.deliver(by_entry["b0", 1])
     client.deliver(by_entry["b1", 1])
-    world.bookies["b1"].away = True
+    harness.bookies["b1"].away = True
     client.deliver(by_entry["b1", 0])
     client.deliver(next(one for one in client.pending.values() if isinstance(one, Choose)))
     asked = {(one.bookie_id, entry_asked(one)) for one in client.asks(AddEntry)}
@@ -115,86 +115,86 @@ def test_p12_a_copy_on_a_replaced_bookie_no_longer_counts() -> None:
     assert not any(isinstance(one, UpdateMetadata) for one in client.pending.values())
     client.run()
     assert procedure.error is None
-    assert is_closed_at(world, 1)
-    assert world.metadata.fragments == (Fragment(0, ("b0", "s0", "b2")),)
+    assert is_closed_at(harness, 1)
+    assert harness.metadata.fragments == (Fragment(0, ("b0", "s0", "b2")),)
 
 
 def test_p13_one_index_is_replaced_as_often_as_it_fails() -> None:
     """#4261: nobody is left waiting when the same index fails again, or nobody takes its place."""
-    world = three(spare=2)
+    harness = three(spare=2)
     for entry_id in range(4):
-        world.write(entry_id, lac=-1)
-    world.bookies["b0"].add_status = world.bookies["s0"].add_status = Status.READ_ONLY
-    procedure = recover(world)
-    assert is_closed_at(world, 3)
-    assert world.metadata.fragments[-1].ensemble == ("s1", "b1", "b2")
+        harness.write(entry_id, lac=-1)
+    harness.bookies["b0"].add_status = harness.bookies["s0"].add_status = Status.READ_ONLY
+    procedure = recover(harness)
+    assert is_closed_at(harness, 3)
+    assert harness.metadata.fragments[-1].ensemble == ("s1", "b1", "b2")
     assert procedure.stats.bookies_replaced == 2
 
 
 def test_without_a_replacement_the_ack_quorum_is_enough() -> None:
-    world = three()
+    harness = three()
     for entry_id in range(4):
-        world.write(entry_id, lac=-1)
-    world.bookies["b0"].add_status = Status.IO_ERROR
-    procedure = recover(world)
-    assert is_closed_at(world, 3)
+        harness.write(entry_id, lac=-1)
+    harness.bookies["b0"].add_status = Status.IO_ERROR
+    procedure = recover(harness)
+    assert is_closed_at(harness, 3)
     assert procedure.stats.copies_missing == 4
-    assert world.metadata.fragments[-1].ensemble == ("b0", "b1", "b2")
+    assert harness.metadata.fragments[-1].ensemble == ("b0", "b1", "b2")
 
 
 def test_without_an_ack_quorum_it_tries_again_then_says_why() -> None:
-    world = three(3)
-    world.bookies["b0"].add_status = world.bookies["b1"].add_status = Status.IO_ERROR
-    client, procedure = recoverer(world)
+    harness = three(3)
+    harness.bookies["b0"].add_status = harness.bookies["b1"].add_status = Status.IO_ERROR
+    client, procedure = recoverer(harness)
     client.run()
     with pytest.raises(NotEnoughBookies, match="entry 2 could not be written") as caught:
         procedure.value()
     assert caught.value.replicas == {"b0": "IO_ERROR", "b1": "IO_ERROR"}
-    assert world.metadata.state is LedgerState.IN_RECOVERY
-    world.bookies["b0"].add_status = None
-    recover(world)
-    assert is_closed_at(world, 2)
+    assert harness.metadata.state is LedgerState.IN_RECOVERY
+    harness.bookies["b0"].add_status = None
+    recover(harness)
+    assert is_closed_at(harness, 2)
 
 
 def test_a_bookie_that_comes_back_while_nobody_can_replace_it_takes_the_entries() -> None:
-    world = three(3)
-    world.bookies["b0"].add_status = world.bookies["b1"].add_status = Status.IO_ERROR
-    client, procedure = recoverer(world)
+    harness = three(3)
+    harness.bookies["b0"].add_status = harness.bookies["b1"].add_status = Status.IO_ERROR
+    client, procedure = recoverer(harness)
     client.run(until=lambda: any(isinstance(one, Sleep) for one in client.pending.values()))
-    world.bookies["b1"].add_status = None
+    harness.bookies["b1"].add_status = None
     client.run()
     assert procedure.error is None
-    assert is_closed_at(world, 2)
+    assert is_closed_at(harness, 2)
 
 
 def test_a_bookie_that_has_no_time_just_now_is_not_replaced() -> None:
-    world = three(3, spare=1)
-    world.bookies["b0"].add_status = Status.TOO_MANY_REQUESTS
-    world.bookies["b1"].add_status = Status.NOT_READY
-    client, procedure = recoverer(world)
+    harness = three(3, spare=1)
+    harness.bookies["b0"].add_status = Status.TOO_MANY_REQUESTS
+    harness.bookies["b1"].add_status = Status.NOT_READY
+    client, procedure = recoverer(harness)
     client.run(until=lambda: sum(isinstance(one, Sleep) for one in client.log) == 4)
     assert not any(isinstance(one, Choose) for one in client.log)
-    world.bookies["b0"].add_status = world.bookies["b1"].add_status = None
+    harness.bookies["b0"].add_status = harness.bookies["b1"].add_status = None
     client.run()
     assert procedure.error is None
     assert procedure.stats.bookies_replaced == 0
-    assert is_closed_at(world, 2)
+    assert is_closed_at(harness, 2)
 
 
 def test_a_bookie_that_never_has_time_is_replaced() -> None:
-    world = three(3, spare=1)
-    world.bookies["b0"].add_status = world.bookies["b1"].add_status = Status.TOO_MANY_REQUESTS
-    recover(world)
-    assert is_closed_at(world, 2)
-    assert "s0" in world.metadata.fragments[-1].ensemble
+    harness = three(3, spare=1)
+    harness.bookies["b0"].add_status = harness.bookies["b1"].add_status = Status.TOO_MANY_REQUESTS
+    recover(harness)
+    assert is_closed_at(harness, 2)
+    assert "s0" in harness.metadata.fragments[-1].ensemble
 
 
 def test_what_is_in_hand_is_bounded_by_entries_and_bytes() -> None:
     for entries_max, size_bytes_max, most in ((5, 1 << 20, 5), (16, 20, 4), (16, 1, 1)):
-        world = three()
+        harness = three()
         for entry_id in range(40):
-            world.write(entry_id, ["b0", "b1"], lac=-1)
-        client, procedure = recoverer(world, entries_max=entries_max, size_bytes_max=size_bytes_max)
+            harness.write(entry_id, ["b0", "b1"], lac=-1)
+        client, procedure = recoverer(harness, entries_max=entries_max, size_bytes_max=size_bytes_max)
         in_hand = 0
 
         def look(client: Client = client) -> bool:
@@ -210,5 +210,5 @@ def test_what_is_in_hand_is_bounded_by_entries_and_bytes() -> None:
 
         client.run(until=look)
         assert procedure.error is None
-        assert is_closed_at(world, 39)
+        assert is_closed_at(harness, 39)
         assert 1 <= in_hand <= most + 1

@@ -18,78 +18,78 @@ from fastbk.replication.repair_queue import (
     RepairQueue,
 )
 from fastbk.wire.statuses import Status
-from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, World, metadata_of
+from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, metadata_of
 
 pytestmark = pytest.mark.fast
 
 
-def world_without(*missing: int, is_closed: bool = True) -> World:
+def world_without(*missing: int, is_closed: bool = True) -> FakeQuorum:
     """A ledger of ten entries of which b1 lacks some; all of it is marked there."""
     metadata = metadata_of(3, 3, 2)
     if is_closed:
         metadata = replace(metadata, state=LedgerState.CLOSED, last_entry_id=9, length=1)
-    world = World(
+    harness = FakeQuorum(
         VersionedLedger(metadata, 1), {f"b{one}": Bookie() for one in range(3)}, [metadata]
     )
     for entry_id in range(10):
-        world.write(entry_id)
+        harness.write(entry_id)
     for entry_id in missing:
-        del world.bookies["b1"].entries[entry_id]
-    world.marked = (MissingReplica("b1", 0, 9),)
-    return world
+        del harness.bookies["b1"].entries[entry_id]
+    harness.marked = (MissingReplica("b1", 0, 9),)
+    return harness
 
 
-def repair(world: World, missing: MissingReplica) -> bool:
+def repair(harness: FakeQuorum, missing: MissingReplica) -> bool:
     procedure = RepairMissing(LEDGER, missing)
-    Client(world, procedure).run()
+    Client(harness, procedure).run()
     assert bool(procedure.reason) is not procedure.value()
     return procedure.value()
 
 
 @pytest.mark.parametrize("last", [9, None])
 def test_what_is_missing_is_copied_and_unmarked(last: int | None) -> None:
-    world = world_without(2, 3, 9)
-    world.marked = (MissingReplica("b1", 0, last),)
-    assert repair(world, world.marked[0])
-    assert world.marked == ()
-    assert sorted(world.bookies["b1"].entries) == list(range(10))
+    harness = world_without(2, 3, 9)
+    harness.marked = (MissingReplica("b1", 0, last),)
+    assert repair(harness, harness.marked[0])
+    assert harness.marked == ()
+    assert sorted(harness.bookies["b1"].entries) == list(range(10))
 
 
 def test_a_copy_that_nobody_can_give_stays_marked() -> None:
-    world = world_without(2)
+    harness = world_without(2)
     for name in ("b0", "b2"):
-        world.bookies[name].read_status = Status.NOT_READY
-    assert not repair(world, world.marked[0])
-    assert world.marked == (MissingReplica("b1", 0, 9),)
+        harness.bookies[name].read_status = Status.NOT_READY
+    assert not repair(harness, harness.marked[0])
+    assert harness.marked == (MissingReplica("b1", 0, 9),)
 
 
 def test_a_repair_reports_why_something_is_left() -> None:
-    world = world_without(2)
+    harness = world_without(2)
     for name in ("b0", "b2"):
-        del world.bookies[name].entries[2]
-    procedure = RepairMissing(LEDGER, world.marked[0])
-    Client(world, procedure).run()
+        del harness.bookies[name].entries[2]
+    procedure = RepairMissing(LEDGER, harness.marked[0])
+    Client(harness, procedure).run()
     assert not procedure.value()
     assert procedure.reason == "nobody has a good copy of 1 entries"
 
 
 def test_a_ledger_that_is_open_stays_marked() -> None:
-    world = world_without(2, is_closed=False)
-    assert not repair(world, world.marked[0])
-    assert world.marked == (MissingReplica("b1", 0, 9),)
+    harness = world_without(2, is_closed=False)
+    assert not repair(harness, harness.marked[0])
+    assert harness.marked == (MissingReplica("b1", 0, 9),)
 
 
 def test_a_deleted_ledger_needs_nothing() -> None:
-    world = world_without(2)
-    world.current = None
-    assert repair(world, world.marked[0])
+    harness = world_without(2)
+    harness.current = None
+    assert repair(harness, harness.marked[0])
 
 
 def test_a_store_that_is_away_is_an_error() -> None:
-    world = world_without(2)
-    world.store_away = True
+    harness = world_without(2)
+    harness.store_away = True
     with pytest.raises(MetadataUnavailable):
-        repair(world, world.marked[0])
+        repair(harness, harness.marked[0])
 
 
 def test_a_round_takes_what_is_registered_and_pauses_grow() -> None:

@@ -10,7 +10,7 @@ from fastbk.replication import add_machine
 from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.forcing import ForcedTo
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writer_harness import Rig, frames_of
+from tests.unit.replication.writer_harness import WriterHarness, frames_of
 
 
 def machine_of(
@@ -43,33 +43,33 @@ def test_the_last_possible_id_is_written_and_none_behind_it() -> None:
 
 
 def test_what_a_replaced_bookie_lacks_of_the_former_fragment_goes_to_its_replacement() -> None:
-    rig = Rig()
-    rig.add(10)
-    rig.ack("b2", first=0, count=2)
-    rig.ack("b2", first=4)
-    rig.ack("b0", "b1", first=0, count=6)
-    rig.fail("b2")
-    rig.change()
-    assert rig.writer.adds.lagging(2) == 8
-    rig.connect("s0")
-    assert rig.wire["s0"] == [2, 3, 4, 5, 6, 7, 8, 9]
-    rig.ack("b0", "b1", "s0")
-    assert rig.writer.adds.is_replicated
-    assert rig.writer.adds.held_bytes == 0
+    harness = WriterHarness()
+    harness.add(10)
+    harness.ack("b2", first=0, count=2)
+    harness.ack("b2", first=4)
+    harness.ack("b0", "b1", first=0, count=6)
+    harness.fail("b2")
+    harness.change()
+    assert harness.writer.adds.lagging(2) == 8
+    harness.connect("s0")
+    assert harness.wire["s0"] == [2, 3, 4, 5, 6, 7, 8, 9]
+    harness.ack("b0", "b1", "s0")
+    assert harness.writer.adds.is_replicated
+    assert harness.writer.adds.held_bytes == 0
 
 
 def test_what_a_replaced_bookie_may_have_stored_is_unknown_for_ever() -> None:
-    rig = Rig(1, 1, 1)
-    rig.add(1)
-    rig.lose("b0")
-    rig.change()
-    rig.connect("s0")
-    assert rig.wire["s0"] == [0]
-    rig.add(1)
-    rig.refuse("s0", Status.FENCED)
-    assert isinstance(rig.writer.failure, LedgerFenced)
-    assert rig.writer.failure.outcome == "unknown"
-    assert rig.writer.adds.outcome(0) == "unknown"
+    harness = WriterHarness(1, 1, 1)
+    harness.add(1)
+    harness.lose("b0")
+    harness.change()
+    harness.connect("s0")
+    assert harness.wire["s0"] == [0]
+    harness.add(1)
+    harness.refuse("s0", Status.FENCED)
+    assert isinstance(harness.writer.failure, LedgerFenced)
+    assert harness.writer.failure.outcome == "unknown"
+    assert harness.writer.adds.outcome(0) == "unknown"
 
 
 def test_a_lost_connection_makes_only_what_was_sent_before_uncertain() -> None:
@@ -142,14 +142,14 @@ def test_an_entry_needs_those_without_which_it_has_no_quorum() -> None:
 
 
 def test_with_deferred_sync_only_a_force_raises_the_lac() -> None:
-    rig = Rig(is_deferred=True)
-    writer = rig.writer
-    rig.add(4)
-    rig.ack("b0", "b1", "b2", first=0, count=3)
+    harness = WriterHarness(is_deferred=True)
+    writer = harness.writer
+    harness.add(4)
+    harness.ack("b0", "b1", "b2", first=0, count=3)
     assert writer.adds.head == 3
     assert (writer.last_add_confirmed, writer.length_confirmed) == (-1, 0)
     force = writer.forcing(1.0)
-    rig.ack("b0", "b1", "b2")
+    harness.ack("b0", "b1", "b2")
     writer.forced(ForcedTo(2, 300))
     assert (writer.last_add_confirmed, writer.length_confirmed) == (2, 300)
     writer.forced(ForcedTo(1, 200))
@@ -158,35 +158,35 @@ def test_with_deferred_sync_only_a_force_raises_the_lac() -> None:
 
 
 def test_the_timeout_of_a_writer_that_waits_for_the_metadata_says_so() -> None:
-    rig = Rig()
-    rig.add(1)
-    rig.fail("b2")
-    rig.ack("b0", "b1")
-    rig.pass_time(10.0)
-    assert isinstance(rig.writer.failure, QuorumTimeout)
-    assert "metadata did not answer" in str(rig.writer.failure)
+    harness = WriterHarness()
+    harness.add(1)
+    harness.fail("b2")
+    harness.ack("b0", "b1")
+    harness.pass_time(10.0)
+    assert isinstance(harness.writer.failure, QuorumTimeout)
+    assert "metadata did not answer" in str(harness.writer.failure)
 
 
 def test_a_writer_whose_bookies_are_only_slow_ends_with_a_timeout() -> None:
-    rig = Rig(spares=[])
-    rig.add(1)
-    rig.pass_time(4.9)
-    rig.ack("b0")
-    rig.pass_time(0.05)
-    assert rig.writer.failure is None
-    rig.pass_time(10.0)
-    assert isinstance(rig.writer.failure, QuorumTimeout | NotEnoughBookies)
-    assert set(rig.writer.failure.replicas) >= {"b1", "b2"}
+    harness = WriterHarness(spares=[])
+    harness.add(1)
+    harness.pass_time(4.9)
+    harness.ack("b0")
+    harness.pass_time(0.05)
+    assert harness.writer.failure is None
+    harness.pass_time(10.0)
+    assert isinstance(harness.writer.failure, QuorumTimeout | NotEnoughBookies)
+    assert set(harness.writer.failure.replicas) >= {"b1", "b2"}
 
 
 @pytest.mark.parametrize("status", [Status.UNAUTHORIZED, Status.CONFLICT, Status.FENCED])
 def test_refusals_that_end_a_writer_end_its_machine(status: Status) -> None:
-    rig = Rig()
-    rig.add(1)
-    assert not rig.refuse("b0", status)
-    assert rig.writer.is_finished
-    rig.ack("b1", "b2")
-    assert rig.writer.adds.head == 0
+    harness = WriterHarness()
+    harness.add(1)
+    assert not harness.refuse("b0", status)
+    assert harness.writer.is_finished
+    harness.ack("b1", "b2")
+    assert harness.writer.adds.head == 0
 
 
 def test_entries_behind_a_striped_change_are_acknowledged_before_the_replacement_has_old_ones() -> (

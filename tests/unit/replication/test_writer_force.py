@@ -8,7 +8,7 @@ from fastbk.errors import NotEnoughBookies, QuorumTimeout
 from fastbk.replication.actions import Ask, ForceLedger, Reply
 from fastbk.replication.forcing import ForcedTo, ForceProcedure
 from fastbk.wire.statuses import Status
-from tests.unit.replication.writer_harness import Rig
+from tests.unit.replication.writer_harness import WriterHarness
 
 OK, NO_LEDGER = Reply(Status.OK), Reply(Status.NO_LEDGER)
 AWAY, LATE = NotEnoughBookies("away"), QuorumTimeout("no answer")
@@ -85,12 +85,12 @@ def test_a_bookie_that_was_sent_nothing_may_not_know_the_ledger() -> None:
 
 
 def test_a_writer_forces_what_is_acknowledged_when_it_is_asked() -> None:
-    rig = Rig(is_deferred=True)
-    rig.add(3)
-    rig.ack("b0", "b1", first=0, count=2)
-    force = rig.writer.forcing(1.0)
-    rig.ack("b0", "b1", "b2")
+    harness = WriterHarness(is_deferred=True)
+    harness.add(3)
+    harness.ack("b0", "b1", first=0, count=2)
+    force = harness.writer.forcing(1.0)
+    harness.ack("b0", "b1", "b2")
     answer(force, OK, OK, NO_LEDGER)
-    rig.writer.forced(force.value())
-    assert rig.writer.adds.head == 3
-    assert (rig.writer.last_add_confirmed, rig.writer.length_confirmed) == (1, 200)
+    harness.writer.forced(force.value())
+    assert harness.writer.adds.head == 3
+    assert (harness.writer.last_add_confirmed, harness.writer.length_confirmed) == (1, 200)

@@ -67,7 +67,7 @@ class Store:
         return version + 1
 
 
-class Rig:
+class WriterHarness:
     """A writer, its bookies, and what is under way between them; every step is the test's.
 
     Attributes:
@@ -264,16 +264,16 @@ class Rig:
             assert len(self.holders(entry_id)) >= quorum, entry_id
 
 
-def run(procedure: Procedure[object], rig: Rig, outcomes: dict[str, object] | None = None) -> None:
-    """Run a procedure of its own on the rig's store; `outcomes`: answers to `Ask` by bookie."""
-    procedure.start(rig.now_s)
+def run(procedure: Procedure[object], harness: WriterHarness, outcomes: dict[str, object] | None = None) -> None:
+    """Run a procedure of its own on the harness's store; `outcomes`: answers to `Ask` by bookie."""
+    procedure.start(harness.now_s)
     todo = procedure.take_actions()
     while todo:
         action = todo.pop(0)
         if isinstance(action, Withdraw):
             continue
         outcome = (
-            (outcomes or {})[action.bookie_id] if isinstance(action, Ask) else rig.perform(action)
+            (outcomes or {})[action.bookie_id] if isinstance(action, Ask) else harness.perform(action)
         )
-        procedure.completed(action.tag, outcome, rig.now_s)  # type: ignore[arg-type]
+        procedure.completed(action.tag, outcome, harness.now_s)  # type: ignore[arg-type]
         todo += procedure.take_actions()

@@ -21,7 +21,7 @@ from fastbk.server.index.background import (
     TaskStopped,
 )
 from fastbk.server.index.pacing import BURST_S, TokenBucket
-from tests.fixtures.store_harness import World
+from tests.fixtures.store_harness import StoreHarness
 from tests.fixtures.wait import wait_until
 
 FAST = 1e12
@@ -71,10 +71,10 @@ class Posted:
 @pytest.fixture
 def store() -> Iterator[Store]:
     with FakeDisk() as fake:
-        world = World(fake)
-        world.birth()
-        yield world.start().store
-        world.end()
+        harness = StoreHarness(fake)
+        harness.birth()
+        yield harness.start().store
+        harness.end()
 
 
 @pytest.fixture

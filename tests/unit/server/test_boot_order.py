@@ -33,9 +33,9 @@ REPLAYED = {
 
 
 class FakeChild:
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, harness: Harness, process: Process) -> None:
         self.descriptors = {"bell": 9}
-        self._world = world
+        self._world = harness
         self._process = process
 
     def send(self, message: dict[str, Any]) -> bool:
@@ -48,7 +48,7 @@ def names(role: str, pairs: int) -> tuple[str, ...]:
     return tuple(f"/{role}.{pair}" for pair in range(pairs))
 
 
-class World:
+class Harness:
     """Answers as well-behaved children do, unless a test says otherwise."""
 
     def __init__(self, workers: int = 2, *, pairs: int = 1, is_reads_only: bool = False) -> None:
@@ -128,92 +128,92 @@ class World:
 
 
 async def test_workers_listen_only_when_journal_and_index_are_ready() -> None:
-    world = World()
-    world.greet()
-    (replayed,) = await world.sequence().start()
+    harness = Harness()
+    harness.greet()
+    (replayed,) = await harness.sequence().start()
     assert replayed.predecessor_sequence == 77
-    order = world.order("configure")
-    assert set(order) == set(world.children)
+    order = harness.order("configure")
+    assert set(order) == set(harness.children)
     assert order.index(INDEX) < order.index(JOURNAL) < order.index(worker(0))
-    start = world.sent.index((INDEX, {"type": "start"}))
-    assert world.sent.index((JOURNAL, next(m for p, m in world.sent if p == JOURNAL))) < start
-    assert all(world.sent.index(one) > start for one in world.sent if one[0].role == "worker")
-    assert INDEX in world.rung
+    start = harness.sent.index((INDEX, {"type": "start"}))
+    assert harness.sent.index((JOURNAL, next(m for p, m in harness.sent if p == JOURNAL))) < start
+    assert all(harness.sent.index(one) > start for one in harness.sent if one[0].role == "worker")
+    assert INDEX in harness.rung
 
 
 async def test_each_child_gets_its_own_part_and_what_replay_found() -> None:
-    world = World()
-    world.greet()
-    sequence = world.sequence()
+    harness = Harness()
+    harness.greet()
+    sequence = harness.sequence()
     await sequence.start()
-    journal = msgspec.convert(world.config(JOURNAL), JournalConfig)
+    journal = msgspec.convert(harness.config(JOURNAL), JournalConfig)
     assert (journal.replayed.next_file_id, journal.replayed.predecessor_crc) == (4, 5)
     assert (journal.bookie_id, journal.incarnation, journal.worker_count) == ("b1", 8, 2)
-    index = msgspec.convert(world.config(INDEX), IndexConfig)
+    index = msgspec.convert(harness.config(INDEX), IndexConfig)
     assert index.journal_limit_bytes == BookieConfig().journal.limit_bytes
-    assert msgspec.convert(world.config(worker(1)), WorkerConfig).port == 3181
-    assert "uri" not in str(world.config(JOURNAL))
+    assert msgspec.convert(harness.config(worker(1)), WorkerConfig).port == 3181
+    assert "uri" not in str(harness.config(JOURNAL))
     assert sequence.properties == {"journal_backend": "plain", "journal_sync_mode": "x"}
 
 
 async def test_pairs_start_side_by_side_and_workers_after_all_of_them() -> None:
     """A19: each journal follows its own index, whatever the others do; INV-D3: all hear of one shard map."""
-    world = World(pairs=3)
-    world.silent = {journal(1)}
-    world.greet()
-    sequence = world.sequence()
+    harness = Harness(pairs=3)
+    harness.silent = {journal(1)}
+    harness.greet()
+    sequence = harness.sequence()
     start = asyncio.create_task(sequence.start())
     others = {journal(0), journal(2), index(0), index(1), index(2), GC}
     async with asyncio.timeout(5):
         while (
-            not others <= set(world.order("configure"))
-            or (index(2), {"type": "start"}) not in world.sent
+            not others <= set(harness.order("configure"))
+            or (index(2), {"type": "start"}) not in harness.sent
         ):
             await asyncio.sleep(0)
-    assert (index(1), {"type": "start"}) not in world.sent
-    assert not [process for process in world.order("configure") if process.role == "worker"]
-    world.say(journal(1), type="ready", backend="io_uring", sync_mode="y")
+    assert (index(1), {"type": "start"}) not in harness.sent
+    assert not [process for process in harness.order("configure") if process.role == "worker"]
+    harness.say(journal(1), type="ready", backend="io_uring", sync_mode="y")
     async with asyncio.timeout(5):
         assert len(await start) == 3
     assert sequence.properties["journal_backend"] == "io_uring,plain"
-    second = msgspec.convert(world.config(journal(1)), JournalConfig)
+    second = msgspec.convert(harness.config(journal(1)), JournalConfig)
     assert (second.pair, second.settings.all_directories) == (1, ("/journal.1",))
-    last = msgspec.convert(world.config(index(2)), IndexConfig)
+    last = msgspec.convert(harness.config(index(2)), IndexConfig)
     assert (last.pair, last.settings.directory, last.journal_directory) == (
         2,
         "/ledgers.2",
         "/journal.2",
     )
-    served = msgspec.convert(world.config(worker(0)), WorkerConfig)
+    served = msgspec.convert(harness.config(worker(0)), WorkerConfig)
     assert (served.pair_count, served.shards) == (3, last.shards)
 
 
 @pytest.mark.parametrize("pairs", [1, 3])
 async def test_a_boot_that_serves_reads_only_has_no_journal_and_no_gc(pairs: int) -> None:
     """A13: an index starts once it has replayed, and workers know that nothing can be written."""
-    world = World(pairs=pairs, is_reads_only=True)
+    harness = Harness(pairs=pairs, is_reads_only=True)
     indexes = [index(pair) for pair in range(pairs)]
-    assert not {JOURNAL, GC} & world.children.keys()
-    world.greet()
-    sequence = world.sequence()
+    assert not {JOURNAL, GC} & harness.children.keys()
+    harness.greet()
+    sequence = harness.sequence()
     await sequence.start()
-    assert world.order("configure") == [*indexes, worker(0), worker(1)]
-    assert world.order("start") == indexes
+    assert harness.order("configure") == [*indexes, worker(0), worker(1)]
+    assert harness.order("start") == indexes
     for n in range(2):
-        config = msgspec.convert(world.config(worker(n)), WorkerConfig)
+        config = msgspec.convert(harness.config(worker(n)), WorkerConfig)
         assert config.reads_only_reason == "the journal dies"
     assert await sequence.drain()
-    assert world.order("drain") == [worker(0), worker(1), *indexes]
+    assert harness.order("drain") == [worker(0), worker(1), *indexes]
 
 
 async def test_hellos_in_any_order_make_the_same_start() -> None:
-    world = World(workers=8)
-    for process in reversed(list(world.children)):
-        world.say(process, type="hello")
-    await world.sequence().start()
-    configured = [process for process in world.order("configure") if process.role == "worker"]
+    harness = Harness(workers=8)
+    for process in reversed(list(harness.children)):
+        harness.say(process, type="hello")
+    await harness.sequence().start()
+    configured = [process for process in harness.order("configure") if process.role == "worker"]
     assert configured == [worker(n) for n in range(8)]
-    late = World()
+    late = Harness()
     late.say(INDEX, type="hello")
     late.say(GC, type="hello")
     started = asyncio.create_task(late.sequence().start())
@@ -225,106 +225,106 @@ async def test_hellos_in_any_order_make_the_same_start() -> None:
 
 
 async def test_a_child_that_fails_to_start_is_named_with_its_reason() -> None:
-    world = World()
-    world.silent = {INDEX}
-    world.greet()
-    world.say(INDEX, type="failed", reason="manifest: both slots are bad")
-    world.events.put_nowait(Exited(INDEX, 1))
+    harness = Harness()
+    harness.silent = {INDEX}
+    harness.greet()
+    harness.say(INDEX, type="failed", reason="manifest: both slots are bad")
+    harness.events.put_nowait(Exited(INDEX, 1))
     with pytest.raises(ChildDied, match="index: manifest: both slots are bad"):
-        await world.sequence().start()
+        await harness.sequence().start()
 
 
 @pytest.mark.parametrize(("code", "text"), [(-9, "killed by signal 9"), (1, "ended with code 1")])
 async def test_a_child_that_says_nothing_is_named_with_how_it_ended(code: int, text: str) -> None:
-    world = World()
-    world.events.put_nowait(Exited(worker(1), code))
+    harness = Harness()
+    harness.events.put_nowait(Exited(worker(1), code))
     with pytest.raises(ChildDied, match=f"worker.1: {text}"):
-        await world.sequence().start()
+        await harness.sequence().start()
 
 
 async def test_a_start_that_takes_too_long_names_who_is_late() -> None:
-    world = World()
-    world.silent = {JOURNAL}
-    world.greet()
+    harness = Harness()
+    harness.silent = {JOURNAL}
+    harness.greet()
     with pytest.raises(ChildDied, match=r"waiting for worker\.0, worker\.1, journal, index"):
-        await world.sequence(start_timeout_ms=30).start()
+        await harness.sequence(start_timeout_ms=30).start()
 
 
 async def test_a_stop_while_it_starts_ends_the_start() -> None:
-    world = World()
-    world.events.put_nowait(Stop("SIGTERM"))
+    harness = Harness()
+    harness.events.put_nowait(Stop("SIGTERM"))
     with pytest.raises(StopAsked):
-        await world.sequence().start()
+        await harness.sequence().start()
 
 
 async def test_a_drain_goes_role_by_role() -> None:
-    world = World()
-    assert await world.sequence().drain()
-    assert world.order("drain") == [worker(0), worker(1), JOURNAL, INDEX, GC]
-    assert world.rung == [worker(0), worker(1), JOURNAL, INDEX, GC]
+    harness = Harness()
+    assert await harness.sequence().drain()
+    assert harness.order("drain") == [worker(0), worker(1), JOURNAL, INDEX, GC]
+    assert harness.rung == [worker(0), worker(1), JOURNAL, INDEX, GC]
 
 
 async def test_a_drain_that_hangs_or_breaks_is_cut_short() -> None:
-    hanging = World()
+    hanging = Harness()
     hanging.silent = {JOURNAL}
     assert not await hanging.sequence(drain_timeout_ms=30).drain()
     assert INDEX not in hanging.order("drain")
-    broken = World()
+    broken = Harness()
     broken.events.put_nowait(Exited(INDEX, -6))
     assert not await broken.sequence().drain()
 
 
 async def test_a_drain_is_clean_whatever_becomes_of_gc() -> None:
     """It keeps nothing: journals and indexes have written all down, and that is what the next start goes by."""
-    busy = World()
+    busy = Harness()
     busy.silent = {GC}  # it waits for metadata
     assert await busy.sequence(drain_timeout_ms=30).drain()
     assert busy.order("drain") == [worker(0), worker(1), JOURNAL, INDEX, GC]
-    dead = World()
+    dead = Harness()
     dead.events.put_nowait(Exited(GC, -9))
     assert await dead.sequence().drain()
     assert dead.order("drain") == [worker(0), worker(1), JOURNAL, INDEX]
 
 
 async def test_serving_ends_with_a_stop_or_a_death() -> None:
-    world = World()
-    world.say(JOURNAL, type="note")
-    world.events.put_nowait(Stop("SIGINT"))
-    assert (await world.sequence().serve()).reason == "SIGINT"
-    world.say(JOURNAL, type="failed", reason="a write failed: EIO")
-    world.events.put_nowait(Exited(JOURNAL, 1))
+    harness = Harness()
+    harness.say(JOURNAL, type="note")
+    harness.events.put_nowait(Stop("SIGINT"))
+    assert (await harness.sequence().serve()).reason == "SIGINT"
+    harness.say(JOURNAL, type="failed", reason="a write failed: EIO")
+    harness.events.put_nowait(Exited(JOURNAL, 1))
     with pytest.raises(ChildDied, match="journal: a write failed: EIO"):
-        await world.sequence().serve()
+        await harness.sequence().serve()
 
 
 async def test_what_a_child_asks_is_passed_on_with_its_name() -> None:
-    world = World()
-    world.say(worker(1), type="wanted", what=1)
-    world.greet()
-    sequence = world.sequence()
+    harness = Harness()
+    harness.say(worker(1), type="wanted", what=1)
+    harness.greet()
+    sequence = harness.sequence()
     await sequence.start()
-    world.say(INDEX, type="wanted", what=2)
-    world.events.put_nowait(Stop("enough"))
+    harness.say(INDEX, type="wanted", what=2)
+    harness.events.put_nowait(Stop("enough"))
     await sequence.serve()
-    assert world.heard == [(worker(1), 1), (INDEX, 2)]
+    assert harness.heard == [(worker(1), 1), (INDEX, 2)]
 
 
 async def test_a_pairs_journal_and_index_share_a_key_that_no_worker_has() -> None:
-    world = World(pairs=2)
-    world.greet()
-    await world.sequence().start()
-    keys = [world.config(journal(pair))["header_key"] for pair in range(2)]
-    assert keys == [world.config(index(pair))["header_key"] for pair in range(2)]
+    harness = Harness(pairs=2)
+    harness.greet()
+    await harness.sequence().start()
+    keys = [harness.config(journal(pair))["header_key"] for pair in range(2)]
+    assert keys == [harness.config(index(pair))["header_key"] for pair in range(2)]
     assert len(set(keys)) == 2
     assert all(len(bytes.fromhex(key)) == HEADER_KEY_BYTES for key in keys)
-    assert not any(key in str(world.config(worker(0))) for key in keys)
+    assert not any(key in str(harness.config(worker(0))) for key in keys)
 
 
 async def test_memory_that_cannot_be_sealed_is_logged_before_workers_are_configured(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    world = World()
-    world.left_open = [JOURNAL]
-    world.greet()
-    await world.sequence().start()
+    harness = Harness()
+    harness.left_open = [JOURNAL]
+    harness.greet()
+    await harness.sequence().start()
     assert capfd.readouterr().err.count("bookie.memory_not_sealed") == 1

@@ -25,7 +25,7 @@ from tests.fixtures.metadata import metadata
 from tests.fixtures.wait import wait_until_async
 
 
-class World:
+class Harness:
     """A desk before a real store; `told` has what each child heard."""
 
     def __init__(self, path: Path) -> None:
@@ -76,8 +76,8 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    one = World(tmp_path)
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    one = Harness(tmp_path)
     one.attach(worker(0), worker(1), INDEX)
     try:
         yield one
@@ -94,7 +94,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_each_type_has_its_number(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         made = here.create(*DigestType, None)
         here.ask(worker(1), *made, 999)
         await here.until(lambda: len(here.told[worker(1)]) == 6)
@@ -106,7 +106,7 @@ async def test_each_type_has_its_number(tmp_path: Path) -> None:
 
 
 async def test_only_an_index_is_told_the_key_of_a_mac(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         made = [5, 6]
         for ledger_id, password in zip(made, (b"passwd", None), strict=True):
             ledger = replace(metadata(), digest_type=DigestType.HMAC, password=password)
@@ -119,7 +119,7 @@ async def test_only_an_index_is_told_the_key_of_a_mac(tmp_path: Path) -> None:
 
 
 async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         first, second = here.create(DigestType.CRC32, DigestType.CRC32C)
         here.may_read.clear()
         here.ask(worker(0), first)
@@ -135,7 +135,7 @@ async def test_what_several_ask_is_read_once(tmp_path: Path) -> None:
 
 
 async def test_an_old_answer_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         here.ask(worker(0), 77)
         await here.until(lambda: here.told[worker(0)] == {77: None})
         here.store.create_ledger(77, metadata())
@@ -147,7 +147,7 @@ async def test_an_old_answer_is_read_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_metadata_that_is_away_is_no_answer(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         (ledger,) = here.create(DigestType.CRC32C)
         here.is_away = True
         here.ask(worker(0), ledger)
@@ -160,7 +160,7 @@ async def test_metadata_that_is_away_is_no_answer(tmp_path: Path) -> None:
 
 
 async def test_damaged_metadata_keeps_nobody_from_the_others(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         made = here.create(DigestType.CRC32, DigestType.CRC32C, DigestType.HMAC)
         with contextlib.closing(sqlite3.connect(here.path)) as db, db:
             db.execute("UPDATE ledgers SET metadata = x'00' WHERE ledger_id = ?", (made[1],))
@@ -173,7 +173,7 @@ async def test_all_that_can_grow_has_a_bound(
 ) -> None:
     monkeypatch.setattr(digest_service, "WAITING_MAX", 100)
     monkeypatch.setattr(digest_service, "ANSWERS_MAX", 10)
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         here.may_read.clear()
         here.ask(worker(0), 10_000)
         await here.until(lambda: here.reads)
@@ -189,7 +189,7 @@ async def test_all_that_can_grow_has_a_bound(
 
 
 async def test_a_boot_that_is_over_hears_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with harness(tmp_path) as here:
         (ledger,) = here.create(DigestType.CRC32C)
         here.may_read.clear()
         here.ask(worker(0), ledger)

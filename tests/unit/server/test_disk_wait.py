@@ -21,7 +21,7 @@ from tests.fixtures.wait import wait_until_async
 RESERVE_BYTES = 1 << 20
 
 
-class World:
+class Harness:
     """Two real directories, locked as a supervisor does, and a gate before them."""
 
     def __init__(self, tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    for lock in world.locks:
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    for lock in harness.locks:
         lock.close()
 
 
@@ -73,82 +73,82 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     monkeypatch.setattr(boot_check, "why_not_writable", why)
 
 
-async def test_well_disks_let_everything_pass_and_keep_nothing(world: World) -> None:
-    await world.gate.wait(world.stop)
-    assert world.gate.reads_only == ""
-    assert not await world.gate.explains("journal", was_serving=True)
-    assert {name.name for path in world.paths.values() for name in path.iterdir()} == {LOCK_NAME}
+async def test_well_disks_let_everything_pass_and_keep_nothing(harness: Harness) -> None:
+    await harness.gate.wait(harness.stop)
+    assert harness.gate.reads_only == ""
+    assert not await harness.gate.explains("journal", was_serving=True)
+    assert {name.name for path in harness.paths.values() for name in path.iterdir()} == {LOCK_NAME}
 
 
 @pytest.mark.parametrize("role", ["journal", "ledger"])
-async def test_a_directory_that_is_gone_is_waited_for(world: World, role: str) -> None:
+async def test_a_directory_that_is_gone_is_waited_for(harness: Harness, role: str) -> None:
     """INV-D2: over another disk there is no boot; an empty journal there would be taken for a lost one."""
-    world.vanish(role)
-    assert await world.gate.explains("index", was_serving=True)
-    waiting = asyncio.create_task(world.gate.wait(world.stop))
-    await wait_until_async(lambda: bool(world.board.reports()), "it is shown")
-    (report,) = world.board.reports()
+    harness.vanish(role)
+    assert await harness.gate.explains("index", was_serving=True)
+    waiting = asyncio.create_task(harness.gate.wait(harness.stop))
+    await wait_until_async(lambda: bool(harness.board.reports()), "it is shown")
+    (report,) = harness.board.reports()
     assert (report.role, report.state, report.takes) == (role, "gone", "nothing")
-    reasons = world.life.not_ready(0.0)
+    reasons = harness.life.not_ready(0.0)
     assert any("was its disk unmounted?" in reason for reason in reasons)
     assert not waiting.done()
-    assert list(world.paths[role].iterdir()) == []
-    world.come_back(role)
+    assert list(harness.paths[role].iterdir()) == []
+    harness.come_back(role)
     await asyncio.wait_for(waiting, 10)
-    assert not any("before its disks" in reason for reason in world.life.not_ready(0.0))
+    assert not any("before its disks" in reason for reason in harness.life.not_ready(0.0))
 
 
-async def test_a_stop_ends_the_wait(world: World) -> None:
-    world.vanish("ledger")
-    waiting = asyncio.create_task(world.gate.wait(world.stop))
-    await wait_until_async(lambda: bool(world.board.reports()), "it is shown")
-    world.stop.set()
+async def test_a_stop_ends_the_wait(harness: Harness) -> None:
+    harness.vanish("ledger")
+    waiting = asyncio.create_task(harness.gate.wait(harness.stop))
+    await wait_until_async(lambda: bool(harness.board.reports()), "it is shown")
+    harness.stop.set()
     await asyncio.wait_for(waiting, 10)
-    assert world.gate.reads_only == ""
-    world.come_back("ledger")
+    assert harness.gate.reads_only == ""
+    harness.come_back("ledger")
 
 
 async def test_a_journal_that_fails_leaves_reads_and_is_looked_after(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_writes(monkeypatch, "journal")
-    assert await world.gate.explains("journal", was_serving=True)
-    assert not await world.gate.explains("worker", was_serving=True), "that has other reasons"
-    await world.gate.wait(world.stop)
-    assert "cannot be written: Input/output error" in world.gate.reads_only
-    back = asyncio.create_task(world.gate.until_journal_is_back())
+    assert await harness.gate.explains("journal", was_serving=True)
+    assert not await harness.gate.explains("worker", was_serving=True), "that has other reasons"
+    await harness.gate.wait(harness.stop)
+    assert "cannot be written: Input/output error" in harness.gate.reads_only
+    back = asyncio.create_task(harness.gate.until_journal_is_back())
     await asyncio.sleep(0)
     assert not back.done()
     monkeypatch.undo()
     await asyncio.wait_for(back, 10)
-    await world.gate.wait(world.stop)
-    assert world.gate.reads_only == ""
+    await harness.gate.wait(harness.stop)
+    assert harness.gate.reads_only == ""
 
 
 async def test_a_ledger_directory_that_fails_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_writes(monkeypatch, "ledgers")
-    (problem,) = boot_problems(world.directories)
+    (problem,) = boot_problems(harness.directories)
     assert problem.state is DiskState.FAILED
     assert problem.is_fatal
-    waiting = asyncio.create_task(world.gate.wait(world.stop))
-    await wait_until_async(lambda: bool(world.board.reports()), "it is shown")
+    waiting = asyncio.create_task(harness.gate.wait(harness.stop))
+    await wait_until_async(lambda: bool(harness.board.reports()), "it is shown")
     monkeypatch.undo()
     await asyncio.wait_for(waiting, 10)
 
 
 async def test_a_start_that_lacks_room_for_its_flush_is_the_disks_fault(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A13: replay has to flush; until somebody frees room no start can succeed, and none counts."""
     rooms = [True]
     monkeypatch.setattr(disk_wait, "lacks_room", lambda *_: rooms[0])
-    assert await world.gate.explains("index", was_serving=False)
-    assert not await world.gate.explains("index", was_serving=True)
-    assert not await world.gate.explains("journal", was_serving=False)
+    assert await harness.gate.explains("index", was_serving=False)
+    assert not await harness.gate.explains("index", was_serving=True)
+    assert not await harness.gate.explains("journal", was_serving=False)
     rooms[0] = False
-    assert not await world.gate.explains("index", was_serving=False)
+    assert not await harness.gate.explains("index", was_serving=False)
 
 
 # ---- the board

@@ -240,7 +240,7 @@ class Index:
         self.refused.append(refused)
 
 
-class IndexWorld:
+class IndexHarness:
     def __init__(self, *, loses_states: bool = False) -> None:
         self.watched = Watched()
         self.index = Index()
@@ -258,66 +258,66 @@ class IndexWorld:
 
 
 def test_a_failed_flush_refuses_adds_then_everything_and_a_good_one_ends_it() -> None:
-    world = IndexWorld()
-    world.flusher.failure = "could not flush: Input/output error"
-    world.disk.look()
-    assert world.index.refused == [Takes.REPAIRS]
-    world.flusher.failure = ""  # the next attempt is under way: nothing is proven by that
-    world.disk.look()
-    assert world.index.refused == [Takes.REPAIRS]
-    world.watched.now_s += FAILED_BEARS_S
-    world.disk.look()
-    assert world.index.refused == [Takes.REPAIRS, Takes.NOTHING]
-    assert world.watched.reports[-1].state == "failed"
-    world.flusher.flushes += 1
-    world.disk.look()
-    assert world.index.refused[-1] == Takes.ALL
-    assert world.watched.reports[-1].state == "ok"
-    assert world.watched.reports[-1].errors == 1
+    harness = IndexHarness()
+    harness.flusher.failure = "could not flush: Input/output error"
+    harness.disk.look()
+    assert harness.index.refused == [Takes.REPAIRS]
+    harness.flusher.failure = ""  # the next attempt is under way: nothing is proven by that
+    harness.disk.look()
+    assert harness.index.refused == [Takes.REPAIRS]
+    harness.watched.now_s += FAILED_BEARS_S
+    harness.disk.look()
+    assert harness.index.refused == [Takes.REPAIRS, Takes.NOTHING]
+    assert harness.watched.reports[-1].state == "failed"
+    harness.flusher.flushes += 1
+    harness.disk.look()
+    assert harness.index.refused[-1] == Takes.ALL
+    assert harness.watched.reports[-1].state == "ok"
+    assert harness.watched.reports[-1].errors == 1
 
 
 def test_a_slow_flush_is_told_of_and_refuses_nothing() -> None:
-    world = IndexWorld()
+    harness = IndexHarness()
     for size_bytes, is_slow in ((16 * MIB, False), (24 * MIB, True), (16 * MIB, False)):
-        world.flusher.flushes += 1
-        world.durable_bytes += size_bytes
-        world.flusher.flush_took_s = 20.0 if is_slow else 1.0
-        world.disk.look()
-        assert bool(world.watched.watch.health.slow) is is_slow
-    assert world.index.refused == []
+        harness.flusher.flushes += 1
+        harness.durable_bytes += size_bytes
+        harness.flusher.flush_took_s = 20.0 if is_slow else 1.0
+        harness.disk.look()
+        assert bool(harness.watched.watch.health.slow) is is_slow
+    assert harness.index.refused == []
 
 
 def test_a_flush_that_does_not_end_is_told_of() -> None:
-    world = IndexWorld()
-    world.flusher.is_busy = True
-    world.disk.look()
-    world.watched.now_s += FLUSH_HANGS_S + 1
-    world.disk.look()
-    assert "under way" in world.watched.watch.health.slow
-    world.flusher.is_busy = False
-    world.flusher.flushes += 1
-    world.disk.look()
-    assert world.watched.watch.health.slow == ""
-    world.watched.now_s += 10 * FLUSH_HANGS_S
-    world.disk.look()
-    assert world.watched.watch.health.slow == "", "nothing is flushed"
+    harness = IndexHarness()
+    harness.flusher.is_busy = True
+    harness.disk.look()
+    harness.watched.now_s += FLUSH_HANGS_S + 1
+    harness.disk.look()
+    assert "under way" in harness.watched.watch.health.slow
+    harness.flusher.is_busy = False
+    harness.flusher.flushes += 1
+    harness.disk.look()
+    assert harness.watched.watch.health.slow == ""
+    harness.watched.now_s += 10 * FLUSH_HANGS_S
+    harness.disk.look()
+    assert harness.watched.watch.health.slow == "", "nothing is flushed"
 
 
 def test_lost_states_refuse_adds_for_good() -> None:
-    world = IndexWorld(loses_states=True)
-    assert world.index.refused == [Takes.REPAIRS]
-    world.flusher.flushes += 1
-    world.disk.look()
-    assert world.index.refused == [Takes.REPAIRS]
+    harness = IndexHarness(loses_states=True)
+    assert harness.index.refused == [Takes.REPAIRS]
+    harness.flusher.flushes += 1
+    harness.disk.look()
+    assert harness.index.refused == [Takes.REPAIRS]
 
 
 def test_nothing_is_flushed_where_the_directory_is_gone() -> None:
     """INV-D2."""
-    world = IndexWorld()
-    assert world.disk.may_flush
-    world.watched.place.next = Look(0, 0, gone="was its disk unmounted?")
-    world.watched.watch.look_now()
-    assert [world.disk.may_flush] == [False]
-    world.disk.look()
-    assert world.index.refused == [Takes.NOTHING]
-    assert world.watched.watch.health.state is DiskState.GONE
+    harness = IndexHarness()
+    assert harness.disk.may_flush
+    harness.watched.place.next = Look(0, 0, gone="was its disk unmounted?")
+    harness.watched.watch.look_now()
+    assert [harness.disk.may_flush] == [False]
+    harness.disk.look()
+    assert harness.index.refused == [Takes.NOTHING]
+    assert harness.watched.watch.health.state is DiskState.GONE

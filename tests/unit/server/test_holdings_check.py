@@ -11,19 +11,19 @@ from fastbk.model.quorum import share, write_set
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.server.gc_messages import Share
 from fastbk.server.index.holdings_check import HeldCheck, holds
-from tests.fixtures.store_harness import DIRECTORY, World
+from tests.fixtures.store_harness import DIRECTORY, StoreHarness
 
 pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def harness() -> Iterator[StoreHarness]:
     with FakeDisk(seed=3) as fake:
-        world = World(fake)
-        world.birth()
-        world.start()
-        yield world
-        world.end()
+        harness = StoreHarness(fake)
+        harness.birth()
+        harness.start()
+        yield harness
+        harness.end()
 
 
 def of(first: int, last: int, index: int = 0, ensemble: int = 1, write_quorum: int = 1) -> Share:
@@ -42,7 +42,7 @@ def test_shares_are_those_of_write_sets() -> None:
                 assert found == [n for n in range(3, 41) if index in write_set(n, ensemble, quorum)]
 
 
-def test_every_missing_entry_is_missed(world: World, rng: random.Random) -> None:
+def test_every_missing_entry_is_missed(harness: StoreHarness, rng: random.Random) -> None:
     there = {1: set(range(60)), 2: set(), 3: set()}
     for ledger_id, (index, ensemble, quorum) in ((2, (1, 3, 2)), (3, (4, 5, 3))):
         for low, high in share(index, ensemble, quorum, 0, 500):
@@ -56,9 +56,9 @@ def test_every_missing_entry_is_missed(world: World, rng: random.Random) -> None
     ]
     rng.shuffle(entries)
     for at in range(0, len(entries), 150):
-        world.flush(entries[at : at + 150])
-    assert world.life is not None
-    store = world.life.store
+        harness.flush(entries[at : at + 150])
+    assert harness.life is not None
+    store = harness.life.store
     shares = {1: [of(0, 29), of(30, 59)], 2: [of(0, 500, 1, 3, 2)], 3: [of(0, 500, 4, 5, 3)]}
     for ledger_id, wanted in shares.items():
         assert not holds(store, ledger_id, wanted)
@@ -69,7 +69,7 @@ def test_every_missing_entry_is_missed(world: World, rng: random.Random) -> None
         for low, high in ends:
             part = of(low, high, first.index, first.ensemble, first.write_quorum)
             assert holds(store, ledger_id, [part]), (ledger_id, low, high, gap)
-    world.flush(missing.items())
+    harness.flush(missing.items())
     for ledger_id, wanted in shares.items():
         assert holds(store, ledger_id, wanted)
         assert not holds(store, ledger_id, [*wanted, of(501, 501)])
@@ -78,19 +78,19 @@ def test_every_missing_entry_is_missed(world: World, rng: random.Random) -> None
     assert DIRECTORY
 
 
-def test_damaged_locations_are_no_answer(world: World) -> None:
-    world.flush([(1, n) for n in range(5)])
-    world.fake.corrupt(f"{DIRECTORY}/locations/0000000000000001.loc", 4096 + 3)
-    world.restart()
-    assert world.life is not None
-    assert not holds(world.life.store, 1, [of(0, 4)])
+def test_damaged_locations_are_no_answer(harness: StoreHarness) -> None:
+    harness.flush([(1, n) for n in range(5)])
+    harness.fake.corrupt(f"{DIRECTORY}/locations/0000000000000001.loc", 4096 + 3)
+    harness.restart()
+    assert harness.life is not None
+    assert not holds(harness.life.store, 1, [of(0, 4)])
 
 
-def test_one_question_at_a_time(world: World) -> None:
-    world.flush([(1, n) for n in range(5)])
-    assert world.life is not None
+def test_one_question_at_a_time(harness: StoreHarness) -> None:
+    harness.flush([(1, n) for n in range(5)])
+    assert harness.life is not None
     jobs: list[Callable[[], None]] = []
-    held = HeldCheck(world.life.store, jobs.append)
+    held = HeldCheck(harness.life.store, jobs.append)
     assert held.ask(1, [of(0, 4)]) is None
     assert held.ask(1, [of(0, 4)]) is None
     assert held.ask(2, [of(0, 4)]) is None, "the first is being found out"

@@ -14,7 +14,7 @@ from fastbk.storage.digest_check import NO_TYPE
 pytestmark = pytest.mark.fast
 
 
-class Rig:
+class Harness:
     """Who asks, a clock, and what was asked."""
 
     def __init__(self, ledgers_max: int = 100) -> None:
@@ -38,89 +38,89 @@ class Rig:
 
 
 def test_what_is_not_known_is_asked_for_once_and_kept() -> None:
-    rig = Rig()
-    assert rig.types.want([1, 2])
-    assert rig.types.want([1, 2])
-    assert rig.asked == [[1, 2]]
-    rig.types.told([[1, 3], [2, None]])
-    assert not rig.types.want([1, 2])
-    assert rig.types.known([1, 2, 5]) == {1: 3, 2: NO_TYPE}
-    assert rig.types.want([1, 5])
-    assert rig.asked == [[1, 2], [5]]
+    harness = Harness()
+    assert harness.types.want([1, 2])
+    assert harness.types.want([1, 2])
+    assert harness.asked == [[1, 2]]
+    harness.types.told([[1, 3], [2, None]])
+    assert not harness.types.want([1, 2])
+    assert harness.types.known([1, 2, 5]) == {1: 3, 2: NO_TYPE}
+    assert harness.types.want([1, 5])
+    assert harness.asked == [[1, 2], [5]]
 
 
 def test_a_key_comes_in_hex_and_is_kept_as_it_is() -> None:
-    rig = Rig()
-    rig.types.told([[1, bytes(range(20)).hex()], [2, 2]])
-    assert rig.types.known([1, 2]) == {1: bytes(range(20)), 2: 2}
+    harness = Harness()
+    harness.types.told([[1, bytes(range(20)).hex()], [2, 2]])
+    assert harness.types.known([1, 2]) == {1: bytes(range(20)), 2: 2}
 
 
 def test_patience_ends_and_is_short_while_nobody_answers() -> None:
-    rig = Rig()
-    assert rig.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
-    assert rig.waits_s(1) == 0, "asked in vain a moment ago"
-    assert rig.waits_s(1, 2) == pytest.approx(digests.PATIENCE_QUIET_S, abs=0.1)
-    assert rig.asked == [[1], [2]], "and asked all the same"
-    rig.types.told([[2, 1]])
-    assert rig.types.known([1, 2]) == {2: 1}
-    assert rig.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), "somebody is there again"
-    rig.now_s += digests.PAUSE_S
-    assert rig.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
-    assert rig.asked[-1] == [1]
+    harness = Harness()
+    assert harness.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
+    assert harness.waits_s(1) == 0, "asked in vain a moment ago"
+    assert harness.waits_s(1, 2) == pytest.approx(digests.PATIENCE_QUIET_S, abs=0.1)
+    assert harness.asked == [[1], [2]], "and asked all the same"
+    harness.types.told([[2, 1]])
+    assert harness.types.known([1, 2]) == {2: 1}
+    assert harness.waits_s(3) == pytest.approx(digests.PATIENCE_S, abs=0.1), "somebody is there again"
+    harness.now_s += digests.PAUSE_S
+    assert harness.waits_s(1) == pytest.approx(digests.PATIENCE_S, abs=0.1)
+    assert harness.asked[-1] == [1]
 
 
 def test_one_that_nobody_can_tell_of_does_not_cost_the_others_theirs() -> None:
-    rig = Rig()
-    assert rig.types.want([1, 2])
-    rig.types.told([[2, 3]])
-    rig.waits_s(1, 2)
-    assert rig.types.want([1, 3])
-    rig.now_s += digests.PATIENCE_S / 2
-    assert rig.types.want([1, 3]), "something was heard in that wait: patience is whole"
-    rig.types.told([[3, 3]])
-    assert not rig.types.want([1, 3])
+    harness = Harness()
+    assert harness.types.want([1, 2])
+    harness.types.told([[2, 3]])
+    harness.waits_s(1, 2)
+    assert harness.types.want([1, 3])
+    harness.now_s += digests.PATIENCE_S / 2
+    assert harness.types.want([1, 3]), "something was heard in that wait: patience is whole"
+    harness.types.told([[3, 3]])
+    assert not harness.types.want([1, 3])
 
 
 def test_answers_that_come_one_by_one_are_waited_for() -> None:
-    rig = Rig()
+    harness = Harness()
     wanted = list(range(50))
     for ledger_id in wanted:
-        assert rig.types.want(wanted)
-        rig.now_s += 0.9 * digests.PATIENCE_S
-        rig.types.told([[ledger_id, 3]])
-    assert not rig.types.want(wanted)
-    assert len(rig.asked) == 1
+        assert harness.types.want(wanted)
+        harness.now_s += 0.9 * digests.PATIENCE_S
+        harness.types.told([[ledger_id, 3]])
+    assert not harness.types.want(wanted)
+    assert len(harness.asked) == 1
 
 
 def test_a_full_socket_is_tried_again() -> None:
-    rig = Rig()
-    rig.has_room = False
-    assert rig.types.want([1])
-    rig.has_room = True
-    assert rig.types.want([1])
-    assert rig.asked == [[1]]
+    harness = Harness()
+    harness.has_room = False
+    assert harness.types.want([1])
+    harness.has_room = True
+    assert harness.types.want([1])
+    assert harness.asked == [[1]]
 
 
 def test_messages_and_memory_are_bounded() -> None:
-    rig = Rig(ledgers_max=100)
+    harness = Harness(ledgers_max=100)
     many = list(range(digests.ASKED_MAX + 10))
-    assert rig.types.want(many)
-    assert rig.types.want(many)
-    assert [len(one) for one in rig.asked] == [digests.ASKED_MAX, 10]
-    rig.types.told([[ledger_id, 3] for ledger_id in many])
-    known = rig.types.known(many)
+    assert harness.types.want(many)
+    assert harness.types.want(many)
+    assert [len(one) for one in harness.asked] == [digests.ASKED_MAX, 10]
+    harness.types.told([[ledger_id, 3] for ledger_id in many])
+    known = harness.types.known(many)
     assert list(known) == many[-100:]
-    assert rig.types.want([many[0]]), "forgotten: asked again"
+    assert harness.types.want([many[0]]), "forgotten: asked again"
 
 
 def test_ids_may_get_other_ledgers() -> None:
-    rig = Rig()
-    rig.types.told([[1, 3], [2, None]])
-    rig.types.begin_cycle()
-    assert rig.types.known([1, 2]) == {}
-    rig.types.told([[1, 1]])
-    rig.now_s += digests.AGE_S_MAX + 1
-    assert rig.types.want([1])
+    harness = Harness()
+    harness.types.told([[1, 3], [2, None]])
+    harness.types.begin_cycle()
+    assert harness.types.known([1, 2]) == {}
+    harness.types.told([[1, 1]])
+    harness.now_s += digests.AGE_S_MAX + 1
+    assert harness.types.want([1])
 
 
 def test_an_answer_wakes_who_waits() -> None:

@@ -79,15 +79,15 @@ def test_a_flush_in_a_thread_while_the_index_goes_on(life: Life) -> None:
     life.settle()
     flusher.begin()
     assert flusher.is_busy
-    assert life.ask(life.rig.read(1, 7)).status == OK, "sealed, and still readable"
+    assert life.ask(life.harness.read(1, 7)).status == OK, "sealed, and still readable"
     life.add(1, 50, b"meanwhile")
     life.settle()
     while flusher.is_busy:
         wait_readable(jobs.fd)
         flusher.look()
-    assert life.rig.mark > 0
+    assert life.harness.mark > 0
     for n in (0, 50):
-        assert life.ask(life.rig.read(1, n)).status == OK
+        assert life.ask(life.harness.read(1, n)).status == OK
     jobs.stop()
 
 
@@ -95,13 +95,13 @@ def test_a_failed_flush_keeps_everything_and_is_tried_again(fake: FakeDisk, life
     for n in range(20):
         life.add(1, n, bytes(300))
     life.settle()
-    mark = life.rig.mark
+    mark = life.harness.mark
     fake.fault("fail", "sync", times=1 << 40, errno=errno.EIO)
     life.flusher.begin()
     life.flusher._take_results()
     assert "flush" in life.flusher.failure
-    assert life.rig.mark == mark
-    assert life.ask(life.rig.read(1, 3)).status == OK
+    assert life.harness.mark == mark
+    assert life.ask(life.harness.read(1, 3)).status == OK
     with pytest.raises(CheckpointFailed):
         life.flusher.flush_now()
     fake.clear_faults()
@@ -109,7 +109,7 @@ def test_a_failed_flush_keeps_everything_and_is_tried_again(fake: FakeDisk, life
     life.flusher.look()
     assert not life.flusher.is_busy
     assert life.flusher.failure == ""
-    assert life.rig.mark > mark
+    assert life.harness.mark > mark
 
 
 def test_whoever_waits_for_a_failed_flush_has_it_tried_at_once(fake: FakeDisk, life: Life) -> None:
@@ -155,8 +155,8 @@ def test_deletion_is_written_down_before_it_happens(fake: FakeDisk, life: Life) 
     life.close()
     again = Life(fake, Book())
     try:
-        assert again.ask(again.rig.read(1, 0)).status == NO_LEDGER
-        assert again.ask(again.rig.read(2, 0)).status == OK
+        assert again.ask(again.harness.read(1, 0)).status == NO_LEDGER
+        assert again.ask(again.harness.read(2, 0)).status == OK
     finally:
         again.close()
 
@@ -185,7 +185,7 @@ def test_a_deletion_that_a_stop_cut_off_is_gone_on_with(fake: FakeDisk, life: Li
     live_bytes = life.checkpoint.manifest.logs[0].live_bytes
     life.flusher.delete_ledgers([1], "test")
     life.flusher._index.seal()
-    life.checkpoint.run(life.store, life.index.sealed().items, life.rig.mark)
+    life.checkpoint.run(life.store, life.index.sealed().items, life.harness.mark)
     life.close()
     again = Life(fake, Book())
     assert again.checkpoint.manifest.logs[0].live_bytes == live_bytes
@@ -218,7 +218,7 @@ def test_a_compaction_on_request(fake: FakeDisk, life: Life) -> None:
     assert first.log_id not in [log.log_id for log in logs]
     assert [log.kind for log in logs] == ["flush", "compaction"]
     for ledger_id in (2, 3):
-        assert life.ask(life.rig.read(ledger_id, 0)).status == OK
+        assert life.ask(life.harness.read(ledger_id, 0)).status == OK
     events = AuditLog(fake.disk(), LEDGERS).read()
     assert "compacted into" in str(events[-1]["reason"])
     life.close()
@@ -264,7 +264,7 @@ def test_copies_are_dropped_once_nothing_can_bring_them_back(life: Life) -> None
     assert life.store.ledger_bytes(1) == {}
     assert life.store.cached(1, 0) is None
     assert life.index.list_settled(0)[0] == [2]
-    assert life.ask(life.rig.read(2, 0)).status == OK
+    assert life.ask(life.harness.read(2, 0)).status == OK
 
 
 def test_what_is_dropped_in_pages_costs_one_merge(life: Life) -> None:

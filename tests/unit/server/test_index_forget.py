@@ -95,14 +95,14 @@ def test_a_full_bookie_takes_new_ledgers_again_without_a_restart(life: Life) -> 
     run(life)
     assert in_memory(life) == (1, 1)
     assert list(life.flusher.upkeep.deleted) == []
-    assert life.ask(life.rig.read(5, 0)).status == NO_LEDGER
-    assert life.ask(life.rig.read(LEDGERS_MAX, 0)).status == OK, "it lives"
+    assert life.ask(life.harness.read(5, 0)).status == NO_LEDGER
+    assert life.ask(life.harness.read(LEDGERS_MAX, 0)).status == OK, "it lives"
     fill(life, 2000, LEDGERS_MAX - 1)
     assert in_memory(life) == (LEDGERS_MAX, LEDGERS_MAX)
     assert {(each, 0) for each in range(2000, 2000 + LEDGERS_MAX - 1)} <= life.book.acked.keys()
     life.flush()
     for ledger_id in (2000, 2000 + LEDGERS_MAX - 2):
-        assert life.ask(life.rig.read(ledger_id, 0)).status == OK
+        assert life.ask(life.harness.read(ledger_id, 0)).status == OK
 
 
 def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) -> None:
@@ -110,16 +110,16 @@ def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) ->
     fill(life, 1, 3)
     life.add(1, 1, b"the old one's")
     life.settle()
-    assert life.ask(life.rig.write_lac(1, 1)).status == OK
+    assert life.ask(life.harness.write_lac(1, 1)).status == OK
     life.flush()
-    assert life.ask(life.rig.read(1, 1)).status == OK, "a cached run"
+    assert life.ask(life.harness.read(1, 1)).status == OK, "a cached run"
     delete(life, 1, 2)
     forget_on_disk(life)
     run(life)
     life.book.acked.pop((1, 0))
     assert is_acked(life, 1, 0, b"new")
-    assert life.ask(life.rig.read(1, 1)).status == NO_ENTRY
-    lac = life.ask(life.rig.read_lac(1))
+    assert life.ask(life.harness.read(1, 1)).status == NO_ENTRY
+    lac = life.ask(life.harness.read_lac(1))
     assert (lac.lac, lac.body) == (-1, b"")
     life.flush()
     life.flusher.upkeep.recount()
@@ -130,16 +130,16 @@ def test_an_id_that_comes_again_is_a_new_ledger_s(fake: FakeDisk, life: Life) ->
     life.checkpoint.install(life.store, change)
     assert life.store.ledger_bytes(1), "it is not merged away"
     assert sum(log.live_bytes for log in life.checkpoint.manifest.logs) > 0
-    answer = life.ask(life.rig.read(1, 0))
+    answer = life.ask(life.harness.read(1, 0))
     assert answer.status == OK
     assert answer.entry is not None
     assert answer.entry.endswith(b"new")
     life.close()
     again = Life(fake, life.book, ledgers_max=LEDGERS_MAX)
     try:
-        assert again.ask(again.rig.read(1, 0)).status == OK
-        assert again.ask(again.rig.read(1, 1)).status == NO_ENTRY
-        assert again.ask(again.rig.read(2, 0)).status == NO_LEDGER
+        assert again.ask(again.harness.read(1, 0)).status == OK
+        assert again.ask(again.harness.read(1, 1)).status == NO_ENTRY
+        assert again.ask(again.harness.read(2, 0)).status == NO_LEDGER
     finally:
         again.close()
 
@@ -152,7 +152,7 @@ def test_a_crash_before_memory_forgot_is_harmless(fake: FakeDisk, life: Life) ->
     again = Life(fake, life.book, ledgers_max=LEDGERS_MAX)
     try:
         assert in_memory(again) == (1, 1)
-        assert again.ask(again.rig.read(1, 0)).status == NO_LEDGER
+        assert again.ask(again.harness.read(1, 0)).status == NO_LEDGER
         again.book.acked.pop((1, 0))
         assert is_acked(again, 1, 0), "as it is without the crash"
     finally:
@@ -201,7 +201,7 @@ def test_adds_behind_the_journal_s_answer_are_a_new_ledger_s(life: Life) -> None
         if (ledger_id, 0) not in life.book.acked:
             assert ledger_id == 7, "fenced, before or after it was forgotten"
             continue
-        answer = life.ask(life.rig.read(ledger_id, 0))
+        answer = life.ask(life.harness.read(ledger_id, 0))
         assert answer.status == OK
         assert answer.entry is not None
         assert answer.entry.endswith(b"new %d" % ledger_id)

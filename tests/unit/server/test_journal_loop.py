@@ -22,7 +22,7 @@ from tests.fixtures.journal_harness import (
     ORDERED,
     READ_ONLY,
     RECOVERY,
-    JournalRig,
+    JournalHarness,
     Put,
 )
 from tests.fixtures.wait import wait_until
@@ -38,10 +38,10 @@ class Service:
         disk = fake.disk()
         disk.make_directory("/j")
         self.disk = disk
-        self.rig = JournalRig(
+        self.harness = JournalHarness(
             disk, ring_bytes=256 * KIB, batch_bytes=32 * KIB, record_bytes_max=40 * KIB
         )
-        assert self.rig.journal is not None
+        assert self.harness.journal is not None
         self.pool = JournalPool(
             disk,
             "/j",
@@ -51,22 +51,22 @@ class Service:
             limit_bytes=LIMIT_BYTES,
             in_background=False,
         )
-        self.loop = JournalLoop(self.rig.journal, self.pool, LIMIT_BYTES)
+        self.loop = JournalLoop(self.harness.journal, self.pool, LIMIT_BYTES)
         self.loop.roll()
         self.entry_id = 0
 
     def add(self, flags: int = 0) -> int | None:
-        put = self.rig.add(1, self.entry_id, bytes(8 * KIB), flags=flags)
+        put = self.harness.add(1, self.entry_id, bytes(8 * KIB), flags=flags)
         self.entry_id += 1
         return self.verdict(put)
 
     def verdict(self, put: Put) -> int | None:
         for _ in range(20):
             self.loop.step()
-            self.rig.look()
-            if self.rig.verdict(put) is not None:
+            self.harness.look()
+            if self.harness.verdict(put) is not None:
                 break
-        return self.rig.verdict(put)
+        return self.harness.verdict(put)
 
     def add_until(self, verdict: int, flags: int = 0) -> int:
         """Add until that verdict comes; returns how many were written before."""
@@ -83,7 +83,7 @@ def service() -> Iterator[Service]:
     with FakeDisk() as fake:
         service = Service(fake)
         yield service
-        service.rig.close()
+        service.harness.close()
         service.pool.close()
 
 
@@ -93,24 +93,24 @@ def test_beyond_the_limit_adds_are_refused_and_fences_have_room(service: Service
     assert service.loop.limit == LIMIT_NO_ADDS
     assert 20 < written < 48
     assert service.pool.behind_bytes <= LIMIT_BYTES + FILE_BYTES
-    assert service.verdict(service.rig.fence(5)) == 0
+    assert service.verdict(service.harness.fence(5)) == 0
     recovered = service.add_until(READ_ONLY, flags=RECOVERY)
     assert service.loop.limit == LIMIT_NO_WRITES
     assert recovered >= 3
     assert service.pool.behind_bytes <= LIMIT_BYTES + FILE_BYTES
-    assert service.verdict(service.rig.fence(6)) == READ_ONLY
-    assert service.verdict(service.rig.fence(5)) == ORDERED, (
+    assert service.verdict(service.harness.fence(6)) == READ_ONLY
+    assert service.verdict(service.harness.fence(5)) == ORDERED, (
         "nothing has to be written for this one"
     )
     on_disk = len(service.disk.list("/j")) * FILE_BYTES
     assert on_disk <= LIMIT_BYTES + 2 * FILE_BYTES
-    assert service.rig.journal is not None
-    service.rig.set_mark(service.rig.journal.status.published_sequence)
+    assert service.harness.journal is not None
+    service.harness.set_mark(service.harness.journal.status.published_sequence)
     service.loop.look_at_files()
     assert service.loop.limit == LIMIT_OPEN
     for _ in range(30):
         assert service.add() == 0
-        service.rig.set_mark(service.rig.journal.status.published_sequence)
+        service.harness.set_mark(service.harness.journal.status.published_sequence)
     assert service.pool.recycled > 2
 
 
@@ -142,12 +142,12 @@ def test_a_full_disk_keeps_room_for_repairs_then_refuses_all_and_recovers(servic
     service.add_until(READ_ONLY)
     assert service.loop.limit == LIMIT_NO_ADDS
     assert "No space left" in service.pool.no_room
-    assert service.verdict(service.rig.fence(4)) == 0
-    repair = service.rig.add(1, service.entry_id, b"repaired", flags=RECOVERY)
+    assert service.verdict(service.harness.fence(4)) == 0
+    repair = service.harness.add(1, service.entry_id, b"repaired", flags=RECOVERY)
     assert service.verdict(repair) == 0
     service.add_until(READ_ONLY, flags=RECOVERY)
     assert service.loop.limit == LIMIT_NO_WRITES
-    assert service.verdict(service.rig.fence(5)) == READ_ONLY
+    assert service.verdict(service.harness.fence(5)) == READ_ONLY
     service.fake.set_capacity(0)
 
     def is_open() -> bool:
@@ -208,10 +208,10 @@ def test_a_file_that_is_still_being_made_is_not_waited_for(
 ) -> None:
     """On a disk that hangs the loop goes on hearing what it is asked; nothing is refused meanwhile."""
     with Disk(tmp_path, "plain") as disk:
-        rig = JournalRig(
+        harness = JournalHarness(
             disk, ring_bytes=256 * KIB, batch_bytes=32 * KIB, record_bytes_max=40 * KIB
         )
-        assert rig.journal is not None
+        assert harness.journal is not None
         pool = JournalPool(
             disk,
             str(tmp_path),
@@ -220,32 +220,32 @@ def test_a_file_that_is_still_being_made_is_not_waited_for(
             first_file_size_bytes=FILE_BYTES,
             limit_bytes=LIMIT_BYTES,
         )
-        loop = JournalLoop(rig.journal, pool, LIMIT_BYTES)
+        loop = JournalLoop(harness.journal, pool, LIMIT_BYTES)
         loop.roll()
-        first = rig.journal.status.file_id
+        first = harness.journal.status.file_id
         finish = pool._finish_prewrite
         monkeypatch.setattr(pool, "_finish_prewrite", lambda: None)
         pool._ready.clear()
         loop.roll()
         assert pool.is_making
-        assert (rig.journal.status.file_id, loop.limit) == (first, LIMIT_OPEN)
+        assert (harness.journal.status.file_id, loop.limit) == (first, LIMIT_OPEN)
         monkeypatch.setattr(pool, "_finish_prewrite", finish)
 
         def has_rolled() -> bool:
             loop.roll()
-            return rig.journal is not None and rig.journal.status.file_id > first
+            return harness.journal is not None and harness.journal.status.file_id > first
 
         wait_until(has_rolled, "the next file")
-        rig.close()
+        harness.close()
         pool.close()
 
 
 def test_draining_takes_what_waits_and_closes(service: Service) -> None:
-    puts = [service.rig.add(2, entry_id, b"last") for entry_id in range(50)]
+    puts = [service.harness.add(2, entry_id, b"last") for entry_id in range(50)]
     service.loop.drain()
-    service.rig.look()
-    assert {service.rig.verdict(put) for put in puts} == {0}
-    last = service.rig.published.descriptors[-1]
+    service.harness.look()
+    assert {service.harness.verdict(put) for put in puts} == {0}
+    last = service.harness.published.descriptors[-1]
     assert last.record_count == 0
     assert last.file_id > 0, "the closing batch is published: the index's mark can pass it"
     service.pool.close()
@@ -258,18 +258,18 @@ def test_draining_takes_what_waits_and_closes(service: Service) -> None:
 
 def test_a_lagging_consumer_delays_a_roll(service: Service) -> None:
     """Descriptors never overwrite what somebody has not seen, the closing batch's included."""
-    rig = service.rig
-    assert rig.journal is not None
+    harness = service.harness
+    assert harness.journal is not None
     for _ in range(1024):
-        rig.fence(9)
-        while rig.journal.status.waiting_bytes or rig.journal.status.in_flight:
-            rig.journal.step(1)  # nobody looks
-    before = rig.journal.status.file_id
+        harness.fence(9)
+        while harness.journal.status.waiting_bytes or harness.journal.status.in_flight:
+            harness.journal.step(1)  # nobody looks
+    before = harness.journal.status.file_id
     service.loop.roll()
-    assert rig.journal.status.file_id == before
-    rig.look()
+    assert harness.journal.status.file_id == before
+    harness.look()
     service.loop.roll()
-    assert rig.journal.status.file_id == before + 1
+    assert harness.journal.status.file_id == before + 1
 
 
 def test_a_record_holds_the_largest_frame() -> None:
@@ -295,18 +295,18 @@ def test_one_batch_at_a_time_through_the_page_cache(sync_mode: str, depth: int) 
 def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
     service: Service, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rig = service.rig
-    puts = [rig.add(2, 0, b"x"), rig.add(3, 7, b"x"), rig.add(3, 8, b"x")]
-    puts += [rig.add(4, 5, b"x", flags=RECOVERY)]
+    harness = service.harness
+    puts = [harness.add(2, 0, b"x"), harness.add(3, 7, b"x"), harness.add(3, 8, b"x")]
+    puts += [harness.add(4, 5, b"x", flags=RECOVERY)]
     assert [service.verdict(put) for put in puts] == [0, 0, 0, 0]
-    late, others = rig.journal.take_late()  # type: ignore[union-attr]
+    late, others = harness.journal.take_late()  # type: ignore[union-attr]
     assert [(one.ledger_id, one.entry_id, one.is_recovery) for one in late] == [
         (3, 7, False),
         (4, 5, True),
     ]
     assert others == 0
     for ledger_id in range(10, 30):
-        service.verdict(rig.add(ledger_id, 1, b"x"))
+        service.verdict(harness.add(ledger_id, 1, b"x"))
     service.loop._late_s = 0.0
     service.loop.look_at_files()
     lines = [
@@ -316,4 +316,4 @@ def test_a_ledger_that_begins_behind_entry_0_is_logged_once(
     ]
     assert [one["ledger_id"] for one in lines] == [*range(10, 26)]
     assert lines[-1]["others"] == 4
-    assert rig.journal.take_late() == ([], 0)  # type: ignore[union-attr]
+    assert harness.journal.take_late() == ([], 0)  # type: ignore[union-attr]

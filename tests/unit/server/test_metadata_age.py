@@ -24,7 +24,7 @@ from fastbk.storage.metadata_mark import NAME
 ME = "me"
 
 
-class World:
+class Harness:
     """One bookie's directories, metadata in a file that can be copied and restored, and a clock."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,45 +88,45 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
+def harness(tmp_path: Path) -> Harness:
+    made = Harness(tmp_path)
     made.start()
     made.start()
     made.run(draw=5)
     return made
 
 
-def test_metadata_that_goes_on_is_not_held(world: World) -> None:
+def test_metadata_that_goes_on_is_not_held(harness: Harness) -> None:
     for _ in range(3):
-        world.start()
-        world.now_s += AGE_INTERVAL_S
-        world.run(draw=2)
-    assert world.hold() == ""
-    with world.store() as store:
+        harness.start()
+        harness.now_s += AGE_INTERVAL_S
+        harness.run(draw=2)
+    assert harness.hold() == ""
+    with harness.store() as store:
         assert read_mark(store) == Mark(age=4, highest_id=10)
-    assert world.next_id() == 11
+    assert harness.next_id() == 11
 
 
-def test_ids_that_metadata_lost_are_not_drawn_again(world: World) -> None:
-    world.copy()
-    world.run(draw=3)
-    world.restore()
-    world.start()
-    assert "metadata once had ledger 7 and knows of 4 at most now" in world.hold()
-    assert world.next_id() > 7 + RESERVE_IDS
+def test_ids_that_metadata_lost_are_not_drawn_again(harness: Harness) -> None:
+    harness.copy()
+    harness.run(draw=3)
+    harness.restore()
+    harness.start()
+    assert "metadata once had ledger 7 and knows of 4 at most now" in harness.hold()
+    assert harness.next_id() > 7 + RESERVE_IDS
 
 
-def test_a_start_that_metadata_lost_is_noticed_before_it_is_counted_again(world: World) -> None:
-    world.copy()
-    world.start()
-    world.restore()
-    world.start()
-    assert "had counted 3 starts" not in world.hold()
-    assert "had counted 2 starts of this bookie and knows of 1 now" in world.hold()
+def test_a_start_that_metadata_lost_is_noticed_before_it_is_counted_again(harness: Harness) -> None:
+    harness.copy()
+    harness.start()
+    harness.restore()
+    harness.start()
+    assert "had counted 3 starts" not in harness.hold()
+    assert "had counted 2 starts of this bookie and knows of 1 now" in harness.hold()
 
 
 def test_starts_that_were_cut_short_are_no_evidence(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise MetadataUnavailable("gone")
@@ -134,88 +134,88 @@ def test_starts_that_were_cut_short_are_no_evidence(
     for _ in range(3):
         with monkeypatch.context() as patch, pytest.raises(MetadataUnavailable):
             patch.setattr("fastbk.meta.sqlite.SqliteStore.write_identity", fails)
-            world.start()
-    world.start()
-    assert world.hold() == ""
+            harness.start()
+    harness.start()
+    assert harness.hold() == ""
 
 
-def test_directories_of_an_earlier_version_go_by_the_count_of_starts(world: World) -> None:
-    world.copy()
+def test_directories_of_an_earlier_version_go_by_the_count_of_starts(harness: Harness) -> None:
+    harness.copy()
     for _ in range(2):
-        world.start()
-    (world.ledgers / NAME).unlink()
-    world.restore()
-    world.start()
-    assert "the directories have counted 3 starts, metadata knows of 1" in world.hold()
+        harness.start()
+    (harness.ledgers / NAME).unlink()
+    harness.restore()
+    harness.start()
+    assert "the directories have counted 3 starts, metadata knows of 1" in harness.hold()
 
 
-def test_an_age_that_metadata_lost_is_noticed_without_any_ledger(world: World) -> None:
-    world.copy()
-    world.now_s += AGE_INTERVAL_S
-    with world.store() as store:
-        age = world.age(store)
-        world.now_s += AGE_INTERVAL_S
+def test_an_age_that_metadata_lost_is_noticed_without_any_ledger(harness: Harness) -> None:
+    harness.copy()
+    harness.now_s += AGE_INTERVAL_S
+    with harness.store() as store:
+        age = harness.age(store)
+        harness.now_s += AGE_INTERVAL_S
         age.poll(is_last=True)
-    world.restore()
-    assert "the age 2 and has 1 now" in str(world.run().hold)
+    harness.restore()
+    assert "the age 2 and has 1 now" in str(harness.run().hold)
 
 
-def test_a_running_bookie_notices_it_too(world: World) -> None:
-    world.copy()
-    with world.store() as first:
-        age = world.age(first)
+def test_a_running_bookie_notices_it_too(harness: Harness) -> None:
+    harness.copy()
+    with harness.store() as first:
+        age = harness.age(first)
         first.next_ledger_id()
         age.poll()
-    world.restore()
-    with world.store() as second:
+    harness.restore()
+    with harness.store() as second:
         age._store = second
-        world.now_s += POLL_INTERVAL_S
+        harness.now_s += POLL_INTERVAL_S
         age.poll()
         assert age.hold is not None
         assert second.next_ledger_id() > 5 + RESERVE_IDS
 
 
-def test_a_hold_survives_restarts_and_another_restore(world: World) -> None:
-    world.copy()
-    world.run(draw=3)
-    world.copy("newer")
-    world.restore()
-    world.start()
-    held = world.hold()
+def test_a_hold_survives_restarts_and_another_restore(harness: Harness) -> None:
+    harness.copy()
+    harness.run(draw=3)
+    harness.copy("newer")
+    harness.restore()
+    harness.start()
+    held = harness.hold()
     assert held
-    world.start()
-    assert world.hold() == held
-    world.restore()  # the same copy once more: the hold in it is gone
-    world.start()
-    assert held in world.hold()
-    world.restore("newer")  # the copy that is right: an operator says so, not the bookie
-    world.start()
-    assert world.hold() != ""
+    harness.start()
+    assert harness.hold() == held
+    harness.restore()  # the same copy once more: the hold in it is gone
+    harness.start()
+    assert held in harness.hold()
+    harness.restore("newer")  # the copy that is right: an operator says so, not the bookie
+    harness.start()
+    assert harness.hold() != ""
 
 
-def test_a_confirmed_hold_is_over_for_bookies_that_were_away(world: World) -> None:
-    world.copy()
-    world.run(draw=3)
-    world.restore()
-    world.start()
-    world.confirm()
+def test_a_confirmed_hold_is_over_for_bookies_that_were_away(harness: Harness) -> None:
+    harness.copy()
+    harness.run(draw=3)
+    harness.restore()
+    harness.start()
+    harness.confirm()
     for _ in range(2):
-        world.start()
-        assert world.run(draw=1).hold is None
-    assert world.hold() == ""
-    world.copy()
-    world.run(draw=1)
-    world.restore()
-    world.start()
-    assert world.hold() != "", "the next rollback is a new one"
+        harness.start()
+        assert harness.run(draw=1).hold is None
+    assert harness.hold() == ""
+    harness.copy()
+    harness.run(draw=1)
+    harness.restore()
+    harness.start()
+    assert harness.hold() != "", "the next rollback is a new one"
 
 
-def test_a_hold_that_an_operator_places_first_is_stored(world: World) -> None:
-    with world.store() as store:
+def test_a_hold_that_an_operator_places_first_is_stored(harness: Harness) -> None:
+    with harness.store() as store:
         placed = place_hold(store, new_hold("by hand"))
-    assert world.run().hold == placed
-    with world.store() as store:
-        other = world.age(store)
+    assert harness.run().hold == placed
+    with harness.store() as store:
+        other = harness.age(store)
         other.poll()
         assert other.hold == placed
 
@@ -251,29 +251,29 @@ class Failing:
 
 
 @pytest.mark.parametrize("calls", range(12))
-def test_a_start_that_is_cut_off_anywhere_forgets_nothing(world: World, calls: int) -> None:
-    world.copy()
-    world.run(draw=3)
-    world.restore()
-    with world.store() as store:
+def test_a_start_that_is_cut_off_anywhere_forgets_nothing(harness: Harness, calls: int) -> None:
+    harness.copy()
+    harness.run(draw=3)
+    harness.restore()
+    with harness.store() as store:
         known = store.read_identity(BookieId(ME))
         assert known is not None
         try:
-            world.age(Failing(store, calls)).check_start(1, known.identity)
+            harness.age(Failing(store, calls)).check_start(1, known.identity)
         except Error:
             assert calls < 11
-    world.start()
-    assert "ledger 7" in world.hold()
-    assert world.next_id() > 7 + RESERVE_IDS
-    world.confirm()
-    world.start()
-    assert world.hold() == ""
+    harness.start()
+    assert "ledger 7" in harness.hold()
+    assert harness.next_id() > 7 + RESERVE_IDS
+    harness.confirm()
+    harness.start()
+    assert harness.hold() == ""
 
 
-def test_a_damaged_mark_is_a_reason_to_hold(world: World) -> None:
-    (world.ledgers / NAME).write_bytes(b"{}")
-    world.start()
-    assert "nobody can tell whether metadata is older" in world.hold()
-    world.confirm()
-    world.start()
-    assert world.hold() == ""
+def test_a_damaged_mark_is_a_reason_to_hold(harness: Harness) -> None:
+    (harness.ledgers / NAME).write_bytes(b"{}")
+    harness.start()
+    assert "nobody can tell whether metadata is older" in harness.hold()
+    harness.confirm()
+    harness.start()
+    assert harness.hold() == ""

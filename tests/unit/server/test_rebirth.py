@@ -28,7 +28,7 @@ ME, OTHER = BookieId("me"), BookieId("other")
 
 
 @dataclass
-class World:
+class Harness:
     folder: Path
     clock: Callable[[], float] = time.monotonic
     ledgers_max: int = 100
@@ -70,141 +70,141 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path)
     yield made
     made.store.close()
 
 
-def test_every_fragment_counts(world: World) -> None:
-    world.ledger(3, ME)
-    world.ledger(1, OTHER)
-    world.ledger(5, OTHER, ME, OTHER)
-    world.ledger(2**62, ME, OTHER)
-    assert ledgers_of(world.store, ME) == [3, 5, 2**62]
+def test_every_fragment_counts(harness: Harness) -> None:
+    harness.ledger(3, ME)
+    harness.ledger(1, OTHER)
+    harness.ledger(5, OTHER, ME, OTHER)
+    harness.ledger(2**62, ME, OTHER)
+    assert ledgers_of(harness.store, ME) == [3, 5, 2**62]
 
 
-def test_lost_data_refuses_to_start(world: World) -> None:
-    world.settle()
-    world.wipe()
+def test_lost_data_refuses_to_start(harness: Harness) -> None:
+    harness.settle()
+    harness.wipe()
     with pytest.raises(IdentityError, match="--accept-data-loss"):
-        world.settle()
-    assert not any(Path(world.config.ledgers.directory).iterdir()), "nothing was touched"
+        harness.settle()
+    assert not any(Path(harness.config.ledgers.directory).iterdir()), "nothing was touched"
 
 
-def test_born_again_with_what_it_held_in_limbo(world: World) -> None:
-    old = world.settle()
-    world.ledger(1, ME)
-    world.ledger(2, OTHER)
-    assert world.limbo(old) == []
-    world.wipe()
-    new = world.settle(accept=True)
+def test_born_again_with_what_it_held_in_limbo(harness: Harness) -> None:
+    old = harness.settle()
+    harness.ledger(1, ME)
+    harness.ledger(2, OTHER)
+    assert harness.limbo(old) == []
+    harness.wipe()
+    new = harness.settle(accept=True)
     assert new != old
-    assert world.limbo(new) == [1]
-    assert world.settle() == new, "the word is given once"
-    assert world.settle(accept=True) == new
-    read = world.store.read_identity(ME)
+    assert harness.limbo(new) == [1]
+    assert harness.settle() == new, "the word is given once"
+    assert harness.settle(accept=True) == new
+    read = harness.store.read_identity(ME)
     assert read is not None
     assert read.identity.incarnation == new
 
 
-def test_ledgers_in_recovery_count_though_metadata_names_others(world: World) -> None:
+def test_ledgers_in_recovery_count_though_metadata_names_others(harness: Harness) -> None:
     """A recoverer writes copies to bookies that metadata names with the close only (found by simulation)."""
-    world.settle()
-    world.ledger(1, OTHER)
-    world.ledger(2, OTHER)
-    read = world.store.read_ledger(2)
+    harness.settle()
+    harness.ledger(1, OTHER)
+    harness.ledger(2, OTHER)
+    read = harness.store.read_ledger(2)
     taken = replace(read.metadata, state=LedgerState.IN_RECOVERY)
-    world.store.update_ledger(2, taken, read.version)
-    world.wipe()
-    assert world.limbo(world.settle(accept=True)) == [2]
+    harness.store.update_ledger(2, taken, read.version)
+    harness.wipe()
+    assert harness.limbo(harness.settle(accept=True)) == [2]
 
 
-def test_ledgers_in_recovery_keep_no_new_bookie_from_starting(world: World) -> None:
-    world.ledger(2, OTHER)
-    read = world.store.read_ledger(2)
+def test_ledgers_in_recovery_keep_no_new_bookie_from_starting(harness: Harness) -> None:
+    harness.ledger(2, OTHER)
+    read = harness.store.read_ledger(2)
     taken = replace(read.metadata, state=LedgerState.IN_RECOVERY)
-    world.store.update_ledger(2, taken, read.version)
-    assert world.limbo(world.settle()) == []
+    harness.store.update_ledger(2, taken, read.version)
+    assert harness.limbo(harness.settle()) == []
 
 
-def test_an_id_whose_identity_was_deleted_is_not_new(world: World) -> None:
+def test_an_id_whose_identity_was_deleted_is_not_new(harness: Harness) -> None:
     """Deleting the identity in the metadata is how operators make a wiped bookie start."""
-    world.settle()
-    world.ledger(1, ME)
-    read = world.store.read_identity(ME)
+    harness.settle()
+    harness.ledger(1, ME)
+    read = harness.store.read_identity(ME)
     assert read is not None
-    world.store.delete_identity(ME, read.version)
-    world.wipe()
+    harness.store.delete_identity(ME, read.version)
+    harness.wipe()
     with pytest.raises(
         IdentityError, match=r"knows no identity .* 1 ledgers name it .*--accept-data-loss"
     ):
-        world.settle()
-    assert world.limbo(world.settle(accept=True)) == [1]
+        harness.settle()
+    assert harness.limbo(harness.settle(accept=True)) == [1]
 
 
 @pytest.mark.parametrize("step", ["write_limbo", "write_identity", "store"])
 def test_a_rebirth_that_was_cut_short_is_done_again(
-    world: World, step: str, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before metadata hears of it nothing is said under the new incarnation; after that the list is there."""
-    old = world.settle()
-    world.ledger(1, ME)
-    world.wipe()
+    old = harness.settle()
+    harness.ledger(1, ME)
+    harness.wipe()
 
     def fail(*_: object) -> None:
         raise OSError("cut")
 
     with monkeypatch.context() as patch:
         if step == "store":
-            patch.setattr(world.store, "write_identity", fail)
+            patch.setattr(harness.store, "write_identity", fail)
         else:
             patch.setattr(identity, step, fail)
         with pytest.raises(OSError, match="cut"):
-            world.settle(accept=True)
+            harness.settle(accept=True)
     with pytest.raises(IdentityError):
-        world.settle()
-    world.ledger(2, ME)
-    new = world.settle(accept=True)
+        harness.settle()
+    harness.ledger(2, ME)
+    new = harness.settle(accept=True)
     assert new != old
-    assert world.limbo(new) == [1, 2]
+    assert harness.limbo(new) == [1, 2]
 
 
 def test_more_ledgers_than_there_is_room_for(tmp_path: Path) -> None:
-    world = World(tmp_path, ledgers_max=1)
-    world.settle()
-    world.ledger(1, ME)
-    world.ledger(2, ME)
-    world.wipe()
+    harness = Harness(tmp_path, ledgers_max=1)
+    harness.settle()
+    harness.ledger(1, ME)
+    harness.ledger(2, ME)
+    harness.wipe()
     with pytest.raises(IdentityError, match=r"raise .* ledgers_max"):
-        world.settle(accept=True)
-    world.store.close()
+        harness.settle(accept=True)
+    harness.store.close()
 
 
 def test_an_earlier_life_that_is_still_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, clock=lambda: 0.0)
-    old = world.settle()
+    harness = Harness(tmp_path, clock=lambda: 0.0)
+    old = harness.settle()
     service = BookieService(ME, old, (Endpoint("127.0.0.1", 1),))
-    lease = world.store.register_bookie(service, writable=True)
-    world.wipe()
+    lease = harness.store.register_bookie(service, writable=True)
+    harness.wipe()
     monkeypatch.setattr(identity, "OLD_LEASE_WAIT_S", 0.0)
     with pytest.raises(IdentityError, match="alive elsewhere"):
-        world.settle(accept=True)
+        harness.settle(accept=True)
     lease.close()
-    assert world.settle(accept=True) != old
-    world.store.close()
+    assert harness.settle(accept=True) != old
+    harness.store.close()
 
 
-def test_no_rebirth_goes_by_metadata_on_hold(world: World) -> None:
+def test_no_rebirth_goes_by_metadata_on_hold(harness: Harness) -> None:
     """INV-X4: restored metadata may not list a ledger that was lost with the data."""
-    old = world.settle()
-    world.ledger(1, ME)
-    world.wipe()
-    hold = place_hold(world.store, new_hold("rolled back"))
+    old = harness.settle()
+    harness.ledger(1, ME)
+    harness.wipe()
+    hold = place_hold(harness.store, new_hold("rolled back"))
     with pytest.raises(MetadataOnHold, match="rolled back"):
-        world.settle(accept=True)
-    assert confirm_hold(world.store, hold.hold_id)
-    assert world.limbo(world.settle(accept=True)) == [1]
-    assert world.settle() != old
+        harness.settle(accept=True)
+    assert confirm_hold(harness.store, hold.hold_id)
+    assert harness.limbo(harness.settle(accept=True)) == [1]
+    assert harness.settle() != old

@@ -32,7 +32,7 @@ class Flaky(MemoryStore):
         return super().register_bookie(service, writable=writable)
 
 
-class World:
+class Harness:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = Flaky("")
         self.reasons: list[str | None] = []
@@ -61,110 +61,110 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(tmp_path, monkeypatch)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    return Harness(tmp_path, monkeypatch)
 
 
-async def test_a_new_bookie_is_born_once_and_known_ever_after(world: World) -> None:
-    first = world.membership()
+async def test_a_new_bookie_is_born_once_and_known_ever_after(harness: Harness) -> None:
+    first = harness.membership()
     born = await first.join("b1")
-    second = world.membership()
+    second = harness.membership()
     again = await second.join("b1")
     assert again.incarnation == born.incarnation > 0
     await first.close()
     await second.close()
 
 
-async def test_data_under_another_id_is_refused(world: World) -> None:
+async def test_data_under_another_id_is_refused(harness: Harness) -> None:
     """INV-D1."""
-    first = world.membership()
+    first = harness.membership()
     await first.join("b1")
-    second = world.membership()
+    second = harness.membership()
     with pytest.raises(StorageError, match="bookie 'b1', this one is 'b2'"):
         await second.join("b2")
     await first.close()
     await second.close()
 
 
-async def test_a_bookie_is_listed_from_announcement_to_withdrawal(world: World) -> None:
-    member = world.membership()
+async def test_a_bookie_is_listed_from_announcement_to_withdrawal(harness: Harness) -> None:
+    member = harness.membership()
     await member.join("b1")
-    assert world.listed() == []
+    assert harness.listed() == []
     await member.announce(writable=True, properties={"journal_backend": "plain"})
-    (found,) = world.listed()
+    (found,) = harness.listed()
     assert found.writable
     assert found.service.properties["journal_backend"] == "plain"
     assert found.service.endpoint() == Endpoint("127.0.0.1", 3181)
     await member.announce(writable=False, reads_only_reason="the disk is full")
-    (found,) = world.listed()
+    (found,) = harness.listed()
     assert not found.writable and found.service.properties["reads_only"] == "the disk is full"
     assert found.service.properties["journal_backend"] == "plain"
     await member.announce(writable=True)
-    (found,) = world.listed()
+    (found,) = harness.listed()
     assert found.writable and "reads_only" not in found.service.properties
     await member.withdraw()
-    assert world.listed() == []
+    assert harness.listed() == []
     await member.close()
 
 
-async def test_a_first_announcement_that_fails_is_an_error(world: World) -> None:
-    member = world.membership()
+async def test_a_first_announcement_that_fails_is_an_error(harness: Harness) -> None:
+    member = harness.membership()
     await member.join("b1")
-    world.store.failure = MetadataConflict("taken")
+    harness.store.failure = MetadataConflict("taken")
     with pytest.raises(MetadataConflict):
         await member.announce(writable=True)
-    world.store.failure = None
+    harness.store.failure = None
     await member.close()
 
 
-async def test_a_later_outage_is_told_of_and_healed(world: World) -> None:
-    member = world.membership()
+async def test_a_later_outage_is_told_of_and_healed(harness: Harness) -> None:
+    member = harness.membership()
     await member.join("b1")
     await member.announce(writable=True, properties={"boot": "1"})
-    world.store.failure = MetadataUnavailable("gone")
+    harness.store.failure = MetadataUnavailable("gone")
     await member.announce(writable=True, properties={"boot": "2"})
-    assert world.reasons
-    assert "gone" in str(world.reasons[-1])
-    world.store.failure = None
-    await wait_until_async(lambda: world.reasons[-1] is None, "the problem's end")
-    assert world.listed()[0].service.properties["boot"] == "2"
+    assert harness.reasons
+    assert "gone" in str(harness.reasons[-1])
+    harness.store.failure = None
+    await wait_until_async(lambda: harness.reasons[-1] is None, "the problem's end")
+    assert harness.listed()[0].service.properties["boot"] == "2"
     await member.close()
 
 
-async def test_a_broken_boot_takes_no_writes_until_the_next_one(world: World) -> None:
-    member = world.membership()
+async def test_a_broken_boot_takes_no_writes_until_the_next_one(harness: Harness) -> None:
+    member = harness.membership()
     await member.join("b1")
     await member.announce(writable=True)
     member.mark_not_writable()
-    await wait_until_async(lambda: not world.listed()[0].writable, "read-only in metadata")
+    await wait_until_async(lambda: not harness.listed()[0].writable, "read-only in metadata")
     await member.announce(writable=True)
-    assert world.listed()[0].writable
+    assert harness.listed()[0].writable
     await member.close()
 
 
 async def test_place_labels_and_free_space_are_told(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a client's `view_of` reads of them: tests/unit/client/test_bookie_views.py."""
     disk = SimpleNamespace(f_bavail=900, f_bfree=900, f_blocks=1000, f_frsize=4096)
     monkeypatch.setattr(directories.os, "statvfs", lambda _path: disk)
     monkeypatch.setattr(registration_properties, "INTERVAL_S", 0.0)
     bookie = BookieSettings(location="/eu/r1", labels=("ssd", "gold"))
-    world.config = msgspec.structs.replace(world.config, bookie=bookie)
-    member = world.membership()
+    harness.config = msgspec.structs.replace(harness.config, bookie=bookie)
+    member = harness.membership()
     await member.join("b1")
     await member.announce(writable=True, properties={"boot": "1"})
     told = {"boot": "1", "location": "/eu/r1", "labels": "gold,ssd", "free_bytes": str(900 * 4096)}
-    assert world.listed()[0].service.properties == told
+    assert harness.listed()[0].service.properties == told
     # Told anew only when it moved by a twentieth of the disk.
     disk.f_bavail = disk.f_bfree = 851
     await member.announce(writable=False)
-    assert world.listed()[0].service.properties == told
+    assert harness.listed()[0].service.properties == told
     disk.f_bavail = disk.f_bfree = 850
     await wait_until_async(
-        lambda: world.listed()[0].service.properties["free_bytes"] == str(850 * 4096),
+        lambda: harness.listed()[0].service.properties["free_bytes"] == str(850 * 4096),
         "the new figure is told",
     )
-    assert not world.listed()[0].writable
-    assert world.listed()[0].service.properties["boot"] == "1"
+    assert not harness.listed()[0].writable
+    assert harness.listed()[0].service.properties["boot"] == "1"
     await member.close()

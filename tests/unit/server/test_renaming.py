@@ -27,7 +27,7 @@ from fastbk.storage.startup_check import IdentityError
 OLD, NEW, OTHER = BookieId("10.0.0.1:3181"), BookieId("host:3181"), BookieId("other")
 
 
-class World:
+class Harness:
     """A bookie with two pairs that was started once as OLD."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,24 +71,24 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path)
     yield made
     made.store.close()
 
 
-def test_a_renamed_bookie_starts_under_its_new_id_only(world: World) -> None:
-    world.ledger(1, OLD)
-    assert rename(world.config, world.store, OLD, NEW)
-    assert (world.ids(), world.known()) == ({NEW}, [NEW])
-    assert settle(world.config, world.store, NEW) == world.incarnation
+def test_a_renamed_bookie_starts_under_its_new_id_only(harness: Harness) -> None:
+    harness.ledger(1, OLD)
+    assert rename(harness.config, harness.store, OLD, NEW)
+    assert (harness.ids(), harness.known()) == ({NEW}, [NEW])
+    assert settle(harness.config, harness.store, NEW) == harness.incarnation
     with pytest.raises(IdentityError, match="the cookie"):
-        settle(world.config, world.store, OLD)
-    assert not rename(world.config, world.store, OLD, NEW)
-    world.store.delete_ledger(1)  # or written with the new id
-    assert rename(world.config, world.store, NEW, OLD)
-    assert settle(world.config, world.store, OLD) == world.incarnation
-    assert read_hold(world.store) is None, "its starts are counted on"
+        settle(harness.config, harness.store, OLD)
+    assert not rename(harness.config, harness.store, OLD, NEW)
+    harness.store.delete_ledger(1)  # or written with the new id
+    assert rename(harness.config, harness.store, NEW, OLD)
+    assert settle(harness.config, harness.store, OLD) == harness.incarnation
+    assert read_hold(harness.store) is None, "its starts are counted on"
 
 
 class CutOffError(Exception):
@@ -97,7 +97,7 @@ class CutOffError(Exception):
 
 @pytest.mark.parametrize("writes", range(11))
 def test_cut_off_anywhere_it_is_ended_by_a_second_try(
-    world: World, monkeypatch: pytest.MonkeyPatch, writes: int
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     """One write to metadata, an identity and a cookie for each of four directories, one deletion."""
     left = writes
@@ -115,59 +115,59 @@ def test_cut_off_anywhere_it_is_ended_by_a_second_try(
         monkeypatch.setattr(target, name, write)
 
     for target, name in (
-        (world.store, "write_identity"),
-        (world.store, "delete_identity"),
+        (harness.store, "write_identity"),
+        (harness.store, "delete_identity"),
         (renaming, "write_identity"),
         (renaming, "write_cookie"),
     ):
         counted(target, name)
     if writes < 10:
         with pytest.raises(CutOffError):
-            rename(world.config, world.store, OLD, NEW)
+            rename(harness.config, harness.store, OLD, NEW)
     else:
-        assert rename(world.config, world.store, OLD, NEW)
+        assert rename(harness.config, harness.store, OLD, NEW)
     monkeypatch.undo()
     starts_as = {1: OLD, 9: NEW}.get(writes)
     if starts_as is not None:  # in good order on either side of the directories' change
-        assert settle(world.config, world.store, starts_as) == world.incarnation
+        assert settle(harness.config, harness.store, starts_as) == harness.incarnation
     elif 1 < writes < 9:
         for one in (OLD, NEW):
             with pytest.raises(IdentityError):
-                settle(world.config, world.store, one)
-    rename(world.config, world.store, OLD, NEW)
-    assert (world.ids(), world.known()) == ({NEW}, [NEW])
-    assert settle(world.config, world.store, NEW) == world.incarnation
+                settle(harness.config, harness.store, one)
+    rename(harness.config, harness.store, OLD, NEW)
+    assert (harness.ids(), harness.known()) == ({NEW}, [NEW])
+    assert settle(harness.config, harness.store, NEW) == harness.incarnation
 
 
-def test_an_id_of_another_bookie_is_refused(world: World) -> None:
-    world.store.write_identity(BookieIdentity(NEW, 7, ()), None)
+def test_an_id_of_another_bookie_is_refused(harness: Harness) -> None:
+    harness.store.write_identity(BookieIdentity(NEW, 7, ()), None)
     with pytest.raises(IdentityError, match="another bookie 'host:3181'"):
-        rename(world.config, world.store, OLD, NEW)
-    assert (world.ids(), world.known()) == ({OLD}, [OLD, NEW])
+        rename(harness.config, harness.store, OLD, NEW)
+    assert (harness.ids(), harness.known()) == ({OLD}, [OLD, NEW])
 
 
-def test_an_id_that_ledgers_name_is_refused(world: World) -> None:
+def test_an_id_that_ledgers_name_is_refused(harness: Harness) -> None:
     """Of what another bookie held under that id ours would say that it never was."""
-    world.ledger(5, NEW)
+    harness.ledger(5, NEW)
     with pytest.raises(IdentityError, match="ledger 5"):
-        rename(world.config, world.store, OLD, NEW)
-    assert (world.ids(), world.known()) == ({OLD}, [OLD])
+        rename(harness.config, harness.store, OLD, NEW)
+    assert (harness.ids(), harness.known()) == ({OLD}, [OLD])
 
 
 @pytest.mark.parametrize("running", [OLD, NEW])
-def test_a_bookie_that_runs_is_not_renamed(world: World, running: BookieId) -> None:
-    lease = world.store.register_bookie(BookieService(running, 7, ()), writable=True)
+def test_a_bookie_that_runs_is_not_renamed(harness: Harness, running: BookieId) -> None:
+    lease = harness.store.register_bookie(BookieService(running, 7, ()), writable=True)
     with pytest.raises(MetadataConflict, match="stop it first"):
-        rename(world.config, world.store, OLD, NEW)
+        rename(harness.config, harness.store, OLD, NEW)
     lease.close()
-    assert (world.ids(), world.known()) == ({OLD}, [OLD])
+    assert (harness.ids(), harness.known()) == ({OLD}, [OLD])
 
 
-def test_directories_that_are_not_that_bookies_are_refused(world: World) -> None:
+def test_directories_that_are_not_that_bookies_are_refused(harness: Harness) -> None:
     with pytest.raises(IdentityError, match="knows neither"):
-        rename(world.config, world.store, OTHER, NEW)
-    shutil.rmtree(world.paths[0])
-    Path(world.paths[0]).mkdir()
+        rename(harness.config, harness.store, OTHER, NEW)
+    shutil.rmtree(harness.paths[0])
+    Path(harness.paths[0]).mkdir()
     with pytest.raises(IdentityError):
-        rename(world.config, world.store, OLD, NEW)
-    assert world.known() == [OLD]
+        rename(harness.config, harness.store, OLD, NEW)
+    assert harness.known() == [OLD]

@@ -38,7 +38,7 @@ class Waiting:
                 self.tasks.pop(0)
 
 
-class Rig:
+class Harness:
     def __init__(self, fake: FakeDisk, life: Life, now_s: float = 1e9) -> None:
         self.fake = fake
         self.life = life
@@ -71,7 +71,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def harness() -> Iterator[Harness]:
     with FakeDisk(seed=12) as fake:
         format_disk(fake)
         life = Life(fake, Book())
@@ -80,7 +80,7 @@ def rig() -> Iterator[Rig]:
             life.settle()
             if n % 4 == 3:
                 life.flush()
-        yield Rig(fake, life)
+        yield Harness(fake, life)
         life.close()
 
 
@@ -88,47 +88,47 @@ def data_of(entry_id: int) -> bytes:
     return b"entry %d." % entry_id * 100
 
 
-def harm(rig: Rig, entry_id: int) -> None:
-    for log in rig.life.checkpoint.manifest.logs:
+def harm(harness: Harness, entry_id: int) -> None:
+    for log in harness.life.checkpoint.manifest.logs:
         path = log_path(LEDGERS, log.log_id)
-        at = rig.fake.disk().read_file(path).find(data_of(entry_id))
+        at = harness.fake.disk().read_file(path).find(data_of(entry_id))
         if at >= 0:
-            rig.fake.corrupt(path, at + 20)
-        rig.life.store.forget_log(log.log_id)
+            harness.fake.corrupt(path, at + 20)
+        harness.life.store.forget_log(log.log_id)
 
 
-def test_once_a_cycle_over_restarts(rig: Rig) -> None:
-    scrubber = rig.scrubber()
+def test_once_a_cycle_over_restarts(harness: Harness) -> None:
+    scrubber = harness.scrubber()
     for day in range(22):
-        rig.now_s = 1e9 + day * 86_400 + 1
+        harness.now_s = 1e9 + day * 86_400 + 1
         if day % 5 == 4:
-            scrubber = rig.scrubber()  # a restart
+            scrubber = harness.scrubber()  # a restart
         for _ in range(3):
             scrubber.look()
     assert scrubber.state.cycles == 4
     assert scrubber.state.began_s == 0
-    assert not rig.lines
+    assert not harness.lines
 
 
-def test_it_can_be_switched_off(rig: Rig) -> None:
-    scrubber = rig.scrubber(rate_bytes=0)
+def test_it_can_be_switched_off(harness: Harness) -> None:
+    scrubber = harness.scrubber(rate_bytes=0)
     for _ in range(3):
         scrubber.look()
     assert scrubber.state.cycles == 0
 
 
-def test_what_it_finds_is_kept_until_it_is_healed(rig: Rig) -> None:
-    harm(rig, 5)
-    life = rig.life
-    scrubber = rig.scrubber()
+def test_what_it_finds_is_kept_until_it_is_healed(harness: Harness) -> None:
+    harm(harness, 5)
+    life = harness.life
+    scrubber = harness.scrubber()
     for _ in range(4):
         scrubber.look()
-    assert rig.events() == ["scrub.damaged"]
+    assert harness.events() == ["scrub.damaged"]
     (found,) = scrubber.state.quarantined
     assert (found.ledger_id, found.first, found.last) == (1, 5, 5)
-    assert read_scrub_state(rig.fake.disk(), LEDGERS, INCARNATION).quarantined == (found,)
-    assert life.ask(life.rig.read(1, 5)).status == CANNOT_TELL
-    scrubber = rig.scrubber()  # a restart
+    assert read_scrub_state(harness.fake.disk(), LEDGERS, INCARNATION).quarantined == (found,)
+    assert life.ask(life.harness.read(1, 5)).status == CANNOT_TELL
+    scrubber = harness.scrubber()  # a restart
     assert scrubber.state.quarantined == (found,)
     scrubber.look()
     life.recovery_add(1, 5, data_of(5))
@@ -136,123 +136,123 @@ def test_what_it_finds_is_kept_until_it_is_healed(rig: Rig) -> None:
     life.flush()
     for _ in range(4):
         scrubber.look()
-    assert life.ask(life.rig.read(1, 5)).status == OK
+    assert life.ask(life.harness.read(1, 5)).status == OK
     assert scrubber.state.quarantined == ()
-    assert "scrub.healed" in rig.events()
-    assert read_scrub_state(rig.fake.disk(), LEDGERS, INCARNATION).quarantined == ()
-    rig.now_s += WEEK_S
-    rig.lines.clear()
+    assert "scrub.healed" in harness.events()
+    assert read_scrub_state(harness.fake.disk(), LEDGERS, INCARNATION).quarantined == ()
+    harness.now_s += WEEK_S
+    harness.lines.clear()
     for _ in range(3):
         scrubber.look()
     assert scrubber.state.cycles == 2
-    assert not rig.lines, "what was healed is not found again"
+    assert not harness.lines, "what was healed is not found again"
 
 
-def heal(rig: Rig, entry_id: int) -> None:
+def heal(harness: Harness, entry_id: int) -> None:
     """What a repair does, without a flush."""
-    rig.life.recovery_add(1, entry_id, data_of(entry_id))
-    rig.life.settle()
+    harness.life.recovery_add(1, entry_id, data_of(entry_id))
+    harness.life.settle()
 
 
-def look_and_work(rig: Rig, scrubber: Scrubber) -> None:
+def look_and_work(harness: Harness, scrubber: Scrubber) -> None:
     for _ in range(4):
         scrubber.look()
-        rig.waiting.work(50)
+        harness.waiting.work(50)
     scrubber.look()
 
 
-def test_what_was_found_before_a_repair_and_is_told_after_it_is_looked_at_again(rig: Rig) -> None:
-    harm(rig, 5)
-    scrubber = rig.scrubber(direct=False)
+def test_what_was_found_before_a_repair_and_is_told_after_it_is_looked_at_again(harness: Harness) -> None:
+    harm(harness, 5)
+    scrubber = harness.scrubber(direct=False)
     scrubber.look()
-    rig.waiting.work(50)
-    heal(rig, 5)
-    rig.life.flush()
-    look_and_work(rig, scrubber)
-    assert rig.events() == ["scrub.damaged", "scrub.healed"]
+    harness.waiting.work(50)
+    heal(harness, 5)
+    harness.life.flush()
+    look_and_work(harness, scrubber)
+    assert harness.events() == ["scrub.damaged", "scrub.healed"]
     assert scrubber.state.quarantined == ()
 
 
-def test_a_finding_does_not_put_off_the_look_at_what_was_repaired(rig: Rig) -> None:
+def test_a_finding_does_not_put_off_the_look_at_what_was_repaired(harness: Harness) -> None:
     for entry_id in (5, 9):
-        harm(rig, entry_id)
-    scrubber = rig.scrubber(direct=False)
+        harm(harness, entry_id)
+    scrubber = harness.scrubber(direct=False)
     scrubber.quarantine([(1, 5, 5)], "found damaged by a compaction")
-    heal(rig, 5)
-    rig.life.flush()
+    heal(harness, 5)
+    harness.life.flush()
     scrubber.quarantine([(1, 9, 9)], "found damaged by a compaction")
-    look_and_work(rig, scrubber)
+    look_and_work(harness, scrubber)
     assert [one.first for one in scrubber.state.quarantined] == [9]
 
 
-def test_a_flush_heals_only_when_its_files_are_searched(rig: Rig) -> None:
+def test_a_flush_heals_only_when_its_files_are_searched(harness: Harness) -> None:
     """The manifest is there before the main loop hears of it: who looks in between sees the old files."""
-    harm(rig, 5)
-    scrubber = rig.scrubber(direct=False)
-    look_and_work(rig, scrubber)
+    harm(harness, 5)
+    scrubber = harness.scrubber(direct=False)
+    look_and_work(harness, scrubber)
     assert len(scrubber.state.quarantined) == 1
-    heal(rig, 5)
-    rig.life.flusher.begin()
-    look_and_work(rig, scrubber)
-    rig.life.flusher.look()
-    look_and_work(rig, scrubber)
+    heal(harness, 5)
+    harness.life.flusher.begin()
+    look_and_work(harness, scrubber)
+    harness.life.flusher.look()
+    look_and_work(harness, scrubber)
     assert scrubber.state.quarantined == ()
 
 
-def test_deleted_ledgers_are_nobodys_damage(rig: Rig) -> None:
-    harm(rig, 5)
-    scrubber = rig.scrubber(direct=False)
+def test_deleted_ledgers_are_nobodys_damage(harness: Harness) -> None:
+    harm(harness, 5)
+    scrubber = harness.scrubber(direct=False)
     scrubber.look()
-    rig.waiting.work(50)
-    rig.life.delete(1)
+    harness.waiting.work(50)
+    harness.life.delete(1)
     for _ in range(3):
         scrubber.look()
-        rig.waiting.work(50)
+        harness.waiting.work(50)
     assert scrubber.state.quarantined == ()
 
 
-def test_a_cycle_goes_on_where_a_restart_cut_it_off(rig: Rig) -> None:
-    scrubber = rig.scrubber(direct=False)
+def test_a_cycle_goes_on_where_a_restart_cut_it_off(harness: Harness) -> None:
+    scrubber = harness.scrubber(direct=False)
     scrubber.look()
-    rig.waiting.work(5)
+    harness.waiting.work(5)
     scrubber.look()
     place = scrubber.state.log_id, scrubber.state.offset_bytes
     assert place != (0, 0)
-    rig.now_s += SAVE_INTERVAL_S
+    harness.now_s += SAVE_INTERVAL_S
     scrubber.look()
-    for task in list(rig.waiting.tasks):
+    for task in list(harness.waiting.tasks):
         if task.name == "scrub_save":
-            while not task.slice(rig.life.store):
+            while not task.slice(harness.life.store):
                 pass
-    scrubber = rig.scrubber()
+    scrubber = harness.scrubber()
     assert (scrubber.state.log_id, scrubber.state.offset_bytes) == place
     for _ in range(3):
         scrubber.look()
     assert scrubber.state.cycles == 1
 
 
-def test_others_may_put_something_into_quarantine(rig: Rig) -> None:
-    scrubber = rig.scrubber()
+def test_others_may_put_something_into_quarantine(harness: Harness) -> None:
+    scrubber = harness.scrubber()
     scrubber.quarantine([(1, 2, 3), (1, 7, 7)], "found damaged by a compaction")
     scrubber.look()
-    state = read_scrub_state(rig.fake.disk(), LEDGERS, INCARNATION)
+    state = read_scrub_state(harness.fake.disk(), LEDGERS, INCARNATION)
     assert [(one.first, one.last) for one in state.quarantined] == [(2, 3), (7, 7)]
-    rig.life.add(2, 0, b"a flush")
-    rig.life.settle()
-    rig.life.flush()
+    harness.life.add(2, 0, b"a flush")
+    harness.life.settle()
+    harness.life.flush()
     for _ in range(3):
         scrubber.look()
     assert scrubber.state.quarantined == (), "they are whole"
 
 
-def test_a_disk_that_fails_ends_the_cycle_and_it_is_tried_again(rig: Rig) -> None:
-    scrubber = rig.scrubber(direct=False)
+def test_a_disk_that_fails_ends_the_cycle_and_it_is_tried_again(harness: Harness) -> None:
+    scrubber = harness.scrubber(direct=False)
     scrubber.look()
-    rig.waiting.work(2)
-    for entry in rig.life.checkpoint.manifest.locations:
+    harness.waiting.work(2)
+    for entry in harness.life.checkpoint.manifest.locations:
         path = f"{LEDGERS}/locations/{entry.file_id:016x}.loc"
-        rig.fake.make_unreadable(path, 0, 1 << 30)
-    rig.waiting.work(40)
+        harness.fake.make_unreadable(path, 0, 1 << 30)
+    harness.waiting.work(40)
     scrubber.look()
-    assert rig.events() == ["scrub.damaged", "scrub.stopped"], "a file of locations, then all"
+    assert harness.events() == ["scrub.damaged", "scrub.stopped"], "a file of locations, then all"
     assert scrubber.state.cycles == 0

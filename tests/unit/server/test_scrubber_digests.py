@@ -51,7 +51,7 @@ class Source:
         return {one: self.types[one] for one in ledger_ids if one in self.types}
 
 
-class Rig:
+class Harness:
     def __init__(self, fake: FakeDisk, life: Life) -> None:
         self.fake = fake
         self.life = life
@@ -98,7 +98,7 @@ def looks(scrubber: Scrubber, times: int = 4) -> None:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def harness() -> Iterator[Harness]:
     """Ledger 1 came well, every second entry of ledger 2 did not."""
     with FakeDisk(seed=12) as fake:
         format_disk(fake)
@@ -110,65 +110,65 @@ def rig() -> Iterator[Rig]:
                 life.add(ledger_id, n, data)
             life.settle()
         life.flush()
-        yield Rig(fake, life)
+        yield Harness(fake, life)
         life.close()
 
 
-def test_they_are_counted_listed_and_served_as_they_came(rig: Rig) -> None:
-    scrubber = rig.scrubber()
+def test_they_are_counted_listed_and_served_as_they_came(harness: Harness) -> None:
+    scrubber = harness.scrubber()
     looks(scrubber)
     assert scrubber.state.cycles == 1
-    state = read_scrub_state(rig.fake.disk(), LEDGERS, INCARNATION)
+    state = read_scrub_state(harness.fake.disk(), LEDGERS, INCARNATION)
     assert [one.key for one in state.bad_digests] == [(2, n, n) for n in EVEN]
     assert state.quarantined == ()
-    assert (rig.slot("SCRUB_DIGESTS"), rig.slot("SCRUB_BAD_DIGESTS")) == (2 * ENTRIES, len(EVEN))
-    assert rig.slot("BAD_DIGESTS") == len(EVEN)
-    assert rig.slot("SCRUB_DAMAGED") == rig.slot("QUARANTINED") == 0
-    assert rig.life.ask(rig.life.rig.read(2, 0)).status == OK
-    assert rig.scrubber().state.bad_digests == state.bad_digests, "over a restart"
+    assert (harness.slot("SCRUB_DIGESTS"), harness.slot("SCRUB_BAD_DIGESTS")) == (2 * ENTRIES, len(EVEN))
+    assert harness.slot("BAD_DIGESTS") == len(EVEN)
+    assert harness.slot("SCRUB_DAMAGED") == harness.slot("QUARANTINED") == 0
+    assert harness.life.ask(harness.life.harness.read(2, 0)).status == OK
+    assert harness.scrubber().state.bad_digests == state.bad_digests, "over a restart"
 
 
-def test_the_log_has_a_limit_and_says_how_many_more_there_were(rig: Rig) -> None:
-    scrubber = rig.scrubber()
+def test_the_log_has_a_limit_and_says_how_many_more_there_were(harness: Harness) -> None:
+    scrubber = harness.scrubber()
     looks(scrubber)
-    said = rig.said("scrub.bad_digest")
+    said = harness.said("scrub.bad_digest")
     assert len(said) == scrub.LOGGED_MAX
     assert (said[0]["ledger_id"], said[0]["first_entry_id"], said[0]["last_entry_id"]) == (2, 0, 0)
-    assert not rig.said("scrub.more_bad_digests")
-    rig.now_s += scrub.LOG_WINDOW_S
+    assert not harness.said("scrub.more_bad_digests")
+    harness.now_s += scrub.LOG_WINDOW_S
     looks(scrubber)
-    assert [one["ranges"] for one in rig.said("scrub.more_bad_digests")] == [
+    assert [one["ranges"] for one in harness.said("scrub.more_bad_digests")] == [
         len(EVEN) - scrub.LOGGED_MAX
     ]
-    rig.now_s += WEEK_S
+    harness.now_s += WEEK_S
     looks(scrubber)
     assert scrubber.state.cycles == 2
-    assert len(rig.said("scrub.bad_digest")) == scrub.LOGGED_MAX, "what is known is not said again"
-    assert rig.slot("SCRUB_BAD_DIGESTS") == 2 * len(EVEN)
+    assert len(harness.said("scrub.bad_digest")) == scrub.LOGGED_MAX, "what is known is not said again"
+    assert harness.slot("SCRUB_BAD_DIGESTS") == 2 * len(EVEN)
 
 
-def test_they_leave_the_list_when_a_whole_cycle_meets_them_no_more(rig: Rig) -> None:
-    scrubber = rig.scrubber()
+def test_they_leave_the_list_when_a_whole_cycle_meets_them_no_more(harness: Harness) -> None:
+    scrubber = harness.scrubber()
     looks(scrubber)
-    rig.life.delete(2)
-    rig.now_s += WEEK_S
+    harness.life.delete(2)
+    harness.now_s += WEEK_S
     looks(scrubber)
     assert scrubber.state.cycles == 2
     assert scrubber.state.bad_digests == ()
-    assert rig.slot("BAD_DIGESTS") == 0
+    assert harness.slot("BAD_DIGESTS") == 0
 
 
-def test_nothing_is_forgotten_because_metadata_was_away(rig: Rig) -> None:
-    scrubber = rig.scrubber()
+def test_nothing_is_forgotten_because_metadata_was_away(harness: Harness) -> None:
+    scrubber = harness.scrubber()
     looks(scrubber)
-    rig.source.types.clear()
-    rig.now_s += WEEK_S
+    harness.source.types.clear()
+    harness.now_s += WEEK_S
     looks(scrubber)
     assert scrubber.state.cycles == 2
-    assert scrubber.state.digests_unanswered == 2 * ENTRIES == rig.slot("SCRUB_DIGESTS_UNKNOWN")
+    assert scrubber.state.digests_unanswered == 2 * ENTRIES == harness.slot("SCRUB_DIGESTS_UNKNOWN")
     assert len(scrubber.state.bad_digests) == len(EVEN)
-    rig.source.types = {1: DIGEST_CRC32C, 2: 0}
-    rig.now_s += WEEK_S
+    harness.source.types = {1: DIGEST_CRC32C, 2: 0}
+    harness.now_s += WEEK_S
     looks(scrubber)
     assert scrubber.state.cycles == 3
     assert scrubber.state.digests_unanswered == 0

@@ -27,7 +27,7 @@ INCARNATION = 5
 
 
 @dataclass
-class World:
+class Harness:
     directory: str
     store: MemoryStore
 
@@ -41,7 +41,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     store = MemoryStore(f"{tmp_path}")
     for ledger_id, bookie in ((1, "me"), (2, "other"), (3, "me")):
         fragments = (Fragment(0, (BookieId(bookie),)),)
@@ -49,7 +49,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             ensemble_size=1, write_quorum=1, ack_quorum=1, fragments=fragments
         )
         store.create_ledger(ledger_id, metadata)
-    yield World(str(tmp_path), store)
+    yield Harness(str(tmp_path), store)
     store.close()
 
 
@@ -65,20 +65,20 @@ def world(tmp_path: Path) -> Iterator[World]:
     ],
 )
 def test_what_the_last_life_acknowledged_unsynced(
-    world: World, lives: list[str], limbo: list[int]
+    harness: Harness, lives: list[str], limbo: list[int]
 ) -> None:
     for life in lives:
         if life == "clean":
-            end_life([world.directory])
+            end_life([harness.directory])
         else:
-            world.begin(life)
-    assert world.limbo() == limbo
+            harness.begin(life)
+    assert harness.limbo() == limbo
 
 
 def test_a_start_that_was_cut_short_is_done_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.begin("never")
+    harness.begin("never")
 
     def fail(*_: object) -> None:
         raise OSError("power")
@@ -86,33 +86,33 @@ def test_a_start_that_was_cut_short_is_done_again(
     for cut in ("write_limbo", "write_unclean"):
         with monkeypatch.context() as patch, pytest.raises(OSError, match="power"):
             patch.setattr(server_unclean, cut, fail)
-            world.begin("always")
-    assert world.begin("always") == 2
-    assert world.limbo() == [1, 3]
-    assert world.begin("always") == 0, "said once; the ledger states have it"
+            harness.begin("always")
+    assert harness.begin("always") == 2
+    assert harness.limbo() == [1, 3]
+    assert harness.begin("always") == 0, "said once; the ledger states have it"
 
 
-def test_ledgers_of_a_rebirth_stay_in_limbo(world: World) -> None:
-    world.begin("never")
-    write_limbo(Disk(world.directory, "plain"), world.directory, [9], INCARNATION)
-    world.begin("never")
-    assert world.limbo() == [1, 3, 9]
+def test_ledgers_of_a_rebirth_stay_in_limbo(harness: Harness) -> None:
+    harness.begin("never")
+    write_limbo(Disk(harness.directory, "plain"), harness.directory, [9], INCARNATION)
+    harness.begin("never")
+    assert harness.limbo() == [1, 3, 9]
 
 
-def test_a_damaged_mark_is_taken_for_the_worse(world: World) -> None:
-    world.begin("always")
-    path = Path(world.directory) / NAME
+def test_a_damaged_mark_is_taken_for_the_worse(harness: Harness) -> None:
+    harness.begin("always")
+    path = Path(harness.directory) / NAME
     raw = bytearray(path.read_bytes())
     raw[10] ^= 1
     path.write_bytes(raw)
-    assert world.begin("always") == 2
+    assert harness.begin("always") == 2
 
 
-def test_more_ledgers_than_there_is_room_for(world: World) -> None:
-    world.begin("never")
+def test_more_ledgers_than_there_is_room_for(harness: Harness) -> None:
+    harness.begin("never")
     with pytest.raises(StorageError, match="ledgers_max"):
-        world.begin("never", ledgers_max=1)
-    assert world.begin("never") == 2
+        harness.begin("never", ledgers_max=1)
+    assert harness.begin("never") == 2
 
 
 def test_the_file_says_what_it_is_or_is_refused() -> None:
@@ -136,7 +136,7 @@ def test_the_file_says_what_it_is_or_is_refused() -> None:
 
 @pytest.mark.parametrize("sync", ["always", "never"])
 def test_a_disk_without_room_for_the_mark(
-    world: World, monkeypatch: pytest.MonkeyPatch, sync: str
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, sync: str
 ) -> None:
     """Where syncs vouch for everything it is no reason not to start; without them nothing starts unmarked."""
 
@@ -145,20 +145,20 @@ def test_a_disk_without_room_for_the_mark(
 
     monkeypatch.setattr(server_unclean, "write_unclean", full)
     if sync == "always":
-        assert world.begin(sync) == 0
+        assert harness.begin(sync) == 0
     else:
         with pytest.raises(OSError, match="No space left"):
-            world.begin(sync)
+            harness.begin(sync)
 
 
-def test_damage_that_the_last_boot_has_met_counts_at_once(world: World) -> None:
-    world.begin("always")
-    disk = Disk(world.directory, "plain")
+def test_damage_that_the_last_boot_has_met_counts_at_once(harness: Harness) -> None:
+    harness.begin("always")
+    disk = Disk(harness.directory, "plain")
 
     def boot() -> int:
         return begin_life(
-            [world.directory],
-            world.store,
+            [harness.directory],
+            harness.store,
             "me",
             INCARNATION,
             sync="always",
@@ -167,51 +167,51 @@ def test_damage_that_the_last_boot_has_met_counts_at_once(world: World) -> None:
         )
 
     assert boot() == 0
-    assert world.limbo() == []
-    mark_lost(disk, world.directory, INCARNATION)
+    assert harness.limbo() == []
+    mark_lost(disk, harness.directory, INCARNATION)
     assert boot() == 2
-    assert world.limbo() == [1, 3]
+    assert harness.limbo() == [1, 3]
     assert boot() == 0
     disk.destroy()
 
 
-def test_an_unsynced_boot_s_children_may_die_without_that(world: World) -> None:
-    world.begin("never")
+def test_an_unsynced_boot_s_children_may_die_without_that(harness: Harness) -> None:
+    harness.begin("never")
     count = begin_life(
-        [world.directory],
-        world.store,
+        [harness.directory],
+        harness.store,
         "me",
         INCARNATION,
         sync="never",
         ledgers_max=9,
         is_first_boot=False,
     )
-    assert (count, world.limbo()) == (0, [])
+    assert (count, harness.limbo()) == (0, [])
 
 
 @pytest.mark.parametrize("point", ["unclean.after_limbo", "unclean.after_mark"])
 def test_killed_at_its_points_nothing_is_forgotten(
-    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     def killed(name: str) -> None:
         if name == point:
             raise OSError(name)
 
-    world.begin("never")
+    harness.begin("never")
     with monkeypatch.context() as patch, pytest.raises(OSError, match=point):
         patch.setattr(server_unclean, "kill_point", killed)
-        world.begin("always")
-    world.begin("always")
-    assert world.limbo() == [1, 3]
+        harness.begin("always")
+    harness.begin("always")
+    assert harness.limbo() == [1, 3]
 
 
-def test_which_ledgers_are_in_doubt_is_not_decided_by_metadata_on_hold(world: World) -> None:
+def test_which_ledgers_are_in_doubt_is_not_decided_by_metadata_on_hold(harness: Harness) -> None:
     """INV-X4: restored metadata may not list a ledger that this bookie has lost a part of."""
-    world.begin("never")
-    hold = place_hold(world.store, new_hold("rolled back"))
+    harness.begin("never")
+    hold = place_hold(harness.store, new_hold("rolled back"))
     with pytest.raises(MetadataOnHold, match="rolled back"):
-        world.begin("never")
-    assert world.limbo() == []
-    assert confirm_hold(world.store, hold.hold_id)
-    world.begin("never")
-    assert world.limbo() == [1, 3]
+        harness.begin("never")
+    assert harness.limbo() == []
+    assert confirm_hold(harness.store, hold.hold_id)
+    harness.begin("never")
+    assert harness.limbo() == [1, 3]

@@ -14,7 +14,7 @@ CHILDREN = [worker(0), JOURNAL, INDEX, GC]
 OF_DATA = CHILDREN[:3]
 
 
-class World:
+class Harness:
     """A bookie's children, as their heartbeats and states show them; time passes in `run`."""
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+def harness() -> Iterator[Harness]:
+    made = Harness()
     yield made
     made.close()
 
@@ -74,84 +74,84 @@ def world() -> Iterator[World]:
 @pytest.mark.parametrize("process", OF_DATA, ids=lambda one: one.name)
 @pytest.mark.parametrize(("state", "word"), [("T", "SIGSTOP"), ("D", "disk"), ("R", "processor")])
 def test_a_frozen_process_makes_the_bookie_unready_within_five_seconds(
-    world: World, process: Process, state: str, word: str
+    harness: Harness, process: Process, state: str, word: str
 ) -> None:
-    world.run(10)
-    assert world.watchdog.frozen == [] and world.life.not_ready(world.now_s) == []
-    world.stop(process, state)
-    world.run(4.5)
-    (sentence,) = world.watchdog.frozen
+    harness.run(10)
+    assert harness.watchdog.frozen == [] and harness.life.not_ready(harness.now_s) == []
+    harness.stop(process, state)
+    harness.run(4.5)
+    (sentence,) = harness.watchdog.frozen
     assert sentence.startswith(f"{process.name} stands still: ") and word in sentence
-    (reason,) = world.life.not_ready(world.now_s)
+    (reason,) = harness.life.not_ready(harness.now_s)
     assert reason.startswith(f"{process.name} stands still for 4 s: ")
-    assert list(world.conditions()) == [f"frozen.{process.name}"]
-    world.run(30)
-    assert "for 34 s" in world.conditions()[f"frozen.{process.name}"]
-    assert "fastbk_supervisor_frozen 1" in world.watchdog.metric_lines()
-    world.resume(process)
-    world.run(POLL_S)
-    assert world.life.not_ready(world.now_s) == [] and world.watchdog.frozen == []
-    lines = world.watchdog.metric_lines()
+    assert list(harness.conditions()) == [f"frozen.{process.name}"]
+    harness.run(30)
+    assert "for 34 s" in harness.conditions()[f"frozen.{process.name}"]
+    assert "fastbk_supervisor_frozen 1" in harness.watchdog.metric_lines()
+    harness.resume(process)
+    harness.run(POLL_S)
+    assert harness.life.not_ready(harness.now_s) == [] and harness.watchdog.frozen == []
+    lines = harness.watchdog.metric_lines()
     assert "fastbk_supervisor_frozen 0" in lines and "fastbk_supervisor_freezes_total 1" in lines
 
 
-def test_one_late_turn_of_a_loop_is_no_freeze(world: World) -> None:
+def test_one_late_turn_of_a_loop_is_no_freeze(harness: Harness) -> None:
     for process in OF_DATA:
-        world.stop(process, "R")
-    world.run(SILENT_S["journal"] - 2 * POLL_S)
-    assert world.watchdog.frozen == []
-    world.still.clear()
-    world.run(10)
-    assert world.watchdog.freezes == 0
+        harness.stop(process, "R")
+    harness.run(SILENT_S["journal"] - 2 * POLL_S)
+    assert harness.watchdog.frozen == []
+    harness.still.clear()
+    harness.run(10)
+    assert harness.watchdog.freezes == 0
 
 
-def test_gc_waits_long_for_metadata_and_is_reported_when_it_is_stopped(world: World) -> None:
-    world.stop(GC, "S")
-    world.run(60)
-    assert world.watchdog.frozen == [], "a listing of metadata"
-    world.stop(GC, "T")
-    world.run(POLL_S)
-    assert "gc stands still: it is stopped by a signal" in world.watchdog.frozen[0]
-    assert world.life.not_ready(world.now_s) == [], "data is served without gc"
-    assert list(world.conditions()) == ["frozen.gc"]
+def test_gc_waits_long_for_metadata_and_is_reported_when_it_is_stopped(harness: Harness) -> None:
+    harness.stop(GC, "S")
+    harness.run(60)
+    assert harness.watchdog.frozen == [], "a listing of metadata"
+    harness.stop(GC, "T")
+    harness.run(POLL_S)
+    assert "gc stands still: it is stopped by a signal" in harness.watchdog.frozen[0]
+    assert harness.life.not_ready(harness.now_s) == [], "data is served without gc"
+    assert list(harness.conditions()) == ["frozen.gc"]
 
 
-def test_a_pause_of_the_supervisor_itself_is_nobodys_freeze(world: World) -> None:
-    world.run(1)
-    world.now_s += 3600.0
-    world.watchdog.look(world.now_s)
-    assert world.watchdog.frozen == []
-    world.run(1)
-    assert world.watchdog.freezes == 0
+def test_a_pause_of_the_supervisor_itself_is_nobodys_freeze(harness: Harness) -> None:
+    harness.run(1)
+    harness.now_s += 3600.0
+    harness.watchdog.look(harness.now_s)
+    assert harness.watchdog.frozen == []
+    harness.run(1)
+    assert harness.watchdog.freezes == 0
 
 
 @pytest.mark.parametrize("word", [BEAT_FLUSH, BEAT_BACKGROUND])
 def test_a_thread_of_the_index_is_reported_after_a_minute_in_one_job(
-    world: World, word: int
+    harness: Harness, word: int
 ) -> None:
-    world.run(2 * JOB_S)
-    assert world.watchdog.frozen == [], "it has nothing to do"
-    world.stats[INDEX].beat(word)
-    world.run(JOB_S - 2)
-    assert world.watchdog.frozen == []
-    world.run(3)
-    (sentence,) = world.watchdog.frozen
+    harness.run(2 * JOB_S)
+    assert harness.watchdog.frozen == [], "it has nothing to do"
+    harness.stats[INDEX].beat(word)
+    harness.run(JOB_S - 2)
+    assert harness.watchdog.frozen == []
+    harness.run(3)
+    (sentence,) = harness.watchdog.frozen
     assert sentence.startswith("index's ") and "thread stands still" in sentence
-    assert world.life.not_ready(world.now_s) == []
-    world.stats[INDEX].beat(word)
-    world.run(POLL_S)
-    assert world.watchdog.frozen == [] and world.conditions() == {}
+    assert harness.life.not_ready(harness.now_s) == []
+    harness.stats[INDEX].beat(word)
+    harness.run(POLL_S)
+    assert harness.watchdog.frozen == [] and harness.conditions() == {}
 
 
-def test_a_boot_that_is_over_leaves_no_condition(world: World) -> None:
-    world.stop(JOURNAL, "T")
-    world.run(5)
-    assert world.conditions()
-    world.watchdog.detach()
-    assert world.conditions() == {} and world.watchdog.frozen == []
+def test_a_boot_that_is_over_leaves_no_condition(harness: Harness) -> None:
+    harness.stop(JOURNAL, "T")
+    harness.run(5)
+    assert harness.conditions()
+    harness.watchdog.detach()
+    assert harness.conditions() == {} and harness.watchdog.frozen == []
 
 
-def test_a_heartbeat_has_one_owner(world: World) -> None:
+def test_a_heartbeat_has_one_owner(harness: Harness) -> None:
     descriptor = create_segment("journal", 0, 1)
     with Segment(descriptor, "journal") as mapped:
         os.close(descriptor)

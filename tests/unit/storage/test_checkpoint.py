@@ -15,23 +15,23 @@ from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN
 from fastbk.storage.manifest import Damage, ManifestSlots
 from fastbk.storage.recount import Recount
-from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, World, entry_bytes
+from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def harness() -> Iterator[StoreHarness]:
     with FakeDisk() as fake:
-        world = World(fake, CheckpointSettings(attempts_max=3, entry_log_size_bytes=1 << 20))
-        world.birth()
-        world.start()
-        yield world
-        world.end()
+        harness = StoreHarness(fake, CheckpointSettings(attempts_max=3, entry_log_size_bytes=1 << 20))
+        harness.birth()
+        harness.start()
+        yield harness
+        harness.end()
 
 
 @pytest.fixture
-def life(world: World) -> Life:
-    assert world.life is not None
-    return world.life
+def life(harness: StoreHarness) -> Life:
+    assert harness.life is not None
+    return harness.life
 
 
 def items_of(*ids: tuple[int, int]) -> FlushItems:
@@ -41,7 +41,7 @@ def items_of(*ids: tuple[int, int]) -> FlushItems:
 NOTHING = FlushItems.from_entries([])
 
 
-def test_what_is_committed_is_not_searched_before_it_is_installed(world: World, life: Life) -> None:
+def test_what_is_committed_is_not_searched_before_it_is_installed(harness: StoreHarness, life: Life) -> None:
     change = life.checkpoint.run(life.store, items_of((1, 0)), 5)
     assert change.manifest.mark == 5
     assert life.store.read(1, 0, 0).status == NO_ENTRY
@@ -49,15 +49,15 @@ def test_what_is_committed_is_not_searched_before_it_is_installed(world: World, 
     assert life.store.read(1, 0, 0).status == OK
 
 
-def test_installing_reads_no_disk(world: World, life: Life) -> None:
+def test_installing_reads_no_disk(harness: StoreHarness, life: Life) -> None:
     """The main loop never waits for a disk (A15)."""
     change = life.checkpoint.run(life.store, items_of((1, 0)), 5)
-    before = world.fake.operations()
+    before = harness.fake.operations()
     Checkpoint.install(life.store, change)
-    assert world.fake.operations() == before
+    assert harness.fake.operations() == before
 
 
-def test_a_mark_alone_writes_only_the_manifest(world: World, life: Life) -> None:
+def test_a_mark_alone_writes_only_the_manifest(harness: StoreHarness, life: Life) -> None:
     change = life.checkpoint.run(life.store, NOTHING, 7, clean=True)
     assert change.add == ()
     manifest = ManifestSlots(life.disk, DIRECTORY).load()
@@ -65,14 +65,14 @@ def test_a_mark_alone_writes_only_the_manifest(world: World, life: Life) -> None
     assert not life.checkpoint.run(life.store, NOTHING, 8).manifest.clean
 
 
-def test_states_alone_need_no_log(world: World, life: Life) -> None:
+def test_states_alone_need_no_log(harness: StoreHarness, life: Life) -> None:
     states = FlushItems.from_entries([], [LedgerState(4, flags=1)])
-    world.take(life.checkpoint.run(life.store, states, 1))
+    harness.take(life.checkpoint.run(life.store, states, 1))
     assert life.disk.list(f"{DIRECTORY}/logs") == []
     assert life.store.states(1) == [LedgerState(4, flags=1)]
 
 
-def test_damage_is_remembered(world: World, life: Life) -> None:
+def test_damage_is_remembered(harness: StoreHarness, life: Life) -> None:
     first, second = (
         Damage(what="journal", file_id=i, first_sequence=1, last_sequence=2, found_s=3)
         for i in (1, 2)
@@ -83,39 +83,39 @@ def test_damage_is_remembered(world: World, life: Life) -> None:
     assert ManifestSlots(life.disk, DIRECTORY).load().damage == (first, second)
 
 
-def test_a_log_is_appended_to_until_it_is_full(world: World) -> None:
-    world.settings = CheckpointSettings(entry_log_size_bytes=20_000)
-    life = world.start()
+def test_a_log_is_appended_to_until_it_is_full(harness: StoreHarness) -> None:
+    harness.settings = CheckpointSettings(entry_log_size_bytes=20_000)
+    life = harness.start()
     for i in range(6):
-        world.take(life.checkpoint.run(life.store, items_of((1, i)), i + 1))
+        harness.take(life.checkpoint.run(life.store, items_of((1, i)), i + 1))
     logs = life.checkpoint.manifest.logs
     # A header block, then one block a flush: full with the fourth.
     assert [(log.durable_bytes, log.sealed) for log in logs] == [(20480, True), (12288, False)]
 
 
-def test_a_new_life_begins_a_new_log(world: World, life: Life) -> None:
-    world.flush([(1, 0)])
-    world.restart()
-    world.flush([(1, 1)])
-    assert world.life is not None
-    assert [log.sealed for log in world.life.checkpoint.manifest.logs] == [True, False]
+def test_a_new_life_begins_a_new_log(harness: StoreHarness, life: Life) -> None:
+    harness.flush([(1, 0)])
+    harness.restart()
+    harness.flush([(1, 1)])
+    assert harness.life is not None
+    assert [log.sealed for log in harness.life.checkpoint.manifest.logs] == [True, False]
 
 
-def test_a_failed_flush_begins_a_new_log(world: World, life: Life) -> None:
-    world.flush([(1, 0)])
-    world.fake.fault("fail", "sync", errno=errno.EIO)
-    world.flush([(1, 1)])
-    world.check()
+def test_a_failed_flush_begins_a_new_log(harness: StoreHarness, life: Life) -> None:
+    harness.flush([(1, 0)])
+    harness.fake.fault("fail", "sync", errno=errno.EIO)
+    harness.flush([(1, 1)])
+    harness.check()
     assert [log.log_id for log in life.checkpoint.manifest.logs] == [1, 2]
-    world.check_files()
+    harness.check_files()
 
 
 def test_attempts_are_bounded_and_wait_longer_each_time() -> None:
     waits: list[float] = []
     with FakeDisk() as fake:
-        world = World(fake)
-        world.birth()
-        life = world.start()
+        harness = StoreHarness(fake)
+        harness.birth()
+        life = harness.start()
         checkpoint = Checkpoint(
             life.disk,
             DIRECTORY,
@@ -132,195 +132,195 @@ def test_attempts_are_bounded_and_wait_longer_each_time() -> None:
         assert waits == [0.5, 1.0, 2.0]
         fake.clear_faults()
         assert checkpoint.run(life.store, items_of((1, 0)), 1).manifest.mark == 1
-        world.end()
+        harness.end()
 
 
-def test_whoever_paces_a_flush_may_end_it(world: World, life: Life) -> None:
+def test_whoever_paces_a_flush_may_end_it(harness: StoreHarness, life: Life) -> None:
     class Stop(Exception):
         pass
 
     def pause(size_bytes: int) -> None:
         raise Stop
 
-    world.settings = CheckpointSettings(step_bytes=4096)
-    life = world.start()
+    harness.settings = CheckpointSettings(step_bytes=4096)
+    life = harness.start()
     many = items_of(*((1, i) for i in range(400)))
     with pytest.raises(Stop):
         life.checkpoint.run(life.store, many, 1, pause=pause)
     assert life.disk.list(f"{DIRECTORY}/logs") == []
     paced: list[int] = []
-    world.take(life.checkpoint.run(life.store, many, 1, pause=paced.append))
+    harness.take(life.checkpoint.run(life.store, many, 1, pause=paced.append))
     assert paced == [4096]
     assert life.store.list(1).ranges == ((0, 399),)
 
 
-def test_files_of_a_commit_in_doubt_stay_until_the_next_one(world: World) -> None:
-    world.settings = CheckpointSettings(attempts_max=1)
-    life = world.start()
-    world.flush([(1, 0)])
+def test_files_of_a_commit_in_doubt_stay_until_the_next_one(harness: StoreHarness) -> None:
+    harness.settings = CheckpointSettings(attempts_max=1)
+    life = harness.start()
+    harness.flush([(1, 0)])
     # log, locations, then the manifest's first slot
-    world.fake.fault("fail", "sync", nth=3, errno=errno.EIO)
-    world.flush([(1, 1)])
-    assert world.committed == 1
+    harness.fake.fault("fail", "sync", nth=3, errno=errno.EIO)
+    harness.flush([(1, 1)])
+    assert harness.committed == 1
     assert len(life.disk.list(f"{DIRECTORY}/locations")) == 2
     for mode in ("lose", "keep"):
-        copy = World(world.fake.copy(), marks=world.marks, committed=1, attempted=2)
+        copy = StoreHarness(harness.fake.copy(), marks=harness.marks, committed=1, attempted=2)
         copy.fake.restart(mode)
         copy.start()
         copy.check()
         copy.end()
-    world.flush([(1, 2)])
-    world.check()
-    world.check_files()
+    harness.flush([(1, 2)])
+    harness.check()
+    harness.check_files()
 
 
-def test_a_dead_log_goes_with_a_line_in_the_audit(world: World) -> None:
-    world.settings = CheckpointSettings(entry_log_size_bytes=1)
-    life = world.start()
-    world.flush([(1, 0), (2, 0)])
-    world.flush([(1, 1)])
-    world.delete(1)
+def test_a_dead_log_goes_with_a_line_in_the_audit(harness: StoreHarness) -> None:
+    harness.settings = CheckpointSettings(entry_log_size_bytes=1)
+    life = harness.start()
+    harness.flush([(1, 0), (2, 0)])
+    harness.flush([(1, 1)])
+    harness.delete(1)
     assert [log.log_id for log in life.checkpoint.manifest.logs] == [1]
     assert life.store.read(2, 0, 0).status == OK
     assert life.store.read(1, 1, 1).status == NO_ENTRY
     (line,) = AuditLog(life.disk, DIRECTORY).read()
     assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000002.log"
     assert line["reason"] == "nothing that is not deleted lies in it"
-    world.delete(2)
-    world.check_files()
+    harness.delete(2)
+    harness.check_files()
     assert life.disk.list(f"{DIRECTORY}/logs") == []
     assert len(AuditLog(life.disk, DIRECTORY).read()) == 2
 
 
-def test_nothing_is_deleted_without_its_line(world: World) -> None:
-    world.settings = CheckpointSettings(entry_log_size_bytes=1)
-    life = world.start()
-    world.flush([(1, 0)])
+def test_nothing_is_deleted_without_its_line(harness: StoreHarness) -> None:
+    harness.settings = CheckpointSettings(entry_log_size_bytes=1)
+    life = harness.start()
+    harness.flush([(1, 0)])
     change = life.checkpoint.recount(life.store, [1])
     assert change is not None
     Checkpoint.install(life.store, change)
-    world.fake.fault("fail", "create", errno=errno.EIO)
+    harness.fake.fault("fail", "create", errno=errno.EIO)
     assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == ["0000000000000001.log"]
-    world.maybe_deleted = {1}
-    world.restart()
-    world.flush([(3, 0)])
-    world.check_files()
+    harness.maybe_deleted = {1}
+    harness.restart()
+    harness.flush([(3, 0)])
+    harness.check_files()
 
 
-def test_a_full_disk_has_room_made_before_the_line(world: World) -> None:
+def test_a_full_disk_has_room_made_before_the_line(harness: StoreHarness) -> None:
     """Where not even a line fits in, only dead logs can make room for it."""
-    world.settings = CheckpointSettings(entry_log_size_bytes=1)
-    life = world.start()
-    world.flush([(1, 0)])
+    harness.settings = CheckpointSettings(entry_log_size_bytes=1)
+    life = harness.start()
+    harness.flush([(1, 0)])
     change = life.checkpoint.recount(life.store, [1])
     assert change is not None
     Checkpoint.install(life.store, change)
-    world.fake.fault("fail", "create", errno=errno.ENOSPC)
+    harness.fake.fault("fail", "create", errno=errno.ENOSPC)
     assert "audit log" in life.checkpoint.clean_up(life.store, change)[0]
     assert life.disk.list(f"{DIRECTORY}/logs") == []
     (line,) = AuditLog(life.disk, DIRECTORY).read()
     assert line["deleted"] == f"{DIRECTORY}/logs/0000000000000001.log"
 
 
-def test_a_recount_that_changes_nothing_commits_nothing(world: World, life: Life) -> None:
-    world.flush([(1, 0)])
+def test_a_recount_that_changes_nothing_commits_nothing(harness: StoreHarness, life: Life) -> None:
+    harness.flush([(1, 0)])
     generation = life.checkpoint.manifest.generation
     assert life.checkpoint.recount(life.store) is None
     assert life.checkpoint.manifest.generation == generation
 
 
-def test_what_flushes_bring_meanwhile_is_added_to_a_count(world: World, life: Life) -> None:
-    world.flush([(1, 0), (2, 0)])
+def test_what_flushes_bring_meanwhile_is_added_to_a_count(harness: StoreHarness, life: Life) -> None:
+    harness.flush([(1, 0), (2, 0)])
     recount = Recount(life.checkpoint.commits, [1])
     recount.run(life.store)
-    world.flush([(3, 0)])
+    harness.flush([(3, 0)])
     change = life.checkpoint.commit_recount(life.store, recount)
     assert change is not None
     scope = Scope([1, 2], [1], [1])
     assert {log.log_id: log.live_bytes for log in change.manifest.logs} == life.store.log_bytes(
         scope
     )
-    world.flush([(4, 0)])
+    harness.flush([(4, 0)])
     assert [log.log_id for log in life.checkpoint.manifest.logs] == [1], "appended to as before"
 
 
-def test_a_deletion_rewrites_nothing(world: World, life: Life) -> None:
+def test_a_deletion_rewrites_nothing(harness: StoreHarness, life: Life) -> None:
     """The ledger's state is the tombstone; locations go with the next merge that meets them."""
-    world.flush([(1, 0), (2, 0)])
+    harness.flush([(1, 0), (2, 0)])
     files = life.checkpoint.manifest.locations
-    world.delete(1)
+    harness.delete(1)
     assert life.checkpoint.manifest.locations[: len(files)] == files
     assert life.store.states(2)[0].flags == DELETED
     assert life.store.ledger_bytes(1)
-    world.merge_all()
+    harness.merge_all()
     assert life.store.ledger_bytes(1) == {}
     (merged,) = life.checkpoint.manifest.locations
     assert [state.flags for state in life.store.states(merged.file_id)] == [DELETED, 1]
 
 
-def test_states_of_deleted_ledgers_are_forgotten_in_time(world: World, life: Life) -> None:
+def test_states_of_deleted_ledgers_are_forgotten_in_time(harness: StoreHarness, life: Life) -> None:
     states = [
         LedgerState(1, flags=4, deleted_s=100),
         LedgerState(2, flags=4, deleted_s=200),
         LedgerState(3),
     ]
-    world.take(life.checkpoint.run(life.store, FlushItems.from_entries([], states), 1))
+    harness.take(life.checkpoint.run(life.store, FlushItems.from_entries([], states), 1))
     assert life.store.count_states([1], 150) == (3, 1)
     change = life.checkpoint.merge_all(life.store, [1, 2], forget_deleted_before_s=150)
     assert change is not None
-    world.take(change)
+    harness.take(change)
     assert life.store.states(change.add[0]) == states[1:]
 
 
-def test_dropped_copies_are_gone_and_may_come_again(world: World, life: Life) -> None:
-    world.flush([(1, 0), (2, 0)])
-    world.upkeep(lambda it: it.checkpoint.merge_all(it.store, dropped=[1]))
+def test_dropped_copies_are_gone_and_may_come_again(harness: StoreHarness, life: Life) -> None:
+    harness.flush([(1, 0), (2, 0)])
+    harness.upkeep(lambda it: it.checkpoint.merge_all(it.store, dropped=[1]))
     assert life.store.read(1, 0, 0).status == NO_ENTRY
     assert life.store.read(2, 0, 0).status == OK
-    world.pending = [(1, 0)]
-    world.flush([])
+    harness.pending = [(1, 0)]
+    harness.flush([])
     assert life.store.read(1, 0, 0).status == OK
 
 
-def test_a_merge_goes_on_beside_flushes_and_other_merges(world: World, life: Life) -> None:
+def test_a_merge_goes_on_beside_flushes_and_other_merges(harness: StoreHarness, life: Life) -> None:
     for i in range(MERGE_FILES_MIN):
-        world.flush([(1, i)])
+        harness.flush([(1, i)])
     first = life.checkpoint.plan_merge()
     assert first is not None
     assert life.checkpoint.plan_merge() is None, "the same files are merged once"
     for i in range(MERGE_FILES_MIN):
-        world.flush([(2, i)])
+        harness.flush([(2, i)])
     second = life.checkpoint.plan_merge()
     assert second is not None
     assert not set(first.chosen) & set(second.chosen)
     while second.step(life.store):
         pass
-    world.take(life.checkpoint.commit_merge(life.store, second))
+    harness.take(life.checkpoint.commit_merge(life.store, second))
     while first.step(life.store):
         pass
-    world.take(life.checkpoint.commit_merge(life.store, first))
+    harness.take(life.checkpoint.commit_merge(life.store, first))
     generations = [entry.first_generation for entry in life.checkpoint.manifest.locations]
     assert generations == sorted(generations)
     assert len(generations) == 2
-    world.check()
-    world.check_files()
-    world.restart()
-    world.check()
+    harness.check()
+    harness.check_files()
+    harness.restart()
+    harness.check()
 
 
 @pytest.mark.parametrize("part", [1, 2])
 def test_a_file_that_rots_in_service_keeps_the_others_from_nothing(
-    world: World, life: Life, part: int
+    harness: StoreHarness, life: Life, part: int
 ) -> None:
     """A block of its locations, or of its states."""
     for i in range(MERGE_FILES_MIN // 2):
-        world.flush([(1, i)])
+        harness.flush([(1, i)])
     rotten = life.checkpoint.manifest.locations[1].file_id
-    world.fake.corrupt(locations_path(DIRECTORY, rotten), part * 4096 + 10)
+    harness.fake.corrupt(locations_path(DIRECTORY, rotten), part * 4096 + 10)
     for i in range(2 * MERGE_FILES_MIN):
-        world.flush([(2, i)])
-        world.merge()
+        harness.flush([(2, i)])
+        harness.merge()
     assert life.checkpoint.damaged == {rotten}
     assert len(life.checkpoint.manifest.locations) < MERGE_FILES_MIN + 2
     for i in range(2 * MERGE_FILES_MIN):
@@ -328,17 +328,17 @@ def test_a_file_that_rots_in_service_keeps_the_others_from_nothing(
     assert life.store.read(1, 0, 0).status == OK
 
 
-def test_a_disk_that_reads_nothing_is_no_file_s_fault(world: World, life: Life) -> None:
+def test_a_disk_that_reads_nothing_is_no_file_s_fault(harness: StoreHarness, life: Life) -> None:
     for i in range(MERGE_FILES_MIN):
-        world.flush([(1, i)])
-    world.fake.fault("fail", "read", times=FOREVER, errno=errno.EIO)
+        harness.flush([(1, i)])
+    harness.fake.fault("fail", "read", times=FOREVER, errno=errno.EIO)
     with pytest.raises(CheckpointFailed):
         life.checkpoint.merge_if_due(life.store)
-    world.fake.clear_faults()
+    harness.fake.clear_faults()
     assert life.checkpoint.damaged == set()
-    world.merge()
+    harness.merge()
     assert len(life.checkpoint.manifest.locations) == 1
-    world.check()
+    harness.check()
 
 
 class CommittedBetween(list[object]):
@@ -356,19 +356,19 @@ class CommittedBetween(list[object]):
 
 
 def test_what_is_committed_while_the_next_merge_is_planned_is_not_merged_twice(
-    world: World, life: Life, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for i in range(MERGE_FILES_MIN):
-        world.flush([(1, i)])
+        harness.flush([(1, i)])
     first = life.checkpoint.plan_merge()
     assert first is not None
     while first.step(life.store):
         pass
     for i in range(MERGE_FILES_MIN):
-        world.flush([(2, i)])
+        harness.flush([(2, i)])
     between = CommittedBetween(
         life.checkpoint._merges,
-        lambda: world.take(life.checkpoint.commit_merge(life.store, first)),
+        lambda: harness.take(life.checkpoint.commit_merge(life.store, first)),
     )
     monkeypatch.setattr(life.checkpoint, "_merges", between)
     second = life.checkpoint.plan_merge()
@@ -377,19 +377,19 @@ def test_what_is_committed_while_the_next_merge_is_planned_is_not_merged_twice(
     assert not set(first.chosen) & set(second.chosen)
     while second.step(life.store):
         pass
-    world.take(life.checkpoint.commit_merge(life.store, second))
-    world.check()
-    world.check_files()
+    harness.take(life.checkpoint.commit_merge(life.store, second))
+    harness.check()
+    harness.check_files()
 
 
-def test_a_merge_that_is_given_up_leaves_nothing(world: World, life: Life) -> None:
+def test_a_merge_that_is_given_up_leaves_nothing(harness: StoreHarness, life: Life) -> None:
     for i in range(MERGE_FILES_MIN):
-        world.flush([(1, i)])
+        harness.flush([(1, i)])
     merging = life.checkpoint.plan_merge()
     assert merging is not None
     merging.step(life.store)
     life.checkpoint.abandon(life.store, merging)
-    world.check_files()
+    harness.check_files()
     again = life.checkpoint.plan_merge()
     assert again is not None
     assert again.chosen == merging.chosen

@@ -6,16 +6,16 @@ import errno
 
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.storage.checkpoint import Checkpoint, CheckpointSettings
-from tests.fixtures.store_harness import World
+from tests.fixtures.store_harness import StoreHarness
 
 
 def test_a_log_that_stays_counts_when_the_next_commit_has_unlinked_it() -> None:
     with FakeDisk() as fake:
-        world = World(fake, CheckpointSettings(entry_log_size_bytes=1))
-        world.birth()
-        life = world.start()
-        world.flush([(1, 0)])
-        world.flush([(2, 0)])
+        harness = StoreHarness(fake, CheckpointSettings(entry_log_size_bytes=1))
+        harness.birth()
+        life = harness.start()
+        harness.flush([(1, 0)])
+        harness.flush([(2, 0)])
         sizes = {log.log_id: log.durable_bytes for log in life.checkpoint.manifest.logs}
         change = life.checkpoint.recount(life.store, [1])
         assert change is not None
@@ -24,7 +24,7 @@ def test_a_log_that_stays_counts_when_the_next_commit_has_unlinked_it() -> None:
         fake.fault("fail", "unlink", errno=errno.EIO)
         assert life.checkpoint.clean_up(life.store, change)
         assert (reclaimed.freed_bytes, reclaimed.failures) == (0, 1)
-        world.maybe_deleted = {1}
-        world.flush([(3, 0)])
+        harness.maybe_deleted = {1}
+        harness.flush([(3, 0)])
         assert (reclaimed.freed_bytes, reclaimed.failures) == (sizes[1], 1)
-        world.end()
+        harness.end()

@@ -110,7 +110,7 @@ def test_a_repair_ends_it(life: Life) -> None:
     life.recovery_add(1, 3, data_of(1, 3))
     life.settle()
     life.flush()
-    assert life.ask(life.rig.read(1, 3)).status == OK
+    assert life.ask(life.harness.read(1, 3)).status == OK
     recheck = Recheck([(1, 3, 3), (2, 4, 4)])
     while recheck.step(life.store):
         pass

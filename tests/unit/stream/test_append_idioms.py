@@ -16,7 +16,7 @@ from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import context_of, new_stream
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 from tests.unit.stream.test_fenced_appends import HeldAppends
 from tests.unit.stream.test_writer import payloads_of
 
@@ -24,7 +24,7 @@ WAIT_S = 10.0
 SMALL = 100
 
 
-async def world(**options: object) -> tuple[Cluster, HeldAppends, StreamWriter]:
+async def harness(**options: object) -> tuple[Cluster, HeldAppends, StreamWriter]:
     plan = HeldAppends()
     cluster = Cluster(plan)
     await new_stream(cluster)
@@ -37,7 +37,7 @@ async def world(**options: object) -> tuple[Cluster, HeldAppends, StreamWriter]:
 
 async def test_an_append_waits_for_room_in_the_order_of_the_calls() -> None:
     """INV-S5."""
-    cluster, plan, writer = await world()
+    cluster, plan, writer = await harness()
     async with writer:
         plan.go.clear()
         pending = [writer.append(b"%03d" % at + bytes(50)) for at in range(40)]
@@ -54,7 +54,7 @@ async def test_an_append_waits_for_room_in_the_order_of_the_calls() -> None:
 async def test_so_many_appends_may_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-B1."""
     monkeypatch.setattr(backpressure, "WAITING_MAX", 3)
-    _, plan, writer = await world()
+    _, plan, writer = await harness()
     async with writer:
         plan.go.clear()
         pending = [writer.append(bytes(SMALL))]
@@ -69,7 +69,7 @@ async def test_so_many_appends_may_wait_for_room(monkeypatch: pytest.MonkeyPatch
 async def test_an_append_that_takes_too_long_says_what_became_of_it(
     ahead: int, outcome: str
 ) -> None:
-    _, plan, writer = await world()
+    _, plan, writer = await harness()
     async with writer:
         plan.go.clear()
         before = [writer.append(bytes(SMALL)) for _ in range(ahead)]
@@ -89,7 +89,7 @@ async def test_an_append_that_takes_too_long_says_what_became_of_it(
 
 
 async def test_flush_waits_for_appends_that_wait_for_room() -> None:
-    _, plan, writer = await world()
+    _, plan, writer = await harness()
     async with writer:
         plan.go.clear()
         for _ in range(10):
@@ -101,7 +101,7 @@ async def test_flush_waits_for_appends_that_wait_for_room() -> None:
 
 
 async def test_a_close_that_takes_too_long_ends_the_writer() -> None:
-    _, plan, writer = await world()
+    _, plan, writer = await harness()
     await writer.open()
     plan.go.clear()
     pending = writer.append(b"x")
@@ -132,15 +132,15 @@ async def turns_during(calls: int, ready: Callable[[], object]) -> int:
 
 async def test_a_loop_of_ready_lets_other_tasks_run() -> None:
     """A loop of `drain` once stalled all others for half a second: it never yielded while there was room."""
-    _, _, writer = await world()
+    _, _, writer = await harness()
     async with writer:
         assert await turns_during(5 * CALLS_PER_TURN, writer.ready) >= 5
-    async with toy_cluster() as (client, _, _), await client.create_ledger() as ledger:
+    async with fake_cluster() as (client, _, _), await client.create_ledger() as ledger:
         assert await turns_during(5 * LEDGER_CALLS_PER_TURN, ledger.ready) >= 5
 
 
 async def test_former_names_work_and_say_what_they_are_called_now() -> None:
-    cluster, _, writer = await world()
+    cluster, _, writer = await harness()
     async with writer:
         with pytest.deprecated_call(match="called ready now"):
             await writer.drain()

@@ -19,12 +19,12 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
 from tests.unit.stream.test_writer import payloads_of
-from tests.unit.stream.test_writer_attacked import World
+from tests.unit.stream.test_writer_attacked import Harness
 
 
-async def ledger_of(world: World, *entries: list[bytes], first_txid: int = 1) -> int:
+async def ledger_of(harness: Harness, *entries: list[bytes], first_txid: int = 1) -> int:
     """Return a closed ledger with these entries' records."""
-    ledger = await world.cluster.client().create_ledger()
+    ledger = await harness.cluster.client().create_ledger()
     records = 0
     for at, payloads in enumerate(entries):
         txids = array("q", range(first_txid + records, first_txid + records + len(payloads)))
@@ -35,23 +35,23 @@ async def ledger_of(world: World, *entries: list[bytes], first_txid: int = 1) ->
 
 
 async def test_ledgers_follow_what_the_stream_has_and_a_repeat_does_nothing() -> None:
-    world = World()
-    former = await world.writer()
+    harness = Harness()
+    former = await harness.writer()
     await former.append(b"own", txid=70)
-    one = await ledger_of(world, [b"a", b"b"], [b"c"])
-    two = await ledger_of(world, [b"d"])
-    context = world.context()
+    one = await ledger_of(harness, [b"a", b"b"], [b"c"])
+    two = await ledger_of(harness, [b"d"])
+    context = harness.context()
     for _ in range(3):
         assert await attach(context, [one, two], "import", 0) == DLSN(3, 0, 0)
         assert await attach(context, [99, 98], "import", 0) == DLSN(3, 0, 0)
-    chain = await world.chain()
+    chain = await harness.chain()
     assert [row.base_seq for row in chain.rows] == [0, 1, 4]
     with pytest.raises(WriterFenced):
         await former.append(b"fenced")
     async with StreamWriter(context, WriterOptions()) as later:
         assert later.last_txid == 74
         assert await later.append(b"own again") == DLSN(4, 0, 0)
-    assert await payloads_of(world.cluster) == [
+    assert await payloads_of(harness.cluster) == [
         (0, 70, b"own"),
         (1, 71, b"a"),
         (2, 72, b"b"),
@@ -59,14 +59,14 @@ async def test_ledgers_follow_what_the_stream_has_and_a_repeat_does_nothing() ->
         (4, 74, b"d"),
         (5, 75, b"own again"),
     ]
-    custom = world.cluster.ledger(one).metadata.custom
+    custom = harness.cluster.ledger(one).metadata.custom
     assert custom["fastbk.stream"] == b"ab"
 
 
 async def test_an_answer_that_is_lost_attaches_once() -> None:
-    world = World()
-    await (await world.writer()).close()
-    one = await ledger_of(world, [b"a"])
+    harness = Harness()
+    await (await harness.writer()).close()
+    one = await ledger_of(harness, [b"a"])
     losses = 3
 
     def fails(what: str, is_after: bool) -> MetadataUnavailable | None:
@@ -76,24 +76,24 @@ async def test_an_answer_that_is_lost_attaches_once() -> None:
             return MetadataUnavailable("no answer")
         return None
 
-    world.plan.fails = fails
+    harness.plan.fails = fails
     for _ in range(10):
         try:
-            await attach(world.context(1.0), [one], "import", 5)
+            await attach(harness.context(1.0), [one], "import", 5)
             break
         except MetadataUnavailable:
             await asyncio.sleep(0)
     assert not losses
-    assert await world.payloads() == [b"a"]
+    assert await harness.payloads() == [b"a"]
 
 
 async def test_what_cannot_be_a_segment_is_refused_and_changes_nothing() -> None:
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
     await writer.append(b"own")
     await writer.close()
-    client, context = world.cluster.client(), world.context()
-    (own,) = world.cluster.ledgers
+    client, context = harness.cluster.client(), harness.context()
+    (own,) = harness.cluster.ledgers
     still_open = await client.create_ledger()
     await still_open.append(b"x")
     other = await client.create_ledger()
@@ -101,16 +101,16 @@ async def test_what_cannot_be_a_segment_is_refused_and_changes_nothing() -> None
         b"no entry of a stream, but long enough to have the head of one in it, of 56 bytes"
     )
     await other.close()
-    good = await ledger_of(world, [b"a"])
-    marked = await ledger_of(world, [b"a"])
+    good = await ledger_of(harness, [b"a"])
+    marked = await ledger_of(harness, [b"a"])
     await client.edit_metadata(marked, {"fastbk.stream": b"cd"})
-    far = await ledger_of(world, [b"a"], first_txid=2**62)
+    far = await ledger_of(harness, [b"a"], first_txid=2**62)
     for ledgers in (
         [],
         [good, good],
         [good, own],
         [good, still_open.ledger_id],
-        [good, await ledger_of(world)],
+        [good, await ledger_of(harness)],
         [good, marked],
         [good, far],
     ):
@@ -120,6 +120,6 @@ async def test_what_cannot_be_a_segment_is_refused_and_changes_nothing() -> None
         await attach(context, [good, other.ledger_id], "import", 0)
     with pytest.raises(ConfigError):
         await attach(context, [good], "import", -1)
-    assert len((await world.chain()).rows) == 1
+    assert len((await harness.chain()).rows) == 1
     await attach(context, [good], "import", 0)
-    assert await world.payloads() == [b"own", b"a"]
+    assert await harness.payloads() == [b"own", b"a"]

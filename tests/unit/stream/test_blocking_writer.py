@@ -47,7 +47,7 @@ class Stuck(Plan):
             await asyncio.sleep(0.001)
 
 
-class Rig:
+class Harness:
     """A cluster in memory with one stream, and a loop in a thread."""
 
     def __init__(self) -> None:
@@ -89,15 +89,15 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = Rig()
+def harness() -> Iterator[Harness]:
+    made = Harness()
     yield made
     made.plan.is_stuck = False
     made.loop.close(5.0)
 
 
-def test_records_are_kept_in_the_order_of_the_calls(rig: Rig) -> None:
-    with rig.writer() as writer:
+def test_records_are_kept_in_the_order_of_the_calls(harness: Harness) -> None:
+    with harness.writer() as writer:
         pending = [writer.append(b"%d" % at, key=b"k", headers=[("n", b"v")]) for at in range(999)]
         batch = writer.append_batch([b"a", b"b"], txids=[2000, 2001], keys=[b"x", None])
         first, last = writer.append_many([b"c", b"d"], txids=[3000, 3000])
@@ -105,7 +105,7 @@ def test_records_are_kept_in_the_order_of_the_calls(rig: Rig) -> None:
         assert pending[998].result() < batch.result() < first < last == writer.last_dlsn
         writer.flush()
         assert (writer.last_txid, writer.unacked_bytes, writer.epoch) == (3000, 0, 1)
-    found = rig.records()
+    found = harness.records()
     assert [bytes(one.payload) for one in found[:999]] == [b"%d" % at for at in range(999)]
     assert {(one.key, one.headers) for one in found[:999]} == {(b"k", (("n", b"v"),))}
     assert [(one.txid, one.key) for one in found[999:]] == [
@@ -114,8 +114,8 @@ def test_records_are_kept_in_the_order_of_the_calls(rig: Rig) -> None:
     assert [one.seq for one in found] == list(range(1003))
 
 
-def test_many_threads_append_and_nothing_is_lost(rig: Rig) -> None:
-    with rig.writer() as writer:
+def test_many_threads_append_and_nothing_is_lost(harness: Harness) -> None:
+    with harness.writer() as writer:
 
         def some(number: int) -> None:
             for at in range(200):
@@ -127,15 +127,15 @@ def test_many_threads_append_and_nothing_is_lost(rig: Rig) -> None:
         for thread in threads:
             thread.join()
         assert writer.flush() == writer.last_dlsn
-    found = [bytes(one.payload).split() for one in rig.records()]
+    found = [bytes(one.payload).split() for one in harness.records()]
     assert len(found) == 1000
     for number in range(5):
         mine = [int(at) for who, at in found if int(who) == number]
         assert mine == list(range(200)), "the order of each thread's calls"
 
 
-def test_a_wrong_record_is_refused_at_once_and_nothing_is_taken(rig: Rig) -> None:
-    with rig.writer(WriterOptions(entry_bytes_max=1000)) as writer:
+def test_a_wrong_record_is_refused_at_once_and_nothing_is_taken(harness: Harness) -> None:
+    with harness.writer(WriterOptions(entry_bytes_max=1000)) as writer:
         writer.append(b"a", txid=7)
         with pytest.raises(TxidOutOfOrder):
             writer.append(b"b", txid=6)
@@ -147,13 +147,13 @@ def test_a_wrong_record_is_refused_at_once_and_nothing_is_taken(rig: Rig) -> Non
             writer.append_many([])
         writer.append(b"c").result()
         assert writer.last_txid == 8
-    assert [(one.txid, bytes(one.payload)) for one in rig.records()] == [(7, b"a"), (8, b"c")]
+    assert [(one.txid, bytes(one.payload)) for one in harness.records()] == [(7, b"a"), (8, b"c")]
 
 
-def test_an_append_waits_for_room_and_gives_up(rig: Rig) -> None:
-    with rig.writer(WriterOptions(unacked_bytes_max=1000)) as writer:
+def test_an_append_waits_for_room_and_gives_up(harness: Harness) -> None:
+    with harness.writer(WriterOptions(unacked_bytes_max=1000)) as writer:
         writer.append(b"first").result()
-        rig.plan.is_stuck = True
+        harness.plan.is_stuck = True
         pending = writer.append(bytes(1000))
         with pytest.raises(BufferFull):
             writer.append(b"no", timeout=0.05)
@@ -162,14 +162,14 @@ def test_an_append_waits_for_room_and_gives_up(rig: Rig) -> None:
         with pytest.raises(QuorumTimeout):
             pending.result(0.05)
         assert not pending.done()
-        threading.Timer(0.05, lambda: setattr(rig.plan, "is_stuck", False)).start()
+        threading.Timer(0.05, lambda: setattr(harness.plan, "is_stuck", False)).start()
         writer.append(b"waits, and there is room")
         assert pending.result() < (writer.flush() or DLSN(0, 0, 0))
-    assert [len(one.payload) for one in rig.records()] == [5, 1000, 24]
+    assert [len(one.payload) for one in harness.records()] == [5, 1000, 24]
 
 
-def test_who_is_fenced_is_told_and_takes_no_more(rig: Rig) -> None:
-    old, new = rig.writer(), rig.writer()
+def test_who_is_fenced_is_told_and_takes_no_more(harness: Harness) -> None:
+    old, new = harness.writer(), harness.writer()
     old.open()
     old.append(b"old").result()
     new.open()
@@ -183,19 +183,19 @@ def test_who_is_fenced_is_told_and_takes_no_more(rig: Rig) -> None:
         old.flush()
     old.abort()
     new.close()
-    assert [bytes(one.payload) for one in rig.records()] == [b"old", b"new"]
+    assert [bytes(one.payload) for one in harness.records()] == [b"old", b"new"]
 
 
-def test_leaving_by_an_exception_aborts(rig: Rig) -> None:
-    writer = rig.writer()
+def test_leaving_by_an_exception_aborts(harness: Harness) -> None:
+    writer = harness.writer()
     with pytest.raises(ZeroDivisionError), writer:
         raise ZeroDivisionError
     with pytest.raises(Error):
         writer.append(b"x")
 
 
-def test_sealed_and_closed_take_no_more(rig: Rig) -> None:
-    with rig.writer() as writer:
+def test_sealed_and_closed_take_no_more(harness: Harness) -> None:
+    with harness.writer() as writer:
         writer.append(b"a")
         writer.roll()
         writer.append(b"b")
@@ -204,31 +204,31 @@ def test_sealed_and_closed_take_no_more(rig: Rig) -> None:
         with pytest.raises(ClientClosed):
             writer.append(b"c")
     with pytest.raises(Error, match="has ended"):
-        rig.writer().open()
+        harness.writer().open()
 
 
-def test_a_closed_loop_ends_waits_and_refuses(rig: Rig) -> None:
-    writer = rig.writer()
+def test_a_closed_loop_ends_waits_and_refuses(harness: Harness) -> None:
+    writer = harness.writer()
     with pytest.raises(ClientClosed, match="not open"):
         writer.append(b"x")
     writer.open()
     writer.append(b"first").result()
-    rig.plan.is_stuck = True
+    harness.plan.is_stuck = True
     pending = writer.append(b"x")
-    threading.Timer(0.1, lambda: rig.loop.close(1.0)).start()
+    threading.Timer(0.1, lambda: harness.loop.close(1.0)).start()
     with pytest.raises(ClientClosed):
         pending.result(30)
     with pytest.raises(ClientClosed):
         writer.append(b"x")
     with pytest.raises(ClientClosed):
-        rig.loop.call_plain(lambda: None)
-    rig.loop.close(1.0)
-    assert rig.is_client_closed
+        harness.loop.call_plain(lambda: None)
+    harness.loop.close(1.0)
+    assert harness.is_client_closed
 
 
-def test_a_forked_child_is_refused(rig: Rig) -> None:
-    with rig.writer() as writer:
-        rig.plan.is_stuck = True
+def test_a_forked_child_is_refused(harness: Harness) -> None:
+    with harness.writer() as writer:
+        harness.plan.is_stuck = True
         pending = writer.append(b"x")
         held, done = threading.Event(), threading.Event()
 
@@ -261,5 +261,5 @@ def test_a_forked_child_is_refused(rig: Rig) -> None:
             done.set()
             holder.join()
         assert code == 0
-        rig.plan.is_stuck = False
+        harness.plan.is_stuck = False
         assert pending.result() == DLSN(1, 0, 0)

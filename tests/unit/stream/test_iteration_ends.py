@@ -6,13 +6,13 @@ import pytest
 
 from fastbk.errors import ClientClosed
 from tests.fixtures.sync_cluster import sync_cluster
-from tests.unit.client.fake_cluster import toy_cluster
+from tests.unit.client.fake_cluster import fake_cluster
 
 PAYLOADS = [b"%d" % at for at in range(10)]
 
 
 async def test_an_asyncio_cursor_and_reader_stay_open() -> None:
-    async with toy_cluster() as (client, _, _):
+    async with fake_cluster() as (client, _, _):
         namespace = client.namespace("shop")
         await namespace.create()
         stream = await namespace.create_stream("orders")

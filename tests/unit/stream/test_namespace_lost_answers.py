@@ -37,7 +37,7 @@ class LosesOnce(Plan):
             raise MetadataUnavailable("the answer was lost")
 
 
-class World:
+class Harness:
     """Two clients of one cluster, and a namespace that both see."""
 
     def __init__(self) -> None:
@@ -51,206 +51,206 @@ class World:
         return {info.name: info.id async for info in self.other.streams()}
 
 
-async def made() -> World:
-    world = World()
-    await world.other.create()
-    return world
+async def made() -> Harness:
+    harness = Harness()
+    await harness.other.create()
+    return harness
 
 
 async def test_a_stream_created_deleted_and_created_again_has_another_id() -> None:
     """INV-S12: an id is never used again, whoever deletes what the lost answer told of."""
-    world = await made()
+    harness = await made()
     ids: list[str] = []
 
     async def delete() -> None:
-        ids.append((await world.ids())["s"])
-        await world.other.delete_stream("s")
+        ids.append((await harness.ids())["s"])
+        await harness.other.delete_stream("s")
 
-    world.plan.meanwhile = delete
-    await world.mine.create_stream("s")
-    assert (await world.ids())["s"] not in ids
-    assert await world.other.stream_count() == 1
+    harness.plan.meanwhile = delete
+    await harness.mine.create_stream("s")
+    assert (await harness.ids())["s"] not in ids
+    assert await harness.other.stream_count() == 1
 
 
 async def test_a_stream_that_was_created_is_found_again() -> None:
-    world = await made()
+    harness = await made()
 
     async def nothing() -> None:
         pass
 
-    world.plan.meanwhile = nothing
-    await world.mine.create_stream("s")
-    assert list(await world.ids()) == ["s"]
-    assert await world.other.stream_count() == 1
+    harness.plan.meanwhile = nothing
+    await harness.mine.create_stream("s")
+    assert list(await harness.ids()) == ["s"]
+    assert await harness.other.stream_count() == 1
 
 
 async def test_a_namespace_created_deleted_and_created_again_has_another_id() -> None:
-    world = await made()
+    harness = await made()
     ids: list[str] = []
 
     async def id_of() -> str:
-        below = world.other.namespace("below")
+        below = harness.other.namespace("below")
         return (await below._catalog.place(("a", "below"))).here.id
 
     async def delete() -> None:
         ids.append(await id_of())
-        await world.other.namespace("below").delete()
+        await harness.other.namespace("below").delete()
 
-    world.plan.meanwhile = delete
-    await world.mine.namespace("below").create()
+    harness.plan.meanwhile = delete
+    await harness.mine.namespace("below").create()
     assert await id_of() not in ids
 
 
 async def test_a_deletion_spares_what_got_the_name_meanwhile() -> None:
-    world = await made()
-    await world.other.create_streams(["s", "t"])
+    harness = await made()
+    await harness.other.create_streams(["s", "t"])
 
     async def anew() -> None:
-        await world.other.create_stream("s")
+        await harness.other.create_stream("s")
 
-    world.plan.meanwhile = anew
-    await world.mine.delete_streams(["s", "t"])
-    assert list(await world.ids()) == ["s"], "the stream of somebody else is still there"
-    assert await world.other.stream_count() == 1
+    harness.plan.meanwhile = anew
+    await harness.mine.delete_streams(["s", "t"])
+    assert list(await harness.ids()) == ["s"], "the stream of somebody else is still there"
+    assert await harness.other.stream_count() == 1
 
 
 @pytest.mark.parametrize("missing_ok", [False, True])
 async def test_a_deletion_spares_a_stream_that_was_renamed_meanwhile(missing_ok: bool) -> None:
     """INV-S12: its name is gone at the second attempt, and not by the first one, which had no effect."""
-    world = await made()
-    await world.other.create_streams(["s", "t"])
+    harness = await made()
+    await harness.other.create_streams(["s", "t"])
 
     async def rename() -> None:
-        await world.other.rename_stream("s", "u")
+        await harness.other.rename_stream("s", "u")
 
-    world.plan.before_it = rename
+    harness.plan.before_it = rename
     if missing_ok:
-        await world.mine.delete_streams(["s", "t"], missing_ok=True)
-        assert list(await world.ids()) == ["u"]
+        await harness.mine.delete_streams(["s", "t"], missing_ok=True)
+        assert list(await harness.ids()) == ["u"]
     else:
         with pytest.raises(StreamNotFound):
-            await world.mine.delete_streams(["s", "t"])
-        assert sorted(await world.ids()) == ["t", "u"]
-    assert (await world.other.stream("u").info()).segments == 0
-    assert await world.other.stream_count() == len(await world.ids())
+            await harness.mine.delete_streams(["s", "t"])
+        assert sorted(await harness.ids()) == ["t", "u"]
+    assert (await harness.other.stream("u").info()).segments == 0
+    assert await harness.other.stream_count() == len(await harness.ids())
 
 
 async def test_data_of_a_stream_that_has_a_name_is_not_deleted() -> None:
-    world = await made()
-    await world.other.create_stream("s")
-    assert world.plan.client is not None
+    harness = await made()
+    await harness.other.create_stream("s")
+    assert harness.plan.client is not None
     with pytest.raises(MetadataConflict):
-        await delete_stream(world.plan.client, (await world.ids())["s"])  # type: ignore[arg-type]
-    assert list(await world.ids()) == ["s"]
+        await delete_stream(harness.plan.client, (await harness.ids())["s"])  # type: ignore[arg-type]
+    assert list(await harness.ids()) == ["s"]
 
 
 async def test_a_renaming_spares_what_got_the_name_meanwhile() -> None:
-    world = await made()
-    await world.other.create_stream("s")
-    mine = (await world.ids())["s"]
+    harness = await made()
+    await harness.other.create_stream("s")
+    mine = (await harness.ids())["s"]
 
     async def further() -> None:
-        await world.other.rename_stream("t", "u")
-        await world.other.create_stream("s")
+        await harness.other.rename_stream("t", "u")
+        await harness.other.create_stream("s")
 
-    world.plan.meanwhile = further
-    await world.mine.rename_stream("s", "t")
-    after = await world.ids()
+    harness.plan.meanwhile = further
+    await harness.mine.rename_stream("s", "t")
+    after = await harness.ids()
     assert after["u"] == mine and set(after) == {"s", "u"}
 
 
 async def test_a_renamed_stream_that_is_deleted_meanwhile_is_not_found() -> None:
-    world = await made()
-    await world.other.create_stream("s")
+    harness = await made()
+    await harness.other.create_stream("s")
 
     async def further() -> None:
-        await world.other.delete_stream("t")
-        await world.other.create_stream("s")
+        await harness.other.delete_stream("t")
+        await harness.other.create_stream("s")
 
-    world.plan.meanwhile = further
+    harness.plan.meanwhile = further
     with pytest.raises(StreamNotFound):
-        await world.mine.rename_stream("s", "t")
-    assert list(await world.ids()) == ["s"]
+        await harness.mine.rename_stream("s", "t")
+    assert list(await harness.ids()) == ["s"]
 
 
 async def test_a_renaming_of_a_namespace_spares_what_got_the_name_meanwhile() -> None:
-    world = await made()
-    await world.other.create_stream("s")
+    harness = await made()
+    await harness.other.create_stream("s")
 
     async def again() -> None:
-        renamed = Namespace(world.other._catalog, "b")
+        renamed = Namespace(harness.other._catalog, "b")
         await renamed.rename("c")
-        await world.other.create()
+        await harness.other.create()
 
-    world.plan.meanwhile = again
-    await world.mine.rename("b")
-    streams = [info.name async for info in Namespace(world.other._catalog, "c").streams()]
+    harness.plan.meanwhile = again
+    await harness.mine.rename("b")
+    streams = [info.name async for info in Namespace(harness.other._catalog, "c").streams()]
     assert streams == ["s"]
-    assert await world.other.exists() and await world.other.stream_count() == 0
-    assert not await Namespace(world.other._catalog, "b").exists()
+    assert await harness.other.exists() and await harness.other.stream_count() == 0
+    assert not await Namespace(harness.other._catalog, "b").exists()
 
 
 async def test_a_renaming_that_somebody_else_forestalled_is_not_told_as_done() -> None:
     """What its own attempts surely did not do another one did: the stream has not the name that was asked for."""
-    world = await made()
-    await world.other.create_stream("s")
+    harness = await made()
+    await harness.other.create_stream("s")
 
     async def rename() -> None:
-        await world.other.rename_stream("s", "u")
+        await harness.other.rename_stream("s", "u")
 
-    world.plan.before_it = rename
+    harness.plan.before_it = rename
     with pytest.raises(StreamNotFound):
-        await world.mine.rename_stream("s", "t")
-    assert list(await world.ids()) == ["u"]
+        await harness.mine.rename_stream("s", "t")
+    assert list(await harness.ids()) == ["u"]
 
 
 async def test_a_renaming_of_a_namespace_that_somebody_else_forestalled_is_not_told_as_done() -> (
     None
 ):
-    world = await made()
+    harness = await made()
 
     async def rename() -> None:
-        await world.other.rename("c")
+        await harness.other.rename("c")
 
-    world.plan.before_it = rename
+    harness.plan.before_it = rename
     with pytest.raises(StreamNotFound):
-        await world.mine.rename("b")
-    assert await Namespace(world.other._catalog, "c").exists()
-    assert not await Namespace(world.other._catalog, "b").exists()
+        await harness.mine.rename("b")
+    assert await Namespace(harness.other._catalog, "c").exists()
+    assert not await Namespace(harness.other._catalog, "b").exists()
 
 
 async def test_a_namespace_goes_with_a_stream_that_was_renamed_in_it_meanwhile() -> None:
-    world = await made()
-    await world.other.create_streams(["s", "t"])
+    harness = await made()
+    await harness.other.create_streams(["s", "t"])
 
     async def rename() -> None:
-        await world.other.rename_stream("s", "u")
+        await harness.other.rename_stream("s", "u")
 
-    world.plan.before_it = rename
-    await world.mine.delete(recursive=True)
-    assert not await world.other.exists()
+    harness.plan.before_it = rename
+    await harness.mine.delete(recursive=True)
+    assert not await harness.other.exists()
 
 
 async def test_a_namespace_goes_with_one_below_it_that_somebody_else_deletes_meanwhile() -> None:
-    world = await made()
-    await world.other.namespace("first").create()
-    await world.other.namespace("second").create()
+    harness = await made()
+    await harness.other.namespace("first").create()
+    await harness.other.namespace("second").create()
 
     async def delete() -> None:
-        await world.other.namespace("second").delete()
+        await harness.other.namespace("second").delete()
 
-    world.plan.before_it = delete
-    await world.mine.delete(recursive=True)
-    assert not await world.other.exists()
+    harness.plan.before_it = delete
+    await harness.mine.delete(recursive=True)
+    assert not await harness.other.exists()
 
 
 async def test_a_namespace_that_was_renamed_meanwhile_is_not_told_as_deleted() -> None:
-    world = await made()
+    harness = await made()
 
     async def rename() -> None:
-        await world.other.rename("c")
+        await harness.other.rename("c")
 
-    world.plan.before_it = rename
+    harness.plan.before_it = rename
     with pytest.raises(StreamNotFound):
-        await world.mine.delete()
-    assert await Namespace(world.other._catalog, "c").exists()
+        await harness.mine.delete()
+    assert await Namespace(harness.other._catalog, "c").exists()

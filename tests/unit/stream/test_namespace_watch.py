@@ -90,8 +90,8 @@ async def test_who_watches_knows_in_the_end_what_is_there(turn: int, seed: int) 
     cluster = Cluster(RandomPlan(rng, away=0.03, lost=0.05))
     quiet = Cluster(RandomPlan(rng), records=cluster.records, watchers=cluster.watchers)
 
-    def space_of(world: Cluster) -> Namespace:
-        return Namespace(Catalog(world.client()), "a")  # type: ignore[arg-type]
+    def space_of(harness: Cluster) -> Namespace:
+        return Namespace(Catalog(harness.client()), "a")  # type: ignore[arg-type]
 
     mine = space_of(quiet)
     await mine.create()

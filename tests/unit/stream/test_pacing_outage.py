@@ -11,15 +11,15 @@ from fastbk.errors import MetadataUnavailable, NotEnoughBookies, WriterFailed
 from fastbk.stream.chain import segment_slots
 from fastbk.stream.chain.segment_slots import SLOTS_MAX, SegmentSlots, slots_of
 from fastbk.stream.positions import DLSN
-from tests.unit.stream.test_writer_attacked import PATIENCE_S, World
+from tests.unit.stream.test_writer_attacked import PATIENCE_S, Harness
 
 
 async def test_a_first_append_fails_while_metadata_answers_nobody_though_its_turn_never_comes() -> (
     None
 ):
     """With thousands of streams the turns of an outage, each as long as a call's deadline, last for half an hour."""
-    world = World()
-    writer = await world.writer(first_segment_timeout=0.02)
+    harness = Harness()
+    writer = await harness.writer(first_segment_timeout=0.02)
     works = slots_of(writer._context.client)
     with pytest.raises(MetadataUnavailable):
         async with works:
@@ -33,8 +33,8 @@ async def test_a_first_append_fails_while_metadata_answers_nobody_though_its_tur
 
 
 async def test_metadata_that_answered_anybody_since_is_no_reason_to_fail() -> None:
-    world = World()
-    writer = await world.writer(first_segment_timeout=0.01)
+    harness = Harness()
+    writer = await harness.writer(first_segment_timeout=0.01)
     works = slots_of(writer._context.client)
     for error in (MetadataUnavailable("away"), NotEnoughBookies("few")):
         with pytest.raises(type(error)):

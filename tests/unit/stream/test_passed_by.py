@@ -1,6 +1,6 @@
 """What is not delivered is said, once and as what it is; what is at hand is not passed by (INV-S10, INV-S11).
 
-The simulator's worlds with readers and cursors found each of these.
+The simulator's harnesses with readers and cursors found each of these.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from fastbk.stream.reader.read_plan import Next, ReadPlan
 
 
 @dataclass
-class World:
+class Harness:
     """A stream: its chain, and how many entries each ledger has, of one record each."""
 
     chain: Chain = field(default_factory=lambda: open_for_append(Chain("ab"), "w"))
@@ -69,8 +69,8 @@ class World:
 class Machine:
     """A reader that asks the plan, and does as it says."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
         self.plan = ReadPlan(FIRST)
         self.found: list[tuple[int, int]] = []
         self.told: list[tuple[str, tuple[int, ...]]] = []
@@ -81,11 +81,11 @@ class Machine:
         if row is None or not plan.begin(row):
             return what
         ledger_id = row.ledger_id
-        count = self.world.entries[ledger_id] if row.is_open else row.last_entry_id + 1
+        count = self.harness.entries[ledger_id] if row.is_open else row.last_entry_id + 1
         last = min(count, plan.entry + most) - 1
         if last >= plan.entry:
             self.tell("read", (row.number, ledger_id, plan.entry, last, last + 1))
-        if plan.entry >= count and (ledger_id in self.world.closed or not row.is_open):
+        if plan.entry >= count and (ledger_id in self.harness.closed or not row.is_open):
             self.tell("completed" if count else "was_empty", (row.number, ledger_id))
         return what
 
@@ -120,38 +120,38 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_every_entry_is_read_once_and_in_order(steps: list[tuple[str, int]]) -> None:
-    world = World()
-    machine = Machine(world)
+    harness = Harness()
+    machine = Machine(harness)
     for name, number in steps:
         if name == "read":
-            machine.step(world.chain, 1 + number % 4)
-        elif name == "old" and world.chains:
-            machine.step(world.chains[-1 - number % min(3, len(world.chains))], 1 + number % 4)
+            machine.step(harness.chain, 1 + number % 4)
+        elif name == "old" and harness.chains:
+            machine.step(harness.chains[-1 - number % min(3, len(harness.chains))], 1 + number % 4)
         elif name == "repeat":
             machine.repeat(number)
         elif name != "old":
-            getattr(world, name)()
-    while world.chain.open_rows:
-        world.close()
-    world.changed(seal(world.chain, world.chain.epoch))
+            getattr(harness, name)()
+    while harness.chain.open_rows:
+        harness.close()
+    harness.changed(seal(harness.chain, harness.chain.epoch))
     for _ in range(2000):
-        if machine.step(world.chain, 3) is Next.END:
+        if machine.step(harness.chain, 3) is Next.END:
             break
     else:
         raise AssertionError("INV-S11: the reader stands still for ever")
     expected = [
         (row.ledger_id, entry)
-        for row in world.chain.rows
-        for entry in range(world.entries[row.ledger_id])
+        for row in harness.chain.rows
+        for entry in range(harness.entries[row.ledger_id])
     ]
     assert machine.found == expected, "INV-S11"
 
 
 def test_two_moves_on_pass_by_one_segment_only() -> None:
-    plan, world = ReadPlan(FIRST), World()
+    plan, harness = ReadPlan(FIRST), Harness()
     for _ in range(2):
-        world.add()
-    first, _ = world.chain.open_rows
+        harness.add()
+    first, _ = harness.chain.open_rows
     plan.begin(first)
     plan.read(1, first.ledger_id, 0, 0, 1)
     for _ in range(2):
@@ -160,10 +160,10 @@ def test_two_moves_on_pass_by_one_segment_only() -> None:
 
 
 def test_what_is_told_late_of_an_earlier_segment_changes_nothing() -> None:
-    plan, world = ReadPlan(FIRST), World()
+    plan, harness = ReadPlan(FIRST), Harness()
     for _ in range(2):
-        world.add()
-    first, second = world.chain.open_rows
+        harness.add()
+    first, second = harness.chain.open_rows
     for row in (first, second):
         plan.begin(row)
         plan.read(row.number, row.ledger_id, 0, 0, 1)
@@ -175,37 +175,37 @@ def test_what_is_told_late_of_an_earlier_segment_changes_nothing() -> None:
 
 
 def test_an_empty_ledger_is_waited_out_until_another_has_its_number() -> None:
-    plan, world = ReadPlan(FIRST), World()
-    world.add()
-    (row,) = world.chain.open_rows
+    plan, harness = ReadPlan(FIRST), Harness()
+    harness.add()
+    (row,) = harness.chain.open_rows
     assert plan.begin(row)
     plan.was_empty(1, row.ledger_id)
-    assert plan.next(world.chain) is Next.WAIT
-    world.close()
-    assert plan.next(world.chain) is Next.WAIT
-    world.add()
-    assert plan.next(world.chain) is Next.READ and world.chain.open_rows[0].number == 1
+    assert plan.next(harness.chain) is Next.WAIT
+    harness.close()
+    assert plan.next(harness.chain) is Next.WAIT
+    harness.add()
+    assert plan.next(harness.chain) is Next.READ and harness.chain.open_rows[0].number == 1
 
 
 def test_a_trim_point_behind_the_place_is_told() -> None:
-    plan, world = ReadPlan(DLSN(1, 3, 1)), World()
-    assert plan.next(truncate(world.chain, DLSN(1, 3, 1))) is Next.WAIT
-    world.add()
-    assert plan.next(truncate(world.chain, DLSN(1, 3, 1))) is Next.READ
-    assert plan.next(truncate(world.chain, DLSN(1, 3, 2))) is Next.TRIMMED
+    plan, harness = ReadPlan(DLSN(1, 3, 1)), Harness()
+    assert plan.next(truncate(harness.chain, DLSN(1, 3, 1))) is Next.WAIT
+    harness.add()
+    assert plan.next(truncate(harness.chain, DLSN(1, 3, 1))) is Next.READ
+    assert plan.next(truncate(harness.chain, DLSN(1, 3, 2))) is Next.TRIMMED
 
 
 def test_a_lost_entry_makes_numbers_unknown_until_the_chain_says_them() -> None:
-    plan, world = ReadPlan(FIRST), World()
-    world.add()
+    plan, harness = ReadPlan(FIRST), Harness()
+    harness.add()
     for _ in range(3):
-        world.append()
-    (row,) = world.chain.open_rows
+        harness.append()
+    (row,) = harness.chain.open_rows
     plan.begin(row)
     plan.read(1, row.ledger_id, 0, 1, 2)
     plan.lost(1, row.ledger_id, 2)
     assert plan.place == DLSN(1, 3, 0) and plan.next_seq == -1
-    world.close()
-    closed = world.chain.row(1)
+    harness.close()
+    closed = harness.chain.row(1)
     assert closed is not None and not plan.begin(closed)
     assert plan.place == DLSN(2, 0, 0) and plan.next_seq == 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastbk.stream.writer.rolling import CHECK_S_MIN, LAST_SHARE, READY_FROM, roll_age
-from tests.unit.stream.test_writer_attacked import World, until
+from tests.unit.stream.test_writer_attacked import Harness, until
 
 HOUR_S = 3600.0
 
@@ -55,8 +55,8 @@ def test_without_a_limit_nothing_is_ever_due() -> None:
 
 async def test_a_segment_that_nobody_writes_to_any_more_rolls_when_it_is_due() -> None:
     """Not before, though it is looked at several times."""
-    world = World(roll_age_s=2)
-    writer = await world.writer()
+    harness = Harness(roll_age_s=2)
+    writer = await harness.writer()
     began_s = asyncio.get_running_loop().time()
     await writer.append(b"x")
     segment = writer._opened().segment

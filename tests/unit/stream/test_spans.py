@@ -30,7 +30,7 @@ class Counting(Plan):
         return calls
 
 
-class World:
+class Harness:
     """Streams in memory, and a client that looks at them."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ async def check(stream: Stream, span: Span) -> None:
 
 async def test_what_is_found_is_what_each_alone_says_whatever_happens_between() -> None:
     for seed in range(12):
-        rng, world = random.Random(seed), World()
-        streams = await world.made(*(f"shop/{at}" for at in range(6)))
+        rng, harness = random.Random(seed), Harness()
+        streams = await harness.made(*(f"shop/{at}" for at in range(6)))
         writers: dict[Stream, StreamWriter] = {}
         for _ in range(25):
             stream = rng.choice(streams)
@@ -87,112 +87,112 @@ async def test_what_is_found_is_what_each_alone_says_whatever_happens_between() 
             elif act == "truncate" and (tail := await stream.last_position()) is not None:
                 await stream.truncate(AtSeq(rng.randint(0, tail.seq)))
             elif act == "look":
-                found = await world.all()
+                found = await harness.all()
                 assert list(found) == sorted(found) and len(found) == 6
                 for one in streams:
                     await check(one, found[one.path])
         for writer in writers.values():
             await writer.close()
-        found = await world.all()
+        found = await harness.all()
         for one in streams:
             await check(one, found[one.path])
-        assert await world.spans.of(found) == found
+        assert await harness.spans.of(found) == found
 
 
 async def test_closed_streams_that_have_not_changed_ask_nothing_of_bookies() -> None:
-    world = World()
-    streams = await world.made(*(f"shop/{at:03d}" for at in range(300)))
+    harness = Harness()
+    streams = await harness.made(*(f"shop/{at:03d}" for at in range(300)))
     for stream in streams[::10]:
         await write(stream, 3)
     await streams[0].truncate(AtSeq(1))
-    world.plan.taken()
-    first = await world.all()
-    calls = world.plan.taken()
+    harness.plan.taken()
+    first = await harness.all()
+    calls = harness.plan.taken()
     # One stream begins within a segment, which has to be looked at once.
     assert (calls["open"], first["shop/000"].first_seq) == (1, 1)
-    assert await world.all() == first
-    calls = world.plan.taken()
+    assert await harness.all() == first
+    calls = harness.plan.taken()
     assert not calls["open"] and not calls["read"] and not calls["metadata.children_of"]
     assert sum(calls.values()) < 8, calls
     await write(streams[7], 2)
-    world.plan.taken()
-    found = await world.all()
-    assert not world.plan.taken()["read"]
+    harness.plan.taken()
+    found = await harness.all()
+    assert not harness.plan.taken()["read"]
     assert {path for path in found if found[path] != first[path]} == {"shop/007"}
 
 
 async def test_an_open_segment_is_asked_for_its_end_and_read_only_when_that_moved() -> None:
-    world = World()
-    (stream,) = await world.made("shop/orders")
+    harness = Harness()
+    (stream,) = await harness.made("shop/orders")
     async with stream.writer() as writer:
         for at in range(3):
             await writer.append(b"x" * 100)
             await writer.publish()
-            assert (await world.all())["shop/orders"].end_seq == at + 1
-            world.plan.taken()
-            again = (await world.all())["shop/orders"]
+            assert (await harness.all())["shop/orders"].end_seq == at + 1
+            harness.plan.taken()
+            again = (await harness.all())["shop/orders"]
             assert (again.end_seq, again.record_bytes > 90) == (at + 1, True)
             # It is open since the first look; of its two segments each is asked for what it has.
-            calls = world.plan.taken()
+            calls = harness.plan.taken()
             assert (calls["open"], calls["read"] <= 2) == (0, True)
-    world.plan.taken()
-    assert (await world.all())["shop/orders"].end_seq == 3
-    assert not world.plan.taken()["read"]
-    await world.spans.close()
+    harness.plan.taken()
+    assert (await harness.all())["shop/orders"].end_seq == 3
+    assert not harness.plan.taken()["read"]
+    await harness.spans.close()
 
 
 async def test_names_that_come_go_and_change_hands() -> None:
-    world = World()
-    a, b = await world.made("shop/a", "shop/deep/b")
+    harness = Harness()
+    a, b = await harness.made("shop/a", "shop/deep/b")
     await write(a, 1)
     await write(b, 2)
-    wanted = await world.spans.below("shop", lambda path: path.endswith("b"))
+    wanted = await harness.spans.below("shop", lambda path: path.endswith("b"))
     assert list(wanted) == ["shop/deep/b"]
-    assert await world.spans.below("nowhere", lambda path: True) == {}
-    shop = world.root.namespace("shop")
+    assert await harness.spans.below("nowhere", lambda path: True) == {}
+    shop = harness.root.namespace("shop")
     await shop.delete_stream("a")
-    assert await world.spans.of(["shop/a", "no/such", "shop/deep", "shop/deep/b"]) == wanted
+    assert await harness.spans.of(["shop/a", "no/such", "shop/deep", "shop/deep/b"]) == wanted
     await shop.namespace("deep").rename_stream("b", "c")
-    (anew,) = await world.made("shop/deep/b")
-    found = await world.all()
+    (anew,) = await harness.made("shop/deep/b")
+    found = await harness.all()
     assert found["shop/deep/c"].stream_id == wanted["shop/deep/b"].stream_id
     assert (found["shop/deep/c"].end_seq, found["shop/deep/b"].end_seq) == (2, 0)
     await write(anew, 1)
-    assert (await world.spans.of(["shop/deep/b"]))["shop/deep/b"].end_seq == 1
+    assert (await harness.spans.of(["shop/deep/b"]))["shop/deep/b"].end_seq == 1
 
 
 async def test_two_who_look_at_different_namespaces_by_one_object() -> None:
-    world = World()
-    await world.made("shop/a", "shop/deep/b", "other/c")
+    harness = Harness()
+    await harness.made("shop/a", "shop/deep/b", "other/c")
     for _ in range(2):
-        assert sorted(await world.spans.below("shop", lambda path: True)) == [
+        assert sorted(await harness.spans.below("shop", lambda path: True)) == [
             "shop/a",
             "shop/deep/b",
         ]
-        assert sorted(await world.spans.below("other", lambda path: True)) == ["other/c"]
-        assert len(await world.all()) == 3
-    shop = world.root.namespace("shop")
+        assert sorted(await harness.spans.below("other", lambda path: True)) == ["other/c"]
+        assert len(await harness.all()) == 3
+    shop = harness.root.namespace("shop")
     await shop.namespace("deep").rename("deeper")
-    assert sorted(await world.all()) == ["other/c", "shop/a", "shop/deeper/b"]
+    assert sorted(await harness.all()) == ["other/c", "shop/a", "shop/deeper/b"]
     await shop.namespace("deeper").delete(recursive=True)
-    assert sorted(await world.all()) == ["other/c", "shop/a"]
+    assert sorted(await harness.all()) == ["other/c", "shop/a"]
 
 
 async def test_a_segment_that_is_dropped_between_two_looks_is_no_end() -> None:
-    world = World()
-    (stream,) = await world.made("shop/orders")
+    harness = Harness()
+    (stream,) = await harness.made("shop/orders")
     await write(stream, 2)
     writer = await stream.writer().__aenter__()
     await writer.append(b"x")
     await writer.publish()
-    assert (await world.all())["shop/orders"].end_seq == 3
+    assert (await harness.all())["shop/orders"].end_seq == 3
     # Its ledger goes while the chain that names it has been read.
-    held = world.spans._held[(await stream.info()).id]
+    held = harness.spans._held[(await stream.info()).id]
     await writer.close()
     before = held.version
     chain = await (await stream.context()).store.read()
     for row in held.open_rows:
-        world.cluster.ledgers.pop(row.ledger_id, None)
-    world.spans._held[chain.chain.stream_id].version = chain.version
+        harness.cluster.ledgers.pop(row.ledger_id, None)
+    harness.spans._held[chain.chain.stream_id].version = chain.version
     assert before != chain.version
-    assert (await world.all())["shop/orders"].end_seq == 3
+    assert (await harness.all())["shop/orders"].end_seq == 3

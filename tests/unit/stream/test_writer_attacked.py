@@ -55,7 +55,7 @@ class Script(Plan):
             raise error
 
 
-class World:
+class Harness:
     """A stream and what its writers share."""
 
     def __init__(self, **policy: int) -> None:
@@ -108,10 +108,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def test_a_cancelled_append_is_waited_for_by_flush_and_close() -> None:
     """Else what was not sent yet would be sent behind the index of its segment."""
-    world = World()
-    writer = await world.writer(entries_in_flight=1)
+    harness = Harness()
+    writer = await harness.writer(entries_in_flight=1)
     await writer.append(b"first")
-    world.plan.holds.add("append")
+    harness.plan.holds.add("append")
     futures = [writer.append(b"%d" % at) for at in range(3)]
     await turns()
     futures += [writer.append(b"unsent"), writer.append(b"cancelled")]
@@ -119,15 +119,15 @@ async def test_a_cancelled_append_is_waited_for_by_flush_and_close() -> None:
     closing = asyncio.ensure_future(writer.close())
     await turns()
     assert not closing.done()
-    world.plan.go.set()
+    harness.plan.go.set()
     await closing
-    assert await world.payloads() == [b"first", b"0", b"1", b"2", b"unsent", b"cancelled"]
+    assert await harness.payloads() == [b"first", b"0", b"1", b"2", b"unsent", b"cancelled"]
 
 
 async def test_a_segment_that_was_added_without_an_answer_is_the_one_that_is_written() -> None:
     """INV-S1: with an empty open segment before it, what is acknowledged would be dropped by the next one who opens."""
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
     is_cut = False
 
     def fails(what: str, is_after: bool) -> Error | None:
@@ -137,31 +137,31 @@ async def test_a_segment_that_was_added_without_an_answer_is_the_one_that_is_wri
             return MetadataUnavailable("no answer")
         return None
 
-    world.plan.fails = fails
+    harness.plan.fails = fails
     future = writer.append(b"kept")
     await until(lambda: writer._opened().lifecycle.trouble is not None)
-    world.plan.fails = lambda what, is_after: None
+    harness.plan.fails = lambda what, is_after: None
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
-    assert len((await world.chain()).open_rows) == 1
-    assert await world.payloads() == [b"kept"]
+    assert len((await harness.chain()).open_rows) == 1
+    assert await harness.payloads() == [b"kept"]
     writer.abort()
 
 
 async def test_a_segment_whose_index_cannot_be_written_ends_without_it() -> None:
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
     await writer.append(b"kept")
-    world.plan.fails = lambda what, is_after: QuorumTimeout("slow") if what == "append" else None
+    harness.plan.fails = lambda what, is_after: QuorumTimeout("slow") if what == "append" else None
     await asyncio.wait_for(writer.close(), PATIENCE_S)
-    (row,) = (await world.chain()).rows
+    (row,) = (await harness.chain()).rows
     assert not row.is_open and (row.last_entry_id, row.index_entry_id) == (0, -1)
-    assert world.cluster.ledger(row.ledger_id).metadata.is_closed
-    assert await world.payloads() == [b"kept"]
+    assert harness.cluster.ledger(row.ledger_id).metadata.is_closed
+    assert await harness.payloads() == [b"kept"]
 
 
 async def test_what_is_no_bytes_and_no_number_is_refused_and_changes_nothing() -> None:
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
     for wrong in (5, "text", None):
         with pytest.raises(TypeError):
             writer.append(wrong)  # type: ignore[arg-type]
@@ -177,27 +177,27 @@ async def test_what_is_no_bytes_and_no_number_is_refused_and_changes_nothing() -
     with pytest.raises(TxidOutOfOrder):
         writer.append(b"nothing is behind it")
     await writer.close()
-    assert await world.payloads() == [b"good"]
+    assert await harness.payloads() == [b"good"]
 
 
 async def test_a_cancelled_close_leaves_no_append_without_an_answer() -> None:
-    world = World()
-    writer = await world.writer()
-    world.plan.holds.add("create")
+    harness = Harness()
+    writer = await harness.writer()
+    harness.plan.holds.add("create")
     future = writer.append(b"never sent")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await writer.close()
     with pytest.raises(WriterFailed):
         await asyncio.wait_for(future, PATIENCE_S)
-    assert await world.payloads() == []
+    assert await harness.payloads() == []
 
 
 async def test_abort_answers_everything_at_once() -> None:
-    world = World()
-    writer = await world.writer(entries_in_flight=1)
+    harness = Harness()
+    writer = await harness.writer(entries_in_flight=1)
     await writer.append(b"kept")
-    world.plan.holds.add("append")
+    harness.plan.holds.add("append")
     sent = writer.append(b"sent")
     await turns()
     unsent = writer.append(b"unsent")
@@ -212,13 +212,13 @@ async def test_abort_answers_everything_at_once() -> None:
     assert type(error) is WriterFailed and error.outcome == "not_written"
     with pytest.raises(WriterFailed):
         await writer.ready()
-    world.plan.go.set()
+    harness.plan.go.set()
     await turns()
 
 
 async def test_a_roll_beside_appends_rolls() -> None:
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
     await writer.append(b"one")
     rolling = asyncio.ensure_future(writer.roll())
     futures = []
@@ -228,16 +228,16 @@ async def test_a_roll_beside_appends_rolls() -> None:
     await rolling
     assert (await writer.append(b"behind")).segment == 2
     await writer.close()
-    assert len(await world.payloads()) == len(futures) + 2
+    assert len(await harness.payloads()) == len(futures) + 2
 
 
 async def test_a_roll_without_metadata_ends_in_time_and_the_writer_goes_on() -> None:
     """The old segment is written until metadata is back; then the roll is made up for."""
-    world = World(roll_bytes=300)
-    writer = await world.writer()
+    harness = Harness(roll_bytes=300)
+    writer = await harness.writer()
     await writer.append(b"one")
     await turns()
-    world.plan.fails = lambda what, is_after: (
+    harness.plan.fails = lambda what, is_after: (
         MetadataUnavailable("away") if what.startswith("metadata") else None
     )
     places = [await writer.append(bytes(100)) for _ in range(50)]
@@ -245,22 +245,22 @@ async def test_a_roll_without_metadata_ends_in_time_and_the_writer_goes_on() -> 
     with pytest.raises(QuorumTimeout):
         await writer.roll()
     assert (await writer.append(b"on")).segment == places[-1].segment
-    world.plan.fails = lambda what, is_after: None
+    harness.plan.fails = lambda what, is_after: None
     async with asyncio.timeout(PATIENCE_S):
         while (await writer.append(b"next")).segment == places[-1].segment:
             await asyncio.sleep(0.01)
     await writer.close()
-    assert not (await world.chain()).open_rows
+    assert not (await harness.chain()).open_rows
 
 
 async def test_a_segment_that_another_opener_drops_meanwhile_is_no_error() -> None:
-    world = World()
-    former = await world.writer()
-    world.plan.holds.add("append")
+    harness = Harness()
+    former = await harness.writer()
+    harness.plan.holds.add("append")
     future = former.append(b"in flight")
-    await until(lambda: bool(world.cluster.ledgers))
+    await until(lambda: bool(harness.cluster.ledgers))
     await turns()
-    world.plan.holds, raced = set(), False
+    harness.plan.holds, raced = set(), False
     original = FakeClient.open_ledger
 
     async def open_ledger(
@@ -269,42 +269,42 @@ async def test_a_segment_that_another_opener_drops_meanwhile_is_no_error() -> No
         nonlocal raced
         if not raced:
             raced = True
-            await StreamWriter(world.context(), WriterOptions()).open()
+            await StreamWriter(harness.context(), WriterOptions()).open()
         return await original(self, ledger_id, *rest, **named)  # type: ignore[arg-type]
 
-    later = StreamWriter(world.context(), WriterOptions())
+    later = StreamWriter(harness.context(), WriterOptions())
     later._context.client.open_ledger = open_ledger.__get__(later._context.client)  # type: ignore[method-assign]
     await later.open()
     assert later.epoch == 3 and raced
-    world.plan.go.set()
+    harness.plan.go.set()
     with pytest.raises(WriterFenced):
         await future
 
 
 async def test_opening_makes_room_where_too_many_ledgers_are_doomed() -> None:
-    world = World()
-    former = await world.writer()
-    world.plan.holds.add("append")
+    harness = Harness()
+    former = await harness.writer()
+    harness.plan.holds.add("append")
     former.append(b"in flight")
-    await until(lambda: bool(world.cluster.ledgers))
-    store = world.context().store
+    await until(lambda: bool(harness.cluster.ledgers))
+    store = harness.context().store
     doomed = tuple(range(1000, 1000 + DOOMED_MAX))
     await store.change(lambda chain: changes.replace(chain, doomed=doomed))
-    world.plan.holds = set()
+    harness.plan.holds = set()
     async with asyncio.timeout(PATIENCE_S):
-        later = await world.writer()
+        later = await harness.writer()
         await later.append(b"good")
         await later.close()
-    assert (await world.chain()).doomed == ()
+    assert (await harness.chain()).doomed == ()
     former.abort()
-    world.plan.go.set()
+    harness.plan.go.set()
     await turns()
 
 
 @pytest.mark.parametrize("bug", [RuntimeError("a bug"), InvariantError("a bug")])
 async def test_a_bug_behind_the_writer_ends_it_and_is_said(bug: BaseException) -> None:
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
 
     async def policy() -> StreamPolicy:
         raise bug
@@ -319,8 +319,8 @@ async def test_a_bug_behind_the_writer_ends_it_and_is_said(bug: BaseException) -
 
 
 async def test_flush_does_not_linger() -> None:
-    world = World()
-    writer = await world.writer(linger=60.0)
+    harness = Harness()
+    writer = await harness.writer(linger=60.0)
     future = writer.append(b"x")
     await asyncio.wait_for(writer.flush(), PATIENCE_S)
     assert future.done()
@@ -330,10 +330,10 @@ async def test_flush_does_not_linger() -> None:
 
 
 async def test_publish_right_behind_a_roll_shows_all_of_the_segment_before() -> None:
-    world = World()
-    writer = await world.writer(publish="piggyback")
+    harness = Harness()
+    writer = await harness.writer(publish="piggyback")
     await writer.append(b"one")
-    ledger = world.cluster.ledger((await world.chain()).rows[0].ledger_id)
+    ledger = harness.cluster.ledger((await harness.chain()).rows[0].ledger_id)
     rolling = asyncio.ensure_future(writer.roll())
     await until(lambda: writer._opened().lifecycle.unended != () or rolling.done())
     await writer.publish()
@@ -344,35 +344,35 @@ async def test_publish_right_behind_a_roll_shows_all_of_the_segment_before() -> 
 
 
 async def test_a_writer_opens_once_and_is_sealed_again_after_an_answer_was_lost() -> None:
-    world = World()
-    writer = await world.writer()
+    harness = Harness()
+    writer = await harness.writer()
     with pytest.raises(ClientClosed):
         await writer.open()
     await writer.append(b"one")
     await writer.close()
-    world.plan.fails = lambda what, is_after: (
+    harness.plan.fails = lambda what, is_after: (
         MetadataUnavailable("away") if what.startswith("metadata") else None
     )
     with pytest.raises(MetadataUnavailable):
         await writer.seal()
-    world.plan.fails = lambda what, is_after: None
+    harness.plan.fails = lambda what, is_after: None
     assert await writer.seal() == DLSN(1, 0, 0)
     assert await writer.seal() == DLSN(1, 0, 0)
-    assert (await world.chain()).is_sealed
+    assert (await harness.chain()).is_sealed
 
 
 async def test_a_first_append_waits_for_its_turn_and_fails_by_trouble_alone() -> None:
     """Thousands of first appends at once: the last ones' segments are made later than any limit."""
-    world = World()
-    writer = await world.writer(first_segment_timeout=0.01)
-    world.plan.holds.add("create")
+    harness = Harness()
+    writer = await harness.writer(first_segment_timeout=0.01)
+    harness.plan.holds.add("create")
     future = writer.append(b"in its turn")
     await asyncio.wait({future}, timeout=0.1)
     assert not future.done()
-    world.plan.go.set()
+    harness.plan.go.set()
     assert await asyncio.wait_for(future, PATIENCE_S) == DLSN(1, 0, 0)
     await writer.close()
-    world.plan.fails = lambda what, is_after: NotEnoughBookies("few") if what == "create" else None
-    later = await world.writer(first_segment_timeout=0.01)
+    harness.plan.fails = lambda what, is_after: NotEnoughBookies("few") if what == "create" else None
+    later = await harness.writer(first_segment_timeout=0.01)
     with pytest.raises(WriterFailed, match="few"):
         await asyncio.wait_for(later.append(b"x"), PATIENCE_S)
