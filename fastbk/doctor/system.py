@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import fastbk
 from fastbk.doctor.report import Finding, fail, ok, warn
-from fastbk.native.checksum import is_hardware
+from fastbk.native.hashes import is_hardware
 from fastbk.native.segment import can_seal
 from fastbk.server import process_table
 from fastbk.units import MIB, format_size

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import Error, MetadataOnHold, MetadataUnavailable
-from fastbk.gc.ledger_listing import in_both, missing_from
-from fastbk.gc.listing import listed_ledgers
+from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from
 from fastbk.meta.hold import HOLD_PATH, raise_if_held
 from fastbk.meta.rollback_mark import MARK_PATH, Mark, evidence
 from fastbk.meta.rollback_mark import decode as decode_mark

@@ -1,5 +1,10 @@
-"""Many ledger ids, ascending, in eight bytes each: a Python set takes ten times as much, which at ten million ledgers
-is more than all else that a bookie needs.
+"""Complete listings of ledger ids: page by page from metadata, and many of them sorted in memory.
+
+Sorted ids take eight bytes each. A Python set takes ten times as much, which at ten million ledgers is more than all
+else that a bookie needs.
+
+Bookies elsewhere have deleted live ledgers after a listing that left some out. So the pages are checked: only an empty
+one ends the listing, and one that does not ascend ends it with an error.
 """
 
 from __future__ import annotations
@@ -7,10 +12,16 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from fastbk.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from fastbk.gc.pacing import Pace
+    from fastbk.meta.api import MetadataStore
 
 
 def sorted_ids(pages: Iterable[Sequence[int]]) -> array[int]:
@@ -47,3 +58,22 @@ def in_both(some: array[int], others: array[int]) -> Iterator[int]:
             return
         if others[at] == one:
             yield one
+
+PAGE_IDS = 10_000
+"""As many ledgers as ZooKeeper's hierarchical layouts have under one parent: a page reads one or two parents, and a
+smaller one would read the same parent again and again."""
+
+
+class BadListing(Error):
+    """The metadata store listed ledgers out of order: nothing may be concluded from what is not in its list."""
+
+
+def listed_ledgers(store: MetadataStore, pace: Pace) -> Iterator[list[int]]:
+    """Yield pages of ids, ascending over all pages; none is empty. Raises what the store does, and BadListing."""
+    after = -1
+    while page := store.list_ledgers(after, PAGE_IDS):
+        if page[0] <= after or any(one >= other for one, other in pairwise(page)):
+            raise BadListing(f"the listing behind ledger {after} does not ascend")
+        yield page
+        after = page[-1]
+        pace.spend(len(page))

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from fastbk.errors import Error
-from fastbk.gc.ledger_listing import in_both, missing_from, sorted_ids
-from fastbk.gc.listing import listed_ledgers
+from fastbk.gc.ledger_listing import in_both, listed_ledgers, missing_from, sorted_ids
 from fastbk.model.entry import master_key
 from fastbk.model.ids import creation_mark
 from fastbk.native.ledger_state import Listed

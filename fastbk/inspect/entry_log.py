@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, Source
 from fastbk.inspect.items import END, Item, damage, entry_item
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 from fastbk.units import MIB
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastbk.inspect.file_reader import PAGE_BYTES, PIECE_BYTES, Source
 from fastbk.inspect.items import END, Item, damage
 from fastbk.inspect.journal_records import records_of
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 from fastbk.storage.journal_files import id_of
 from fastbk.units import MIB
 

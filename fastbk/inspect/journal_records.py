@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastbk.inspect.items import Item, damage, entry_item
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

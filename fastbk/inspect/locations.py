@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.inspect.file_reader import PAGE_BYTES, Source
 from fastbk.inspect.items import END, Item, damage
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import check, error_of
+from fastbk.native.hashes import crc32c
 from fastbk.native.ledger_state import STATE, LedgerState, pack_state
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Verification of frames and digests of entries, for code off the hot path."""
+"""Checksums of buffers, digests of entries and verification of frames, for code off the hot path."""
 
 from __future__ import annotations
 
@@ -43,3 +43,26 @@ def with_digest(digest_type: int, header: bytes, data: bytes) -> bytes:
     entry = bytearray(header + bytes(size_bytes) + data)
     lib.fbk_digest_put(digest_type, ffi.from_buffer("uint8_t[]", entry), len(entry))
     return bytes(entry)
+
+
+Readable = bytes | bytearray | memoryview
+
+
+def crc32c(data: Readable, crc: int = 0) -> int:
+    """Return the CRC32C of `data`, continued from `crc` (0 to begin)."""
+    return lib.fbk_python_crc32c(crc, ffi.from_buffer("uint8_t[]", data), memoryview(data).nbytes)
+
+
+def crc32(data: Readable, crc: int = 0) -> int:
+    """Return the CRC32 (zlib's) of `data`, continued from `crc` (0 to begin)."""
+    return lib.fbk_python_crc32(crc, ffi.from_buffer("uint8_t[]", data), memoryview(data).nbytes)
+
+
+def crc32c_combine(crc_a: int, crc_b: int, size_b_bytes: int) -> int:
+    """Return the CRC32C of A followed by B, from the CRC32C of each and B's length."""
+    return lib.fbk_python_crc32c_combine(crc_a, crc_b, size_b_bytes)
+
+
+def is_hardware() -> bool:
+    """Return whether the processor's checksum instructions are used (tables otherwise, same results)."""
+    return bool(lib.fbk_checksum_is_hardware())

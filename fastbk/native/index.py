@@ -354,6 +354,10 @@ class Index(LedgerNotices):
         """Add a value to one of the index's histograms (`FBK_H_INDEX_...`)."""
         lib.fbk_index_observe(self.handle, SLOTS[name], value)
 
+    def beat(self, word: int) -> None:
+        """Beat a heartbeat word of the index's process; each word has one thread."""
+        lib.fbk_index_beat(self.handle, word)
+
     def destroy(self) -> None:
         """Unmap everything. The flush thread and readers must be gone."""
         if self._handle is not None:

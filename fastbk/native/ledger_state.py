@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 
 STATE = struct.Struct("<qqqQI20sIIII")
 FENCED, LIMBO, DELETED, HAS_KEY = 1, 2, 4, 8

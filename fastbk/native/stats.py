@@ -13,7 +13,6 @@ from fastbk.native._bookie import ffi, lib
 from fastbk.native.ffi import check
 
 if TYPE_CHECKING:
-    from fastbk.native.index import Index
     from fastbk.native.segment import Segment
 
 COUNTERS_MAX = lib.FBK_COUNTERS_MAX
@@ -34,11 +33,6 @@ SLOTS: dict[str, int] = {
 def bucket_from(bucket: int) -> int:
     """Return the lowest value that falls into `bucket`; one bucket is at most 12.5 % wide."""
     return lib.fbk_python_bucket_from(bucket)
-
-
-def beat_index(index: Index, word: int) -> None:
-    """Beat a heartbeat word of the index's process; each word has one thread."""
-    lib.fbk_index_beat(index.handle, word)
 
 
 @dataclass(frozen=True)

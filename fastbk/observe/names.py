@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fastbk.observe.apache_only_names import ASKED_BY_APACHES_NAMES
-from fastbk.observe.limit_names import LIMITS
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -67,7 +66,6 @@ def describe(slot_name: str, text: str, *, is_gauge: bool = False) -> Name:
     if kind == "counter":
         metric += "_total"
     return Name(slot_name, role.lower(), kind, metric, scale, text)
-
 
 _COUNTERS: dict[str, str] = {
     "FBK_C_WORKER_FRAMES": "Complete frames received.",
@@ -312,6 +310,16 @@ _GAUGES: dict[str, str] = {
     "FBK_C_GC_LOG_BYTES": "Bytes in entry logs.",
     "FBK_C_GC_LIVE_BYTES": "Bytes in entry logs that live, as of the last count.",
 }
+
+LIMITS: dict[str, str] = {
+    "FBK_C_WORKER_UNREAD_REPLIES_CUT": "Connections cut because all unread replies together were too many.",
+    "FBK_C_WORKER_WRITE_TIMEOUTS": "Connections cut because they read nothing of their replies for too long.",
+    "FBK_C_WORKER_SLOW_FRAMES_CUT": "Connections closed because their frame was slow while others waited for memory.",
+    "FBK_C_WORKER_SILENT_CLOSED": "Silent connections closed because most connections were in use.",
+    "FBK_C_WORKER_TURNS_ENDED": "Times that a connection had to let others have their turn.",
+    "FBK_C_WORKER_MEMORY_RETURNED": "Times that unused memory was given back to the system.",
+}
+"""What the counters of a worker's limits mean (docs/limits.md): they have series from their first event on."""
 
 _HISTOGRAMS: dict[str, str] = {
     "FBK_H_WORKER_ADD_US": "From an add's last byte received to its answer, of those that went well.",

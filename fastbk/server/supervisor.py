@@ -21,9 +21,8 @@ from fastbk.errors import Error, StorageError
 from fastbk.native.kill_points import kill_point
 from fastbk.observe import library_log, logs
 from fastbk.server.admin.apache_metrics import ApacheMetrics
-from fastbk.server.admin.info import life_info
 from fastbk.server.admin.metrics import Metrics
-from fastbk.server.admin.pages import endpoints, open_admin
+from fastbk.server.admin.pages import endpoints, life_info, open_admin
 from fastbk.server.configuration.checks import check
 from fastbk.server.directories import DirectoryLock, lock_pairs
 from fastbk.server.disks.boot_check import UsedDirectory

@@ -7,8 +7,6 @@ severity: "damage" is data that may be lost here; "note" is what a person may wa
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastbk.errors import Error
@@ -18,7 +16,7 @@ from fastbk.native.location_pass import Scope
 from fastbk.native.scrub import LogScan, Run, check_locations, unreadable
 from fastbk.native.store import Store, StoreOptions
 from fastbk.storage import entry_log_files, locations_files
-from fastbk.storage.check_digests import DigestCheck
+from fastbk.storage.check_findings import Checked, DigestCheck, Finding
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.journal_files import find_files, plan_replay
 from fastbk.storage.manifest import ManifestSlots
@@ -28,63 +26,12 @@ if TYPE_CHECKING:
 
     from fastbk.native.disk import Disk
     from fastbk.native.location_pass import Runs
-    from fastbk.storage.check_digests import TypesOf
-    from fastbk.storage.digest_check import DigestCount
+    from fastbk.storage.check_findings import TypesOf
     from fastbk.storage.manifest import Manifest
 
 RUNS_A_PASS = 262_144
 """16 MiB of locations; each pass reads all locations files once."""
 RUNS_A_STEP = 1024
-FINDINGS_MAX = 10_000
-"""More are counted, but not kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is not as it should be. severity: "damage" or "note"."""
-
-    severity: str
-    path: str
-    text: str
-
-
-@dataclass
-class Checked:
-    """What a check found, and how much it looked at. Bytes are those read for it."""
-
-    findings: list[Finding] = field(default_factory=list)
-    damage_count: int = 0
-    read_bytes: int = 0
-    total_bytes: int = 0
-    """What there is to read, as far as is known."""
-    logs: int = 0
-    runs: int = 0
-    entries: int = 0
-    damaged_entries: int = 0
-    locations_files: int = 0
-    journal_batches: int = 0
-    live_bytes: int = 0
-    """Of runs that locations name."""
-    dead_bytes: int = 0
-    """In listed logs, of no run that a location names."""
-    orphan_bytes: int = 0
-    """In files that no manifest names: left behind by a crash, gone after the next start's first commit."""
-    digests: DigestCount | None = None
-    """None: entries' own digests were not looked at."""
-    bad_digest_ranges: int = 0
-    """Of `damage_count`: entries that came with a wrong digest."""
-    began_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no damage was found."""
-        return self.damage_count == 0
-
-    def add(self, severity: str, path: str, text: str) -> None:
-        """Note a finding."""
-        self.damage_count += severity == "damage"
-        if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(severity, path, text))
 
 
 class DirectoryCheck:

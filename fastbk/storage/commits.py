@@ -18,9 +18,9 @@ import msgspec
 from fastbk.errors import Error, StorageError
 from fastbk.storage.audit import AuditLog
 from fastbk.storage.directories import locations_path, log_path
+from fastbk.storage.entry_log_files import Reclaimed
 from fastbk.storage.manifest import CommitInDoubt, LocationsEntry, LogEntry, Manifest
 from fastbk.storage.new_files import Attempt, NewFiles
-from fastbk.storage.reclaimed import Reclaimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

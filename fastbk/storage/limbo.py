@@ -17,8 +17,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from fastbk.invariant import check
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.hashes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

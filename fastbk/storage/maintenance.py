@@ -13,12 +13,12 @@ import msgspec
 
 from fastbk.invariant import check
 from fastbk.native.kill_points import kill_point
+from fastbk.native.store import Scope
 from fastbk.storage import entry_log_files, locations_files
 from fastbk.storage.commits import FAILURES, Change, CheckpointFailed, Commits, in_order
 from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.locations_merge import Merging
 from fastbk.storage.new_files import Attempt
-from fastbk.storage.recount import Recount
 from fastbk.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from fastbk.native.store import Store
     from fastbk.storage.manifest import LogEntry, Manifest
+
+LOOKS_MAX = 10
+"""A pass begins anew when a merge takes a file away just before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,36 @@ class CheckpointSettings:
     retry_delay_s: float = 0.1
     """Before the second attempt; doubled before each further one."""
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
+
+
+class Recount:
+    """One count of what lives in which entry log: a pass over all locations, in the background thread.
+
+    Run when something was deleted. What flushes add meanwhile is added to the count at its commit (`commit_recount`),
+    so nothing is subtracted anywhere, and nothing can be subtracted twice. `logs`: as they were when it was begun;
+    `live`: log id -> bytes.
+    """
+
+    def __init__(self, commits: Commits, deleted: Collection[int]) -> None:
+        """Plan it. `deleted`: ledgers whose deletion is durable."""
+        self.logs: tuple[LogEntry, ...] = ()
+        self.live: dict[int, int] = {}
+        self._commits = commits
+        self._deleted = deleted
+
+    def run(self, store: Store) -> int:
+        """Count; return the bytes that were read. Raises OSError, CorruptDataError when a locations file is damaged."""
+        for _ in range(LOOKS_MAX):
+            manifest = self._commits.manifest
+            files = [entry.file_id for entry in manifest.locations]
+            scope = Scope(files, (log.log_id for log in manifest.logs), self._deleted)
+            try:
+                self.live = store.log_bytes(scope)
+            except FileNotFoundError:
+                continue
+            self.logs = manifest.logs
+            return sum(entry.size_bytes for entry in manifest.locations)
+        raise OSError("locations files are replaced faster than they can be read")
 
 
 class Upkeep:

@@ -16,8 +16,8 @@ import msgspec
 
 from fastbk.errors import StorageError
 from fastbk.invariant import check
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.hashes import crc32c
 from fastbk.native.kill_points import kill_point
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.hashes import crc32c
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.native.fake_disk import FakeDisk
-from fastbk.storage.check import Checked, DirectoryCheck
+from fastbk.storage.check import DirectoryCheck
+from fastbk.storage.check_findings import Checked
 from fastbk.storage.directories import locations_path, log_path
 from fastbk.storage.manifest import SLOTS
 from fastbk.storage.rebuild import Rebuild

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fastbk.sync
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 from fastbk.testing import LocalCluster
 from tests.fixtures.wait import wait_until
 

@@ -22,8 +22,8 @@ from fastbk.storage.checkpoint import Change, CheckpointFailed, CheckpointSettin
 from fastbk.storage.commits import FAILURES
 from fastbk.storage.compaction import Compaction, CompactionSettings
 from fastbk.storage.locations_merge import Merging
+from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import ManifestLost
-from fastbk.storage.recount import Recount
 from tests.fixtures.store_harness import NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 LEDGERS_ALIVE_MAX = 12

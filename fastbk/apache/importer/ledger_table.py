@@ -17,7 +17,7 @@ from fastbk.model.entry import (
     parse_lac_body,
 )
 from fastbk.model.ledger import LedgerState
-from fastbk.native.checksum import crc32c
+from fastbk.native.hashes import crc32c
 
 if TYPE_CHECKING:
     from fastbk.meta.api import MetadataStore

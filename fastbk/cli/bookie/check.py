@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.disk import Disk
     from fastbk.server.configuration.bookie_config import BookieConfig
-    from fastbk.storage.check import Checked
+    from fastbk.storage.check_findings import Checked
     from fastbk.storage.identity import Identity
     from fastbk.storage.rebuild import Rebuilt
 
@@ -116,7 +116,8 @@ def _looking(options: argparse.Namespace, work: Callable[[argparse.Namespace], i
 def _check(options: argparse.Namespace) -> int:
     need_linux("fastbk bookie check")
     from fastbk.cli.bookie.digests import types_by
-    from fastbk.storage.check import Checked, DirectoryCheck
+    from fastbk.storage.check import DirectoryCheck
+    from fastbk.storage.check_findings import Checked
 
     rate = rate_of(options.rate)
     line = ProgressLine()

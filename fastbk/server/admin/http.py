@@ -23,15 +23,13 @@ import msgspec
 from fastbk.errors import ConfigError, Error
 from fastbk.observe import logs
 from fastbk.observe.limit_log import LimitLog
-from fastbk.server.admin.http_guard import SiteGuard
-from fastbk.server.admin.http_slots import Places
+from fastbk.server.admin.http_guard import Places, SiteGuard
 from fastbk.server.admin.metrics import FAMILIES
-from fastbk.server.supervision.readiness import reasons_of
+from fastbk.server.supervision.lifecycle import reasons_of
 
 if TYPE_CHECKING:
     from fastbk.server.admin.metrics import Metrics
-    from fastbk.server.supervision.lifecycle import Lifecycle
-    from fastbk.server.supervision.readiness import Concern
+    from fastbk.server.supervision.lifecycle import Concern, Lifecycle
 
 REQUEST_BYTES_MAX = 8192
 BODY_BYTES_MAX = 64 * 1024

@@ -1,4 +1,11 @@
-"""Which HTTP requests are refused because a web page of another site may have caused them.
+"""Which HTTP requests are refused, and which connections are closed so that others find room.
+
+A connection that is slow costs only others that are slow in the same way: when incoming requests or
+unread answers need a place and none is free, the connection that has held its place longest is
+closed (INV-B1). A complete request is never closed for another one. Pages of the server's own,
+`/livez` first, need no place: no number of slow connections keeps them from answering.
+
+A request is refused when a web page of another site may have caused it.
 
 These pages have no authentication, so a browser on the same machine must not carry a stranger's
 request to them. There are two ways to do that, and each has its check:
@@ -15,7 +22,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -91,3 +98,35 @@ def _authority(url: str) -> str:
 
 def _is_browser(headers: Mapping[str, str]) -> bool:
     return headers.get("user-agent", "").lower().startswith(BROWSER_AGENT)
+
+
+class Abortable(Protocol):
+    """What is closed: an asyncio transport."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Places:
+    """The places for connections that wait for their peer, oldest first."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._taken: dict[Abortable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def enter(self, connection: Abortable) -> bool:
+        """Give a connection a place; return whether the oldest one was closed for it."""
+        is_full = len(self._taken) >= self._count_max
+        if is_full:
+            oldest = next(iter(self._taken))
+            del self._taken[oldest]
+            oldest.abort()
+        self._taken[connection] = None
+        return is_full
+
+    def leave(self, connection: Abortable) -> None:
+        """Free the connection's place, if it still has one."""
+        self._taken.pop(connection, None)

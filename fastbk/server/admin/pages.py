@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+import fastbk
 from fastbk.apache.http.bookie_facts import StoreThreads
 from fastbk.apache.http.routes import add_pages
 from fastbk.config import split_address
 from fastbk.errors import StorageError
 from fastbk.meta.api import APACHE_PROTOCOL, FASTBK_PROTOCOL, HTTP_NAME, HTTP_PROTOCOL, Endpoint
+from fastbk.native.disk import Disk
 from fastbk.server.admin.http import AdminServer
-from fastbk.server.admin.scrub import ScrubPage
+from fastbk.storage.identity import read_identity
+from fastbk.storage.scrub_state import read_scrub_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AsyncExitStack
 
     from fastbk.apache.http.bookie_facts import BookieFacts
     from fastbk.server.admin.http import Handler
     from fastbk.server.configuration.bookie_config import BookieConfig
+    from fastbk.server.disks.disk_reports import DiskBoard
+    from fastbk.server.supervision.lifecycle import Lifecycle, RestartBudget
 
 
 async def open_admin(
@@ -65,3 +75,57 @@ def endpoints(
     if http_host in ("0.0.0.0", "::"):
         http_host = host
     return (*found, Endpoint(http_host, admin.port, HTTP_PROTOCOL, HTTP_NAME))
+
+
+def life_info(life: Lifecycle, budget: RestartBudget, disks: DiskBoard) -> dict[str, object]:
+    """Return state, since when and why, what speaks against readiness, restarts and disks."""
+    now_s = time.monotonic()
+    return {
+        "software": f"fastbk {fastbk.__version__}",
+        "state": life.state.value,
+        "state_seconds": round(now_s - life.since_s, 1),
+        "reason": life.reason,
+        "not_ready": life.not_ready(now_s),
+        "conditions": msgspec.to_builtins(life.conditions(now_s)),
+        "restarts": budget.total,
+        "disks": disks.shown(),
+    }
+
+
+class ScrubPage:
+    """Answers from the files of the ledger directories: the index keeps them up to date within a minute."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self._directories = directories
+
+    async def answer(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Return what is quarantined or has a wrong digest, and each pair's cycle. Raises StorageError, OSError."""
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> dict[str, Any]:
+        pairs: list[dict[str, Any]] = []
+        quarantined: list[dict[str, Any]] = []
+        bad_digests: list[dict[str, Any]] = []
+        is_cut = is_bad_digests_cut = False
+        for number, directory in enumerate(self._directories):
+            disk = Disk(directory, "plain", only_reads=True)
+            try:
+                identity = read_identity(disk, directory)
+                if identity is None:
+                    continue  # not born yet
+                state = read_scrub_state(disk, directory, identity.incarnation_number)
+            finally:
+                disk.destroy()
+            fields = msgspec.to_builtins(state)
+            quarantined += fields.pop("quarantined")
+            is_cut |= fields.pop("is_cut")
+            bad_digests += fields.pop("bad_digests")
+            is_bad_digests_cut |= fields.pop("is_bad_digests_cut")
+            pairs.append({"pair": number, "directory": directory, **fields})
+        return {
+            "quarantined": quarantined,
+            "is_cut": is_cut,
+            "bad_digests": bad_digests,
+            "is_bad_digests_cut": is_bad_digests_cut,
+            "pairs": pairs,
+        }

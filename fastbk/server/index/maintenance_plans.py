@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastbk.storage.recount import Recount
+from fastbk.storage.maintenance import Recount
 
 if TYPE_CHECKING:
     from collections.abc import Collection

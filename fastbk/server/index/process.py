@@ -22,7 +22,7 @@ from fastbk.native.header_key import NO_HEADER_KEY
 from fastbk.native.index import FLUSH, IDLE, WATCHED, Index, IndexOptions
 from fastbk.native.kill_points import kill_point
 from fastbk.native.segment import seal_segment
-from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH, beat_index
+from fastbk.native.stats import BEAT_BACKGROUND, BEAT_FLUSH
 from fastbk.native.store import Store, StoreOptions
 from fastbk.observe import logs
 from fastbk.server.child import Child, run
@@ -161,8 +161,8 @@ class Parts:
         )
         self.explicit_lacs = ExplicitLacs(self.index, self.disk, settings.directory)
         self.background = Background(self.store, self.jobs.post)
-        self.jobs.beat = partial(beat_index, self.index, BEAT_FLUSH)
-        self.background.beat = partial(beat_index, self.index, BEAT_BACKGROUND)
+        self.jobs.beat = partial(self.index.beat, BEAT_FLUSH)
+        self.background.beat = partial(self.index.beat, BEAT_BACKGROUND)
         self.flusher = Flusher(
             self.index,
             self.store,

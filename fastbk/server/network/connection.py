@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         if todo & COLLECT:
             self._network.collect_soon()
         if todo & DIGESTS:
-            self._network.digests.ask_soon()
+            self._network.digests.request_soon()
         if todo & ABORT:
             self._transport.abort()
             return

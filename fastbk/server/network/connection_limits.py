@@ -1,4 +1,4 @@
-"""Which silent connections are closed when most connections are in use.
+"""How many connections a worker can have, and which silent ones are closed when most are in use.
 
 A connection may be silent for as long as it likes: Apache's clients open channels that they need later.
 Once three quarters of `[network] connections_max` are in use, silent connections are closed until no more
@@ -8,6 +8,8 @@ than that are left, so that new clients find room. Clients open a closed channel
 from __future__ import annotations
 
 import heapq
+import resource
+import socket
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from fastbk.native.worker import SILENT_CLOSED
 
 if TYPE_CHECKING:
     from fastbk.native.worker import Worker
+    from fastbk.server.configuration.settings import NetworkSettings
     from fastbk.server.network.connection import Connection
 
 INTERVAL_S = 0.1
@@ -25,8 +28,8 @@ SILENT_SWEEPS = 10
 """The same for a connection that has sent something, and that no request is under way for."""
 
 
-class Crowding:
-    """Knows where connections come from."""
+class IdleConnections:
+    """Finds the silent connections to close, first of the address that has the most."""
 
     def __init__(self, worker: Worker, connections: dict[int, Connection]) -> None:
         """`connections`: the open ones by slot; its owner keeps it."""
@@ -37,12 +40,12 @@ class Crowding:
         self._bound = worker.connections_max - worker.connections_max // 4
         self._next_s = 0.0
 
-    def came(self, slot: int, address: str) -> None:
+    def opened(self, slot: int, address: str) -> None:
         """Note where a connection comes from."""
         self._addresses[slot] = address
         self._counts[address] += 1
 
-    def left(self, slot: int) -> None:
+    def closed(self, slot: int) -> None:
         """Forget a connection."""
         address = self._addresses.pop(slot)
         self._counts[address] -= 1
@@ -79,3 +82,32 @@ class Crowding:
             if silent[address]:
                 heapq.heappush(addresses, (size + 1, address))
         return chosen
+
+OTHER_DESCRIPTORS = 64
+"""A worker's own: segments, bells, control, the loop's."""
+
+
+def allow_descriptors(connections_max: int) -> int:
+    """Raise this process's limit of open files so that `connections_max` fit, as far as it may.
+
+    Return how many connections fit: fewer than asked for only where the hard limit is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + OTHER_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return connections_max
+    return max(1, min(connections_max, soft - OTHER_DESCRIPTORS))
+
+
+def keep_alive(settings: NetworkSettings) -> tuple[tuple[int, int], ...]:
+    """Return the TCP options that find out a client whose machine is gone, with their values, as far as set."""
+    options = (
+        (socket.TCP_KEEPIDLE, settings.keep_alive_idle_s),
+        (socket.TCP_KEEPINTVL, settings.keep_alive_interval_s),
+        (socket.TCP_KEEPCNT, settings.keep_alive_questions_max),
+    )
+    return tuple((option, value) for option, value in options if value)

@@ -7,16 +7,15 @@ answers everything; the timer, once a second, looks at deadlines and at what a l
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fastbk.native.worker import LIMITS
 from fastbk.observe import logs
 from fastbk.observe.limit_log import LimitLog
-from fastbk.server.network.admission import keep_alive
 from fastbk.server.network.apache import ApacheHandlers
 from fastbk.server.network.connection import Connection
-from fastbk.server.network.connection_limits import Crowding
-from fastbk.server.network.digests import Digests
+from fastbk.server.network.connection_limits import IdleConnections, keep_alive
 from fastbk.server.network.handlers import Handlers
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ class Network:
         self.loop = loop
         self.handlers = Handlers(config, worker)
         self.apache = ApacheHandlers(config)
-        self.digests = Digests(worker, loop)
+        self.digests = DigestRequests(worker, loop)
         self.connections: dict[int, Connection] = {}
-        self._crowding = Crowding(worker, self.connections)
+        self._idle = IdleConnections(worker, self.connections)
         self._limits = LimitLog("worker.limit_reached")
         self.keep_alive = keep_alive(config.settings)
         self._bell_fd = bell_fd
@@ -115,13 +114,13 @@ class Network:
     def came(self, connection: Connection, address: str) -> None:
         """Keep a connection that has a slot, and have silent ones make room for the next."""
         self.connections[connection.slot] = connection
-        self._crowding.came(connection.slot, address)
-        self._crowding.make_room(self.loop.time())
+        self._idle.opened(connection.slot, address)
+        self._idle.make_room(self.loop.time())
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
         del self.connections[connection.slot]
-        self._crowding.left(connection.slot)
+        self._idle.closed(connection.slot)
 
     def connection_is_gone(self) -> None:
         """A connection was closed."""
@@ -145,9 +144,9 @@ class Network:
         self._timer = self.loop.call_later(SWEEP_INTERVAL_S, self._on_timer)
         self._act(self.worker.sweep())
         self._on_bell()
-        self._crowding.make_room(self.loop.time())
+        self._idle.make_room(self.loop.time())
         self._log_limits()
-        self.digests.ask_soon()
+        self.digests.request_soon()
 
     def _log_limits(self) -> None:
         """Log limits that connections reached since the last sweep."""
@@ -174,3 +173,46 @@ class Network:
             self.fail(error)
         else:
             logs.warning("loop.complained", message=str(context.get("message")))
+
+DIGEST_REQUEST_INTERVAL_S = 0.05
+"""Between two questions; the first after a pause goes out at once."""
+
+
+class DigestRequests:
+    """Requests the digests of ledgers of Apache's clients from the supervisor (`supervision/digest_service.py`).
+
+    No add waits for this: an entry whose digest is not known yet is stored unverified, and counted.
+    """
+
+    def __init__(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        self._worker = worker
+        self._loop = loop
+        self._due: asyncio.TimerHandle | None = None
+        self._next_s = 0.0
+        self.send: Callable[[dict[str, Any]], bool] | None = None
+        """Hands a message to the supervisor; never waits. What does not get there C wants again in some seconds."""
+
+    def request_soon(self) -> None:
+        """Ask for what C wants to know, unless a question is about to go out anyway."""
+        if self._due is None:
+            self._due = self._loop.call_at(self._next_s, self._request)
+
+    def known(self, message: dict[str, Any]) -> None:
+        """Hand over what the supervisor said."""
+        self._worker.digests_known(
+            [(int(ledger_id), digest_type) for ledger_id, digest_type in message["digests"]]
+        )
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        if self._due is not None:
+            self._due.cancel()
+
+    def _request(self) -> None:
+        self._due = None
+        ledgers = self._worker.digests_wanted()
+        if not ledgers:
+            return
+        self._next_s = self._loop.time() + DIGEST_REQUEST_INTERVAL_S
+        if self.send is not None:
+            self.send({"type": "digests_wanted", "ledgers": ledgers})

@@ -2,20 +2,22 @@
 argument.
 
 starting → replaying → writable ⇄ read_only → draining → stopped; from anywhere to failed. `/readyz`
-and registration follow these states, nothing else.
+and registration follow these states, nothing else. Conditions are the named reasons against using
+a bookie now. `/readyz` answers for data: 503 while a condition of `data` stands. `/readyz/metadata`
+answers for both: 503 while a condition of `data` or `metadata` stands. A `notice` is reported and
+changes no status.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from fastbk.server.supervision.readiness import Condition, Conditions, reasons_of
+import msgspec
 
 if TYPE_CHECKING:
     from fastbk.meta.hold import Hold
-    from fastbk.server.supervision.readiness import Concern
 
 
 class State(enum.Enum):
@@ -28,7 +30,6 @@ class State(enum.Enum):
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
-
 
 _NEXT = {
     State.STARTING: {State.REPLAYING, State.DRAINING, State.STARTING},
@@ -148,3 +149,42 @@ class Restarts:
             self.budget.begin_anew()
             return 0.0
         return pause_s
+
+Concern = Literal["data", "metadata", "notice"]
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One reason.
+
+    Attributes:
+        name: unique, with the subject first: `state`, `metadata`, `disk.ledger.0`, `frozen.journal`.
+        concerns: what it speaks against.
+        reason: a sentence for people.
+    """
+
+    name: str
+    concerns: Concern
+    reason: str
+
+
+class Conditions:
+    """The conditions that stand now, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._standing: dict[str, Condition] = {}
+
+    def put(self, name: str, reason: str | None, concerns: Concern = "data") -> None:
+        """Set the condition `name`, or remove it (None)."""
+        if reason is None:
+            self._standing.pop(name, None)
+        else:
+            self._standing[name] = Condition(name, concerns, reason)
+
+    def all(self) -> list[Condition]:
+        """Return all conditions."""
+        return list(self._standing.values())
+
+
+def reasons_of(conditions: list[Condition], *concerns: Concern) -> list[str]:
+    """Return the reasons of those conditions that concern one of `concerns`."""
+    return [one.reason for one in conditions if one.concerns in concerns]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fastbk.native.stats import Stats
     from fastbk.server.process_table import Role
-    from fastbk.server.supervision.readiness import Concern
+    from fastbk.server.supervision.lifecycle import Concern
 
     Note = Callable[[str, str | None, Concern], None]
 

@@ -10,7 +10,7 @@ import pytest
 
 from fastbk.errors import Error, MetadataUnavailable
 from fastbk.gc.dead_ledgers import DELETE_IDS, READ_COST_IDS, Cluster, Collector, Rules
-from fastbk.gc.listing import PAGE_IDS
+from fastbk.gc.ledger_listing import PAGE_IDS
 from fastbk.gc.pacing import Pace
 from fastbk.meta.hold import confirm_hold, new_hold, place_hold
 from fastbk.meta.memory_records import MemoryRecords

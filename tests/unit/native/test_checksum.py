@@ -6,33 +6,33 @@ import zlib
 
 import pytest
 
-from fastbk.native import checksum
+from fastbk.native import hashes
 
 
 def test_known_values() -> None:
-    assert checksum.crc32c(b"123456789") == 0xE3069283
-    assert checksum.crc32(b"123456789") == 0xCBF43926
-    assert checksum.crc32c(b"") == 0
-    assert checksum.crc32(b"", 5) == 5
+    assert hashes.crc32c(b"123456789") == 0xE3069283
+    assert hashes.crc32(b"123456789") == 0xCBF43926
+    assert hashes.crc32c(b"") == 0
+    assert hashes.crc32(b"", 5) == 5
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 63, 64, 65, 1000, 100_003])
 def test_crc32_is_zlibs(size: int) -> None:
     data = bytes(i * 7 % 251 for i in range(size))
-    assert checksum.crc32(data) == zlib.crc32(data)
-    assert checksum.crc32(data[size // 3 :], checksum.crc32(data[: size // 3])) == zlib.crc32(data)
+    assert hashes.crc32(data) == zlib.crc32(data)
+    assert hashes.crc32(data[size // 3 :], hashes.crc32(data[: size // 3])) == zlib.crc32(data)
 
 
 def test_any_buffer() -> None:
     data = bytes(range(200))
-    wanted = checksum.crc32c(data)
-    assert checksum.crc32c(bytearray(data)) == wanted
-    assert checksum.crc32c(memoryview(data)) == wanted
-    assert checksum.crc32c(memoryview(b"x" + data)[1:]) == wanted
+    wanted = hashes.crc32c(data)
+    assert hashes.crc32c(bytearray(data)) == wanted
+    assert hashes.crc32c(memoryview(data)) == wanted
+    assert hashes.crc32c(memoryview(b"x" + data)[1:]) == wanted
 
 
 def test_combine() -> None:
     a, b = b"first" * 9, b"second" * 5000
-    combined = checksum.crc32c_combine(checksum.crc32c(a), checksum.crc32c(b), len(b))
-    assert combined == checksum.crc32c(a + b)
-    assert isinstance(checksum.is_hardware(), bool)
+    combined = hashes.crc32c_combine(hashes.crc32c(a), hashes.crc32c(b), len(b))
+    assert combined == hashes.crc32c(a + b)
+    assert isinstance(hashes.is_hardware(), bool)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fastbk.errors import ProtocolError
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import CorruptDataError, LayoutError
+from fastbk.native.hashes import crc32c
 from fastbk.native.index import FLUSH, FULL, IDLE
 from fastbk.native.segment import Segment
 from fastbk.native.stats import SLOTS, Stats

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fastbk.native.checksum import crc32c
 from fastbk.native.ffi import RewrittenError
+from fastbk.native.hashes import crc32c
 from fastbk.native.header_key import HEADER_KEY_BYTES, put_header_key
 from tests.fixtures.header_hash import siphash
 from tests.fixtures.index_harness import (

@@ -11,9 +11,9 @@ import pytest
 
 from fastbk.errors import Error
 from fastbk.native._bookie import ffi, lib
-from fastbk.native.checksum import crc32c
 from fastbk.native.disk import Disk
 from fastbk.native.ffi import NativeFullError
+from fastbk.native.hashes import crc32c
 from fastbk.native.store import (
     DELETED,
     FlushItems,

@@ -190,11 +190,11 @@ async def test_a_question_outlives_the_connection_that_led_to_it() -> None:
     with WorkerHarness() as worker_harness:
         async with served(worker_harness) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
-            bookie.network.digests.ask_soon = lambda: None  # type: ignore[method-assign]
+            bookie.network.digests.request_soon = lambda: None  # type: ignore[method-assign]
             await add(bookie, client, 3, entry(0))
             await client.close()
             await until(lambda: not bookie.network.connections)
-            del bookie.network.digests.ask_soon
+            del bookie.network.digests.request_soon
             await supervisor.is_asked(1)
             assert supervisor.asked == [LEDGER]
 
@@ -257,10 +257,10 @@ async def test_many_unknown_ledgers_at_once_are_asked_for_in_bounded_messages() 
         async with served(worker_harness, apache_digests_max=1 << 16) as bookie:
             supervisor, client = Supervisor(bookie), await bookie.connect()
             ledgers = range(100, 2200)
-            bookie.network.digests.ask_soon = lambda: None  # type: ignore[method-assign]
+            bookie.network.digests.request_soon = lambda: None  # type: ignore[method-assign]
             await add_to_each(bookie, client, ledgers)
-            del bookie.network.digests.ask_soon
-            bookie.network.digests.ask_soon()
+            del bookie.network.digests.request_soon
+            bookie.network.digests.request_soon()
             await supervisor.is_asked(1024)
             assert supervisor.asked == list(ledgers[:1024])
             while set(supervisor.asked) != set(

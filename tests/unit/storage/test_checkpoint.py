@@ -13,8 +13,8 @@ from fastbk.storage.audit import AuditLog
 from fastbk.storage.checkpoint import Checkpoint, CheckpointFailed, CheckpointSettings
 from fastbk.storage.directories import locations_path
 from fastbk.storage.locations_files import MERGE_FILES_MIN
+from fastbk.storage.maintenance import Recount
 from fastbk.storage.manifest import Damage, ManifestSlots
-from fastbk.storage.recount import Recount
 from tests.fixtures.store_harness import DIRECTORY, NO_ENTRY, OK, Life, StoreHarness, entry_bytes
 
 

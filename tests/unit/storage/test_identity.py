@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from fastbk.errors import StorageError
-from fastbk.native.checksum import crc32c
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.hashes import crc32c
 from fastbk.storage.directories import data_in, make_ledger_directory
 from fastbk.storage.identity import (
     Identity,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fastbk.native.checksum import crc32c
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.hashes import crc32c
 from fastbk.storage.limbo import NAME, decode, encode, read_limbo, remove_limbo, write_limbo
 
 IDS = [0, 7, 2**40, 2**63 - 1]

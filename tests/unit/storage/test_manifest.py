@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from fastbk.invariant import InvariantError
-from fastbk.native.checksum import crc32c
 from fastbk.native.fake_disk import FakeDisk
 from fastbk.native.ffi import CorruptDataError, FormatTooNewError
+from fastbk.native.hashes import crc32c
 from fastbk.storage.manifest import (
     BLOCK_BYTES,
     COMPACTION,
