@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 import fastbk
-import fastbk.sync
 from fastbk.admin.bookie_repair import BookieHealing
 from fastbk.devcluster import Bookie
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
@@ -148,34 +147,3 @@ async def test_a_read_only_bookie_is_named_below_the_write_quorum_and_another_ta
 
 async def _is_down(client: Client, bookie_id: str) -> bool:
     return bookie_id not in {one.service.bookie_id for one in await client.list_bookies()}
-
-
-async def test_a_blocking_client_begins_with_a_read_only_bookie_and_repairs_leave_it_its_room() -> (
-    None
-):
-    async with LocalCluster(3) as cluster, fastbk.connect(cluster.metadata_uri) as client:
-        full = cluster.bookies[0]
-        await refuse_adds(full, True)
-
-        def write(uri: str) -> int:
-            with (
-                fastbk.sync.connect(uri) as blocking,
-                blocking.create_ledger(3, 3, 2, allow_missing_bookies=True) as writer,
-            ):
-                writer.append_many([b"%d" % one for one in range(100)])
-                return writer.ledger_id
-
-        ledger_id = await asyncio.to_thread(write, cluster.metadata_uri)
-        assert await marked(client) == {ledger_id: full.name}
-        async with await client.create_ledger(3, 3, 2, allow_missing_bookies=True) as writer:
-            await writer.append_many([b"%d" % one for one in range(100)])
-        assert set(await marked(client)) == {ledger_id, writer.ledger_id}
-        await refuse_adds(full, False)
-
-        # The asyncio client repairs the ledger that it closed itself.
-        async def is_repaired() -> bool:
-            return writer.ledger_id not in await marked(client)
-
-        await wait_until_async(is_repaired, "the client's own repair")
-        assert (await BookieHealing(client, full.name).run()).is_whole
-        assert await missing(client, verify=True) == []
