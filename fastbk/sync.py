@@ -30,23 +30,23 @@ from fastbk.replication.procedure import Procedure
 from fastbk.stream.client import Client as AsyncClient
 
 if TYPE_CHECKING:
-    from fastbk.stream.cursor.sync_cursor import BlockingCursor as Cursor
     from fastbk.stream.cursor.sync_cursor import PendingAck
-    from fastbk.stream.reader.sync_reader import BlockingStreamReader as StreamReader
-    from fastbk.stream.sync_stream import BlockingNamespace as Namespace
-    from fastbk.stream.sync_stream import BlockingStream as Stream
-    from fastbk.stream.writer.sync_writer import BlockingStreamWriter as StreamWriter
+    from fastbk.stream.cursor.sync_cursor import SyncCursor as Cursor
+    from fastbk.stream.reader.sync_reader import SyncStreamReader as StreamReader
+    from fastbk.stream.sync_stream import SyncNamespace as Namespace
+    from fastbk.stream.sync_stream import SyncStream as Stream
     from fastbk.stream.writer.sync_writer import PendingRecord
+    from fastbk.stream.writer.sync_writer import SyncStreamWriter as StreamWriter
 
 __all__ = [
     "Client", "Cursor", "LedgerReader", "LedgerWriter", "Namespace", "Pending", "PendingAck",
     "PendingRecord", "Stream", "StreamReader", "StreamWriter", "connect",
 ]  # fmt: skip
 _HOMES = {
-    "Namespace": "sync_stream.BlockingNamespace", "Stream": "sync_stream.BlockingStream",
-    "Cursor": "cursor.sync_cursor.BlockingCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
-    "StreamReader": "reader.sync_reader.BlockingStreamReader",
-    "StreamWriter": "writer.sync_writer.BlockingStreamWriter",
+    "Namespace": "sync_stream.SyncNamespace", "Stream": "sync_stream.SyncStream",
+    "Cursor": "cursor.sync_cursor.SyncCursor", "PendingAck": "cursor.sync_cursor.PendingAck",
+    "StreamReader": "reader.sync_reader.SyncStreamReader",
+    "StreamWriter": "writer.sync_writer.SyncStreamWriter",
     "PendingRecord": "writer.sync_writer.PendingRecord",
 }  # fmt: skip
 
@@ -183,10 +183,10 @@ class Client:
 
     def namespace(self, path: str = "") -> Namespace:
         """Return a namespace of streams by its path, such as "tenant/app"; "": the root. No I/O."""
-        from fastbk.stream.sync_stream import BlockingNamespace
+        from fastbk.stream.sync_stream import SyncNamespace
 
         self._thread.check()
-        return BlockingNamespace(self._thread, path)
+        return SyncNamespace(self._thread, path)
 
     # --- life ----------------------------------------
 

@@ -14,7 +14,7 @@ from fastbk.errors import StorageError
 if TYPE_CHECKING:
     from demo.pipeline.commands import Commands
     from fastbk.devcluster import Bookie, DevCluster
-    from fastbk.stream.sync_stream import BlockingStream
+    from fastbk.stream.sync_stream import SyncStream
 
 FLIPPED = 0x01
 LOGS = "ledgers"
@@ -120,6 +120,6 @@ def start(cluster: DevCluster, bookie: Bookie) -> None:
     cluster.wait_ready([bookie], boots_min=boots + 1)
 
 
-def _stream(client: fastbk.sync.Client, path: str) -> BlockingStream:
+def _stream(client: fastbk.sync.Client, path: str) -> SyncStream:
     namespace, _, name = path.rpartition("/")
     return client.namespace(namespace).stream(name)

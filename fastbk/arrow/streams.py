@@ -14,9 +14,9 @@ from fastbk.errors import ConfigError, NoSuchEntry
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.gaps import error_of
-from fastbk.stream.reader.sync_reader import BlockingStreamReader
+from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import Chunk, Gap
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 
 ROWS_MAX = 8192
 BYTES_MAX = 32 << 20
@@ -27,7 +27,7 @@ OnGap = Callable[[Gap], None]
 
 
 def stream_batches(
-    stream: BlockingStream,
+    stream: SyncStream,
     first: Start,
     end: Start | None = None,
     *,
@@ -108,7 +108,7 @@ def read_stream(
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _reader(stream: BlockingStream, first: Start, end: Start | None) -> BlockingStreamReader[Gap]:
+def _reader(stream: SyncStream, first: Start, end: Start | None) -> SyncStreamReader[Gap]:
     is_exact = isinstance(end, DLSN)
     return stream.reader(
         first, end=end, tail=is_exact, prefetch_bytes=_PREFETCH_BYTES, on_gap="yield"
@@ -120,7 +120,7 @@ class _Parts:
 
     def __init__(
         self,
-        reader: BlockingStreamReader[Gap],
+        reader: SyncStreamReader[Gap],
         end: Start | None,
         rows_max: int,
         bytes_max: int,

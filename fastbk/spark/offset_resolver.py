@@ -33,11 +33,11 @@ from fastbk.spark.offsets import At, Offsets, parse_wanted
 from fastbk.spark.options import ReadOptions
 from fastbk.spark.splits import RECORD_BYTES, Known, is_behind
 from fastbk.spark.worker_client import client_of, in_parallel
-from fastbk.stream.namespace.stream_ranges import Span
-from fastbk.stream.namespace.sync_namespace import BlockingSpans
+from fastbk.stream.namespace.stream_ranges import StreamRange
+from fastbk.stream.namespace.sync_namespace import SyncStreamRanges
 from fastbk.stream.paths import split_stream_path
 from fastbk.stream.positions import DLSN, AtSeq
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 
 T = TypeVar("T")
 _log = LibraryLog("fastbk.spark")
@@ -63,7 +63,7 @@ class Now:
     """Of a record, about."""
 
     @property
-    def stream(self) -> BlockingStream:
+    def stream(self) -> SyncStream:
         """Its handle: of the stream that was looked at, whatever has its name by now."""
         return self.cluster.stream(self.path, self.end.stream_id)
 
@@ -77,7 +77,7 @@ class Cluster:
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._spans: BlockingSpans | None = None
+        self._spans: SyncStreamRanges | None = None
         self._spans_of = 0
         self.known: dict[str, Known] = {}
         """What the last look said, by path or ledger id."""
@@ -104,7 +104,7 @@ class Cluster:
                 time.sleep(jittered(AGAIN_S))
         raise AssertionError("unreachable")
 
-    def stream(self, path: str, stream_id: str) -> BlockingStream:
+    def stream(self, path: str, stream_id: str) -> SyncStream:
         """Return the handle of a stream that was found at this path, for reading. No I/O."""
         namespace, name = split_stream_path(path)
         return self.client.namespace(namespace).stream_of_id(stream_id, name)
@@ -151,13 +151,13 @@ class Cluster:
         """Return how the stream is now, None if there is none."""
         return self.nows([path], missing_ok=True).get(path)
 
-    def _looking(self) -> BlockingSpans:
+    def _looking(self) -> SyncStreamRanges:
         # One for all looks: what has not changed since the last one costs nothing.
         if self._spans is None or self._spans_of != os.getpid():
             self._spans, self._spans_of = self.client.namespace("").spans(), os.getpid()
         return self._spans
 
-    def _now(self, span: Span) -> Now:
+    def _now(self, span: StreamRange) -> Now:
         each_bytes = span.record_bytes or RECORD_BYTES
         self.known[span.path] = Known(span.first_seq, each_bytes)
         return Now(

@@ -27,7 +27,7 @@ from fastbk.stream.policy import StreamPolicy
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fastbk.stream.sync_stream import BlockingStream
+    from fastbk.stream.sync_stream import SyncStream
     from fastbk.sync import Client, LedgerWriter
 
 ROLL_BYTES = 256 * 1024 * 1024
@@ -71,7 +71,7 @@ class Written(WriterCommitMessage):
     """The batch was attached before: nothing was written."""
 
 
-def stream_of(client: Client, path: str) -> BlockingStream:
+def stream_of(client: Client, path: str) -> SyncStream:
     """Return the stream by its path."""
     namespace, name = split_stream_path(path)
     return client.namespace(namespace).stream(name)

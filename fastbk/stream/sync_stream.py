@@ -18,25 +18,25 @@ from fastbk.stream.policy import PolicyPatch, StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.stream import Stream
 from fastbk.stream.writer.options import StreamWriterOptions, writer_options_of
-from fastbk.stream.writer.sync_writer import BlockingStreamWriter
+from fastbk.stream.writer.sync_writer import SyncStreamWriter
 
 if TYPE_CHECKING:
     from fastbk.stream.chain.drafts import Draft
     from fastbk.stream.cursor.backlog import Backlog
     from fastbk.stream.cursor.store import CursorInfo
-    from fastbk.stream.cursor.sync_cursor import BlockingCursor
-    from fastbk.stream.namespace.sync_namespace import BlockingMarks, BlockingSpans
+    from fastbk.stream.cursor.sync_cursor import SyncCursor
+    from fastbk.stream.namespace.sync_namespace import SyncCursorPositions, SyncStreamRanges
     from fastbk.stream.reader.options import CursorOptions, ReaderOptions
     from fastbk.stream.reader.search import Position
     from fastbk.stream.reader.segments import SegmentInfo
-    from fastbk.stream.reader.sync_reader import BlockingStreamReader
+    from fastbk.stream.reader.sync_reader import SyncStreamReader
     from fastbk.stream.records import Gap, Record
 
 T = TypeVar("T")
 LISTED_AT_ONCE = 256
 
 
-class BlockingNamespace:
+class SyncNamespace:
     """A namespace by its path; made by `Client.namespace` of `fastbk.sync`, without I/O."""
 
     def __init__(self, loop: LoopThread[Client], path: str = "") -> None:
@@ -55,19 +55,19 @@ class BlockingNamespace:
         """Return the asyncio namespace. Only on the loop."""
         return self._loop.client().namespace(self.path)
 
-    def namespace(self, path: str) -> BlockingNamespace:
+    def namespace(self, path: str) -> SyncNamespace:
         """Return a namespace below this one. No I/O."""
-        return BlockingNamespace(self._loop, "/".join([*self._path, path]))
+        return SyncNamespace(self._loop, "/".join([*self._path, path]))
 
-    def stream(self, name: str) -> BlockingStream:
+    def stream(self, name: str) -> SyncStream:
         """Return a stream of this namespace. No I/O."""
         check_name(name)
-        return BlockingStream(self._loop, lambda: self._inner().stream(name), name)
+        return SyncStream(self._loop, lambda: self._inner().stream(name), name)
 
-    def stream_of_id(self, stream_id: str, name: str) -> BlockingStream:
+    def stream_of_id(self, stream_id: str, name: str) -> SyncStream:
         """Return the stream of this id for reading, whatever has its name by now. No I/O."""
         check_name(name)
-        return BlockingStream(self._loop, lambda: self._inner().stream_of_id(stream_id, name), name)
+        return SyncStream(self._loop, lambda: self._inner().stream_of_id(stream_id, name), name)
 
     def create(self, policy: PolicyPatch | None = None, *, exist_ok: bool = False) -> None:
         """Create the namespace, and those above it that are missing."""
@@ -77,9 +77,9 @@ class BlockingNamespace:
         """Return whether there is such a namespace."""
         return self._call(lambda inner: inner.exists())
 
-    def rename(self, name: str) -> BlockingNamespace:
+    def rename(self, name: str) -> SyncNamespace:
         """Give the namespace another name in the one above it, and return it there."""
-        return BlockingNamespace(self._loop, self._call(lambda inner: inner.rename(name)).path)
+        return SyncNamespace(self._loop, self._call(lambda inner: inner.rename(name)).path)
 
     def delete(self, *, recursive: bool = False) -> None:
         """Delete the namespace, with `recursive` all in it first."""
@@ -97,30 +97,30 @@ class BlockingNamespace:
         """Return what holds for the namespace, or for the next segment of one of its streams."""
         return self._call(lambda inner: inner.effective_policy(stream))
 
-    def spans(self) -> BlockingSpans:
+    def spans(self) -> SyncStreamRanges:
         """Return what looks at where many streams begin and end, again and again; its paths are from the root."""
-        from fastbk.stream.namespace.sync_namespace import BlockingSpans
+        from fastbk.stream.namespace.sync_namespace import SyncStreamRanges
 
-        return BlockingSpans(self._loop, lambda: self._inner().spans())
+        return SyncStreamRanges(self._loop, lambda: self._inner().spans())
 
-    def marks(self, name: str, data: Mapping[str, int | str]) -> BlockingMarks:
+    def marks(self, name: str, data: Mapping[str, int | str]) -> SyncCursorPositions:
         """Return what moves the marks of cursors of one name, in streams by their paths from the root."""
-        from fastbk.stream.namespace.sync_namespace import BlockingMarks
+        from fastbk.stream.namespace.sync_namespace import SyncCursorPositions
 
-        return BlockingMarks(
+        return SyncCursorPositions(
             self._loop, self._loop.call_plain(lambda: self._inner().marks(name, data))
         )
 
     def create_stream(
         self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False
-    ) -> BlockingStream:
+    ) -> SyncStream:
         """Create a stream."""
         made = self._call(lambda inner: inner.create_stream(name, policy, exist_ok=exist_ok))
-        return BlockingStream(self._loop, lambda: made, name)
+        return SyncStream(self._loop, lambda: made, name)
 
     def create_streams(
         self, names: Sequence[str], policy: PolicyPatch | None = None, *, exist_ok: bool = False
-    ) -> list[BlockingStream]:
+    ) -> list[SyncStream]:
         """Create many streams, a hundred at a time."""
         self._call(lambda inner: inner.create_streams(names, policy, exist_ok=exist_ok))
         return [self.stream(name) for name in names]
@@ -133,7 +133,7 @@ class BlockingNamespace:
         """Delete many streams."""
         self._call(lambda inner: inner.delete_streams(names, missing_ok=missing_ok))
 
-    def rename_stream(self, old: str, new: str) -> BlockingStream:
+    def rename_stream(self, old: str, new: str) -> SyncStream:
         """Give a stream another name in this namespace."""
         self._call(lambda inner: inner.rename_stream(old, new))
         return self.stream(new)
@@ -144,10 +144,10 @@ class BlockingNamespace:
             lambda: self._inner().streams(prefix, recursive=recursive), LISTED_AT_ONCE
         )
 
-    def namespaces(self, prefix: str = "") -> Iterator[BlockingNamespace]:
+    def namespaces(self, prefix: str = "") -> Iterator[SyncNamespace]:
         """Yield the namespaces directly below, by name."""
         for one in self._loop.iterate(lambda: self._inner().namespaces(prefix), LISTED_AT_ONCE):
-            yield BlockingNamespace(self._loop, one.path)
+            yield SyncNamespace(self._loop, one.path)
 
     def stream_count(self) -> int:
         """Return how many streams there are in this namespace and below it."""
@@ -162,7 +162,7 @@ class BlockingNamespace:
         return self._loop.iterate(lambda: self._inner().watch())
 
 
-class BlockingStream:
+class SyncStream:
     """One stream; made by `Namespace.stream` of `fastbk.sync`, without I/O."""
 
     def __init__(self, loop: LoopThread[Client], find: Callable[[], Stream], name: str) -> None:
@@ -187,10 +187,10 @@ class BlockingStream:
 
     def writer(
         self, *, create: bool = False, **options: Unpack[StreamWriterOptions]
-    ) -> BlockingStreamWriter:
+    ) -> SyncStreamWriter:
         """Return a writer; `with` opens it and fences whoever wrote before. Options: `WriterOptions`."""
         known = writer_options_of(options)
-        return BlockingStreamWriter(
+        return SyncStreamWriter(
             self._loop, lambda: self._inner().writer(create=create, **options), known
         )
 
@@ -201,7 +201,7 @@ class BlockingStream:
         *,
         on_gap: Literal["raise"] = ...,
         **options: Unpack[ReaderOptions],
-    ) -> BlockingStreamReader: ...
+    ) -> SyncStreamReader: ...
 
     @overload
     def reader(
@@ -210,15 +210,15 @@ class BlockingStream:
         *,
         on_gap: Literal["raise", "yield"],
         **options: Unpack[ReaderOptions],
-    ) -> BlockingStreamReader[Gap]: ...
+    ) -> SyncStreamReader[Gap]: ...
 
-    def reader(self, start: Start = "earliest", **options: Any) -> BlockingStreamReader[Gap]:
+    def reader(self, start: Start = "earliest", **options: Any) -> SyncStreamReader[Gap]:
         """Return a reader from `start` on; options as the asyncio stream's."""
         from fastbk.stream.reader.options import AnyReaderOptions
-        from fastbk.stream.reader.sync_reader import BlockingStreamReader
+        from fastbk.stream.reader.sync_reader import SyncStreamReader
 
         check_options(options, AnyReaderOptions)
-        return BlockingStreamReader(self._loop, lambda: self._inner().reader(start, **options))
+        return SyncStreamReader(self._loop, lambda: self._inner().reader(start, **options))
 
     @overload
     def cursor(
@@ -228,7 +228,7 @@ class BlockingStream:
         *,
         on_gap: Literal["raise"] = ...,
         **options: Unpack[CursorOptions],
-    ) -> BlockingCursor: ...
+    ) -> SyncCursor: ...
 
     @overload
     def cursor(
@@ -238,15 +238,15 @@ class BlockingStream:
         *,
         on_gap: Literal["raise", "yield"],
         **options: Unpack[CursorOptions],
-    ) -> BlockingCursor[Gap]: ...
+    ) -> SyncCursor[Gap]: ...
 
-    def cursor(self, name: str, start: Start = "earliest", **options: Any) -> BlockingCursor[Gap]:
+    def cursor(self, name: str, start: Start = "earliest", **options: Any) -> SyncCursor[Gap]:
         """Return a durable cursor; options as the asyncio stream's."""
-        from fastbk.stream.cursor.sync_cursor import BlockingCursor
+        from fastbk.stream.cursor.sync_cursor import SyncCursor
         from fastbk.stream.reader.options import AnyCursorOptions
 
         check_options(options, AnyCursorOptions)
-        return BlockingCursor(self._loop, lambda: self._inner().cursor(name, start, **options))
+        return SyncCursor(self._loop, lambda: self._inner().cursor(name, start, **options))
 
     def exists(self) -> bool:
         """Return whether there is a stream of this name now."""

@@ -20,7 +20,7 @@ from fastbk.errors import (
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import DLSN, AtSeq
 from fastbk.stream.records import Gap, Record
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 
 
@@ -43,7 +43,7 @@ def rows_of(records: list[Record], path: str) -> list[dict[str, object]]:
     ]
 
 
-def ledger_of(client: fastbk.sync.Client, stream: BlockingStream, segment: int) -> int:
+def ledger_of(client: fastbk.sync.Client, stream: SyncStream, segment: int) -> int:
     wanted = {"fastbk.stream": stream.info().id.encode(), "fastbk.segment": b"%d" % segment}
     (found,) = [
         one.ledger_id
@@ -53,13 +53,13 @@ def ledger_of(client: fastbk.sync.Client, stream: BlockingStream, segment: int) 
     return found
 
 
-def records_of(stream: BlockingStream) -> list[Record]:
+def records_of(stream: SyncStream) -> list[Record]:
     return list(stream.reader(tail=False))
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_a_stream_is_a_table_up_to_what_is_published(
-    space: BlockingNamespace, cluster: LocalCluster, compression: str
+    space: SyncNamespace, cluster: LocalCluster, compression: str
 ) -> None:
     stream = space.create_stream("s", PolicyPatch(compression=compression))  # type: ignore[arg-type]
     path = stream.path
@@ -90,7 +90,7 @@ def test_a_stream_is_a_table_up_to_what_is_published(
     assert reader.read_all().column("seq").to_pylist() == list(range(10, 20))
 
 
-def test_ranges_that_meet_give_each_record_once(space: BlockingNamespace) -> None:
+def test_ranges_that_meet_give_each_record_once(space: SyncNamespace) -> None:
     stream = space.create_stream("parts")
     with stream.writer() as writer:
         for at in range(200):
@@ -112,7 +112,7 @@ def test_ranges_that_meet_give_each_record_once(space: BlockingNamespace) -> Non
 
 
 def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(
-    space: BlockingNamespace,
+    space: SyncNamespace,
 ) -> None:
     stream = space.create_stream("end")
     with stream.writer() as writer:
@@ -131,7 +131,7 @@ def test_an_end_that_is_not_published_yet_is_waited_for_or_an_error(
 
 
 def test_what_is_gone_is_said_or_passed_by(
-    space: BlockingNamespace, client: fastbk.sync.Client, cluster: LocalCluster
+    space: SyncNamespace, client: fastbk.sync.Client, cluster: LocalCluster
 ) -> None:
     stream = space.create_stream("gone")
     with stream.writer() as writer:

@@ -17,7 +17,7 @@ from fastbk.admin.copy_audit import Audited
 from fastbk.errors import ConfigError
 from fastbk.spark.jobs import archive, audit, restore
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 QUERY_S = 120
 
 
-def append(stream: BlockingStream, count: int) -> None:
+def append(stream: SyncStream, count: int) -> None:
     with stream.writer() as writer:
         for _ in range(count):
             writer.append(b"v" * 400, key=b"k").result()
@@ -80,7 +80,7 @@ def query(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> Query:
 
 
 def test_batch_reads_by_name_by_pattern_and_of_ledgers(
-    spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace
+    spark: SparkSession, cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace
 ) -> None:
     for name in ("a", "b"):
         append(space.create_stream(name), 120)
@@ -108,7 +108,7 @@ def test_batch_reads_by_name_by_pattern_and_of_ledgers(
 
 
 def test_a_query_goes_on_from_its_checkpoint_through_new_segments_and_streams(
-    query: Query, space: BlockingNamespace
+    query: Query, space: SyncNamespace
 ) -> None:
     append(space.create_stream("a"), 30)
     named = {
@@ -132,7 +132,7 @@ def test_a_query_goes_on_from_its_checkpoint_through_new_segments_and_streams(
 
 
 def test_what_was_truncated_ends_the_query_or_is_passed_by(
-    query: Query, space: BlockingNamespace
+    query: Query, space: SyncNamespace
 ) -> None:
     stream = space.create_stream("a")
     append(stream, 10)
@@ -162,7 +162,7 @@ def test_wrong_options_are_told_before_any_task(spark: SparkSession, cluster: Lo
 
 
 def test_what_is_written_is_there_once_and_wrong_writes_end_before_any_task(
-    spark: SparkSession, cluster: LocalCluster, space: BlockingNamespace, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, space: SyncNamespace, tmp_path: Path
 ) -> None:
     source, path = space.create_stream("in"), f"{space.path}/out"
     append(source, 40)
@@ -208,7 +208,7 @@ def test_an_archive_takes_what_is_new_and_comes_back_as_it_was(
     spark: SparkSession,
     cluster: LocalCluster,
     client: fastbk.sync.Client,
-    space: BlockingNamespace,
+    space: SyncNamespace,
     tmp_path: Path,
 ) -> None:
     uri, place = cluster.metadata_uri, str(tmp_path / "archive")

@@ -18,7 +18,7 @@ from fastbk.spark.jobs import archive, restore
 from fastbk.spark.jobs.claims import HadoopFiles, LocalFiles, Owner, claimed, files_of
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 
 pytestmark = pytest.mark.timeout(300)
@@ -31,14 +31,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def stream(cluster: LocalCluster) -> Iterator[BlockingStream]:
+def stream(cluster: LocalCluster) -> Iterator[SyncStream]:
     with fastbk.sync.connect(cluster.metadata_uri) as client:
         space = client.namespace("shop")
         space.create(PolicyPatch(roll_bytes=4000))
         yield space.create_stream("orders")
 
 
-def append(stream: BlockingStream, count: int) -> None:
+def append(stream: SyncStream, count: int) -> None:
     with stream.writer() as writer:
         for at in range(count):
             writer.append(b"%d" % at * 50, key=b"k").result()
@@ -49,7 +49,7 @@ class Cut(Exception):
 
 
 def test_runs_are_kept_apart_and_what_is_wrong_is_noticed(
-    spark: SparkSession, cluster: LocalCluster, stream: BlockingStream, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, stream: SyncStream, tmp_path: Path
 ) -> None:
     uri, folder = cluster.metadata_uri, tmp_path / "archive"
     place = str(folder)

@@ -17,7 +17,7 @@ from fastbk.spark.offsets import At
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import between, read, rows, stream_reader
 
@@ -37,14 +37,14 @@ def client(cluster: LocalCluster) -> Iterator[fastbk.sync.Client]:
 
 
 @pytest.fixture
-def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> BlockingNamespace:
+def space(client: fastbk.sync.Client, request: pytest.FixtureRequest) -> SyncNamespace:
     """A namespace of this test's own."""
     namespace = client.namespace(request.node.originalname)
     namespace.create(PolicyPatch(roll_bytes=5_000), exist_ok=True)
     return namespace
 
 
-def append(stream: BlockingStream, count: int, name: bytes = b"r") -> None:
+def append(stream: SyncStream, count: int, name: bytes = b"r") -> None:
     """Append records of 100 bytes; some forty make a segment."""
     with stream.writer() as writer:
         for _ in range(count):
@@ -52,7 +52,7 @@ def append(stream: BlockingStream, count: int, name: bytes = b"r") -> None:
 
 
 def test_a_task_reads_the_stream_that_was_planned_whatever_has_its_name(
-    cluster: LocalCluster, space: BlockingNamespace
+    cluster: LocalCluster, space: SyncNamespace
 ) -> None:
     append(space.create_stream("orders"), 5)
     path = f"{space.path}/orders"
@@ -74,7 +74,7 @@ def test_a_task_reads_the_stream_that_was_planned_whatever_has_its_name(
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_stream_that_is_renamed_goes_on_where_it_was(
-    cluster: LocalCluster, space: BlockingNamespace, fails: str
+    cluster: LocalCluster, space: SyncNamespace, fails: str
 ) -> None:
     append(space.create_stream(f"a{fails}"), 5)
     options = {"streamPattern": f"{space.path}/.*{fails}", "failOnDataLoss": fails}
@@ -88,7 +88,7 @@ def test_a_stream_that_is_renamed_goes_on_where_it_was(
 
 
 def test_what_options_leave_out_for_a_while_goes_on_where_it_was(
-    cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace
+    cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace
 ) -> None:
     for name in ("a", "b"):
         append(space.create_stream(name), 5)
@@ -112,7 +112,7 @@ def test_what_options_leave_out_for_a_while_goes_on_where_it_was(
 
 @pytest.mark.parametrize("is_anew", [False, True])
 def test_available_now_passes_by_a_stream_that_is_deleted_meanwhile(
-    cluster: LocalCluster, space: BlockingNamespace, is_anew: bool
+    cluster: LocalCluster, space: SyncNamespace, is_anew: bool
 ) -> None:
     gone, kept = f"gone{is_anew}", f"kept{is_anew}"
     for name in (gone, kept):
@@ -137,7 +137,7 @@ def test_available_now_passes_by_a_stream_that_is_deleted_meanwhile(
 
 
 def test_what_is_truncated_while_a_batch_is_planned_is_told(
-    cluster: LocalCluster, space: BlockingNamespace, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, space: SyncNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = space.create_stream("orders")
     append(stream, 150)
@@ -166,7 +166,7 @@ def test_what_is_truncated_while_a_batch_is_planned_is_told(
 def test_a_beginning_that_is_lost_is_told_or_passed_by(
     cluster: LocalCluster,
     client: fastbk.sync.Client,
-    space: BlockingNamespace,
+    space: SyncNamespace,
     place: dict[str, int],
 ) -> None:
     stream = space.create_stream("-".join(place), PolicyPatch(roll_bytes=1 << 20))
@@ -183,7 +183,7 @@ def test_a_beginning_that_is_lost_is_told_or_passed_by(
 
 
 def test_offsets_that_were_shown_of_another_stream_are_refused(
-    cluster: LocalCluster, space: BlockingNamespace
+    cluster: LocalCluster, space: SyncNamespace
 ) -> None:
     stream = space.create_stream("orders")
     append(stream, 5)

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import fastbk.sync
 from fastbk.cli.janitor_page import text_of
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.exposition import Exposition, parsed
 from tests.fixtures.spark import patiently
@@ -25,7 +25,7 @@ ROLL_BYTES = 20_000
 QUERY_S = 120
 
 
-def append(stream: BlockingStream, count: int) -> None:
+def append(stream: SyncStream, count: int) -> None:
     """Append records of 500 bytes, several segments of them; the last one is closed."""
     with stream.writer() as writer:
         for _ in range(count):
@@ -33,7 +33,7 @@ def append(stream: BlockingStream, count: int) -> None:
 
 
 def test_reports_tell_what_a_batch_has_and_what_is_left(
-    cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace
+    cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace
 ) -> None:
     append(space.create_stream("old"), 40)
     pattern = {"streamPattern": f"{space.path}/.*", "startingOffsets": "earliest"}
@@ -61,9 +61,7 @@ def test_reports_tell_what_a_batch_has_and_what_is_left(
     assert told["behind"] == {"records": 6, "bytes": 600, "milliseconds": 0}
 
 
-def test_progress_is_a_cursor_of_the_stream(
-    cluster: LocalCluster, space: BlockingNamespace
-) -> None:
+def test_progress_is_a_cursor_of_the_stream(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
     append(stream, 10)
     named = {"stream": stream.path, "startingOffsets": "earliest", "readerName": "billing"}
@@ -99,7 +97,7 @@ def janitors_page(cluster: LocalCluster) -> Exposition:
 
 
 def test_a_query_tells_how_far_it_is_behind_while_it_runs_and_afterwards(
-    spark: SparkSession, cluster: LocalCluster, space: BlockingNamespace, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, space: SyncNamespace, tmp_path: Path
 ) -> None:
     stream = space.create_stream("orders")
     append(stream, 40)

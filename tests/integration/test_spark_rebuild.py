@@ -17,7 +17,7 @@ from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.rebuild_plan import Line, Plan
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import patiently
 
@@ -33,7 +33,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def space(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[BlockingNamespace]:
+def space(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[SyncNamespace]:
     """A namespace of this test's own, whose streams have many segments."""
     with fastbk.sync.connect(cluster.metadata_uri) as client:
         namespace = client.namespace(request.node.originalname)
@@ -44,7 +44,7 @@ def space(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Blo
 class Changes:
     """A stream of random changes, and the state that they make."""
 
-    def __init__(self, stream: BlockingStream, rng: random.Random) -> None:
+    def __init__(self, stream: SyncStream, rng: random.Random) -> None:
         self.stream = stream
         self.state: State = {}
         self.count = 0
@@ -71,7 +71,7 @@ def folders(place: Path, kind: str) -> list[str]:
 def test_the_state_is_that_of_a_replay_run_after_run(
     spark: SparkSession,
     cluster: LocalCluster,
-    space: BlockingNamespace,
+    space: SyncNamespace,
     tmp_path: Path,
     rng: random.Random,
 ) -> None:
@@ -143,7 +143,7 @@ def test_the_state_is_that_of_a_replay_run_after_run(
 def test_json_columns_give_key_order_and_deletions(
     spark: SparkSession,
     cluster: LocalCluster,
-    space: BlockingNamespace,
+    space: SyncNamespace,
     tmp_path: Path,
     rng: random.Random,
 ) -> None:

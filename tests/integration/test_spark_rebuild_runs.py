@@ -16,7 +16,7 @@ import fastbk.sync
 from fastbk.errors import ConfigError, StorageError
 from fastbk.spark.jobs import rebuild
 from fastbk.spark.jobs.rebuild_plan import Line, Plan
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark import SETTINGS, patiently
 
@@ -48,7 +48,7 @@ def cluster() -> Iterator[LocalCluster]:
 class Place:
     """A stream of changes, and the place of its state."""
 
-    def __init__(self, spark: SparkSession, uri: str, stream: BlockingStream, to: Path) -> None:
+    def __init__(self, spark: SparkSession, uri: str, stream: SyncStream, to: Path) -> None:
         self.uri, self.stream, self.to = uri, stream, to
         self.plan = Plan(stream=stream.path, to=str(to))
         self._spark = spark

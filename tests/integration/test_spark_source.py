@@ -21,21 +21,21 @@ from fastbk.errors import ConfigError, DataLost, Error, PositionTruncated, Strea
 from fastbk.spark.micro_batches import StreamReader
 from fastbk.spark.partition_reader import StreamPart
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.testing import LocalCluster
 from tests.fixtures.spark_readers import batch_reader, between, read, rows, source, stream_reader
 
 ROLL_BYTES = 20_000
 
 
-def append(stream: BlockingStream, count: int, name: str = "r", size: int = 500) -> None:
+def append(stream: SyncStream, count: int, name: str = "r", size: int = 500) -> None:
     """Append records of `size` bytes, several segments of them; the last one is closed."""
     with stream.writer() as writer:
         for at in range(count):
             writer.append(f"{name}{at} ".encode().ljust(size, b"."), key=b"%d" % at).result()
 
 
-def test_a_stream_is_read_whole_in_parts(cluster: LocalCluster, space: BlockingNamespace) -> None:
+def test_a_stream_is_read_whole_in_parts(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
     append(stream, 200)
     for options in ({}, {"minPartitions": "7"}, {"targetPartitionBytes": "3000"}):
@@ -54,7 +54,7 @@ def test_a_stream_is_read_whole_in_parts(cluster: LocalCluster, space: BlockingN
 
 
 def test_the_open_segment_is_read_and_its_writer_goes_on(
-    cluster: LocalCluster, space: BlockingNamespace
+    cluster: LocalCluster, space: SyncNamespace
 ) -> None:
     stream = space.create_stream("orders")
     with stream.writer() as writer:
@@ -66,7 +66,7 @@ def test_the_open_segment_is_read_and_its_writer_goes_on(
     assert rows(cluster, stream=stream.path).num_rows == 4
 
 
-def test_places_to_begin_and_end(cluster: LocalCluster, space: BlockingNamespace) -> None:
+def test_places_to_begin_and_end(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
     append(stream, 100)
     path = stream.path
@@ -92,7 +92,7 @@ def test_places_to_begin_and_end(cluster: LocalCluster, space: BlockingNamespace
         rows(cluster, stream=f"{space.path}/none")
 
 
-def test_patterns_match_whole_paths(cluster: LocalCluster, space: BlockingNamespace) -> None:
+def test_patterns_match_whole_paths(cluster: LocalCluster, space: SyncNamespace) -> None:
     for name in ("a1", "a2", "b1"):
         append(space.create_stream(name), 2)
     found = rows(cluster, streamPattern=f"{space.path}/a.")
@@ -144,7 +144,7 @@ def test_ledgers_are_read_by_id_and_the_open_one_goes_on(
                 rows(cluster, **gone)
 
 
-def test_filters_narrow_what_is_read(cluster: LocalCluster, space: BlockingNamespace) -> None:
+def test_filters_narrow_what_is_read(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
     append(stream, 200)
     append(space.create_stream("other"), 3)
@@ -177,9 +177,7 @@ def _behind(reader: StreamReader) -> tuple[int, int]:
     return behind["records"], behind["milliseconds"]
 
 
-def test_a_stream_is_followed_within_limits(
-    cluster: LocalCluster, space: BlockingNamespace
-) -> None:
+def test_a_stream_is_followed_within_limits(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
     append(stream, 50)
     options = {"startingOffsets": "earliest", "maxEntriesPerTrigger": "30"}
@@ -214,9 +212,7 @@ def test_a_stream_is_followed_within_limits(
     assert 3 <= len(between(later, start, few)) <= 7
 
 
-def test_available_now_ends_at_what_was_there(
-    cluster: LocalCluster, space: BlockingNamespace
-) -> None:
+def test_available_now_ends_at_what_was_there(cluster: LocalCluster, space: SyncNamespace) -> None:
     stream = space.create_stream("orders")
     append(stream, 10)
     reader = stream_reader(cluster, stream=stream.path, startingOffsets="earliest")
@@ -230,7 +226,7 @@ def test_available_now_ends_at_what_was_there(
 
 
 def test_new_streams_are_read_from_their_beginning_also_when_planned_again(
-    cluster: LocalCluster, space: BlockingNamespace
+    cluster: LocalCluster, space: SyncNamespace
 ) -> None:
     append(space.create_stream("a"), 5)
     pattern = f"{space.path}/.*"
@@ -251,7 +247,7 @@ def test_new_streams_are_read_from_their_beginning_also_when_planned_again(
 
 
 def test_what_was_truncated_ends_a_query_unless_that_may_be(
-    cluster: LocalCluster, space: BlockingNamespace
+    cluster: LocalCluster, space: SyncNamespace
 ) -> None:
     stream = space.create_stream("orders")
     append(stream, 100)
@@ -284,7 +280,7 @@ def test_what_was_truncated_ends_a_query_unless_that_may_be(
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_ledger_that_is_gone_ends_a_query_or_is_passed_by(
-    cluster: LocalCluster, client: fastbk.sync.Client, space: BlockingNamespace, which: int
+    cluster: LocalCluster, client: fastbk.sync.Client, space: SyncNamespace, which: int
 ) -> None:
     stream = space.create_stream(f"orders{which}")
     append(stream, 150)
@@ -307,7 +303,7 @@ def test_a_ledger_that_is_gone_ends_a_query_or_is_passed_by(
 
 
 def test_a_stream_that_is_deleted_or_made_anew_is_told(
-    cluster: LocalCluster, space: BlockingNamespace
+    cluster: LocalCluster, space: SyncNamespace
 ) -> None:
     append(space.create_stream("orders"), 10)
     path = f"{space.path}/orders"

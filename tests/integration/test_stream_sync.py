@@ -9,11 +9,11 @@ import pytest
 from fastbk.errors import ClientClosed, CursorFenced
 from fastbk.stream.positions import AtSeq, AtTxid
 from fastbk.stream.records import Chunk
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 
 
 def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(
-    space: BlockingNamespace,
+    space: SyncNamespace,
 ) -> None:
     stream = space.stream("a")
     with stream.writer(create=True) as writer:
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_by_records_chunks_and_from_anywhere(
         _ = reader.position
 
 
-def test_a_batch_consumer_that_has_read_everything_ends_at_once(space: BlockingNamespace) -> None:
+def test_a_batch_consumer_that_has_read_everything_ends_at_once(space: SyncNamespace) -> None:
     stream = space.stream("drained")
     with stream.writer(create=True) as writer:
         writer.append_batch([b"a", b"b", b"c"]).result()
@@ -61,7 +61,7 @@ def test_a_batch_consumer_that_has_read_everything_ends_at_once(space: BlockingN
     assert list(stream.reader(behind, end=last.next)) == []
 
 
-def _read_and_acknowledged(stream: BlockingStream) -> int:
+def _read_and_acknowledged(stream: SyncStream) -> int:
     count = 0
     with stream.cursor("batch", tail=False) as cursor:
         for record in cursor:
@@ -71,7 +71,7 @@ def _read_and_acknowledged(stream: BlockingStream) -> int:
 
 
 def test_a_reader_tails_what_another_thread_writes_until_it_is_sealed(
-    space: BlockingNamespace,
+    space: SyncNamespace,
 ) -> None:
     stream = space.create_stream("tailed")
     found: list[int] = []
@@ -92,7 +92,7 @@ def test_a_reader_tails_what_another_thread_writes_until_it_is_sealed(
     assert found == list(range(500))
 
 
-def test_reading_ends_with_the_client(space: BlockingNamespace) -> None:
+def test_reading_ends_with_the_client(space: SyncNamespace) -> None:
     stream = space.create_stream("quiet")
     with stream.reader("latest") as reader:
         assert reader.read(timeout=0.05) is None
@@ -102,7 +102,7 @@ def test_reading_ends_with_the_client(space: BlockingNamespace) -> None:
 
 
 def test_a_cursor_goes_on_at_its_mark_and_the_former_holder_is_told(
-    space: BlockingNamespace,
+    space: SyncNamespace,
 ) -> None:
     stream = space.create_stream("billed")
     with stream.writer() as writer:

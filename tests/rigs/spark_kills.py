@@ -32,7 +32,7 @@ from pathlib import Path
 import fastbk.sync
 from fastbk.spark.session import light_home
 from fastbk.stream.positions import AtSeq
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 from tests.fixtures.spark_standalone import StandaloneSpark
 from tests.rigs.report import Plan, Report
 from tests.rigs.spark_lives import Life, rounds
@@ -94,7 +94,7 @@ def judge(found: Sequence[bytes], first: int, count: int) -> tuple[int, int, lis
     return lost, again, wrong
 
 
-def state_of(checkpoint: Path, output: BlockingStream) -> str:
+def state_of(checkpoint: Path, output: SyncStream) -> str:
     """Return what is known of the last batch, by Spark's logs and by the stream."""
 
     def last(name: str) -> int:
@@ -243,7 +243,7 @@ def run_driver(said: Mapping[str, object], folder: Path, log: Path) -> int:
             process.wait()
 
 
-def left_over(client: fastbk.sync.Client, stream: BlockingStream) -> list[str]:
+def left_over(client: fastbk.sync.Client, stream: SyncStream) -> list[str]:
     """Return drafts and ledgers of the output that nobody needs; what a zombie still holds is waited for."""
     end_s = time.monotonic() + ZOMBIES_S
     while True:

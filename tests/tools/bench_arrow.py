@@ -19,7 +19,7 @@ import fastbk.sync
 from fastbk.arrow import chunk_batch, ledger_batches, read_stream, stream_schema
 from fastbk.native import stream_codec as codec
 from fastbk.stream.records import Chunk, chunk_of
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.tools.spark_processes import processes
 
@@ -32,7 +32,7 @@ Figures = dict[str, float]
 Way = Callable[[], Iterator[int]]
 
 
-def filled(stream: BlockingStream, count: int, batch: int) -> None:
+def filled(stream: SyncStream, count: int, batch: int) -> None:
     """Append so many records."""
     with stream.writer() as writer:
         for at in range(0, count, 4096):

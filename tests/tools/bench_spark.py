@@ -33,7 +33,7 @@ from fastbk.observe import library_log, logs
 from fastbk.spark.batch_reader import BatchReader
 from fastbk.spark.options import read_options
 from fastbk.spark.partition_reader import StreamPart
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 from fastbk.testing import LocalCluster
 from tests.tools.spark_bench_session import ROOT, bench_spark
 from tests.tools.spark_memory_source import RECORD_BYTES, payloads
@@ -51,7 +51,7 @@ Figures = dict[str, float]
 Way = Callable[[], Figures]
 
 
-def filled(stream: BlockingStream, records: int) -> int:
+def filled(stream: SyncStream, records: int) -> int:
     """Append so many records; return the sum of their checksums."""
     some, total = payloads(4096), 0
     with stream.writer() as writer:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import fastbk.sync
 from fastbk.observe import library_log, logs
-from fastbk.stream.sync_stream import BlockingNamespace
+from fastbk.stream.sync_stream import SyncNamespace
 from fastbk.testing import LocalCluster
 from tests.tools.spark_bench_session import ROOT, bench_spark
 from tests.tools.spark_memory_source import payloads
@@ -131,7 +131,7 @@ def judged(points: list[tuple[float, float]], seconds: float) -> dict[str, float
     }
 
 
-def waited(space: BlockingNamespace, query: StreamingQuery, records: int) -> int:
+def waited(space: SyncNamespace, query: StreamingQuery, records: int) -> int:
     """Wait until all of it is in the other stream; return how much is."""
     end_s = time.monotonic() + END_S
     while True:

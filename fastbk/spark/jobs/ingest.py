@@ -40,7 +40,7 @@ from fastbk.units import format_count, format_size
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fastbk.stream.sync_stream import BlockingStream
+    from fastbk.stream.sync_stream import SyncStream
 
 PARTITION_BYTES = 64 * 1024 * 1024
 PARTITIONS_MAX = 200
@@ -166,7 +166,7 @@ def _settled(
     plan: Plan,
     group: Group,
     files: Sequence[Found],
-    stream: BlockingStream | None,
+    stream: SyncStream | None,
 ) -> list[Group]:
     """Decide about a group that a dead run planned: return it if it is done; forget it if it has to be planned anew.
 
@@ -186,9 +186,7 @@ def _place(plan: Plan, group: Group, kind: str) -> str:
     return f"{plan.manifest}/group-{group.number:06}.{kind}.json"
 
 
-def _taken(
-    spark: SparkSession, uri: str, plan: Plan, group: Group, stream: BlockingStream
-) -> Group:
+def _taken(spark: SparkSession, uri: str, plan: Plan, group: Group, stream: SyncStream) -> Group:
     """Write one group; return it as it is in the manifest."""
     rows = rows_of(spark, plan, [one.path for one in group.files])
     wanted, read = len(group.files), len(rows.inputFiles())

@@ -16,7 +16,7 @@ from fastbk.stream.chain.drafts import Draft
 from fastbk.stream.chain.opening import PASSWORD, new_owner, open_stream
 from fastbk.stream.chain.segment_contents import contents_of
 from fastbk.stream.chain.segment_slots import slots_of
-from fastbk.stream.chain.store import Known
+from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.queue import TXID_MAX
@@ -44,7 +44,7 @@ async def attach(
     entries; MetadataConflict when a writer opened the stream meanwhile (call it again); StreamSealed, StreamNotFound.
     """
     _check_arguments(ledger_ids, number)
-    known = await _taken_over(context, key, number, is_fencing=True)
+    known = await _open_chain(context, key, number, is_fencing=True)
     if number <= known.chain.attached_number(key):
         return known.chain.last_dlsn
     await _check_new(context, known.chain, ledger_ids)
@@ -67,7 +67,7 @@ async def attach_drafts(
     ledger_ids = [ledger_id for draft in drafts for ledger_id in draft.ledgers]
     (key,) = keys
     _check_arguments(ledger_ids, number)
-    known = await _taken_over(context, key, number, is_fencing=is_fencing)
+    known = await _open_chain(context, key, number, is_fencing=is_fencing)
     if number <= known.chain.attached_number(key):
         return known.chain.last_dlsn
     if any(draft.is_given_up for draft in drafts):
@@ -85,7 +85,9 @@ def _check_arguments(ledger_ids: Sequence[int], number: int) -> None:
         raise ConfigError("a key's numbers begin with 0")
 
 
-async def _taken_over(context: StreamContext, key: str, number: int, *, is_fencing: bool) -> Known:
+async def _open_chain(
+    context: StreamContext, key: str, number: int, *, is_fencing: bool
+) -> VersionedChain:
     """Return the chain in an epoch of its own, without open segments; or as it is, where the number was attached."""
     known = await context.store.read()
     if number <= known.chain.attached_number(key):
@@ -107,7 +109,7 @@ async def _taken_over(context: StreamContext, key: str, number: int, *, is_fenci
 
 async def _attach(
     context: StreamContext,
-    known: Known,
+    known: VersionedChain,
     ledger_ids: Sequence[int],
     key: str,
     number: int,

@@ -10,7 +10,7 @@ from fastbk.errors import MetadataConflict, NoSuchLedger, StorageError
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import Contents, close_segment, open_for_append
 from fastbk.stream.chain.segment_contents import contents_of
-from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.policy import StreamPolicy
 
 PASSWORD = b""
@@ -38,7 +38,7 @@ async def check_bookies(client: Client, policy: StreamPolicy) -> None:
 
 
 async def close_open_segments(
-    client: Client, store: ChainStore, known: Known
+    client: Client, store: ChainStore, known: VersionedChain
 ) -> list[tuple[int, Contents]]:
     """Fence, recover and close the ledgers of all open segments; return what each of them holds, in their order."""
     found: list[tuple[int, Contents]] = []
@@ -73,7 +73,7 @@ def closed(chain: Chain, found: list[tuple[int, Contents]]) -> Chain:
     return chain
 
 
-async def open_stream(client: Client, store: ChainStore, owner: str) -> Known:
+async def open_stream(client: Client, store: ChainStore, owner: str) -> VersionedChain:
     """Take the stream over; return its chain, all segments closed, in an epoch that is this opening's alone.
 
     Whoever wrote before is fenced: of what it had under way the recovered ledgers decide. Raises StreamSealed,

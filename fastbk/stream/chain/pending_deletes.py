@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastbk.errors import Error
 from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.changes import forget_doomed
-from fastbk.stream.chain.store import Known
+from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext
 
 _log = LibraryLog("fastbk.stream")
 
 
-async def delete_doomed(context: StreamContext, known: Known) -> Known:
+async def delete_pending(context: StreamContext, known: VersionedChain) -> VersionedChain:
     """Delete the chain's doomed ledgers; what cannot be done now is left to the janitor."""
     if not known.chain.doomed:
         return known

@@ -25,7 +25,7 @@ AGAIN_S_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class VersionedChain:
     """A chain as it was read, and the version that a change of it has to name."""
 
     chain: Chain
@@ -61,22 +61,22 @@ class ChainStore:
         """Where the chain is."""
         return self._path
 
-    async def read(self) -> Known:
+    async def read(self) -> VersionedChain:
         """Return the chain. Raises StreamNotFound, MetadataUnavailable."""
         return self._known(await self._records.read(self._path))
 
-    def _known(self, found: VersionedRecord | None) -> Known:
+    def _known(self, found: VersionedRecord | None) -> VersionedChain:
         if found is None:
             raise StreamNotFound(f"there is no stream {self.stream_id}")
-        return Known(get_chain(found.value), found.version)
+        return VersionedChain(get_chain(found.value), found.version)
 
     async def change(
         self,
         decide: Callable[[Chain], Chain],
-        known: Known | None = None,
+        known: VersionedChain | None = None,
         timeout_s: float | None = None,
         also: Sequence[Change] = (),
-    ) -> Known:
+    ) -> VersionedChain:
         """Write what `decide` makes of the chain; return what holds then. `known`: as it was last seen.
 
         `also`: what is changed together with it, or not at all; MetadataConflict where that cannot be any more.
@@ -97,7 +97,7 @@ class ChainStore:
                 wanted = await self._spilled(wanted)
                 change = Change(self._path, put_chain(wanted), known.version)
                 version, *_ = await self._records.change(change, *also)
-                return Known(wanted, version)
+                return VersionedChain(wanted, version)
             except MetadataConflict as error:
                 failed: MetadataConflict | MetadataUnavailable = error
             except MetadataUnavailable as error:
@@ -115,8 +115,8 @@ class ChainStore:
             await asyncio.sleep(retry.pause_s(failed))
 
     async def name_ledger(
-        self, decide: Callable[[Chain, int], Chain], known: Known
-    ) -> tuple[int, Known]:
+        self, decide: Callable[[Chain, int], Chain], known: VersionedChain
+    ) -> tuple[int, VersionedChain]:
         """Draw a ledger id and name it in the chain; return it, and what holds then. Raises as `change` does.
 
         One call of metadata, unless somebody was faster.
@@ -131,7 +131,7 @@ class ChainStore:
             except MetadataConflict:
                 pass
             else:
-                return ledger_id, Known(decide(known.chain, ledger_id), version)
+                return ledger_id, VersionedChain(decide(known.chain, ledger_id), version)
         ledger_id = await self._records.draw_ledger_id()
         return ledger_id, await self.change(lambda chain: decide(chain, ledger_id), known)
 
@@ -189,7 +189,7 @@ class ChainStore:
             if row.number >= number:
                 yield row
 
-    async def follow(self) -> AsyncGenerator[Known, None]:
+    async def follow(self) -> AsyncGenerator[VersionedChain, None]:
         """Yield the chain now and after changes, of which several may be told as one. Raises StreamNotFound."""
         async for found in self._records.follow(self._path):
             yield self._known(found)

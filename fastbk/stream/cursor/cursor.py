@@ -14,13 +14,13 @@ from fastbk.stream.cursor.acks import CursorAcks
 from fastbk.stream.cursor.backlog import Backlog, backlog_of
 from fastbk.stream.cursor.delivery import CursorDelivery
 from fastbk.stream.cursor.flusher import CursorFlusher, Kept
-from fastbk.stream.cursor.opening import CursorWish, clamped_start, take_over
+from fastbk.stream.cursor.opening import CursorRequest, clamped_start, take_over
 from fastbk.stream.cursor.state import NONE
-from fastbk.stream.cursor.state_storage import CursorKeeper
+from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.cursor.store import path_of
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.lag import Lag
-from fastbk.stream.reader.options import CursorOptions, Told
+from fastbk.stream.reader.options import CursorOptions, GapT
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
@@ -29,7 +29,7 @@ CHUNK_RECORDS = 1000
 CHUNK_BYTES = 1 << 20
 
 
-class Cursor(Generic[Told]):
+class Cursor(Generic[GapT]):
     """Reads a stream from its mark on, and keeps what is done; made by `Stream.cursor(name)`.
 
     `async with` opens it: whoever held it before is fenced, and finds out (CursorFenced) when it next has something
@@ -100,7 +100,7 @@ class Cursor(Generic[Told]):
         path_of("0", name)
         self.name = name
         self._given = context
-        self._wish = CursorWish(start, on_gap == "raise", hold, expire_after or 0.0)
+        self._wish = CursorRequest(start, on_gap == "raise", hold, expire_after or 0.0)
         self._flush_interval = flush_interval
         self._flush_acks = flush_acks
         self._tail = tail
@@ -129,7 +129,7 @@ class Cursor(Generic[Told]):
             on_gap="yield",
         )
         await reader.__aenter__()
-        keeper = CursorKeeper(context, self.name, store, acks)
+        keeper = StateStorage(context, self.name, store, acks)
         flusher = CursorFlusher(
             f"{context.name}/{self.name}",
             acks,
@@ -191,7 +191,7 @@ class Cursor(Generic[Told]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record | Told:
+    async def __anext__(self) -> Record | GapT:
         """Return the next record that is not done; with `on_gap="yield"` also Gaps."""
         while True:
             parts = self._alive()
@@ -204,7 +204,7 @@ class Cursor(Generic[Told]):
             if item is None:
                 raise StopAsyncIteration
             if isinstance(item, Gap):
-                return cast("Told", item)
+                return cast("GapT", item)
             self._records, self._chunk, self._handed_out = iter(item), item, 0
 
     def _forget_chunk(self) -> None:
@@ -220,20 +220,20 @@ class Cursor(Generic[Told]):
 
     async def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
-    ) -> AsyncGenerator[Chunk | Told, None]:
+    ) -> AsyncGenerator[Chunk | GapT, None]:
         """Yield records that are not done, in chunks: one ends where something done follows. Ends as iteration does."""
         while (item := await self._delivery().next(max_records, max_bytes, None)) is not None:
-            yield cast("Chunk | Told", item)
+            yield cast("Chunk | GapT", item)
 
     async def read(
         self,
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Told | None:
+    ) -> Chunk | GapT | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
         item = await self._delivery().next(max_records, max_bytes, checked_timeout(timeout))
-        return cast("Chunk | Told | None", item)
+        return cast("Chunk | GapT | None", item)
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 

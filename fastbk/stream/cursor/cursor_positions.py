@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fastbk.errors import Error
-from fastbk.stream.cursor.opening import CursorWish, take_over
+from fastbk.stream.cursor.opening import CursorRequest, take_over
 from fastbk.stream.cursor.state import Data, check_data
 from fastbk.stream.cursor.store import CursorStore, path_of
 from fastbk.stream.namespace.catalog import Catalog
@@ -28,13 +28,13 @@ RENEW_S = 300.0
 
 
 @dataclass(slots=True)
-class _Held:
+class _OpenCursor:
     store: CursorStore
     mark: DLSN
     renewed_s: float
 
 
-class Marks:
+class CursorPositions:
     """Cursors of one name. Not safe for several calls at once."""
 
     def __init__(self, catalog: Catalog, name: str, data: Mapping[str, int | str]) -> None:
@@ -43,7 +43,7 @@ class Marks:
         self._catalog = catalog
         self._name = name
         self._data: Data = check_data(data)
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _OpenCursor] = {}
 
     async def move(self, marks: Mapping[str, tuple[DLSN, int]]) -> dict[str, Error]:
         """Have the marks there, by the streams' paths: position and number of the first record that is not done.
@@ -73,7 +73,7 @@ class Marks:
         held = self._held.get(path)
         if held is None:
             store = await self._opened(path, mark)
-            held = self._held[path] = _Held(store, mark, 0.0)
+            held = self._held[path] = _OpenCursor(store, mark, 0.0)
             is_moved = (store.record.state.mark, store.record.state.mark_seq) != (mark, seq)
         else:
             is_moved = held.mark != mark
@@ -97,7 +97,7 @@ class Marks:
     async def _opened(self, path: str, mark: DLSN) -> CursorStore:
         *where, name = split_path(path)
         context = await self._catalog.context(tuple(where), name)
-        store = await take_over(context, self._name, CursorWish(mark, raises=False))
+        store = await take_over(context, self._name, CursorRequest(mark, raises=False))
         for ledger_id in store.record.doomed:  # whoever held it before kept its states there
             await self._catalog.records.retire_ledger_id(ledger_id)
         return store

@@ -18,7 +18,7 @@ WINDOW_BYTES_MAX = 8 * 1024 * 1024
 """Chunks that were handed out and are kept to find a record's number by its position."""
 
 
-class Source(Protocol):
+class ChunkSource(Protocol):
     """What is needed of a reader."""
 
     async def read(
@@ -34,7 +34,7 @@ class CursorDelivery:
     """One holder's. One call of `next` at a time."""
 
     def __init__(
-        self, source: Source, acks: CursorAcks, changed: Callable[[], None], *, raises: bool
+        self, source: ChunkSource, acks: CursorAcks, changed: Callable[[], None], *, raises: bool
     ) -> None:
         """`changed()` is called when records were passed by that are gone. `raises`: then `next` raises, for good."""
         self._source = source
@@ -71,8 +71,8 @@ class CursorDelivery:
                 self._gap = _joined(self._gap, item)
                 continue
             if item is None:
-                return self._see_end()
-            gap = self._see(item)
+                return self._track_end()
+            gap = self._track(item)
             self._parts.append(item)
             if gap is not None:
                 return gap
@@ -102,7 +102,7 @@ class CursorDelivery:
             return part
         return None
 
-    def _see(self, chunk: Chunk) -> Gap | None:
+    def _track(self, chunk: Chunk) -> Gap | None:
         """Take note of what came; return the gap before it, if something not done is missing."""
         first, expected = chunk.first_seq, self._expected
         gap, self._gap = self._gap, None
@@ -135,7 +135,7 @@ class CursorDelivery:
         self._acks.pass_gap(first, end, position)
         self._changed()
 
-    def _see_end(self) -> Gap | None:
+    def _track_end(self) -> Gap | None:
         """Nothing comes now, or ever: return the gap that was met, if something not done may be missing."""
         gap, self._gap = self._gap, None
         if gap is None or gap.records == 0:

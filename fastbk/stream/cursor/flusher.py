@@ -10,7 +10,7 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.retry import Retry
 from fastbk.stream.background_errors import as_error
 from fastbk.stream.cursor.acks import CursorAcks
-from fastbk.stream.cursor.state_storage import CursorKeeper
+from fastbk.stream.cursor.state_storage import StateStorage
 
 _log = LibraryLog("fastbk.stream.cursor")
 
@@ -31,7 +31,7 @@ class CursorFlusher:
         self,
         name: str,
         acks: CursorAcks,
-        keeper: CursorKeeper,
+        keeper: StateStorage,
         interval_s: float,
         changes_max: int,
         on_end: Callable[[], None],
@@ -135,16 +135,16 @@ class CursorFlusher:
         except Error as error:
             self.trouble = error
             _log.warning("cursor.flush_waits", cursor=self._name, reason=str(error))
-            self._tell(self._taken, error)
+            self._resolve_waiters(self._taken, error)
             self._stop_timer()
             self._timer = self._loop.call_later(self._retry.pause_s(), self._due)
             return
         self._retry.restart()
         self.trouble = None
         self._kept = max(self._kept, kept)
-        self._tell(self._kept, None)
+        self._resolve_waiters(self._kept, None)
 
-    def _tell(self, changes: int, error: Error | None) -> None:
+    def _resolve_waiters(self, changes: int, error: Error | None) -> None:
         """Answer those who wait for at most so many changes; what others wait for is due again."""
         waiting, self._waiting = self._waiting, []
         for wanted, future in waiting:
@@ -166,7 +166,7 @@ class CursorFlusher:
     def _end(self, error: Error) -> None:
         self.failure = error
         self._stop_timer()
-        self._tell(self._acks.changes, error)
+        self._resolve_waiters(self._acks.changes, error)
         self._on_end()
 
     # --- the end --------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class CursorFlusher:
             self.check()
             await self._keeper.close(self.is_dirty)
             self._kept = self._acks.changes
-            self._tell(self._kept, None)
+            self._resolve_waiters(self._kept, None)
         except Error as error:
             self._end(error)
             raise

@@ -47,7 +47,7 @@ AGAIN_S_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class CursorWish:
+class CursorRequest:
     """What an opening says about its cursor."""
 
     start: Start = "earliest"
@@ -58,7 +58,7 @@ class CursorWish:
     expire_after_s: float = 0.0
 
 
-async def take_over(context: StreamContext, name: str, wish: CursorWish) -> CursorStore:
+async def take_over(context: StreamContext, name: str, wish: CursorRequest) -> CursorStore:
     """Make the cursor, or take it over; return its record, which nobody else changes from now on.
 
     Tried anew for half a minute while others change it, or metadata does not answer. Raises StreamNotFound,
@@ -89,7 +89,7 @@ async def take_over(context: StreamContext, name: str, wish: CursorWish) -> Curs
 
 
 async def _record(
-    context: StreamContext, path: str, found: VersionedRecord | None, wish: CursorWish
+    context: StreamContext, path: str, found: VersionedRecord | None, wish: CursorRequest
 ) -> CursorRecord:
     now_us = time.time_ns() // 1000
     if found is None:

@@ -35,7 +35,7 @@ KEEP_ALIVE_S = 30.0
 """While states go to a ledger, the record is renewed so often: retention goes by it."""
 
 
-class CursorKeeper:
+class StateStorage:
     """One holder's. One call at a time.
 
     Attributes:

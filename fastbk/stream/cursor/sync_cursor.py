@@ -16,8 +16,8 @@ from fastbk.stream.cursor.backlog import Backlog
 from fastbk.stream.cursor.cursor import Cursor, check_done
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.lag import Lag
-from fastbk.stream.reader.options import Told
-from fastbk.stream.reader.sync_reader import CHUNK_BYTES, CHUNK_RECORDS, BlockingRecords
+from fastbk.stream.reader.options import GapT
+from fastbk.stream.reader.sync_reader import CHUNK_BYTES, CHUNK_RECORDS, SyncRecords
 from fastbk.stream.records import Chunk, Gap, Record
 
 ACKS_WAITING_MAX = 1000
@@ -37,7 +37,7 @@ class PendingAck:
         self._flush()
 
 
-class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
+class SyncCursor(SyncRecords[Cursor[Gap], GapT]):
     """A durable cursor; made by `Stream.cursor(name)` of `fastbk.sync`. The rules are the asyncio cursor's."""
 
     def __init__(self, loop: LoopThread[Client], make: Callable[[], Cursor[Gap]]) -> None:
@@ -48,7 +48,7 @@ class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
 
     def chunks(
         self, max_records: int = CHUNK_RECORDS, max_bytes: int = CHUNK_BYTES
-    ) -> Iterator[Chunk | Told]:
+    ) -> Iterator[Chunk | GapT]:
         """Yield records that are not done, in chunks."""
         return self._iterate((max_records, max_bytes, 0.0))
 
@@ -57,7 +57,7 @@ class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Told | None:
+    ) -> Chunk | GapT | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
         inner = self._opened()
         checked_timeout(timeout)
@@ -70,7 +70,7 @@ class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
             await self._close_source()
             return await inner.read(max_records, max_bytes, timeout)
 
-        return cast("Chunk | Told | None", self._loop.call(some))
+        return cast("Chunk | GapT | None", self._loop.call(some))
 
     def ack(
         self, up_to: Record | Chunk | DLSN, *, data: Mapping[str, int | str] | None = None
@@ -169,11 +169,11 @@ class BlockingCursor(BlockingRecords[Cursor[Gap], Told]):
         """How far it is behind, as the asyncio cursor's; what was fetched counts as handed out."""
         inner = self._opened()
 
-        def told() -> Lag:
+        def read_lag() -> Lag:
             self._take_acks()
             return inner.lag
 
-        return self._loop.call_plain(told)
+        return self._loop.call_plain(read_lag)
 
     @property
     def mark(self) -> DLSN:

@@ -13,7 +13,7 @@ from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import Error
 from fastbk.meta.records import VersionedRecord
 from fastbk.stream.chain.codec import get_chain
-from fastbk.stream.chain.store import Known
+from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StreamRecord, get
 from fastbk.stream.paths import STREAMS, chain_path, namespace_path, stream_path, streams_path
 from fastbk.stream.policy import PolicyPatch, StreamPolicy, effective
@@ -27,12 +27,12 @@ PARTS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StreamSnapshot:
     """One stream, as it was read."""
 
     stream_id: str
     record: StreamRecord | None
-    known: Known | None
+    known: VersionedChain | None
     """Its chain."""
     policy: StreamPolicy | None
     """None: without a record, or where the patches do not go together."""
@@ -44,7 +44,7 @@ class Found:
     """Namespace and name; empty where that is not known."""
 
 
-async def all_streams(records: RecordCalls) -> AsyncGenerator[list[Found], None]:
+async def all_streams(records: RecordCalls) -> AsyncGenerator[list[StreamSnapshot], None]:
     """Yield all streams, those that are being deleted too, in lists. Raises MetadataUnavailable."""
     namespaces = Namespaces(records)
     async for stream_ids in ids_below(records, STREAMS, streams_path):
@@ -76,25 +76,25 @@ async def _found(
     stream_id: str,
     raw: VersionedRecord | None,
     chain: VersionedRecord | None,
-) -> Found:
+) -> StreamSnapshot:
     record: StreamRecord | None = None
-    known: Known | None = None
+    known: VersionedChain | None = None
     policy: StreamPolicy | None = None
     try:
         if raw is not None:
             record = get(StreamRecord, raw.value, stream_path(stream_id))
         if chain is not None:
-            known = Known(get_chain(chain.value), chain.version)
+            known = VersionedChain(get_chain(chain.value), chain.version)
         if record is not None:
             patches = await namespaces.patches(record.namespace)
             policy = effective([*patches, record.policy])
     except Error as error:
-        return Found(stream_id, record, known, None, error)
+        return StreamSnapshot(stream_id, record, known, None, error)
     if record is None:
-        return Found(stream_id, record, known, policy)
+        return StreamSnapshot(stream_id, record, known, policy)
     counted_in = await namespaces.with_quota(record.namespace)
     path = "/".join([*await namespaces.path(record.namespace), record.name])
-    return Found(stream_id, record, known, policy, None, counted_in, path)
+    return StreamSnapshot(stream_id, record, known, policy, None, counted_in, path)
 
 
 class Namespaces:

@@ -77,7 +77,7 @@ class Audit:
         self._sink = sink
         self._turn = asyncio.Lock()
 
-    async def tell(self, reason: str, *events: Event) -> None:
+    async def record(self, reason: str, *events: Event) -> None:
         """Return when these deletions are noted. Raises StorageError: then nothing may be deleted."""
         if not events:
             return

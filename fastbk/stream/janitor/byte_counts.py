@@ -14,7 +14,7 @@ from fastbk.client.record_calls import RecordCalls
 from fastbk.errors import MetadataConflict
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
-from fastbk.stream.janitor.all_streams import Found, ids_below
+from fastbk.stream.janitor.all_streams import StreamSnapshot, ids_below
 from fastbk.stream.namespace.listing import kept_bytes
 from fastbk.stream.namespace.tree_records import NamespaceRecord, StoredRecord, get, put
 from fastbk.stream.paths import STORED, namespace_path, stored_part_path, stored_path
@@ -30,7 +30,7 @@ class ByteCounts:
         self._began_us = time.time_ns() // 1000
         self._counts: Counter[str] = Counter()
 
-    async def add(self, found: Found, chain: Chain | None) -> None:
+    async def add(self, found: StreamSnapshot, chain: Chain | None) -> None:
         """Count a stream as it is now; None: it is gone. Raises MetadataUnavailable."""
         size_bytes = 0
         if found.counted_in and chain is not None:

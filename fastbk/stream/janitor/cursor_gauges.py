@@ -16,7 +16,7 @@ from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.cursor.backlog import Backlog, backlogs_of
 from fastbk.stream.cursor.store import CursorInfo, cursors_of
-from fastbk.stream.janitor.all_streams import Found
+from fastbk.stream.janitor.all_streams import StreamSnapshot
 from fastbk.stream.policy import StreamPolicy
 
 ASK_S = 2.0
@@ -74,7 +74,7 @@ class CursorGauges:
         self.left_out = sum(self._left_out.values())
         self._is_first = False
 
-    async def look(self, found: Found, *, is_thorough: bool) -> None:
+    async def measure(self, found: StreamSnapshot, *, is_thorough: bool) -> None:
         """Look at a stream's cursors, if it has any or may have. Raises MetadataUnavailable, StorageError."""
         stream_id = found.stream_id
         self._seen.add(stream_id)
@@ -99,7 +99,7 @@ class CursorGauges:
         ]
 
     async def _backlogs(
-        self, found: Found, cursors: list[CursorInfo]
+        self, found: StreamSnapshot, cursors: list[CursorInfo]
     ) -> list[tuple[CursorInfo, Backlog | None]]:
         if not self._is_away:
             try:
@@ -109,7 +109,7 @@ class CursorGauges:
                 self._is_away = True
         return [(one, None) for one in cursors]
 
-    def _context(self, found: Found) -> StreamContext:
+    def _context(self, found: StreamSnapshot) -> StreamContext:
         async def policy() -> StreamPolicy:
             return found.policy or StreamPolicy()
 

@@ -16,7 +16,7 @@ from fastbk.client.ledger_reader import LedgerReader
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.opening import PASSWORD, new_owner, open_stream
 from fastbk.stream.chain.segment_contents import head_of
-from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.policy import StreamPolicy
 
 REMEMBERED_MAX = 100_000
@@ -25,7 +25,7 @@ UNCONFIRMED_READ = 16
 """Entries behind the LAC that are looked at: a writer that died may not have told of its last ones."""
 
 
-class IdleRolls:
+class IdleRolling:
     """Remembers when each open segment can be due at the earliest."""
 
     def __init__(self, client: Client, grace_s: float) -> None:
@@ -34,8 +34,8 @@ class IdleRolls:
         self._due_us: OrderedDict[int, int] = OrderedDict()
 
     async def roll_if_idle(
-        self, store: ChainStore, known: Known, policy: StreamPolicy, now_us: int
-    ) -> Known:
+        self, store: ChainStore, known: VersionedChain, policy: StreamPolicy, now_us: int
+    ) -> VersionedChain:
         """Take the stream over if its last records are older than a segment may be; return what holds then.
 
         Raises what reading and recovery raise.

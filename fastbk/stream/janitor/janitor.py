@@ -24,17 +24,17 @@ from fastbk.observe.library_log import LibraryLog
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.changes import CONDEMNED
 from fastbk.stream.chain.drafts import KEPT_S, drafts_of, give_up
-from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.janitor import retention
-from fastbk.stream.janitor.all_streams import Found, all_streams
+from fastbk.stream.janitor.all_streams import StreamSnapshot, all_streams
 from fastbk.stream.janitor.audit import Audit, Sink, log_lines
 from fastbk.stream.janitor.byte_counts import ByteCounts
 from fastbk.stream.janitor.cursor_gauges import CursorGauges
-from fastbk.stream.janitor.idle_rolling import IdleRolls
+from fastbk.stream.janitor.idle_rolling import IdleRolling
 from fastbk.stream.janitor.segment_deletion import (
     Deleter,
     delete_below,
-    delete_doomed,
+    delete_pending,
     delete_unnamed_pages,
     finish_deleting,
 )
@@ -129,7 +129,7 @@ class Janitor:
         self.gauges = CursorGauges(client, self.options.cursor_gauges_max)
         self._client = client
         self._deleter = Deleter(client, Audit(sink), Pace(self.options.ledgers_per_s))
-        self._rolls = IdleRolls(client, self.options.roll_grace_s)
+        self._rolls = IdleRolling(client, self.options.roll_grace_s)
         self._pass = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
@@ -162,7 +162,7 @@ class Janitor:
             self.gauges.begin()
             sizes = ByteCounts(self._client.records)
             async for some in all_streams(self._client.records):
-                await self._look_at_all(some, counts, every, sizes)
+                await self._process_all(some, counts, every, sizes)
             await sizes.write()
             self.gauges.end()
         finally:
@@ -178,14 +178,14 @@ class Janitor:
             _log.info("janitor.passed", seconds=round(time.monotonic() - began_s, 3), **done)
         return counts
 
-    async def _look_at_all(
-        self, some: list[Found], counts: Counts, every: int, sizes: ByteCounts
+    async def _process_all(
+        self, some: list[StreamSnapshot], counts: Counts, every: int, sizes: ByteCounts
     ) -> None:
         """Look at these streams, some at once; raise what they all would meet, as MetadataUnavailable."""
         turns = asyncio.Semaphore(self.options.streams_at_once)
         away: list[MetadataUnavailable | MetadataOnHold] = []
 
-        async def look(found: Found) -> None:
+        async def process(found: StreamSnapshot) -> None:
             async with turns:
                 if away:
                     return
@@ -194,7 +194,7 @@ class Janitor:
                 chain = None if found.known is None else found.known.chain
                 try:
                     try:
-                        chain = await self._look(found, counts, turn, every)
+                        chain = await self._process(found, counts, turn, every)
                     except StreamNotFound:
                         chain = None  # somebody else has deleted it meanwhile
                     finally:
@@ -212,11 +212,13 @@ class Janitor:
 
         async with asyncio.TaskGroup() as group:
             for found in some:
-                group.create_task(look(found))
+                group.create_task(process(found))
         if away:
             raise away[0]
 
-    async def _look(self, found: Found, counts: Counts, turn: int, every: int) -> Chain | None:
+    async def _process(
+        self, found: StreamSnapshot, counts: Counts, turn: int, every: int
+    ) -> Chain | None:
         """Do what is to be done for one stream; return its chain as it is then, None if it is gone.
 
         `turn` rises with each pass; what is seldom done is done when it can be divided by `every`.
@@ -242,7 +244,7 @@ class Janitor:
             self._client.records, found.stream_id, self._client.config.metadata_timeout
         )
         head = known.chain.head
-        known = await delete_doomed(self._deleter, store, known)
+        known = await delete_pending(self._deleter, store, known)
         known = await finish_deleting(self._deleter, store, known, "was marked before")
         if found.policy is not None:
             known = await self._roll(store, known, found.policy, counts)
@@ -252,7 +254,7 @@ class Janitor:
         if is_thorough and (every == 1 or turn % (10 * every) == 0):
             await self._give_up_old_drafts(found.stream_id)
         known = await self._retain(store, known, found.policy, counts, is_thorough=is_thorough)
-        await self.gauges.look(found, is_thorough=is_thorough)
+        await self.gauges.measure(found, is_thorough=is_thorough)
         counts.segments_deleted += known.chain.head - head
         return known.chain
 
@@ -262,18 +264,18 @@ class Janitor:
         drafts = await drafts_of(self._client, stream_id)
         old = [draft for draft in drafts if draft.made_us < kept_from_us]
         for draft in old:
-            await self._deleter.audit.tell("nobody attached it", draft.event())
+            await self._deleter.audit.record("nobody attached it", draft.event())
         await give_up(self._client, old)
 
     async def _roll(
-        self, store: ChainStore, known: Known, policy: StreamPolicy, counts: Counts
-    ) -> Known:
+        self, store: ChainStore, known: VersionedChain, policy: StreamPolicy, counts: Counts
+    ) -> VersionedChain:
         epoch = known.chain.epoch
         known = await self._rolls.roll_if_idle(store, known, policy, _now_us())
         if known.chain.epoch != epoch:
             counts.rolled += 1
             _log.info("janitor.rolled", stream=store.stream_id)
-            known = await delete_doomed(self._deleter, store, known)
+            known = await delete_pending(self._deleter, store, known)
         return known
 
     # --- retention ----------------------------------------------------------------------------------------------
@@ -281,12 +283,12 @@ class Janitor:
     async def _retain(
         self,
         store: ChainStore,
-        known: Known,
+        known: VersionedChain,
         policy: StreamPolicy | None,
         counts: Counts,
         *,
         is_thorough: bool,
-    ) -> Known:
+    ) -> VersionedChain:
         """Delete the segments that end before T (INV-S9); look at cursors where something depends on them."""
         chain, now_us = known.chain, _now_us()
         policy = policy or KEEP_ALL
@@ -314,7 +316,7 @@ class Janitor:
         for cursor in await cursors_of(self._client.records, stream_id):
             if cursor.is_expired(now_us) or cursor.is_deleting:
                 event: dict[str, object] = {"stream": stream_id, "cursor": cursor.name}
-                await self._deleter.audit.tell("nobody used it any more", event)
+                await self._deleter.audit.record("nobody used it any more", event)
                 if await delete_cursor(self._client, stream_id, cursor.name, expected=cursor):
                     counts.cursors_expired += 1
                     continue

@@ -16,7 +16,7 @@ from fastbk.errors import MetadataConflict, StorageError
 from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import drop_deleted, forget_doomed, mark_deleting
-from fastbk.stream.chain.store import ChainStore, Known, page_name
+from fastbk.stream.chain.store import ChainStore, VersionedChain, page_name
 from fastbk.stream.janitor.audit import Audit
 from fastbk.stream.pace import Pace
 from fastbk.stream.paths import pages_path
@@ -53,7 +53,7 @@ class Deleter:
         """
         for at in range(0, len(ledger_ids), TOGETHER):
             some = ledger_ids[at : at + TOGETHER]
-            await self.audit.tell(
+            await self.audit.record(
                 reason, *({"stream": stream_id, "ledger": ledger_id} for ledger_id in some)
             )
             retire = self.client.records.retire_ledger_id
@@ -66,7 +66,9 @@ class Deleter:
         self.size_bytes += size_bytes
 
 
-async def delete_doomed(deleter: Deleter, store: ChainStore, known: Known) -> Known:
+async def delete_pending(
+    deleter: Deleter, store: ChainStore, known: VersionedChain
+) -> VersionedChain:
     """Delete the ledgers that the chain names and does not need."""
     doomed = known.chain.doomed
     if not doomed:
@@ -77,14 +79,16 @@ async def delete_doomed(deleter: Deleter, store: ChainStore, known: Known) -> Kn
 
 
 async def delete_below(
-    deleter: Deleter, store: ChainStore, known: Known, below: int, reason: str
-) -> Known:
+    deleter: Deleter, store: ChainStore, known: VersionedChain, below: int, reason: str
+) -> VersionedChain:
     """Delete closed segments below this number, but for the newest closed one."""
     known = await store.change(lambda chain: mark_deleting(chain, below), known)
     return await finish_deleting(deleter, store, known, reason)
 
 
-async def finish_deleting(deleter: Deleter, store: ChainStore, known: Known, reason: str) -> Known:
+async def finish_deleting(
+    deleter: Deleter, store: ChainStore, known: VersionedChain, reason: str
+) -> VersionedChain:
     """Delete what is marked: ledgers, then rows, then pages."""
     while known.chain.head < known.chain.deleting:
         chain = known.chain
@@ -121,7 +125,7 @@ async def _marked(store: ChainStore, chain: Chain) -> AsyncGenerator[Segment, No
         yield row
 
 
-async def delete_unnamed_pages(client: Client, store: ChainStore, known: Known) -> None:
+async def delete_unnamed_pages(client: Client, store: ChainStore, known: VersionedChain) -> None:
     """Delete records of pages that no chain names, nor ever will: segments are gone, or another one was faster."""
     parent = pages_path(store.stream_id)
     named = {page_name(page) for page in known.chain.pages}

@@ -13,7 +13,7 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import NONE, Chain
 from fastbk.stream.chain.changes import condemn, drop_condemned, forget_doomed
 from fastbk.stream.chain.drafts import drafts_of, give_up
-from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.janitor.audit import Audit
 from fastbk.stream.janitor.segment_deletion import Deleter, delete_records
 from fastbk.stream.namespace.tree_records import StreamRecord, get
@@ -58,7 +58,9 @@ async def delete_stream(client: Client, stream_id: str, deleter: Deleter | None 
     await delete_leftovers(deleter, stream_id)
 
 
-async def _delete_ledgers(deleter: Deleter, store: ChainStore, known: Known) -> Known:
+async def _delete_ledgers(
+    deleter: Deleter, store: ChainStore, known: VersionedChain
+) -> VersionedChain:
     """Delete all ledgers that the chain names: those of pages first, page by page, as they are the oldest."""
     while known.chain.pages:
         page = known.chain.pages[0]
@@ -111,11 +113,11 @@ async def delete_leftovers(deleter: Deleter, stream_id: str) -> None:
         from fastbk.stream.cursor.store import delete_cursor
 
         for name in cursors:
-            await deleter.audit.tell(REASON, {"stream": stream_id, "cursor": name})
+            await deleter.audit.record(REASON, {"stream": stream_id, "cursor": name})
             await delete_cursor(client, stream_id, name)
     drafts = await drafts_of(client, stream_id)
     for draft in drafts:
-        await deleter.audit.tell(REASON, draft.event())
+        await deleter.audit.record(REASON, draft.event())
     await give_up(client, drafts)
     pages = await client.records.children(folder)
     await delete_records(client, [f"{folder}/{name}" for name in pages])

@@ -69,7 +69,7 @@ class _Watched:
         self._changes = -1
         self._policies: list[PolicyPatch] | None = None
 
-    async def look(self) -> list[NamespaceEvent]:
+    async def poll(self) -> list[NamespaceEvent]:
         """Return what happened since the last look."""
         found = await self._records.read_all(self.paths)
         usage = UsageRecord()
@@ -173,7 +173,7 @@ async def watch_namespace(
         while not watched.is_gone:
             changed.clear()
             try:
-                events = await watched.look()
+                events = await watched.poll()
             except MetadataUnavailable:
                 if is_first:
                     raise

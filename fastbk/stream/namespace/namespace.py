@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
 from fastbk.errors import ConfigError, StreamExists, StreamNotFound
-from fastbk.stream.cursor.cursor_positions import Marks
+from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.namespace.catalog import Catalog, Place, Tries, label
 from fastbk.stream.namespace.events import NamespaceEvent, watch_namespace
 from fastbk.stream.namespace.listing import StreamInfo, entries_of, list_streams
 from fastbk.stream.namespace.many_streams import check_below, delete_data, delete_namespace, unname
-from fastbk.stream.namespace.stream_ranges import Spans
+from fastbk.stream.namespace.stream_ranges import StreamRanges
 from fastbk.stream.namespace.tree_changes import (
     namespace_created,
     namespace_policy_set,
@@ -69,7 +69,7 @@ class Namespace:
     def stream_of_id(self, stream_id: str, name: str) -> Stream:
         """Return the stream of this id for reading, whatever has its name by now. No I/O.
 
-        `name`: what it had in this namespace, as `Span` says it with the id; it stands in `path` and in messages.
+        `name`: what it had in this namespace, as `StreamRange` has it with the id; `path` and messages show it.
         """
         context = self._catalog.reading(stream_id, label((*self._path, check_name(name))))
         return Stream(self._catalog, self._path, name, context)
@@ -196,13 +196,13 @@ class Namespace:
 
     # --- streams ------------------------------------------------------------------------------------------------
 
-    def spans(self) -> Spans:
+    def spans(self) -> StreamRanges:
         """Return what looks at where many streams begin and end, again and again; paths are from the root. No I/O."""
-        return Spans(self._catalog)
+        return StreamRanges(self._catalog)
 
-    def marks(self, name: str, data: Mapping[str, int | str]) -> Marks:
+    def marks(self, name: str, data: Mapping[str, int | str]) -> CursorPositions:
         """Return what moves the marks of cursors of one name, in streams by their paths from the root. No I/O."""
-        return Marks(self._catalog, name, data)
+        return CursorPositions(self._catalog, name, data)
 
     async def create_stream(
         self, name: str, policy: PolicyPatch | None = None, *, exist_ok: bool = False

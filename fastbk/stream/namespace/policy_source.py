@@ -59,7 +59,7 @@ class PolicySource:
         if self._refusal is not None:
             raise self._refusal.copy()
 
-    async def _look_at_room(self) -> None:
+    async def _check_quota(self) -> None:
         """Compare what the janitor has counted with the quotas: a request only where a namespace above has one."""
         refusal: QuotaExceeded | None = None
         paths = [stored_path(one_id) for one_id, _, _ in self._bounds]
@@ -77,7 +77,7 @@ class PolicySource:
         found = await self._records.read_all(self._paths)
         versions = [None if one is None else one.version for one in found]
         if self._last is not None and versions == self._versions:
-            await self._look_at_room()
+            await self._check_quota()
             return self._last
         own = None if found[-1] is None else get(StreamRecord, found[-1].value, self._paths[-1])
         if own is None or own.deleting:
@@ -94,5 +94,5 @@ class PolicySource:
             if one.policy.bytes_max
         ]
         self._versions = versions
-        await self._look_at_room()
+        await self._check_quota()
         return self._last

@@ -33,7 +33,7 @@ OPEN_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StreamRange:
     """One stream's visible records: from the first that was not truncated to the last. Without any both agree."""
 
     path: str
@@ -64,7 +64,7 @@ class _Tail:
 
 
 @dataclass(slots=True)
-class _Held:
+class _CachedRange:
     """What is remembered of one stream."""
 
     version: int
@@ -88,17 +88,17 @@ class _Listing:
     namespaces: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Spans:
+class StreamRanges:
     """Looks at the streams of a client's cluster. One look at a time; `close` lets go of what is kept open."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _CachedRange] = {}
         self._listed: dict[str, _Listing] = {}
         self._open_count = 0
         self._lock = asyncio.Lock()
 
-    async def below(self, path: str, is_wanted: Callable[[str], bool]) -> dict[str, Span]:
+    async def below(self, path: str, is_wanted: Callable[[str], bool]) -> dict[str, StreamRange]:
         """Return the streams of a namespace, and of those below it, whose paths are wanted, by path.
 
         None where there is no such namespace. Raises MetadataUnavailable and what reading open segments raises.
@@ -106,9 +106,9 @@ class Spans:
         async with self._lock:
             found = await self._names_below(path, is_wanted)
             await self._forget(set(self._held) - {stream_id for _, stream_id in found})
-            return await self._look(found)
+            return await self._read(found)
 
-    async def of(self, paths: Iterable[str]) -> dict[str, Span]:
+    async def of(self, paths: Iterable[str]) -> dict[str, StreamRange]:
         """Return these streams, by path; those that are not there are left out. Raises as `below` does."""
         by_namespace: dict[tuple[str, ...], list[str]] = {}
         for path in paths:
@@ -125,12 +125,12 @@ class Spans:
                     if entry is not None and entry.kind == "stream":
                         found.append((label((*namespace, name)), entry.id))
         async with self._lock:
-            return await self._look(found)
+            return await self._read(found)
 
-    async def of_ids(self, ids: Mapping[str, str]) -> dict[str, Span]:
+    async def of_ids(self, ids: Mapping[str, str]) -> dict[str, StreamRange]:
         """Return the streams of these ids, by the keys given, whatever their names are. Raises as `below` does."""
         async with self._lock:
-            return await self._look(list(ids.items()))
+            return await self._read(list(ids.items()))
 
     async def close(self) -> None:
         """Let go of what is kept open; it may be asked again."""
@@ -185,11 +185,11 @@ class Spans:
                 kind.append((name, one.id))
         return listing
 
-    # --- one look -----------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------
 
-    async def _look(self, found: Sequence[tuple[str, str]]) -> dict[str, Span]:
-        spans: dict[str, Span] = {}
-        asking: list[tuple[str, str, _Held]] = []
+    async def _read(self, found: Sequence[tuple[str, str]]) -> dict[str, StreamRange]:
+        spans: dict[str, StreamRange] = {}
+        unread: list[tuple[str, str, _CachedRange]] = []
         for at in range(0, len(found), STREAMS_AT_ONCE):
             some = found[at : at + STREAMS_AT_ONCE]
             read = await self._catalog.records.read_all([chain_path(one) for _, one in some])
@@ -203,35 +203,35 @@ class Spans:
                         continue
                     held = await self._hold(raw.version, chain)
                 if held.open_rows or held.first is None:
-                    asking.append((path, stream_id, held))
+                    unread.append((path, stream_id, held))
                 else:
                     spans[path] = _span(path, stream_id, held, held.first, held.closed)
-        await self._ask_all(asking, spans)
+        await self._read_all(unread, spans)
         return {path: spans[path] for path, _ in found if path in spans}
 
-    async def _hold(self, version: int, chain: Chain) -> _Held:
+    async def _hold(self, version: int, chain: Chain) -> _CachedRange:
         """Remember a chain; of open segments that go on what was known stays known."""
         before = self._held.get(chain.stream_id)
         tails = {} if before is None else before.tails
         ledgers = {row.ledger_id for row in chain.open_rows}
         await self._close([tails.pop(one) for one in list(tails) if one not in ledgers])
-        held = _Held(
+        held = _CachedRange(
             version, chain.open_rows, chain.trim, _closed_end(chain), _plain_first(chain), tails
         )
         self._held[chain.stream_id] = held
         return held
 
-    async def _ask_all(
-        self, asking: Sequence[tuple[str, str, _Held]], spans: dict[str, Span]
+    async def _read_all(
+        self, unread: Sequence[tuple[str, str, _CachedRange]], spans: dict[str, StreamRange]
     ) -> None:
         turns = asyncio.Semaphore(ASKED_TOGETHER)
 
-        async def ask(path: str, stream_id: str, held: _Held) -> None:
+        async def read(path: str, stream_id: str, held: _CachedRange) -> None:
             async with turns:
                 with suppress(StreamNotFound):  # deleted just now
-                    spans[path] = await self._asked(path, stream_id, held)
+                    spans[path] = await self._read_range(path, stream_id, held)
 
-        tasks = [asyncio.ensure_future(ask(*one)) for one in asking]
+        tasks = [asyncio.ensure_future(read(*one)) for one in unread]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -239,7 +239,7 @@ class Spans:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _asked(self, path: str, stream_id: str, held: _Held) -> Span:
+    async def _read_range(self, path: str, stream_id: str, held: _CachedRange) -> StreamRange:
         context = self._catalog.reading(stream_id, path)
         try:
             end = await self._end(context, held)
@@ -251,7 +251,7 @@ class Spans:
             end = _closed_end(chain)
             if tail is not None and tail.next > end.dlsn:
                 end = _End(tail.next, tail.seq + 1, end.record_bytes)
-            held = _Held(0, (), chain.trim, end, _plain_first(chain))
+            held = _CachedRange(0, (), chain.trim, end, _plain_first(chain))
         first = held.first
         if first is None and end.dlsn > held.trim:
             first = await self._first(context, held.trim, end)
@@ -259,7 +259,7 @@ class Spans:
                 held.first = first
         return _span(path, stream_id, held, first or (end.dlsn, end.seq), end)
 
-    async def _end(self, context: StreamContext, held: _Held) -> _End:
+    async def _end(self, context: StreamContext, held: _CachedRange) -> _End:
         """Return what lies behind the last visible record. Raises NoSuchLedger."""
         for row in reversed(held.open_rows):
             tail = held.tails.get(row.ledger_id)
@@ -339,8 +339,10 @@ def _plain_first(chain: Chain) -> tuple[DLSN, int] | None:
     return None if base_seq == NONE else (DLSN(number, 0, 0), base_seq)
 
 
-def _span(path: str, stream_id: str, held: _Held, first: tuple[DLSN, int], end: _End) -> Span:
+def _span(
+    path: str, stream_id: str, held: _CachedRange, first: tuple[DLSN, int], end: _End
+) -> StreamRange:
     if end.dlsn <= held.trim or first[0] >= end.dlsn:
         behind = max(end.dlsn, held.trim)
-        return Span(path, stream_id, behind, end.seq, behind, end.seq, end.record_bytes)
-    return Span(path, stream_id, *first, end.dlsn, end.seq, end.record_bytes)
+        return StreamRange(path, stream_id, behind, end.seq, behind, end.seq, end.record_bytes)
+    return StreamRange(path, stream_id, *first, end.dlsn, end.seq, end.record_bytes)

@@ -7,34 +7,34 @@ from collections.abc import Callable, Iterable, Mapping
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import Error
 from fastbk.stream.client import Client
-from fastbk.stream.cursor.cursor_positions import Marks
-from fastbk.stream.namespace.stream_ranges import Span, Spans
+from fastbk.stream.cursor.cursor_positions import CursorPositions
+from fastbk.stream.namespace.stream_ranges import StreamRange, StreamRanges
 from fastbk.stream.positions import DLSN
 
 
-class BlockingSpans:
+class SyncStreamRanges:
     """Looks at the streams of a client's cluster; made by `Namespace.spans` of `fastbk.sync`, without I/O."""
 
-    def __init__(self, loop: LoopThread[Client], make: Callable[[], Spans]) -> None:
+    def __init__(self, loop: LoopThread[Client], make: Callable[[], StreamRanges]) -> None:
         self._loop = loop
         self._make = make
-        self._made: Spans | None = None
+        self._made: StreamRanges | None = None
 
-    def _inner(self) -> Spans:
+    def _inner(self) -> StreamRanges:
         """Return the asyncio one. Only on the loop."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
-    def below(self, path: str, is_wanted: Callable[[str], bool]) -> dict[str, Span]:
+    def below(self, path: str, is_wanted: Callable[[str], bool]) -> dict[str, StreamRange]:
         """Return the streams of a namespace, and of those below it, whose paths are wanted, by path."""
         return self._loop.call(lambda: self._inner().below(path, is_wanted))
 
-    def of(self, paths: Iterable[str]) -> dict[str, Span]:
+    def of(self, paths: Iterable[str]) -> dict[str, StreamRange]:
         """Return these streams, by path; those that are not there are left out."""
         return self._loop.call(lambda: self._inner().of(paths))
 
-    def of_ids(self, ids: Mapping[str, str]) -> dict[str, Span]:
+    def of_ids(self, ids: Mapping[str, str]) -> dict[str, StreamRange]:
         """Return the streams of these ids, whatever their names are by now, by the keys given."""
         return self._loop.call(lambda: self._inner().of_ids(ids))
 
@@ -44,10 +44,10 @@ class BlockingSpans:
             self._loop.call(self._made.close)
 
 
-class BlockingMarks:
+class SyncCursorPositions:
     """Moves marks of one cursor in many streams; made by `Namespace.marks` of `fastbk.sync`."""
 
-    def __init__(self, loop: LoopThread[Client], inner: Marks) -> None:
+    def __init__(self, loop: LoopThread[Client], inner: CursorPositions) -> None:
         self._loop = loop
         self._inner = inner
 

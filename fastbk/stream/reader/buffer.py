@@ -21,7 +21,7 @@ IN_PLACE_BYTES_MIN = 64 * 1024
 """Entries that came together and have so many bytes are a chunk of their own, decoded where they were received."""
 
 
-class ReaderFront:
+class ReadBuffer:
     """One reader's.
 
     Attributes:

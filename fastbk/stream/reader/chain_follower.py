@@ -34,15 +34,15 @@ class ChainFollower:
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _see(self, chain: Chain) -> None:
+    def _update(self, chain: Chain) -> None:
         known = self.chain
         if chain.epoch < known.epoch or chain.trim < known.trim or chain.end_seq < known.end_seq:
             return  # none of these ever falls: an answer that was longer under way than what is known
         if chain != known:
             self.chain = chain
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._told.set()
 
@@ -53,7 +53,7 @@ class ChainFollower:
                 async with contextlib.aclosing(self._store.follow()) as changes:
                     async for known in changes:
                         retry.restart()
-                        self._see(known.chain)
+                        self._update(known.chain)
             except MetadataUnavailable:
                 # What is known goes on being read.
                 await asyncio.sleep(retry.pause_s())
@@ -61,17 +61,17 @@ class ChainFollower:
                 raise
             except BaseException as error:
                 self.failure = as_error(error, "following the stream's chain")
-                self._tell()
+                self._notify()
                 if not isinstance(error, Error):
                     raise
 
-    async def look(self) -> Chain:
+    async def refresh(self) -> Chain:
         """Read the chain now, and return it. Raises MetadataUnavailable, StreamNotFound."""
         try:
-            self._see((await self._store.read()).chain)
+            self._update((await self._store.read()).chain)
         except StreamNotFound as error:
             self.failure = error
-            self._tell()
+            self._notify()
             raise
         return self.chain
 
@@ -84,7 +84,7 @@ class ChainFollower:
                     await self._changed.wait()
             except TimeoutError:
                 with contextlib.suppress(MetadataUnavailable):
-                    await self.look()
+                    await self.refresh()
         if self.failure is not None:
             raise self.failure.copy()
 

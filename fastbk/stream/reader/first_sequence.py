@@ -13,7 +13,7 @@ from fastbk.stream.context import StreamContext
 PART_ENTRIES = 64
 
 
-async def base_of(context: StreamContext, row: Segment) -> int:
+async def first_sequence(context: StreamContext, row: Segment) -> int:
     """Return the number of the first record of `row`, a segment that has a record.
 
     A writer goes on in the second open segment only when all it sent to the first is acknowledged: then everything
@@ -55,6 +55,8 @@ async def _records_of(context: StreamContext, row: Segment) -> int:
                 break
             at += PART_ENTRIES
         if last is None:
-            raise Error(f"{context.name}: segment {row.number} has no record, and one behind it has")
+            raise Error(
+                f"{context.name}: segment {row.number} has no record, and one behind it has"
+            )
         head = head_of(last)
         return head.first_record + head.record_count

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     # Only here, where a type checker brings it along: a default lets `StreamReader` alone stand for one without Gaps.
     from typing_extensions import TypeVar
 
-    Told = TypeVar("Told", covariant=True, default=Never)
+    GapT = TypeVar("GapT", covariant=True, default=Never)
 else:
     from typing import TypeVar
 
-    Told = TypeVar("Told", covariant=True)
+    GapT = TypeVar("GapT", covariant=True)
 """What is handed out beside records and chunks: Gap, or nothing."""
 
 

@@ -33,7 +33,7 @@ from fastbk.stream.chain.segment_contents import head_of
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.chain_follower import ChainFollower
-from fastbk.stream.reader.first_sequence import base_of
+from fastbk.stream.reader.first_sequence import first_sequence
 from fastbk.stream.reader.read_plan import Next, ReadPlan
 
 _log = LibraryLog("fastbk.stream")
@@ -65,9 +65,7 @@ class Entries:
         left = self.count - count
         size_bytes = queued_size_bytes(runs, left)
         first = self.first_entry + count
-        return Entries(
-            self.segment, first, left, runs, self.base_seq, self.base_txid, size_bytes
-        )
+        return Entries(self.segment, first, left, runs, self.base_seq, self.base_txid, size_bytes)
 
 
 def queued_size_bytes(runs: Sequence[Sequence[Found]], count: int) -> int:
@@ -188,7 +186,7 @@ class ReadAhead:
             while not (self.is_over or self.is_trimmed or self._is_past_end()):
                 await self._step()
             if not self.is_trimmed:
-                self._tell_lost(self.plan.place, NONE)
+                self._put_missing(self.plan.place, NONE)
         except Error as error:
             self.error = error
         except asyncio.CancelledError:
@@ -231,9 +229,13 @@ class ReadAhead:
             row = await store.row(chain, self.plan.segment)
         except StorageError:
             row = None  # a page of what was deleted
-            if await self._follower.look() == chain:
+            if await self._follower.refresh() == chain:
                 raise
-        if row is None and self._follower.chain is chain and await self._follower.look() == chain:
+        if (
+            row is None
+            and self._follower.chain is chain
+            and await self._follower.refresh() == chain
+        ):
             raise StorageError(f"{self._context.name}: no row of segment {self.plan.segment}")
         return row
 
@@ -258,7 +260,7 @@ class ReadAhead:
             self._note_lost(error)
             plan.lost(row.number, row.ledger_id, plan.entry)
             if row.is_open:
-                self._tell_lost(plan.place, NONE)
+                self._put_missing(plan.place, NONE)
         except NoSuchLedger as error:
             if not await self._is_other(row):
                 self._note_lost(error)
@@ -269,7 +271,7 @@ class ReadAhead:
 
     async def _is_other(self, row: Segment) -> bool:
         """Look whether the chain says something else of that segment now."""
-        chain = await self._follower.look()
+        chain = await self._follower.refresh()
         if self.plan.next(chain) is not Next.READ:
             return True
         return await self._context.store.row(chain, row.number) != row
@@ -357,10 +359,10 @@ class ReadAhead:
         if head.kind != KIND_RECORDS:
             raise StorageError(f"ledger {row.ledger_id} is no segment", ledger_id=row.ledger_id)
         if plan.base_seq == NONE:
-            plan.found_base(row.number, await base_of(self._context, row))
+            plan.found_base(row.number, await first_sequence(self._context, row))
         if self._lost_first is not None:
             before = self._head(row, first, runs[0][0].data).first_record
-            self._tell_lost(DLSN(row.number, first, 0), plan.base_seq + before)
+            self._put_missing(DLSN(row.number, first, 0), plan.base_seq + before)
         records = head.first_record + head.record_count
         if not plan.read(row.number, row.ledger_id, first, last_entry, records):
             raise StorageError(
@@ -382,13 +384,13 @@ class ReadAhead:
         if self._lost_first is None:
             self._lost_first = self.plan.place
 
-    def _tell_lost(self, behind: DLSN, next_seq: int) -> None:
+    def _put_missing(self, behind: DLSN, next_seq: int) -> None:
         if self._lost_first is not None:
             self._lost_first = None
             self._put(Missing(behind, next_seq))
 
     def _end(self, row: Segment) -> None:
-        self._tell_lost(DLSN(row.number + 1, 0, 0), self.plan.next_seq)
+        self._put_missing(DLSN(row.number + 1, 0, 0), self.plan.next_seq)
         self._put(Ended(row.number))
 
     def _put(self, item: Item) -> None:

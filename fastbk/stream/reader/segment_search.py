@@ -17,7 +17,7 @@ from fastbk.stream.chain.opening import PASSWORD
 from fastbk.stream.chain.segment_contents import head_of
 from fastbk.stream.context import StreamContext
 from fastbk.stream.positions import DLSN
-from fastbk.stream.reader.first_sequence import base_of
+from fastbk.stream.reader.first_sequence import first_sequence
 from fastbk.stream.reader.gaps import lost
 from fastbk.stream.records import Chunk, Record, chunk_of
 
@@ -146,7 +146,7 @@ class SegmentAt:
     async def _base(self) -> int:
         """Return the number of the segment's first record."""
         if self._base_seq == NONE:
-            self._base_seq = await base_of(self._context, self._row)
+            self._base_seq = await first_sequence(self._context, self._row)
         return self._base_seq
 
     async def last(self, *, fresh: bool = True) -> Chunk | None:

@@ -12,11 +12,11 @@ from fastbk.errors import ClientClosed, ConfigError
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.context import ContextLike, context_of
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTime, AtTxid, Start
-from fastbk.stream.reader.buffer import ReaderFront
+from fastbk.stream.reader.buffer import ReadBuffer
 from fastbk.stream.reader.chain_follower import ChainFollower
 from fastbk.stream.reader.gaps import error_of
 from fastbk.stream.reader.lag import Lag, lag_of
-from fastbk.stream.reader.options import ReaderOptions, Told
+from fastbk.stream.reader.options import GapT, ReaderOptions
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.search import (
     find_key,
@@ -32,7 +32,7 @@ from fastbk.stream.records import Chunk, Gap, Record
 CHUNK_BYTES = 1024 * 1024
 
 
-class StreamReader(Generic[Told]):
+class StreamReader(Generic[GapT]):
     """Reads one stream; made by `Stream.reader()`. One task at a time may read; `async with` opens it.
 
     `async for record in reader` yields records, `chunks()` many at once (INV-S11). What was truncated or lost is an
@@ -89,7 +89,7 @@ class StreamReader(Generic[Told]):
         self._moved = asyncio.Event()
         self._ahead: ReadAhead | None = None
         self._follower: ChainFollower | None = None
-        self._front: ReaderFront | None = None
+        self._buffer: ReadBuffer | None = None
         self._retired: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -112,7 +112,7 @@ class StreamReader(Generic[Told]):
         self._follower = ChainFollower(
             context.store, (await context.store.read()).chain, self._told
         )
-        self._front = ReaderFront(context.name, position, from_key, ends)
+        self._buffer = ReadBuffer(context.name, position, from_key, ends)
         self._read_ahead()
 
     async def _begin_of(self, start: Start) -> tuple[DLSN, Key | None]:
@@ -128,11 +128,11 @@ class StreamReader(Generic[Told]):
         return await resolve(self._context, start), None
 
     def _read_ahead(self) -> None:
-        front, follower = self._opened()
+        buffer, follower = self._opened()
         self._ahead = ReadAhead(
-            self._context, follower, front.position, self._prefetch_bytes, self._told, front.end
+            self._context, follower, buffer.position, self._prefetch_bytes, self._told, buffer.end
         )
-        front.ahead = self._ahead
+        buffer.ahead = self._ahead
 
     async def close(self) -> None:
         """Read no more. A second call does nothing."""
@@ -157,21 +157,21 @@ class StreamReader(Generic[Told]):
     ) -> None:
         await self.close()
 
-    def _opened(self) -> tuple[ReaderFront, ChainFollower]:
-        if self._is_closed or self._front is None or self._follower is None:
+    def _opened(self) -> tuple[ReadBuffer, ChainFollower]:
+        if self._is_closed or self._buffer is None or self._follower is None:
             raise ClientClosed("the reader is not open: use `async with`")
-        return self._front, self._follower
+        return self._buffer, self._follower
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record | Told:
+    async def __anext__(self) -> Record | GapT:
         """Return the next record, or Gap. Ends behind the last record of a sealed stream, or at the end asked for."""
-        front = self._front
-        if front is not None and front.has_record(self._follower):
-            return front.next_record()
+        buffer = self._buffer
+        if buffer is not None and buffer.has_record(self._follower):
+            return buffer.next_record()
         item = await self._next(1, CHUNK_BYTES, None, 0.0)
         if item is None:
             raise StopAsyncIteration
@@ -179,7 +179,7 @@ class StreamReader(Generic[Told]):
 
     async def chunks(
         self, max_records: int = 1000, max_bytes: int = CHUNK_BYTES, max_wait: float = 0.0
-    ) -> AsyncGenerator[Chunk | Told, None]:
+    ) -> AsyncGenerator[Chunk | GapT, None]:
         """Yield chunks of 1 to `max_records` records; of Gaps with `on_gap="yield"` only. Ends as iteration does.
 
         `max_bytes`: of entries that are decoded together; one entry may be larger. `max_wait`: seconds to wait for
@@ -193,19 +193,19 @@ class StreamReader(Generic[Told]):
         max_records: int = 1000,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Told | None:
+    ) -> Chunk | GapT | None:
         """Return up to `max_records` as soon as one is there; None after `timeout` seconds, or at the end."""
         self._opened()
         return await self._next(max_records, max_bytes, checked_timeout(timeout), 0.0)
 
     def at_hand(self, max_records: int, max_bytes: int) -> Chunk | None:
         """Return more records without waiting; None: none are there, or something else is to be told before them."""
-        front, follower = self._opened()
+        buffer, follower = self._opened()
         if self._ahead is None or follower.failure is not None:
             return None
-        if front.gap_at(follower.chain) is not None:
+        if buffer.gap_at(follower.chain) is not None:
             return None
-        chunk = front.take(max_records, max_bytes)
+        chunk = buffer.take(max_records, max_bytes)
         self._moved.set()
         return chunk
 
@@ -216,7 +216,7 @@ class StreamReader(Generic[Told]):
 
     async def _next(
         self, max_records: int, max_bytes: int, timeout_s: float | None, fill_s: float
-    ) -> Chunk | Told | None:
+    ) -> Chunk | GapT | None:
         """Return what comes next; None at the end, or when the time is over."""
         if max_records < 1 or max_bytes < 1:
             raise ConfigError("max_records and max_bytes must be at least 1")
@@ -224,24 +224,24 @@ class StreamReader(Generic[Told]):
             async with asyncio.timeout(timeout_s):
                 while True:
                     self._told.clear()
-                    front, follower = self._opened()
+                    buffer, follower = self._opened()
                     if follower.failure is not None:
                         self._moved.set()
                         raise follower.failure.copy()
                     if self._ahead is None:
                         self._read_ahead()
-                    gap = front.gap_at(follower.chain)
+                    gap = buffer.gap_at(follower.chain)
                     if gap is not None:
                         return self._passed(gap)
-                    if fill_s > 0 and front.is_filling(max_bytes):
+                    if fill_s > 0 and buffer.is_filling(max_bytes):
                         fill_s = await self._fill(fill_s)
                         continue
-                    chunk = front.take(max_records, max_bytes)
+                    chunk = buffer.take(max_records, max_bytes)
                     self._moved.set()  # also where all that came was skipped
-                    if chunk is not None or front.is_over:
+                    if chunk is not None or buffer.is_over:
                         return chunk
-                    if not front.has_items:
-                        self._look_at_end_of_ahead()
+                    if not buffer.has_items:
+                        self._check_end_of_ahead()
                         await self._told.wait()
         except TimeoutError:
             return None
@@ -264,7 +264,7 @@ class StreamReader(Generic[Told]):
             self._retired.add(task)
             task.add_done_callback(self._retired.discard)
 
-    def _look_at_end_of_ahead(self) -> None:
+    def _check_end_of_ahead(self) -> None:
         """Reading ahead may have ended: with an error, or where it was truncated."""
         ahead = self._ahead
         if ahead is None or not (ahead.error is not None or ahead.is_trimmed):
@@ -274,15 +274,15 @@ class StreamReader(Generic[Told]):
         if ahead.error is not None:
             raise ahead.error.copy()
 
-    def _passed(self, gap: Gap) -> Told:
-        front, _ = self._opened()
+    def _passed(self, gap: Gap) -> GapT:
+        buffer, _ = self._opened()
         if self._on_gap == "raise":
             raise error_of(self._context.name, gap)
         if gap.kind == "trimmed":
             self._retire()
-        front.pass_by(gap)
+        buffer.pass_by(gap)
         self._moved.set()
-        return cast("Told", gap)
+        return cast("GapT", gap)
 
     # --- where it is --------------------------------------------------------------------------------------------
 
@@ -298,16 +298,16 @@ class StreamReader(Generic[Told]):
 
     def _lag_from(self, counted: Callable[[int, int], Sequence[tuple[int, int]]]) -> Lag:
         """Return the lag in those records alone that `counted(first, end)` names, as ranges."""
-        front, follower = self._opened()
+        buffer, follower = self._opened()
         if self.caught_up():
             return Lag(0, 0.0)
-        ranges = counted(front.next_seq_in(follower.chain), self._end_seq)
-        return self._lag_of(sum(high - low for low, high in ranges), front.last_time_us)
+        ranges = counted(buffer.next_seq_in(follower.chain), self._end_seq)
+        return self._lag_of(sum(high - low for low, high in ranges), buffer.last_time_us)
 
     def _lag_of(self, records: int, since_us: int) -> Lag:
         """Return the lag of so many records, the first of which was appended then (0: it is not known)."""
-        front, follower = self._opened()
-        return lag_of(follower.chain, records, since_us, front.record_bytes)
+        buffer, follower = self._opened()
+        return lag_of(follower.chain, records, since_us, buffer.record_bytes)
 
     @property
     def _end_seq(self) -> int:
@@ -317,31 +317,31 @@ class StreamReader(Generic[Told]):
 
     def caught_up(self) -> bool:
         """Return whether all that this reader knows to be visible was handed out; no I/O."""
-        front, _ = self._opened()
-        if front.is_over:
+        buffer, _ = self._opened()
+        if buffer.is_over:
             return True
-        return not front.has_items and self._ahead is not None and self._ahead.is_caught_up
+        return not buffer.has_items and self._ahead is not None and self._ahead.is_caught_up
 
     async def wait_caught_up(self) -> DLSN:
         """Wait until all that is visible now was handed out (to another task); return the position then."""
         tail = await tail_position(self._context)
         while True:
             self._moved.clear()
-            front, follower = self._opened()
+            buffer, follower = self._opened()
             if follower.failure is not None:
                 raise follower.failure.copy()
-            if tail is None or front.is_over or front.position > tail.dlsn:
-                return front.position
+            if tail is None or buffer.is_over or buffer.position > tail.dlsn:
+                return buffer.position
             await self._moved.wait()
 
     async def seek(self, where: Start) -> None:
         """Go on from `where`; an end that was asked for stays."""
-        front, follower = self._opened()
+        buffer, follower = self._opened()
         position, from_key = await self._begin_of(where)
         if not isinstance(where, DLSN):
             await (
-                follower.look()
+                follower.refresh()
             )  # what was found to be truncated has to be known as that here, too
         self._retire()
-        front.move_to(position, from_key)
+        buffer.move_to(position, from_key)
         self._moved.set()

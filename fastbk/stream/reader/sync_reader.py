@@ -13,7 +13,7 @@ from fastbk.option_checks import checked_timeout
 from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN, Start
 from fastbk.stream.reader.lag import Lag
-from fastbk.stream.reader.options import Told
+from fastbk.stream.reader.options import GapT
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 
@@ -21,10 +21,10 @@ CHUNK_RECORDS = 1000
 CHUNK_BYTES = 1 << 20
 
 
-class Source(Protocol[Told]):
+class RecordSource(Protocol[GapT]):
     """What is read on the loop: a reader, or a cursor."""
 
-    def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | Told]:
+    def chunks(self, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Chunk | GapT]:
         """Yield chunks."""
 
     async def __aenter__(self) -> object: ...
@@ -37,10 +37,10 @@ class Source(Protocol[Told]):
     ) -> None: ...
 
 
-Inner = TypeVar("Inner", bound=Source[Gap])
+Inner = TypeVar("Inner", bound=RecordSource[Gap])
 
 
-class BlockingRecords(Generic[Inner, Told]):
+class SyncRecords(Generic[Inner, GapT]):
     """What readers and cursors share: iteration by records and by chunks. Not for several threads at once."""
 
     def __init__(self, loop: LoopThread[Client], make: Callable[[], Inner]) -> None:
@@ -140,7 +140,7 @@ class BlockingRecords(Generic[Inner, Told]):
         self._held = None
         return held[at:] if held is not None and at < len(held) else None
 
-    def __iter__(self) -> Iterator[Record | Told]:
+    def __iter__(self) -> Iterator[Record | GapT]:
         """Yield records (and Gaps, with on_gap="yield"), until the end if it has one.
 
         Iteration opens what is not open, and closes that at the end. What `with` or `open` has opened stays open.
@@ -156,7 +156,7 @@ class BlockingRecords(Generic[Inner, Told]):
                 self._close_own()
                 return
             if isinstance(item, Gap):
-                yield cast("Told", item)
+                yield cast("GapT", item)
             else:
                 self._held, self._at = item, 0
 
@@ -169,17 +169,17 @@ class BlockingRecords(Generic[Inner, Told]):
         if self._is_own:
             self.close()
 
-    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | Told]:
+    def _iterate(self, wish: tuple[int, int, float]) -> Iterator[Chunk | GapT]:
         self._open_own()
         rest = self._rest()
         if rest is not None:
             yield rest
         while (item := self._pull(wish)) is not None:
-            yield cast("Chunk | Told", item)
+            yield cast("Chunk | GapT", item)
         self._close_own()
 
 
-class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
+class SyncStreamReader(SyncRecords[StreamReader[Gap], GapT]):
     """Reads a stream; made by `Stream.reader()` of `fastbk.sync`. `for record in stream.reader()` opens, closes it."""
 
     def _chunks(
@@ -192,7 +192,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         max_wait: float = 0.0,
-    ) -> Iterator[Chunk | Told]:
+    ) -> Iterator[Chunk | GapT]:
         """Yield chunks of records, as the asyncio reader's `chunks` does."""
         return self._iterate((max_records, max_bytes, max_wait))
 
@@ -214,7 +214,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
         max_records: int = CHUNK_RECORDS,
         max_bytes: int = CHUNK_BYTES,
         timeout: float | None = None,
-    ) -> Chunk | Told | None:
+    ) -> Chunk | GapT | None:
         """Return the next records in one chunk; None after `timeout` seconds, or at the end."""
         inner = self._opened()
         checked_timeout(timeout)
@@ -227,11 +227,11 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
             await self._close_source()
             return await inner.read(max_records=max_records, max_bytes=max_bytes, timeout=timeout)
 
-        return cast("Chunk | Told | None", self._loop.call(some))
+        return cast("Chunk | GapT | None", self._loop.call(some))
 
     def read_chunks(
         self, max_records: int, max_bytes: int, timeout: float | None = None
-    ) -> list[Chunk | Told]:
+    ) -> list[Chunk | GapT]:
         """Like `read`, with what else is there already, up to the same bounds together; one turn to the loop and back.
 
         Empty after `timeout` seconds, or at the end. All but the last are chunks. What goes wrong behind records that
@@ -267,7 +267,7 @@ class BlockingStreamReader(BlockingRecords[StreamReader[Gap], Told]):
                 found.append(item)
             return found
 
-        return cast("list[Chunk | Told]", self._loop.call(some))
+        return cast("list[Chunk | GapT]", self._loop.call(some))
 
     @property
     def is_at_end(self) -> bool:

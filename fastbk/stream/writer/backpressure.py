@@ -22,7 +22,7 @@ CALLS_PER_TURN = 64
 """So many calls of `ready` may return without letting other tasks run: some 100 us of records."""
 
 
-class AppendTurns:
+class Backpressure:
     """Those of one opened writer.
 
     Attributes:

@@ -29,7 +29,7 @@ from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import Contents, check_epoch, close_segment
 from fastbk.stream.chain.segment_slots import slots_of
-from fastbk.stream.chain.store import Known
+from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN
@@ -41,7 +41,9 @@ from fastbk.stream.writer.segment_writer import SegmentWriter
 
 ENTRIES_BEFORE_PACKING = 2
 """With as many in flight, the last group stays open for more until an acknowledgement comes."""
-_ONLY_THE_WRITER = "Open it again only if this process is to be the writer: that fences the other one."
+_ONLY_THE_WRITER = (
+    "Open it again only if this process is to be the writer: that fences the other one."
+)
 
 
 class AppendEngine:
@@ -56,7 +58,7 @@ class AppendEngine:
         self,
         context: StreamContext,
         options: WriterOptions,
-        known: Known,
+        known: VersionedChain,
         policy: StreamPolicy,
         progressed: Callable[[], None],
     ) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
-from fastbk.errors import BufferFull, RecordTooLarge, TxidOutOfOrder
+from fastbk.errors import BufferFull, ConfigError, RecordTooLarge, TxidOutOfOrder
 from fastbk.native.stream_codec import HEAD_BYTES, RECORD_OVERHEAD_BYTES_MAX
 
+T = TypeVar("T")
 TXID_MAX = 2**62
 """Beyond it nothing could follow, nor be attached."""
 
@@ -153,3 +154,15 @@ class WriterQueue:
         """That group was acknowledged, or failed."""
         self.unacked_bytes -= group.size_bytes - HEAD_BYTES
         self.settled += len(group.waiters)
+
+
+def with_txids(
+    payloads: Iterable[T], txids: Iterable[int] | None
+) -> Iterable[tuple[T, int | None]]:
+    """Pair payloads with their transaction ids. Raises ConfigError at once where they are not as many."""
+    if txids is None:
+        return ((payload, None) for payload in payloads)
+    datas, ids = list(payloads), list(txids)
+    if len(datas) != len(ids):
+        raise ConfigError(f"{len(ids)} transaction ids were given for {len(datas)} records")
+    return zip(datas, ids, strict=True)

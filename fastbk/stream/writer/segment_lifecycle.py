@@ -31,9 +31,9 @@ from fastbk.stream.background_errors import as_error
 from fastbk.stream.chain.chain import Chain, Segment
 from fastbk.stream.chain.changes import add_segment, check_epoch, close_segment, reserve
 from fastbk.stream.chain.opening import PASSWORD
-from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.pending_deletes import delete_pending
 from fastbk.stream.chain.segment_slots import slots_of
-from fastbk.stream.chain.store import Known
+from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import StreamContext
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.writer.segment_writer import SegmentWriter
@@ -58,7 +58,7 @@ class SegmentLifecycle:
     def __init__(
         self,
         context: StreamContext,
-        known: Known,
+        known: VersionedChain,
         make: MakeWriter,
         changed: Callable[[], None],
         ended_by: Callable[[Error], None],
@@ -150,15 +150,15 @@ class SegmentLifecycle:
         timer: asyncio.TimerHandle
         async with asyncio.timeout(None) as deadline:
 
-            def look() -> None:
+            def check() -> None:
                 nonlocal timer
                 left_s = self._left_s(limit_s)
                 if left_s > 0.0:
-                    timer = loop.call_later(left_s, look)
+                    timer = loop.call_later(left_s, check)
                 else:
                     deadline.reschedule(loop.time())
 
-            timer = loop.call_later(limit_s, look)
+            timer = loop.call_later(limit_s, check)
             try:
                 yield
             finally:
@@ -257,7 +257,7 @@ class SegmentLifecycle:
         if self._reserved is not None:
             return self._reserved
         if len(self.known.chain.doomed) >= DOOMED_MANY:
-            self.known = await delete_doomed(self._context, self.known)
+            self.known = await delete_pending(self._context, self.known)
         epoch = self._epoch
         self._reserved, self.known = await self._context.store.name_ledger(
             lambda chain, ledger_id: reserve(chain, epoch, ledger_id), self.known

@@ -25,15 +25,16 @@ from fastbk.errors import (
 from fastbk.option_checks import checked_timeout
 from fastbk.stream.chain.changes import seal
 from fastbk.stream.chain.opening import check_bookies, new_owner, open_stream
-from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.pending_deletes import delete_pending
 from fastbk.stream.chain.segment_slots import slots_of
-from fastbk.stream.chain.store import Known
+from fastbk.stream.chain.store import VersionedChain
 from fastbk.stream.context import ContextLike, StreamContext, context_of
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import put_headers
-from fastbk.stream.writer.backpressure import AppendTurns
+from fastbk.stream.writer.backpressure import Backpressure
 from fastbk.stream.writer.engine import AppendEngine, end_segments, ended_too_late
 from fastbk.stream.writer.options import WriterOptions
+from fastbk.stream.writer.queue import with_txids
 
 Data: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Iterable[tuple[str, bytes]]
@@ -108,16 +109,18 @@ class StreamWriter:
             if not self._options.over_quota:
                 self._context.check_room()  # before anybody is fenced for nothing
             await check_bookies(self._context.client, policy)
-            known = await self._take_over()
+            known = await self._open_chain()
             # The chain that this leaves may be another writer's already: ours is the epoch of the opening (INV-S6).
-            await delete_doomed(self._context, known)
+            await delete_pending(self._context, known)
         self.epoch = known.chain.epoch
         self._loop = asyncio.get_running_loop()
-        self._turns = AppendTurns(self._context.name)
-        self._engine = AppendEngine(self._context, self._options, known, policy, self._turns.wake)
-        self._turns.engine = self._engine
+        self._backpressure = Backpressure(self._context.name)
+        self._engine = AppendEngine(
+            self._context, self._options, known, policy, self._backpressure.wake
+        )
+        self._backpressure.engine = self._engine
 
-    async def _take_over(self) -> Known:
+    async def _open_chain(self) -> VersionedChain:
         client, store, owner = self._context.client, self._context.store, new_owner()
         try:
             return await open_stream(client, store, owner)
@@ -129,7 +132,7 @@ class StreamWriter:
             if not error.retryable:
                 raise
             # So many ledgers wait to be deleted that no other may be doomed: make room.
-            await delete_doomed(self._context, await store.read())
+            await delete_pending(self._context, await store.read())
             return await open_stream(client, store, owner)
 
     # --- appending ----------------------------------------------------------------------------------------------
@@ -156,9 +159,11 @@ class StreamWriter:
         if key is not None and type(key) is not bytes:
             key = _owned(key)
         raw = put_headers(headers) if headers else b""
-        if timeout is None and self._turns.may_pass:
+        if timeout is None and self._backpressure.may_pass:
             return self._take(engine, data, txid, key, raw)
-        return self._turns.append(lambda: self._take(engine, data, txid, key, raw), checked_timeout(timeout))
+        return self._backpressure.append(
+            lambda: self._take(engine, data, txid, key, raw), checked_timeout(timeout)
+        )
 
     def append_nowait(
         self,
@@ -173,7 +178,7 @@ class StreamWriter:
         As `append`, but it waits for no room: BufferFull (await `ready()`).
         """
         engine = self._check()
-        self._turns.check_nobody_waits()
+        self._backpressure.check_nobody_waits()
         data = payload if type(payload) is bytes else _owned(payload)
         if key is not None and type(key) is not bytes:
             key = _owned(key)
@@ -200,7 +205,7 @@ class StreamWriter:
         The others follow it, slot by slot. Raises as `append_nowait`, and ConfigError for an empty batch.
         """
         engine = self._check()
-        self._turns.check_nobody_waits()
+        self._backpressure.check_nobody_waits()
         beside = (txids, keys, headers)
         if not payloads or any(one is not None and len(one) != len(payloads) for one in beside):
             raise ConfigError(
@@ -237,7 +242,7 @@ class StreamWriter:
         Lets other tasks run now and then while there is room, too: a loop of `ready` and `append_nowait` stalls none.
         """
         self._check()
-        await self._turns.ready()
+        await self._backpressure.ready()
         self._check()
 
     async def drain(self) -> None:
@@ -253,7 +258,7 @@ class StreamWriter:
         engine = self._opened()
         try:
             async with asyncio.timeout(checked_timeout(timeout)):
-                await self._turns.passed()
+                await self._backpressure.passed()
                 await engine.until_settled()
         except TimeoutError:
             name = self._context.name
@@ -355,7 +360,7 @@ class StreamWriter:
             with suppress(TimeoutError):  # then it is the janitor's
                 async with asyncio.timeout(self._context.client.config.close_timeout):
                     async with slots_of(self._context.client):
-                        await delete_doomed(self._context, engine.lifecycle.known)
+                        await delete_pending(self._context, engine.lifecycle.known)
 
     def abort(self) -> None:
         """Take no more appends and wait for nothing: what is under way is decided when the stream is opened next."""
@@ -380,18 +385,6 @@ class StreamWriter:
                 await self.close()
         else:
             self.abort()
-
-
-def with_txids(
-    payloads: Iterable[Data], txids: Iterable[int] | None
-) -> Iterable[tuple[Data, int | None]]:
-    """Pair payloads with their transaction ids. Raises ConfigError at once where they are not as many."""
-    if txids is None:
-        return ((payload, None) for payload in payloads)
-    datas, ids = list(payloads), list(txids)
-    if len(datas) != len(ids):
-        raise ConfigError(f"{len(ids)} transaction ids were given for {len(datas)} records")
-    return zip(datas, ids, strict=True)
 
 
 def _owned(data: Data) -> bytes:

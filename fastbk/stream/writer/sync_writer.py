@@ -24,8 +24,8 @@ from fastbk.stream.client import Client
 from fastbk.stream.positions import DLSN
 from fastbk.stream.records import get_headers, put_headers
 from fastbk.stream.writer.options import WriterOptions
-from fastbk.stream.writer.queue import Group, WriterQueue
-from fastbk.stream.writer.stream_writer import Data, HeadersLike, StreamWriter, with_txids
+from fastbk.stream.writer.queue import Group, WriterQueue, with_txids
+from fastbk.stream.writer.stream_writer import Data, HeadersLike, StreamWriter
 
 _log = LibraryLog("fastbk.stream")
 
@@ -38,7 +38,7 @@ class PendingRecord:
 
     __slots__ = ("_failure", "_future", "_writer")
 
-    def __init__(self, writer: BlockingStreamWriter) -> None:
+    def __init__(self, writer: SyncStreamWriter) -> None:
         self._writer = writer
         self._future: asyncio.Future[DLSN] | None = None
         self._failure: Error | None = None
@@ -66,7 +66,7 @@ class PendingRecord:
         self._failure = error
 
 
-class BlockingStreamWriter:
+class SyncStreamWriter:
     """Appends to one stream; made by `Stream.writer()` of `fastbk.sync`. Several threads may append.
 
     The rules are the asyncio writer's: order of calls = order of records, the first failed append ends the writer, and
@@ -368,7 +368,7 @@ class BlockingStreamWriter:
 
         return self._loop.call(acted)
 
-    def __enter__(self) -> BlockingStreamWriter:
+    def __enter__(self) -> SyncStreamWriter:
         self.open()
         return self
 

@@ -14,8 +14,8 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             (
                 Edit(
                     "fastbk.stream.writer.stream_writer:StreamWriter.open",
-                    "await delete_doomed(self._context, known)",
-                    "known = await delete_doomed(self._context, known)",
+                    "await delete_pending(self._context, known)",
+                    "known = await delete_pending(self._context, known)",
                 ),
             ),
         ),

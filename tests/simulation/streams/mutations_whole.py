@@ -44,7 +44,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "trimmed-in-silence",
             "a reader goes on at the trim point without a word",
             (
-                "fastbk.stream.reader.buffer:ReaderFront.gap_at",
+                "fastbk.stream.reader.buffer:ReadBuffer.gap_at",
                 "if records != 0:",
                 "if records is not None and records != 0:",
             ),
@@ -56,7 +56,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "told-beyond-the-trim-point",
             "a gap is told to reach to the end of the segment",
             (
-                "fastbk.stream.reader.buffer:ReaderFront.gap_at",
+                "fastbk.stream.reader.buffer:ReadBuffer.gap_at",
                 'return Gap("trimmed", position, chain.trim, records)',
                 'return Gap("trimmed", position, chain.trim._replace(entry=chain.trim.entry + 1), records)',
             ),
@@ -91,7 +91,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
         _fault(
             "told-twice",
             "a cursor tells a truncation again, with the first record behind it",
-            ("fastbk.stream.cursor.delivery:CursorDelivery._see", "if is_told:", "if False:"),
+            ("fastbk.stream.cursor.delivery:CursorDelivery._track", "if is_told:", "if False:"),
         ),
         151,
     ),
@@ -147,8 +147,8 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "who waits is told that a state is kept when it could not be",
             (
                 "fastbk.stream.cursor.flusher:CursorFlusher._flush",
-                "self._tell(self._taken, error)",
-                "self._tell(self._taken, None)",
+                "self._resolve_waiters(self._taken, error)",
+                "self._resolve_waiters(self._taken, None)",
             ),
         ),
         10,
@@ -158,7 +158,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "ledger-of-a-cursor-unnamed",
             "a cursor's ledger is made before its record names it",
             (
-                "fastbk.stream.cursor.state_storage:CursorKeeper._next_ledger",
+                "fastbk.stream.cursor.state_storage:StateStorage._next_ledger",
                 "await self._write(self._state())\n        made",
                 "made",
             ),
@@ -213,7 +213,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "half-deleted-stays",
             "segments that a janitor marked and did not get to delete are left so",
             (
-                f"{JANITOR}:Janitor._look",
+                f"{JANITOR}:Janitor._process",
                 'known = await finish_deleting(self._deleter, store, known, "was marked before")',
                 "pass",
             ),
@@ -225,8 +225,8 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "doomed-stays",
             "a janitor leaves doomed ledgers alone",
             (
-                f"{JANITOR}:Janitor._look",
-                "known = await delete_doomed(self._deleter, store, known)",
+                f"{JANITOR}:Janitor._process",
+                "known = await delete_pending(self._deleter, store, known)",
                 "pass",
             ),
         ),
@@ -237,7 +237,7 @@ MUTATIONS: tuple[tuple[Mutation, int], ...] = (
             "idle-stays-open",
             "a segment that nobody writes to is not ended",
             (
-                "fastbk.stream.janitor.idle_rolling:IdleRolls.roll_if_idle",
+                "fastbk.stream.janitor.idle_rolling:IdleRolling.roll_if_idle",
                 "if due_us > now_us:",
                 "if True:",
             ),

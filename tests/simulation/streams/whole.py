@@ -14,7 +14,7 @@ from unittest.mock import patch
 from fastbk import errors
 from fastbk.errors import Error
 from fastbk.stream.chain.opening import new_owner, open_stream
-from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.pending_deletes import delete_pending
 from fastbk.stream.chain.store import page_name
 from fastbk.stream.janitor.janitor import Janitor, JanitorOptions
 from fastbk.stream.janitor.truncation import truncate
@@ -203,7 +203,7 @@ class WholeWorld(World):
         await self._append_alone(watchers)
         context = self.context(self._processes.client())
         known = await open_stream(context.client, context.store, new_owner())
-        await delete_doomed(context, known)
+        await delete_pending(context, known)
         self._check()
         self.judge.settle(self.told)
         records = self.judge.records()

@@ -14,7 +14,7 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.codec import put_chain
 from fastbk.stream.chain.opening import new_owner, open_stream
-from fastbk.stream.chain.pending_deletes import delete_doomed
+from fastbk.stream.chain.pending_deletes import delete_pending
 from fastbk.stream.chain.store import ChainStore
 from fastbk.stream.context import StreamContext
 from fastbk.stream.paths import chain_path
@@ -101,7 +101,7 @@ class World:
         self.cluster.plan = Plan()
         judge.look()
         context = self.context(self.cluster.client("last"))
-        await delete_doomed(context, await open_stream(context.client, context.store, new_owner()))
+        await delete_pending(context, await open_stream(context.client, context.store, new_owner()))
         judge.settle(self.told)
         left = set(self.cluster.ledgers) - {row.ledger_id for row in judge.rows(judge.chain)}
         assert not left, f"S18: ledgers {left} are left"

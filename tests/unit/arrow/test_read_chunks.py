@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from fastbk.errors import ConfigError, StorageError
-from fastbk.stream.reader.sync_reader import BlockingStreamReader
+from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.records import Chunk, Record
 from tests.unit.arrow.test_streams import Harness, place
 
@@ -23,7 +23,7 @@ def harness() -> Iterator[Harness]:
     made.loop.close(5.0)
 
 
-def at_hand(harness: Harness, reader: BlockingStreamReader, records: int) -> None:  # type: ignore[type-arg]
+def at_hand(harness: Harness, reader: SyncStreamReader, records: int) -> None:  # type: ignore[type-arg]
     """Wait until so many records were read ahead."""
     inner = reader._opened()
 

@@ -15,7 +15,7 @@ from fastbk.errors import ConfigError, DataLost, NoSuchEntry, PositionTruncated
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
 from fastbk.stream.records import Gap, Record
 from fastbk.stream.stream import Stream
-from fastbk.stream.sync_stream import BlockingStream
+from fastbk.stream.sync_stream import SyncStream
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import STREAM, context_of, filled, new_stream, truncated_to, writer_of
 
@@ -35,7 +35,7 @@ class Harness:
         client.close = closed  # type: ignore[attr-defined]
         self.loop = LoopThread(lambda: client)  # type: ignore[arg-type, return-value]
         self.context = self.loop.call(lambda: new_stream(self.cluster))
-        self.stream = BlockingStream(self.loop, self._stream, STREAM)
+        self.stream = SyncStream(self.loop, self._stream, STREAM)
 
     def _stream(self) -> Stream:
         found = Stream(None, ("test",), STREAM)  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader as BlockingLedgerReader
 from fastbk.client.sync_writer import LedgerWriter as BlockingLedgerWriter
 from fastbk.errors import ConfigError
-from fastbk.stream.cursor.sync_cursor import BlockingCursor
-from fastbk.stream.reader.sync_reader import BlockingStreamReader
-from fastbk.stream.writer.sync_writer import BlockingStreamWriter
+from fastbk.stream.cursor.sync_cursor import SyncCursor
+from fastbk.stream.reader.sync_reader import SyncStreamReader
+from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.sync_cluster import sync_cluster
 from tests.unit.client.fake_cluster import fake_cluster
 
@@ -133,9 +133,9 @@ def test_timeouts_of_the_blocking_client_are_checked() -> None:
             BlockingLedgerWriter,
             Pending,
             BlockingLedgerReader,
-            BlockingStreamWriter,
-            BlockingStreamReader,
-            BlockingCursor,
+            SyncStreamWriter,
+            SyncStreamReader,
+            SyncCursor,
         ]
         refused_at_once(client)
         client.list_bookies()  # it is not closed

@@ -15,12 +15,12 @@ from fastbk.meta.records import Change
 from fastbk.stream.chain.chain import Chain
 from fastbk.stream.chain.codec import put_chain
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.paths import chain_path
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import BlockingStreamWriter
+from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster
 from tests.fixtures.streams import STREAM, context_of, new_stream, records_of, writer_of
 
@@ -53,7 +53,7 @@ async def test_another_number_of_ids_sends_nothing(
         assert writer.last_txid == -1
 
 
-Make = Callable[[], BlockingStreamWriter]
+Make = Callable[[], SyncStreamWriter]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def blocking(cluster: Cluster, loop: LoopThread[Any]) -> Make:
     def make() -> StreamWriter:
         return StreamWriter(context_of(cluster.client()), options)
 
-    return lambda: BlockingStreamWriter(loop, make, options)
+    return lambda: SyncStreamWriter(loop, make, options)
 
 
 @pytest.mark.parametrize(("payloads", "txids"), WRONG_COUNTS)
@@ -131,10 +131,10 @@ def test_what_is_no_record_is_not_acknowledged(
 ) -> None:
     with blocking() as writer:
         writer.append_many([b"a", b"b", b"c"])
-    cursor = BlockingCursor(loop, lambda: Cursor(context_of(cluster.client()), "c", tail=False))
+    cursor = SyncCursor(loop, lambda: Cursor(context_of(cluster.client()), "c", tail=False))
     with cursor:
         records = list(cursor)[:1] or []
-    with BlockingCursor(loop, lambda: Cursor(context_of(cluster.client()), "c")) as cursor:
+    with SyncCursor(loop, lambda: Cursor(context_of(cluster.client()), "c")) as cursor:
         with pytest.raises(TypeError, match="int"):
             cursor.ack(5)  # type: ignore[arg-type]
         cursor.ack(records[0]).result()

@@ -12,15 +12,15 @@ import pytest
 import fastbk.sync
 from fastbk.errors import ClientClosed, ConfigError, StreamExists, StreamNotFound
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.reader.stream_reader import StreamReader
-from fastbk.stream.reader.sync_reader import BlockingStreamReader
+from fastbk.stream.reader.sync_reader import SyncStreamReader
 from fastbk.stream.stream import Stream
-from fastbk.stream.sync_stream import BlockingNamespace, BlockingStream
+from fastbk.stream.sync_stream import SyncNamespace, SyncStream
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import BlockingStreamWriter
+from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fork import exit_code_of_fork
 from tests.fixtures.metadata import new_cluster
 
@@ -39,12 +39,12 @@ def public(kind: type) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("ours", "theirs", "without"),
     [
-        (BlockingNamespace, Namespace, set()),
-        (BlockingStream, Stream, {"context"}),
-        (BlockingStreamWriter, StreamWriter, {"failure"}),
+        (SyncNamespace, Namespace, set()),
+        (SyncStream, Stream, {"context"}),
+        (SyncStreamWriter, StreamWriter, {"failure"}),
         # What a blocking read_chunks asks for between two turns to the loop.
-        (BlockingStreamReader, StreamReader, {"at_hand"}),
-        (BlockingCursor, Cursor, {"name"}),
+        (SyncStreamReader, StreamReader, {"at_hand"}),
+        (SyncCursor, Cursor, {"name"}),
     ],
 )
 def test_every_name_of_asyncios_is_there_with_its_arguments(
@@ -52,7 +52,7 @@ def test_every_name_of_asyncios_is_there_with_its_arguments(
 ) -> None:
     mine = public(ours)
     for name, one in public(theirs).items():
-        if name in without or (name == "name" and ours is BlockingStream):
+        if name in without or (name == "name" and ours is SyncStream):
             continue
         assert name in mine, f"{ours.__name__} has no {name}"
         if callable(one):

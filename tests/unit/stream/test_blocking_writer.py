@@ -31,7 +31,7 @@ from fastbk.stream.positions import DLSN
 from fastbk.stream.records import Record, chunk_of
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import BlockingStreamWriter
+from fastbk.stream.writer.sync_writer import SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.fork import exit_code_of_fork
 
@@ -70,9 +70,9 @@ class Harness:
         client = self.loop.client()
         return StreamContext(client, ChainStore(client.records, "ab", 10.0), "test/ab", current)
 
-    def writer(self, options: WriterOptions | None = None) -> BlockingStreamWriter:
+    def writer(self, options: WriterOptions | None = None) -> SyncStreamWriter:
         found = options or WriterOptions()
-        return BlockingStreamWriter(self.loop, lambda: StreamWriter(self.context(), found), found)
+        return SyncStreamWriter(self.loop, lambda: StreamWriter(self.context(), found), found)
 
     def records(self) -> list[Record]:
         """Return all that a reader would find, once all is closed."""

@@ -9,9 +9,9 @@ import pytest
 
 from fastbk.errors import Error, WriterFailed
 from fastbk.invariant import InvariantError
-from fastbk.stream.chain.store import ChainStore, Known
+from fastbk.stream.chain.store import ChainStore, VersionedChain
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.state_storage import CursorKeeper
+from fastbk.stream.cursor.state_storage import StateStorage
 from fastbk.stream.reader.read_ahead import ReadAhead
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk
@@ -53,7 +53,7 @@ async def test_following_the_chain(bug: BaseException, monkeypatch: pytest.Monke
     """Reading, and waiting for another task's reading, both end."""
     context = await new_stream(Cluster())
 
-    async def broken(_store: ChainStore) -> AsyncGenerator[Known, None]:
+    async def broken(_store: ChainStore) -> AsyncGenerator[VersionedChain, None]:
         await asyncio.sleep(0)
         raise bug
         yield  # type: ignore[unreachable]
@@ -110,13 +110,13 @@ async def test_keeping_a_cursor(bug: BaseException, monkeypatch: pytest.MonkeyPa
     await new_stream(cluster)
     await filled(cluster, [3])
 
-    async def broken(_keeper: CursorKeeper) -> int:
+    async def broken(_keeper: StateStorage) -> int:
         raise bug
 
     cursor = Cursor(context_of(cluster.client()), "c")
     await cursor.open()
     record = await anext(cursor)
-    monkeypatch.setattr(CursorKeeper, "keep", broken)
+    monkeypatch.setattr(StateStorage, "keep", broken)
     with pytest.raises(Error, match="a bug"):
         await asyncio.wait_for(_awaited(cursor, record), PATIENCE_S)
     for call in (cursor.flush(), anext(cursor), cursor.close()):

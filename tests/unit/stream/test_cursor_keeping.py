@@ -14,7 +14,7 @@ from fastbk.errors import (
     StreamNotFound,
 )
 from fastbk.stream.cursor import state_storage
-from fastbk.stream.cursor.opening import CursorWish
+from fastbk.stream.cursor.opening import CursorRequest
 from fastbk.stream.cursor.state import RANGES_MAX
 from fastbk.stream.cursor.store import cursors_of, delete_cursor, path_of
 from fastbk.stream.positions import DLSN
@@ -260,7 +260,7 @@ async def test_a_ledger_that_cannot_be_read_does_not_bring_an_old_mark_back(
 
 
 async def test_a_cursor_that_is_used_does_not_expire(cluster: Cluster) -> None:
-    wish = CursorWish(expire_after_s=0.04)
+    wish = CursorRequest(expire_after_s=0.04)
     holder = await Holder.open(cluster.client(), wish=wish)
     records = cluster.client().records
     (before,) = await cursors_of(records, STREAM)  # type: ignore[arg-type]

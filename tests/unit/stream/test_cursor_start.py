@@ -9,9 +9,9 @@ import pytest
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import PositionTruncated
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.cursor_positions import Marks
+from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.cursor.store import cursors_of
-from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
 from fastbk.stream.positions import DLSN, FIRST, AtSeq, AtTxid, Start
@@ -125,7 +125,7 @@ def test_the_blocking_cursor_raises_too() -> None:
         cluster = loop.call(truncated_stream)
         context = context_of(cluster.client())
         with pytest.raises(PositionTruncated) as caught:
-            BlockingCursor(loop, lambda: Cursor(context, "c", AtSeq(3))).open()
+            SyncCursor(loop, lambda: Cursor(context, "c", AtSeq(3))).open()
         assert caught.value.first_available == str(TRIM)
     finally:
         loop.close(WAIT_S)
@@ -160,7 +160,7 @@ async def test_marks_of_what_was_truncated_are_kept_as_they_are() -> None:
     async with stream.writer() as writer:
         places = [await writer.append(b"x") for _ in range(6)]
     await stream.truncate(before=places[4])
-    marks = Marks(Catalog(as_client(cluster.client())), "query", {"by": "test"})
+    marks = CursorPositions(Catalog(as_client(cluster.client())), "query", {"by": "test"})
     assert await marks.move({"shop/s": (places[2], 2)}) == {}
     (info,) = await stream.cursors()
     assert (info.mark, info.mark_seq) == (places[2], 2)

@@ -14,7 +14,7 @@ import pytest
 from fastbk.client.loop_thread import LoopThread
 from fastbk.errors import ClientClosed
 from fastbk.stream.cursor.cursor import Cursor
-from fastbk.stream.cursor.sync_cursor import BlockingCursor
+from fastbk.stream.cursor.sync_cursor import SyncCursor
 from fastbk.stream.positions import DLSN, AtSeq, Start
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Record
@@ -70,7 +70,7 @@ async def drain_cursor(cluster: Cluster, how: str) -> int:
 def drain_blocking(loop: LoopThread[Any], cluster: Cluster, how: str) -> int:
     """Do the same without `await`."""
     context = context_of(cluster.client())
-    with BlockingCursor(loop, lambda: Cursor(context, "c", tail=False)) as cursor:
+    with SyncCursor(loop, lambda: Cursor(context, "c", tail=False)) as cursor:
         records = [one for chunk in cursor.chunks() if isinstance(chunk, Chunk) for one in chunk]
         for record in acknowledged(records, how):
             if how == "ack":

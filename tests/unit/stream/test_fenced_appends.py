@@ -22,7 +22,7 @@ from fastbk.errors import (
 from fastbk.stream.positions import DLSN
 from fastbk.stream.writer.options import WriterOptions
 from fastbk.stream.writer.stream_writer import StreamWriter
-from fastbk.stream.writer.sync_writer import BlockingStreamWriter, PendingRecord
+from fastbk.stream.writer.sync_writer import PendingRecord, SyncStreamWriter
 from tests.fixtures.fake_ledgers import Cluster, FakeClient, Plan
 from tests.fixtures.streams import context_of, new_stream, writer_of
 from tests.fixtures.wait import wait_until
@@ -191,7 +191,7 @@ def test_the_blocking_writer_says_the_same() -> None:
     loop = LoopThread(lambda: cluster.client("former"))  # type: ignore[arg-type, return-value]
     try:
         loop.call(lambda: new_stream(cluster))
-        writer = BlockingStreamWriter(loop, lambda: former_of(cluster), WriterOptions())
+        writer = SyncStreamWriter(loop, lambda: former_of(cluster), WriterOptions())
         writer.open()
         writer.append(b"kept").result(WAIT_S)
         loop.call_plain(plan.go.clear)

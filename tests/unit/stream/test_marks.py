@@ -6,7 +6,7 @@ import pytest
 
 from fastbk.errors import ConfigError, CursorFenced, StreamNotFound
 from fastbk.stream.cursor import cursor_positions as module
-from fastbk.stream.cursor.cursor_positions import Marks
+from fastbk.stream.cursor.cursor_positions import CursorPositions
 from fastbk.stream.cursor.store import CursorInfo
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
@@ -54,7 +54,7 @@ async def cursor_of(stream: Stream) -> CursorInfo:
 
 async def test_a_mark_is_moved_by_one_change_and_nothing_is_read(cluster: Cluster) -> None:
     streams = [await filled(cluster, f"s{at}") for at in range(20)]
-    marks = Marks(catalog(cluster), "query", BY)
+    marks = CursorPositions(catalog(cluster), "query", BY)
     plan = cluster.plan
     assert isinstance(plan, Changes)
     begin = {one.path: (DLSN(1, 0, 0), 0) for one in streams}
@@ -75,7 +75,7 @@ async def test_who_stays_is_noted_as_used_and_not_as_moved(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await filled(cluster, "s")
-    marks = Marks(catalog(cluster), "query", BY)
+    marks = CursorPositions(catalog(cluster), "query", BY)
     where = {stream.path: (DLSN(1, 3, 0), 3)}
     await marks.move(where)
     before = await cursor_of(stream)
@@ -85,14 +85,17 @@ async def test_who_stays_is_noted_as_used_and_not_as_moved(
     await marks.move(where)
     after = await cursor_of(stream)
     assert after.moved_at_us == before.moved_at_us and after.used_at_us > before.used_at_us
-    again = Marks(catalog(cluster), "query", BY)
+    again = CursorPositions(catalog(cluster), "query", BY)
     assert await again.move(where) == {}
     assert (await cursor_of(stream)).mark_seq == 3
 
 
 async def test_two_of_one_name_find_out_and_go_on(cluster: Cluster) -> None:
     stream = await filled(cluster, "s")
-    one, two = Marks(catalog(cluster), "query", BY), Marks(catalog(cluster), "query", BY)
+    one, two = (
+        CursorPositions(catalog(cluster), "query", BY),
+        CursorPositions(catalog(cluster), "query", BY),
+    )
     await one.move({stream.path: (DLSN(1, 1, 0), 1)})
     await two.move({stream.path: (DLSN(1, 2, 0), 2)})
     failed = await one.move({stream.path: (DLSN(1, 3, 0), 3)})
@@ -113,7 +116,7 @@ async def test_a_cursor_that_applications_held_is_taken_over_with_its_ledgers(
                 break
         (info,) = await stream.cursors()
         assert info.ledgers, "the test needs a cursor that has a ledger"
-        marks = Marks(catalog(cluster), "query", BY)
+        marks = CursorPositions(catalog(cluster), "query", BY)
         assert await marks.move({stream.path: (DLSN(1, 2, 0), 2)}) == {}
         await cursor.abort()
     after = await cursor_of(stream)
@@ -123,9 +126,9 @@ async def test_a_cursor_that_applications_held_is_taken_over_with_its_ledgers(
 
 async def test_streams_that_are_gone_and_names_that_are_none(cluster: Cluster) -> None:
     stream = await filled(cluster, "s")
-    marks = Marks(catalog(cluster), "query", BY)
+    marks = CursorPositions(catalog(cluster), "query", BY)
     failed = await marks.move({stream.path: (DLSN(1, 1, 0), 1), "shop/none": (DLSN(1, 1, 0), 1)})
     assert list(failed) == ["shop/none"] and isinstance(failed["shop/none"], StreamNotFound)
     assert (await cursor_of(stream)).mark_seq == 1
     with pytest.raises(ConfigError, match="name of a cursor"):
-        Marks(catalog(cluster), "", BY)
+        CursorPositions(catalog(cluster), "", BY)

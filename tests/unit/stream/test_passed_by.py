@@ -143,7 +143,7 @@ async def test_an_older_chain_that_comes_later_changes_nothing() -> None:
     async with asyncio.timeout(5):
         await held.is_held.wait()
         await truncated_to(context, DLSN(2, 0, 0))
-        newer = await follower.look()
+        newer = await follower.refresh()
         held.go_on.set()
         await held.is_third.wait()
     assert newer != older and follower.chain == newer

@@ -17,7 +17,7 @@ from fastbk.errors import (
 from fastbk.meta.records import Change
 from fastbk.stream.policy import StreamPolicy
 from fastbk.stream.positions import DLSN, AtSeq, AtTxid
-from fastbk.stream.reader.first_sequence import base_of
+from fastbk.stream.reader.first_sequence import first_sequence
 from fastbk.stream.reader.stream_reader import StreamReader
 from fastbk.stream.records import Chunk, Gap, Record
 from tests.fixtures.fake_handles import FakeReader
@@ -335,7 +335,7 @@ async def test_the_second_open_segment_is_numbered_by_what_the_first_holds(
     # Readers know of none of the first one's last entries yet.
     cluster.ledger(first.ledger_id).visible = 2
     assert second.base_seq == -1
-    assert await base_of(context_of(cluster.client()), second) == 5
+    assert await first_sequence(context_of(cluster.client()), second) == 5
     writer.abort()
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from fastbk.stream.namespace.catalog import Catalog
 from fastbk.stream.namespace.namespace import Namespace
-from fastbk.stream.namespace.stream_ranges import Span, Spans
+from fastbk.stream.namespace.stream_ranges import StreamRange, StreamRanges
 from fastbk.stream.policy import PolicyPatch
 from fastbk.stream.positions import AtSeq
 from fastbk.stream.stream import Stream
@@ -38,7 +38,7 @@ class Harness:
         self.cluster = Cluster(self.plan)
         self.root = Namespace(Catalog(as_client(self.cluster.client())), "")
         self.catalog = Catalog(as_client(self.cluster.client()))
-        self.spans = Spans(self.catalog)
+        self.spans = StreamRanges(self.catalog)
 
     async def made(self, *paths: str) -> list[Stream]:
         found = []
@@ -48,7 +48,7 @@ class Harness:
             found.append(await self.root.namespace(space).create_stream(name))
         return found
 
-    async def all(self) -> dict[str, Span]:
+    async def all(self) -> dict[str, StreamRange]:
         return await self.spans.below("", lambda path: True)
 
 
@@ -58,7 +58,7 @@ async def write(stream: Stream, count: int) -> None:
             await writer.append(b"%03d" % at * 40)
 
 
-async def check(stream: Stream, span: Span) -> None:
+async def check(stream: Stream, span: StreamRange) -> None:
     """Compare with what is found by asking for this stream alone."""
     info, tail, first = await stream.info(), await stream.last_position(), await stream.first()
     end = info.trim if tail is None else max(info.trim, tail.next)
