@@ -18,7 +18,7 @@ from fastbk.client.entries import LedgerInfo
 from fastbk.client.loop_thread import LoopThread
 from fastbk.client.sync_pending import Pending
 from fastbk.client.sync_reader import LedgerReader
-from fastbk.client.sync_writer import LedgerWriter, told_on
+from fastbk.client.sync_writer import LedgerWriter, live_or_last
 from fastbk.meta import MetadataStore
 from fastbk.meta.api import BookieRegistration
 from fastbk.meta.uri import given_store, uri_or_default
@@ -192,7 +192,7 @@ class Client:
 
     def stats(self) -> dict[str, object]:
         """Return figures of the writers that are open."""
-        return told_on(self._thread, lambda: self._inner().stats(), lambda: self._inner().stats())
+        return live_or_last(self._thread, lambda: self._inner().stats(), lambda: self._inner().stats())
 
     def mark_forked(self) -> None:
         """Make this client refuse everything: it lives in a forked child."""

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
-from fastbk.admin.ledger_progress import Attempt, Patience, Progress, go_over
+from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
 from fastbk.admin.ledger_references import (
     fragments_naming,
     remove_outdated_marks,
@@ -25,7 +25,7 @@ from fastbk.client.ensembles import log_replacements
 from fastbk.errors import ConfigError
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
+from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class BookieRecovery:
     async def run(self) -> Progress:
         """Do it. Raises ConfigError if the bookie is alive and the plan does not allow that."""
         await self.check_gone()
-        progress = await go_over(
+        progress = await run_on_ledgers(
             self.progress,
             await self.find(),
             self._plan.ledgers_at_once,
@@ -127,7 +127,7 @@ class BookieRecovery:
         self._patience.note(unanswered)
         return Attempt(reason, repaired.is_parked, unanswered)
 
-    async def _repaired(self, ledger_id: LedgerId) -> LedgerRepaired:
+    async def _repaired(self, ledger_id: LedgerId) -> LedgerReReplicated:
         client = self._client
         info = await client.ledger_info(ledger_id)
         metadata = info.metadata
@@ -139,7 +139,7 @@ class BookieRecovery:
         others = {one for each in metadata.fragments for one in each.ensemble} - {self._bookie_id}
         repair = self._patience.options(others)
         repaired = await client.run_procedure(
-            ledger_id, metadata, RepairLedger(ledger_id, self._bookie_id, repair)
+            ledger_id, metadata, ReReplicateLedger(ledger_id, self._bookie_id, repair)
         )
         log_replacements(ledger_id, "repair", repaired.replacements)
         if repaired.is_whole:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fastbk.admin.ledger_progress import Attempt, Patience, Progress, go_over
+from fastbk.admin.ledger_progress import Attempt, Patience, Progress, run_on_ledgers
 from fastbk.admin.ledger_references import (
     fragments_naming,
     remove_outdated_marks,
@@ -23,11 +23,11 @@ from fastbk.errors import ConfigError, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ids import BookieId, LedgerId
 from fastbk.replication.copy_check import Range
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
+from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealingPlan:
+class RepairPlan:
     """How to go about it.
 
     Attributes:
@@ -51,7 +51,7 @@ class HealingPlan:
 
 
 @dataclass(slots=True)
-class HealingProgress(Progress):
+class RepairProgress(Progress):
     """How far it is.
 
     Attributes:
@@ -63,20 +63,20 @@ class HealingProgress(Progress):
     entries_checked: int = 0
 
 
-class BookieHealing:
+class BookieRepair:
     """One run of the repair of one bookie."""
 
     def __init__(
         self,
         client: Client,
         bookie_id: BookieId,
-        plan: HealingPlan | None = None,
-        on_progress: Callable[[HealingProgress], None] = lambda _: None,
+        plan: RepairPlan | None = None,
+        on_progress: Callable[[RepairProgress], None] = lambda _: None,
     ) -> None:
-        self.progress = HealingProgress()
+        self.progress = RepairProgress()
         self._client = client
         self._bookie_id = bookie_id
-        self._plan = HealingPlan() if plan is None else plan
+        self._plan = RepairPlan() if plan is None else plan
         self._on_progress = on_progress
         share = self._plan.bytes_per_s / self._plan.ledgers_at_once
         self._patience = Patience(replace(self._plan.repair, bytes_per_s=share))
@@ -95,7 +95,7 @@ class BookieHealing:
                 found.append((info.ledger_id, 0 if plan.ranges is not None else size_bytes))
         return sorted(found)
 
-    async def run(self) -> HealingProgress:
+    async def run(self) -> RepairProgress:
         """Do it. Raises ConfigError if the bookie is not up."""
         alive = {one.service.bookie_id for one in await self._client.list_bookies()}
         if self._bookie_id not in alive:
@@ -104,7 +104,7 @@ class BookieHealing:
                 " does not come back"
             )
         self.progress.done_through = self._plan.after
-        progress = await go_over(
+        progress = await run_on_ledgers(
             self.progress,
             await self.find(),
             self._plan.ledgers_at_once,
@@ -136,13 +136,13 @@ class BookieHealing:
         self._patience.note(unanswered)
         return Attempt("; ".join(reasons), healed.is_parked, unanswered)
 
-    async def _healed(self, ledger_id: LedgerId) -> LedgerHealed:
+    async def _healed(self, ledger_id: LedgerId) -> LedgerRepaired:
         metadata = (await self._client.ledger_info(ledger_id)).metadata
         ranges = None if self._plan.ranges is None else self._plan.ranges[ledger_id]
         repair = self._patience.options(
             {one for each in metadata.fragments for one in each.ensemble}
         )
-        healing = HealLedger(ledger_id, self._bookie_id, repair, ranges)
+        healing = RepairLedger(ledger_id, self._bookie_id, repair, ranges)
         try:
             healed = await self._client.run_procedure(ledger_id, metadata, healing)
         except (NotEnoughBookies, QuorumTimeout):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fastbk.admin.ledger_references import last_of_fragment
 from fastbk.client import Client, LedgerInfo
-from fastbk.client.bookie_queries import bookie_info, held_of, held_ranges
+from fastbk.client.bookie_queries import bookie_info, stored_of, stored_ranges
 from fastbk.errors import Error, NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import BookieIdentity, BookieRegistration, BookieService
 from fastbk.model.ids import BookieId, EntryId, LedgerId
@@ -212,7 +212,7 @@ class _Holdings:
         """Return what was asked for, all that is wanted or a part of it, and what is there."""
         if bookie_id not in self._unlisted:
             try:
-                held = await held_ranges(
+                held = await stored_ranges(
                     self._pool, bookie_id, info.ledger_id, timeout_s, info.metadata.creation_token
                 )
             except QuorumTimeout:
@@ -222,7 +222,7 @@ class _Holdings:
                 return wanted, held
         ends = sorted({wanted[0][0], wanted[-1][1]})
         token = info.metadata.creation_token
-        found = await held_of(self._pool, bookie_id, info.ledger_id, ends, timeout_s, token)
+        found = await stored_of(self._pool, bookie_id, info.ledger_id, ends, timeout_s, token)
         self._unlisted.add(bookie_id)  # it reads, so it is there
         return [(one, one) for one in ends], [(one, one) for one in found]
 

@@ -124,7 +124,7 @@ class Progress:
 P = TypeVar("P", bound=Progress)
 
 
-async def go_over(
+async def run_on_ledgers(
     progress: P,
     work: Sequence[tuple[LedgerId, int]],
     ledgers_at_once: int,

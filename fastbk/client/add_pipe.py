@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from fastbk.client.bookie_pool import Peer
 from fastbk.client.config import ClientConfig
-from fastbk.client.ensembles import log_replacements, take
-from fastbk.client.explicit_lac_sender import LacTeller
+from fastbk.client.ensembles import drain, log_replacements
+from fastbk.client.explicit_lac_sender import ExplicitLacSender
 from fastbk.client.request_ids import entry_of, first_request_id, room_before_wrap
 from fastbk.client.runner import LedgerIo, Runner
 from fastbk.errors import Error
@@ -85,8 +85,8 @@ class AddPipe:
         self._has_failed = False
         self._laggards: asyncio.Future[None] | None = None
         self._version = machine.ensemble_version
-        self._runner = Runner(machine, io, self._look)
-        self.teller = LacTeller(self, io, config)
+        self._runner = Runner(machine, io, self._follow_machine)
+        self.lac_sender = ExplicitLacSender(self, io, config)
         self._runner.start()
         self._subscribe()
 
@@ -219,9 +219,9 @@ class AddPipe:
         if self.machine.has_actions:
             self._runner.step()
         else:
-            self._look()
+            self._follow_machine()
 
-    def _look(self) -> None:
+    def _follow_machine(self) -> None:
         machine = self.machine
         fault = self._runner.fault
         if fault is not None and machine.failure is None:
@@ -231,7 +231,7 @@ class AddPipe:
             machine.end(fault, self._loop.time())
         if self._version != machine.ensemble_version:
             self._version = machine.ensemble_version
-            log_replacements(self.ledger_id, "writer", take(machine.replacements))
+            log_replacements(self.ledger_id, "writer", drain(machine.replacements))
             self._subscribe()
             for index in range(len(self.peers)):
                 self._pump(index)
@@ -263,7 +263,7 @@ class AddPipe:
         )
         self.machine.connected(bookie_id, self._loop.time())
         self._pump_bookie(bookie_id)
-        self.teller.again(bookie_id)
+        self.lac_sender.resend_to(bookie_id)
         self._after()
 
     def channel_lost(self, bookie_id: BookieId, reason: str) -> None:
@@ -285,7 +285,7 @@ class AddPipe:
         first = entry_of(first_sequence, self.adds.head)
         if status == Status.OK:
             self._backoffs.pop(bookie_id, None)
-            was_probed = bool(self.adds.probes) and machine.index_of(bookie_id) in self.adds.probes
+            was_probed = bool(self.adds.probed_members) and machine.index_of(bookie_id) in self.adds.probed_members
             if machine.acknowledged(bookie_id, first, count, self._loop.time()):
                 self._release()
             if self.adds.failure is not None:
@@ -324,7 +324,7 @@ class AddPipe:
             self.bytes_in_flight -= size
             if not future.done():
                 future.set_result(result)
-        self.teller.poke()
+        self.lac_sender.schedule()
         self._on_progress()
 
     def end(self, error: Error) -> None:
@@ -392,7 +392,7 @@ class AddPipe:
         self._pool.slots.pop(self._slot, None)
 
     def _stop_timers(self) -> None:
-        self.teller.stop()
+        self.lac_sender.stop()
         for timer in (self._wake, *self._retries.values()):
             if timer is not None:
                 timer.cancel()

@@ -22,7 +22,7 @@ Use: TypeAlias = Literal["adds", "reads", "others"]
 """What a connection is for; `others`: what is not asked in version 2."""
 
 
-class BookieLane:
+class ApacheTranslation:
     """The translation of one connection to one of Apache's bookies."""
 
     def __init__(
@@ -65,13 +65,13 @@ class BookieLane:
             self._known.without_batches.add(self._bookie_id)
 
 
-def lane_of(
+def translation_of(
     config: ClientConfig, known: KnownBookies, bookie_id: BookieId, endpoint: Endpoint, use: Use
-) -> BookieLane | None:
+) -> ApacheTranslation | None:
     """Return the translation of a new connection to `endpoint`, None where the bookie speaks our protocol."""
     if endpoint.protocol != APACHE_PROTOCOL:
         return None
-    return BookieLane(config, known, bookie_id, use)
+    return ApacheTranslation(config, known, bookie_id, use)
 
 
 def use_of(

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from fastbk.client.apache_translation import Use, lane_of, use_of
+from fastbk.client.apache_translation import Use, translation_of, use_of
 from fastbk.client.config import ClientConfig
 from fastbk.client.connection import (
     AddListener,
@@ -23,7 +23,7 @@ from fastbk.client.connection import (
     open_connection,
 )
 from fastbk.client.known_bookies import KnownBookies
-from fastbk.client.pending_request import Asking, Build
+from fastbk.client.pending_request import Build, PendingRequest
 from fastbk.errors import ClientClosed, Error, NotEnoughBookies
 from fastbk.meta.api import BookieRegistration, Endpoint
 from fastbk.model.ids import BookieId
@@ -142,7 +142,7 @@ class Channel:
             slots=pool.slots,
             on_lost=self._lost,
             on_drained=self._drained,
-            lane=lane_of(pool.config, pool.known, self.bookie_id, endpoint, self.use),
+            apache=translation_of(pool.config, pool.known, self.bookie_id, endpoint, self.use),
         )
 
     def _connected(self, task: asyncio.Task[Connection]) -> None:
@@ -234,12 +234,12 @@ class Peer:
         build: Build,
         timeout_s: float,
         tell: Callable[[Answer | Error], None],
-    ) -> Asking:
+    ) -> PendingRequest:
         """Send a request other than a writer's add; `build(request_id)` encodes it. Nothing is told before it returns.
 
         Errors: NotEnoughBookies (not reached, or the connection was lost), QuorumTimeout.
         """
-        return Asking(self, build, timeout_s, tell)
+        return PendingRequest(self, build, timeout_s, tell)
 
     async def request(self, build: Build, timeout_s: float) -> Answer:
         """Send a request other than a writer's add and return its answer; raises what `ask` tells."""

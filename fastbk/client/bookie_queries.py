@@ -25,7 +25,7 @@ async def bookie_info(pool: BookiePool, bookie_id: BookieId, timeout_s: float) -
     return reply
 
 
-async def held_ranges(
+async def stored_ranges(
     pool: BookiePool,
     bookie_id: BookieId,
     ledger_id: LedgerId,
@@ -48,7 +48,7 @@ async def held_ranges(
         if answer.status in (Status.NO_LEDGER, Status.NO_ENTRY, Status.OTHER_CREATION):
             return ranges
         if answer.status != Status.OK:
-            raise _untold(bookie_id, ledger_id, answer.status)
+            raise _cannot_list(bookie_id, ledger_id, answer.status)
         for low, high in _RANGE.iter_unpack(answer.extra):
             if ranges and ranges[-1][1] == low - 1:
                 ranges[-1] = (ranges[-1][0], high)
@@ -59,7 +59,7 @@ async def held_ranges(
         first = answer.entry_id
 
 
-async def held_of(
+async def stored_of(
     pool: BookiePool,
     bookie_id: BookieId,
     ledger_id: LedgerId,
@@ -82,11 +82,11 @@ async def held_of(
         if answer.status == Status.OK:
             held.append(entry_id)
         elif answer.status not in (Status.NO_LEDGER, Status.NO_ENTRY, Status.OTHER_CREATION):
-            raise _untold(bookie_id, ledger_id, answer.status)
+            raise _cannot_list(bookie_id, ledger_id, answer.status)
     return held
 
 
-def _untold(bookie_id: BookieId, ledger_id: LedgerId, status: int) -> Error:
+def _cannot_list(bookie_id: BookieId, ledger_id: LedgerId, status: int) -> Error:
     return NotEnoughBookies(
         f"bookie {bookie_id} cannot say what it holds of ledger {ledger_id}",
         ledger_id=ledger_id,

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from fastbk.meta.api import READS_ONLY_PROPERTY, REASON_CHARACTERS_MAX, BookieRegistration
 from fastbk.model.ids import BookieId
-from fastbk.placement.topology import known_labels, known_location
+from fastbk.placement.topology import valid_labels, valid_location
 from fastbk.placement.values import DEFAULT_LOCATION, BookieView
 
 LOCATION_PROPERTY = "location"
@@ -44,14 +44,14 @@ def view_of(
     host = endpoint.host if endpoint is not None else ""
     location = location_of(service.bookie_id, host) if location_of is not None else None
     if location is None:
-        location = known_location(service.properties.get(LOCATION_PROPERTY, ""))
+        location = valid_location(service.properties.get(LOCATION_PROPERTY, ""))
     return BookieView(
         service.bookie_id,
         writable=registration.writable,
         quarantined=quarantined,
         free_bytes=_bytes_of(service.properties.get(FREE_BYTES_PROPERTY, "")),
         location=location or DEFAULT_LOCATION,
-        labels=known_labels(service.properties.get(LABELS_PROPERTY, "")),
+        labels=valid_labels(service.properties.get(LABELS_PROPERTY, "")),
         is_local=bool(host) and (is_local or is_local_host)(host),
         reads_only_reason=reads_only_reason(registration),
     )

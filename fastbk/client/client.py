@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from fastbk.client.bookie_pool import BookiePool
-from fastbk.client.coalescer import Repeating
+from fastbk.client.coalescer import Coalescer
 from fastbk.client.config import ClientConfig, ClientOptions, config_of
 from fastbk.client.copy_repairs import CopyRepairs
 from fastbk.client.ensembles import Ensembles, log_replacements
@@ -84,7 +84,7 @@ class Client:
         self._ensembles = Ensembles(self.pool, self._store)
         self._warnings = QuorumWarnings()
         self._is_watching = False
-        self._refreshing = Repeating(self._tell_writers)
+        self._refreshing = Coalescer(self._tell_writers)
         self.repairs = CopyRepairs(self)
         _open_clients.add(self)
 
@@ -93,7 +93,7 @@ class Client:
     def _bookies_changed(self) -> None:
         """The watch tells of bookies that came or went; changes while one is looked at are looked at once more."""
         if self._store.closed is None:
-            self._refreshing.poke()
+            self._refreshing.schedule()
 
     async def _tell_writers(self) -> None:
         with contextlib.suppress(Error):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-class Repeating:
+class Coalescer:
     """Runs `work` after each `poke`; pokes that come while it runs are answered by one run more."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -14,7 +14,7 @@ class Repeating:
         self._is_wanted = False
         self._task: asyncio.Task[None] | None = None
 
-    def poke(self) -> None:
+    def schedule(self) -> None:
         """Have it done from now on; to be called on the loop."""
         self._is_wanted = True
         if self._task is None:

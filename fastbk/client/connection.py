@@ -21,7 +21,7 @@ from fastbk.wire.messages import HelloReply, decode_hello_reply, error_text
 from fastbk.wire.statuses import Status, status_name
 
 if TYPE_CHECKING:
-    from fastbk.client.apache_translation import BookieLane
+    from fastbk.client.apache_translation import ApacheTranslation
 
 SLOT_SHIFT = 40
 SEQUENCE_MAX = (1 << SLOT_SHIFT) - 1
@@ -97,7 +97,7 @@ def next_slot(last: int, used: Container[int]) -> int:
 class Connection(asyncio.BufferedProtocol):
     """A connection after `open_connection`; `on_lost(reason)` is called once when it ends.
 
-    With a lane it speaks Apache's protocol outside, and ours to everybody in here.
+    With `apache` it speaks Apache's protocol outside, and ours to everybody in here.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         slots: dict[int, AddListener],
         on_lost: Callable[[str], None],
         on_drained: Callable[[], None],
-        lane: BookieLane | None = None,
+        apache: ApacheTranslation | None = None,
     ) -> None:
         self.hello: HelloReply | None = None
         self.bookie_id = ""
@@ -116,10 +116,10 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_drained = on_drained
         self._answers = AnswerBuffer()
-        self._lane = lane
-        self._received = memoryview(bytearray(RECEIVE_BYTES if lane is not None else 0))
-        if lane is not None:
-            self._answers.frame_size_bytes_max = lane.answer_size_bytes_max
+        self._apache = apache
+        self._received = memoryview(bytearray(RECEIVE_BYTES if apache is not None else 0))
+        if apache is not None:
+            self._answers.frame_size_bytes_max = apache.answer_size_bytes_max
         self._pending: dict[int, Callable[[Answer | Error], None]] = {}
         self._transport: asyncio.Transport | None = None
         self._reason = "the connection was closed"
@@ -140,15 +140,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to receive into."""
-        return self._answers.free() if self._lane is None else self._received
+        return self._answers.free() if self._apache is None else self._received
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was received: one call of C, then a few events."""
         try:
-            if self._lane is None:
+            if self._apache is None:
                 self._answers.received(nbytes)
             else:
-                translation = self._lane.translation
+                translation = self._apache.translation
                 translation.hear(self._received[:nbytes])
                 self._send_output(translation)
                 self._answers.feed(translation.answers())
@@ -232,8 +232,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if exc is not None:
             self._reason = f"the connection was lost: {exc}"
-        if self._lane is not None:
-            self._lane.lost()
+        if self._apache is not None:
+            self._apache.lost()
         pending, self._pending = self._pending, {}
         for tell in pending.values():
             tell(NotEnoughBookies(self._reason))
@@ -252,8 +252,8 @@ class Connection(asyncio.BufferedProtocol):
         # A transport that failed says so with the loop's next turn, and complains of what is written until then.
         if self._transport is None or self._transport.is_closing():
             return
-        if self._lane is not None:
-            self._write_translated(self._lane.translation, frames)
+        if self._apache is not None:
+            self._write_translated(self._apache.translation, frames)
         else:
             if self._is_gathering and len(frames) < GATHERED_BYTES_EACH:
                 self._gathered.append(frames)
@@ -293,8 +293,8 @@ class Connection(asyncio.BufferedProtocol):
     def forget(self, request_id: int) -> None:
         """Drop the answer to a request when it comes."""
         was_pending = self._pending.pop(request_id, None) is not None
-        if was_pending and self._lane is not None:
-            self._lane.translation.forget(request_id)
+        if was_pending and self._apache is not None:
+            self._apache.translation.forget(request_id)
 
     async def request(self, request_id: int, frame: bytes | bytearray, timeout_s: float) -> Answer:
         """Send one request and return its answer.
@@ -336,9 +336,9 @@ class Connection(asyncio.BufferedProtocol):
     async def say_hello(self, client_name: str, timeout_s: float) -> HelloReply:
         """Begin the protocol: magic, hello, and the bookie's limits."""
         frame = codec.put_hello(HELLO_REQUEST_ID, client_name)
-        if self._lane is not None:
+        if self._apache is not None:
             answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
-            self.hello = self._lane.greeted(answer.status)
+            self.hello = self._apache.greeted(answer.status)
             return self.hello
         self.write(codec.MAGIC)
         answer = await self.request(HELLO_REQUEST_ID, frame, timeout_s)
@@ -362,12 +362,12 @@ async def open_connection(
     slots: dict[int, AddListener],
     on_lost: Callable[[str], None],
     on_drained: Callable[[], None],
-    lane: BookieLane | None = None,
+    apache: ApacheTranslation | None = None,
 ) -> Connection:
     """Connect and say hello. Raises NotEnoughBookies, QuorumTimeout or ProtocolError, all with the reason."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    connection = Connection(slots, on_lost, on_drained, lane)
+    connection = Connection(slots, on_lost, on_drained, apache)
     connection.bookie_id = bookie_id
     try:
         async with asyncio.timeout(timeout_s):

@@ -106,7 +106,7 @@ def log_replacements(ledger_id: LedgerId, cause: str, replacements: Iterable[Rep
         )
 
 
-def take(replacements: list[Replacement]) -> list[Replacement]:
+def drain(replacements: list[Replacement]) -> list[Replacement]:
     """Return what is in a list, and empty it."""
     taken = replacements[:]
     replacements.clear()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
-from fastbk.replication.entry_table import FoundRun, datas_of, run_of, size_bytes_of
+from fastbk.replication.entry_table import EntryTable, datas_of, size_bytes_of, table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Batch:
     __slots__ = ("first_entry_id", "ledger_id", "runs")
 
     def __init__(self, ledger_id: LedgerId, *runs: Sequence[Found]) -> None:
-        """`runs`: at least one, none is empty; a `FoundRun` makes no object for an entry that is not looked at."""
+        """`runs`: at least one, none is empty; an `EntryTable` makes no object for an entry that is not looked at."""
         self.ledger_id = ledger_id
         self.first_entry_id = runs[0][0].entry_id
         self.runs = runs
@@ -65,9 +65,9 @@ class Batch:
         """Bytes of data of all entries."""
         return sum(map(size_bytes_of, self.runs))
 
-    def tables(self) -> list[FoundRun]:
+    def tables(self) -> list[EntryTable]:
         """Return the entries as tables, to be written by columns."""
-        return [run_of(run) for run in self.runs]
+        return [table_of(run) for run in self.runs]
 
     def __len__(self) -> int:
         return sum(map(len, self.runs))

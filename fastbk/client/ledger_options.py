@@ -17,7 +17,7 @@ from fastbk.option_checks import check_type, checked_timeout
 from fastbk.placement.values import PlacementConfig
 from fastbk.replication.options import ChangePolicy, WriterOptions
 from fastbk.replication.reading import ReadOptions
-from fastbk.replication.recovered_copies import CheckCopies
+from fastbk.replication.recovered_copies import CheckRecoveredCopies
 from fastbk.replication.replicas import Pacing
 from fastbk.retry import jittered
 
@@ -120,11 +120,11 @@ def pacing_of(config: ClientConfig, timeout_s: float | None = None) -> Pacing:
 
 def checking_of(
     ledger_id: LedgerId, metadata: LedgerMetadata, bookies: Iterable[BookieRegistration]
-) -> CheckCopies:
+) -> CheckRecoveredCopies:
     """Return the check of a ledger that was recovered."""
     services = {one.service.bookie_id: one.service for one in bookies}
     unable = {bookie_id for bookie_id, one in services.items() if one.endpoint() is None}
-    return CheckCopies(ledger_id, metadata, services, unable, CHECK_TIMEOUT_S)
+    return CheckRecoveredCopies(ledger_id, metadata, services, unable, CHECK_TIMEOUT_S)
 
 
 def read_options(

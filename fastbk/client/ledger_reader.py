@@ -11,7 +11,7 @@ from types import TracebackType
 from fastbk.client.config import ClientConfig
 from fastbk.client.entries import Batch, Entry, batches_of
 from fastbk.client.ledger_options import pacing_of, read_options
-from fastbk.client.read_order import Preference
+from fastbk.client.read_order import ReadOrder
 from fastbk.client.runner import LedgerIo, Runner, run
 from fastbk.errors import ClientClosed, ConfigError, Error, MetadataUnavailable, NoSuchEntry
 from fastbk.meta.api import Watch
@@ -59,7 +59,7 @@ class LedgerReader:
         self._watch_ledger = watch_ledger
         self._loop = asyncio.get_running_loop()
         self._lac: EntryId = metadata.last_entry_id
-        self._prefer = Preference(
+        self._prefer = ReadOrder(
             io.pool.known,
             random.randrange(1 << 16),
             is_striped=metadata.ensemble_size != metadata.write_quorum,
@@ -161,7 +161,7 @@ class LedgerReader:
         runner.start()
         try:
             while True:
-                runs = reading.take_runs(self._loop.time())
+                runs = reading.take_tables(self._loop.time())
                 runner.step()
                 moved.clear()
                 if runs:

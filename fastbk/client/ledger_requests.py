@@ -15,20 +15,20 @@ from fastbk.model.ids import EntryId, LedgerId, creation_mark
 from fastbk.native import client_codec as codec
 from fastbk.replication.actions import (
     AddEntry,
-    AskLac,
     BookieRequest,
     ForceLedger,
     Found,
     ListEntries,
     ReadEntries,
     ReadEntry,
+    ReadLac,
     Reply,
-    TellLac,
+    WriteLac,
 )
-from fastbk.replication.entry_table import FoundRun
+from fastbk.replication.entry_table import EntryTable
 from fastbk.wire.statuses import Status
 
-SmallRequest: TypeAlias = ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | ListEntries
+SmallRequest: TypeAlias = ReadEntry | ReadEntries | ReadLac | WriteLac | ForceLedger | ListEntries
 _RANGE = struct.Struct("<qq")
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 
@@ -82,11 +82,11 @@ class LedgerRequests:
             )
             key = self.adds.master_key if request.fence else b""
             return codec.put_read(request_id, ledger_id, request.entry_id, flags, key)
-        if isinstance(request, AskLac):
+        if isinstance(request, ReadLac):
             flags = codec.FLAG_PIGGYBACK if request.piggyback else 0
             wait_ms = int(request.wait_s * 1000)
             return codec.put_read_lac(request_id, ledger_id, request.previous, wait_ms, flags)
-        if isinstance(request, TellLac):
+        if isinstance(request, WriteLac):
             lac, body = self._told
             if lac != request.lac or not body:
                 lac = request.lac
@@ -116,7 +116,7 @@ class LedgerRequests:
             if status == Status.OK:
                 return self._entry(request, answer, fenced)
             return Reply(status, fenced=fenced)
-        if isinstance(request, AskLac):
+        if isinstance(request, ReadLac):
             if status == Status.OK:
                 return self._lac(request, answer)
             return Reply(status, fenced=answer.fenced)
@@ -137,7 +137,7 @@ class LedgerRequests:
         return Reply(Status.OK, found=(found,), lacs=(found.lac,), fenced=fenced)
 
     def _entries(self, request: ReadEntries, answer: Answer) -> Reply:
-        run = FoundRun(answer.entries, self.adds.table(answer.entries, answer.extra))
+        run = EntryTable(answer.entries, self.adds.table(answer.entries, answer.extra))
         whole, found = len(run), run
         # Ids ascend, so the ends tell whether all are among those that were asked for.
         strange = (
@@ -156,7 +156,7 @@ class LedgerRequests:
             next_entry_id=answer.entry_id,
         )
 
-    def _lac(self, request: AskLac, answer: Answer) -> Reply:
+    def _lac(self, request: ReadLac, answer: Answer) -> Reply:
         lacs: list[EntryId] = []
         whole: tuple[Found, ...] = ()
         damaged = False

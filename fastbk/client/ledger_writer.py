@@ -12,7 +12,7 @@ from typing import TypeAlias
 from fastbk.client.add_pipe import AddPipe, Waiter
 from fastbk.client.config import ClientConfig
 from fastbk.client.ledger_options import wrong_use_of_ids
-from fastbk.client.reorder_buffer import HeldEntries
+from fastbk.client.reorder_buffer import ReorderBuffer
 from fastbk.client.runner import LedgerIo, run
 from fastbk.client.writer_stats import WriterStats
 from fastbk.errors import (
@@ -72,9 +72,9 @@ class LedgerWriter:
         self._gated = 0
         self._ready_calls = 0
         self._done = False
-        self._held: HeldEntries[asyncio.Future[EntryId]] | None = None
+        self._held: ReorderBuffer[asyncio.Future[EntryId]] | None = None
         if explicit_ids:
-            self._held = HeldEntries(
+            self._held = ReorderBuffer(
                 self.ledger_id, config.entries_in_flight_max, config.bytes_in_flight_max
             )
         self._machine = machine
@@ -178,11 +178,11 @@ class LedgerWriter:
         self._send_held(held)
         return future
 
-    def _send_held(self, held: HeldEntries[asyncio.Future[EntryId]]) -> None:
+    def _send_held(self, held: ReorderBuffer[asyncio.Future[EntryId]]) -> None:
         """Admit what is next, and all behind it that is there, as far as there is room."""
         pipe = self._pipe
         while (size := held.size_of(pipe.next_entry_id)) is not None and self._has_room(size):
-            data, future = held.take(pipe.next_entry_id)
+            data, future = held.pop(pipe.next_entry_id)
             pipe.admit_one(data).add_done_callback(partial(_pass_on, future))
 
     def admit(self, datas: list[bytes], size: int, waiter: Waiter) -> None:
@@ -312,7 +312,7 @@ class LedgerWriter:
 
     def _give_up_held(self, cause: Error) -> None:
         """Fail what is held: it was never sent."""
-        for future in self._held.take_all() if self._held is not None else ():
+        for future in self._held.pop_all() if self._held is not None else ():
             if not future.done():
                 error = cause.copy()
                 error.outcome = "not_written"
@@ -356,7 +356,7 @@ class LedgerWriter:
         await self.flush(timeout=limit_s)
         left_s = max(0.001, end_s - self._loop.time())
         self._machine.forced(await run(self._machine.forcing(left_s), self._io))
-        self._pipe.teller.poke()
+        self._pipe.lac_sender.schedule()
 
     async def tell_last_add_confirmed(self) -> EntryId:
         """Tell the bookies the LAC now, so that readers see the last entries; return it.
@@ -364,7 +364,7 @@ class LedgerWriter:
         Without this they learn it from the next entry, or `explicit_lac_interval` after the writer has fallen idle.
         """
         self._check_open()
-        return await self._pipe.teller.tell()
+        return await self._pipe.lac_sender.send()
 
     def tell_soon(self) -> None:
         """Tell the bookies the LAC with the next turn of the loop, if no more than a few entries are in flight then.
@@ -373,7 +373,7 @@ class LedgerWriter:
         lost costs no more than `explicit_lac_interval`. While entries are in flight it is told once a millisecond at
         most.
         """
-        self._pipe.teller.tell_soon()
+        self._pipe.lac_sender.send_soon()
 
     def _check_open(self) -> None:
         if self._adds.failure is not None:

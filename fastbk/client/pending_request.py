@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Build: TypeAlias = Callable[[int], bytes | bytearray]
 
 
-class Asking:
+class PendingRequest:
     """A request on its way to one bookie; `tell` gets the answer or an Error, once, unless it was cancelled."""
 
     __slots__ = ("_connection", "_peer", "_request_id", "_task", "_tell", "_timeout_s", "_timer")
@@ -34,7 +34,7 @@ class Asking:
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(timeout_s, self._late)
+        self._timer = loop.call_later(timeout_s, self._timed_out)
         self._request_id = peer.pool.next_request_id()
         frame = build(self._request_id)
         channel = peer.channel_for(frame)
@@ -53,7 +53,7 @@ class Asking:
         self._connection = connection
         connection.ask(self._request_id, frame, self._end)
 
-    def _late(self) -> None:
+    def _timed_out(self) -> None:
         if self._connection is not None:
             self._end(late(self._timeout_s))
         else:

@@ -11,7 +11,7 @@ AVOID_S = 5.0
 """A bookie that was slower than another is asked last for so long."""
 
 
-class Preference:
+class ReadOrder:
     """One reader's order. Times are seconds of the clock that `known` uses.
 
     `turn` spreads readers over bookies; within a striped ledger the order that comes is kept, since the first one there
@@ -25,7 +25,7 @@ class Preference:
         self._slow_until_s: dict[BookieId, float] = {}
         self._now_s = 0.0
 
-    def at(self, now_s: float) -> Preference:
+    def at(self, now_s: float) -> ReadOrder:
         """Set the time by which the next orders are made."""
         self._now_s = now_s
         return self

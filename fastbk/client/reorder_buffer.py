@@ -14,7 +14,7 @@ from fastbk.model.ids import ID_MAX, EntryId, LedgerId
 T = TypeVar("T")
 
 
-class HeldEntries(Generic[T]):
+class ReorderBuffer(Generic[T]):
     """What came before its turn, each with whatever waits for it. Bounded in entries and bytes.
 
     Attributes:
@@ -62,13 +62,13 @@ class HeldEntries(Generic[T]):
         held = self._held.get(entry_id)
         return None if held is None else len(held[0])
 
-    def take(self, entry_id: EntryId) -> tuple[bytes, T]:
+    def pop(self, entry_id: EntryId) -> tuple[bytes, T]:
         """Give out an entry that is held."""
         data, waiter = self._held.pop(entry_id)
         self.size_bytes -= len(data)
         return data, waiter
 
-    def take_all(self) -> list[T]:
+    def pop_all(self) -> list[T]:
         """Give up everything that is held; return what waits for it, by id."""
         held, self._held = self._held, {}
         self.size_bytes = 0

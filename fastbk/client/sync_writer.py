@@ -346,7 +346,7 @@ class LedgerWriter:
             self._send()
             return self._inner.stats()
 
-        return told_on(self._thread, told, self._inner.stats)
+        return live_or_last(self._thread, told, self._inner.stats)
 
     def __enter__(self) -> LedgerWriter:
         return self
@@ -364,7 +364,7 @@ class LedgerWriter:
                 raise
 
 
-def told_on(thread: LoopThread[Any], live: Callable[[], T], last: Callable[[], T]) -> T:
+def live_or_last(thread: LoopThread[Any], live: Callable[[], T], last: Callable[[], T]) -> T:
     """Return `live()` of the loop, or `last()` of a client that was closed."""
     if thread.is_closed is not None:
         return last()

@@ -81,7 +81,7 @@ class MemoryStore:
         with _shared_lock:
             self._records = _shared.setdefault(name, _Records())
             self._records.users += 1
-        self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
+        self._watcher = Watcher(self._snapshot, WATCH_INTERVAL_S)
         self.records = MemoryRecords(
             self._records.records, lambda: self._closed, lambda: self._watcher
         )
@@ -289,7 +289,7 @@ class MemoryStore:
         """Tell of changes of the set of live bookies."""
         return self._watcher.add(None, callback)
 
-    def _look(self, subjects: list[Subject]) -> dict[Subject, object]:
+    def _snapshot(self, subjects: list[Subject]) -> dict[Subject, object]:
         records = self._open()
         seen: dict[Subject, object] = {}
         for subject in subjects:

@@ -64,7 +64,7 @@ class SqliteStore:
         self._lease_s = lease_s
         self._boot_id = _boot_id()
         self._file = SqliteFile(path, timeout_s, may_make=may_make)
-        self._watcher = Watcher(self._look, WATCH_INTERVAL_S)
+        self._watcher = Watcher(self._snapshot, WATCH_INTERVAL_S)
         self.records = SqliteRecords(self._file, lambda: self._watcher)
         self.marks = ReplicaMarks(self.records)
 
@@ -336,7 +336,7 @@ class SqliteStore:
         """Tell of changes of the set of live bookies; a lease that runs out is one."""
         return self._watcher.add(None, callback)
 
-    def _look(self, subjects: list[Subject]) -> dict[Subject, object]:
+    def _snapshot(self, subjects: list[Subject]) -> dict[Subject, object]:
         seen: dict[Subject, object] = {}
         for subject in subjects:
             if subject is None:

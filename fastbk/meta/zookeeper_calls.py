@@ -243,7 +243,7 @@ class Call:
     def _connected(self) -> Any:  # noqa: ANN401 -- kazoo has no types
         if not self.session.wait_connected(min(self.left_s, self._patience_s)):
             raise self._too_late("there is no connection", min(self._timeout_s, self._patience_s))
-        self.session.tell_rolled_back()
+        self.session.report_rolled_back()
         return self.session.client
 
     def _pause(self, error: Exception) -> None:

@@ -149,7 +149,7 @@ class Session:
         timeout_s = min(self.timeout_s, max(_REPEATED_TIMEOUT_S, self.session_timeout_s / 3))
         return Call(self, what, timeout_s, patience_s=_PATIENCE_S)
 
-    def tell_rolled_back(self) -> None:
+    def report_rolled_back(self) -> None:
         """To be called before each request: see `on_rolled_back`."""
         if not self._rolled_back or self._on_rolled_back is None:
             return

@@ -52,7 +52,7 @@ class ZooKeeperWatches:
         if subject is not None:
             with self._wake:
                 self._subjects_by_path[self._key(subject)] = subject
-        now = self._look(self._session.call("watch"), subject)
+        now = self._check(self._session.call("watch"), subject)
         with self._wake:
             if self._closed:
                 raise ClientClosed("this metadata store is closed")
@@ -109,7 +109,7 @@ class ZooKeeperWatches:
 
     # --- looking -----------------------------------------------------------------------------------------------
 
-    def _look(self, call: Call, subject: Subject) -> Seen:
+    def _check(self, call: Call, subject: Subject) -> Seen:
         """Return what is there now, with watches on it."""
         if subject is None:
             return list_bookies(call, self._paths, self._event)
@@ -146,14 +146,14 @@ class ZooKeeperWatches:
                 self._fired.clear()
             for subject in subjects:
                 try:
-                    now = self._look(self._session.call("watch"), subject)
+                    now = self._check(self._session.call("watch"), subject)
                 except Error as error:
-                    self._look_later(subject, error)
+                    self._check_later(subject, error)
                     continue
                 for handle in self._changed(subject, now):
                     tell(handle)
 
-    def _look_later(self, subject: Subject, error: Error) -> None:
+    def _check_later(self, subject: Subject, error: Error) -> None:
         _log.debug("metadata.watch_waits", reason=str(error))
         with self._wake:
             if not self._closed:

@@ -39,7 +39,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Arrangement:
     """The outcome of a search: nothing was found if `chosen` is None."""
 
     chosen: dict[int, BookieId] | None
@@ -81,16 +81,16 @@ def best_arrangement(
     policy: Policy,
     steps: Steps,
     watched: frozenset[int] | None = None,
-) -> Found:
+) -> Arrangement:
     """Return the cheapest way to fill the open positions of `ring` from `pool`, and whether that is certain.
 
     Only write sets with a position of `watched` count (None: all): a replacement answers for what it touches.
     """
     search = _Search(pool, ring, rules, policy, steps, watched)
     if search.is_hopeless():
-        return Found(None, is_certain=True)
+        return Arrangement(None, is_certain=True)
     search.descend(0, search.cost_at_start)
-    return Found(search.best, is_certain=not search.is_exhausted)
+    return Arrangement(search.best, is_certain=not search.is_exhausted)
 
 
 class _Search:
@@ -266,7 +266,7 @@ class _Search:
             self._place(position, cell)
             if self.best_cost is None or new_cost + self._tier_floor(depth + 1) < self.best_cost:
                 self.descend(depth + 1, new_cost)
-            self._take_back(position, cell)
+            self._undo(position, cell)
 
     def _place(self, position: int, cell: _Cell) -> None:
         self.filled[position] = cell.ranked[cell.taken].view.bookie_id
@@ -276,7 +276,7 @@ class _Search:
         self.upper_used[cell.domains.upper] += 1
         self.whole_used[cell.domains.whole] += 1
 
-    def _take_back(self, position: int, cell: _Cell) -> None:
+    def _undo(self, position: int, cell: _Cell) -> None:
         del self.filled[position]
         cell.taken -= 1
         self.left_of_tier[cell.tier] += 1

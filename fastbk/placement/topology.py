@@ -19,7 +19,7 @@ _LOCATION = re.compile(r"(?:/[A-Za-z0-9_.:\-]+){1,8}/?")
 _LABEL = re.compile(r"[A-Za-z0-9_.:\-]{1,63}")
 
 
-def known_location(text: str) -> str | None:
+def valid_location(text: str) -> str | None:
     """Return `text` as a location without a slash at its end, None if it is none."""
     stripped = text.strip()
     if len(stripped) > LOCATION_CHARACTERS_MAX or not _LOCATION.fullmatch(stripped):
@@ -29,7 +29,7 @@ def known_location(text: str) -> str | None:
 
 def check_location(text: str) -> str:
     """Return `text` as a location without a slash at its end; ConfigError if it is none."""
-    location = known_location(text)
+    location = valid_location(text)
     if location is None:
         raise ConfigError(
             f"location {text!r}: write /region/rack or /rack, of letters, digits and the characters _ . : -"
@@ -37,7 +37,7 @@ def check_location(text: str) -> str:
     return location
 
 
-def known_labels(text: str) -> frozenset[str]:
+def valid_labels(text: str) -> frozenset[str]:
     """Return the labels of a list with commas; those that are none are left out, at most 64 are kept."""
     names = [name.strip() for name in text.split(",")]
     return frozenset([name for name in names if _LABEL.fullmatch(name)][:LABELS_MAX])
@@ -105,5 +105,5 @@ def locations_printed(output: str, hosts: Sequence[str]) -> dict[str, str]:
     printed = output.split()
     if len(printed) != len(hosts):
         raise ValueError(f"it printed {len(printed)} locations for {len(hosts)} hosts")
-    found = ((host, known_location(text)) for host, text in zip(hosts, printed, strict=True))
+    found = ((host, valid_location(text)) for host, text in zip(hosts, printed, strict=True))
     return {host: location for host, location in found if location is not None}

@@ -42,7 +42,7 @@ class ReadEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class AskLac:
+class ReadLac:
     """The LAC, at once or (wait_s > 0) when it passes `previous`; `piggyback`: with entry previous + 1."""
 
     previous: EntryId = -1
@@ -51,7 +51,7 @@ class AskLac:
 
 
 @dataclass(frozen=True, slots=True)
-class TellLac:
+class WriteLac:
     """An explicit LAC; losing it only delays what readers see."""
 
     lac: EntryId
@@ -82,7 +82,7 @@ class ListEntries:
 
 
 BookieRequest: TypeAlias = (
-    ReadEntry | ReadEntries | AskLac | TellLac | ForceLedger | AddEntry | ListEntries
+    ReadEntry | ReadEntries | ReadLac | WriteLac | ForceLedger | AddEntry | ListEntries
 )
 
 
@@ -174,7 +174,7 @@ class Reply:
 
     Attributes:
         status: a `Status` of fastbk.wire.statuses.
-        found: the whole entries of the answer, in order, up to the first that is not: a `FoundRun` where they are many.
+        found: the whole entries of the answer in order, up to the first that is not whole; an `EntryTable` if many.
         damaged: something in the answer fails its digest, or names another ledger or entry than was asked for.
         lacs: LACs that good digests prove; a bare number never counts.
         fenced: whether the ledger is fenced there.

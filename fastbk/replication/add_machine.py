@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fastbk.errors import Error, Outcome
 from fastbk.model.ids import ID_MAX, BookieId, EntryId, LedgerId
-from fastbk.replication.batch import Batch, Buffer, HeldBatches
+from fastbk.replication.batch import Batch, BatchBuffer, Buffer
 from fastbk.replication.refusals import UNABLE, full, refusal, too_few_able, too_late
-from fastbk.replication.write_sets import Shares
+from fastbk.replication.write_sets import WriteSets
 from fastbk.wire.statuses import Status, status_name
 
 _ENTRY_IDS_END = ID_MAX + 1
@@ -45,7 +45,7 @@ class AddMachine:
         is_frozen: acks are recorded and the head stays.
         under_replicated: for each index, how many acknowledged entries its bookie was to hold but were dropped.
         given_up: for each index, the half-open ranges of ids that those entries lie in.
-        probes: the indexes that are probed, and whether each may be sent an entry now.
+        probed_members: the indexes that are probed, and whether each may be sent an entry now.
         forced_entry_id, forced_length: with deferred sync, the LAC and the bytes of data up to it.
 
     Args:
@@ -82,21 +82,21 @@ class AddMachine:
         self.forced_length = length
         self.under_replicated = [0] * len(self.ensemble)
         self.given_up: list[list[tuple[EntryId, EntryId]]] = [[] for _ in self.ensemble]
-        self.probes: dict[int, bool] = {}
+        self.probed_members: dict[int, bool] = {}
         self.held_bytes_max = held_bytes_max
         self.entries_resent = 0
         self._ends_when_unable = ends_when_unable
         self._left_under_replicated: dict[BookieId, int] = {}  # of bookies that were replaced
         self._size = len(self.ensemble)
-        self._shares = Shares(self._size, write_quorum)
+        self._shares = WriteSets(self._size, write_quorum)
         self._striped = self._shares.is_striped
         self._write_sets = self._shares.write_sets
-        self._batches = HeldBatches()
+        self._batches = BatchBuffer()
         self._released = 0  # the number of the first batch that is not acknowledged as a whole
         self._sent = [0] * self._size
         self._reached = [0] * self._size  # the highest that `sent` ever was
         self._frontier = [first_entry_id] * self._size
-        self._late: list[set[EntryId]] = [set() for _ in range(self._size)]
+        self._acked_ahead: list[set[EntryId]] = [set() for _ in range(self._size)]
         # Given up, but sent: the ack may still come.
         self._up = [False] * self._size
         self._caught_up_at = [first_entry_id] * self._size
@@ -150,7 +150,7 @@ class AddMachine:
     def lagging(self, index: int) -> int:
         """Return how many added entries bookie `index` has neither acknowledged nor given up."""
         missing = self._shares.count(index, self._frontier[index], self.next_entry_id)
-        return missing - len(self._late[index])
+        return missing - len(self._acked_ahead[index])
 
     @property
     def is_filling(self) -> bool:
@@ -178,7 +178,7 @@ class AddMachine:
 
     def has_stored(self, index: int) -> bool:
         """Return whether bookie `index` has acknowledged anything since it is in the ensemble."""
-        return self._frontier[index] > self._nothing_below[index] or bool(self._late[index])
+        return self._frontier[index] > self._nothing_below[index] or bool(self._acked_ahead[index])
 
     def owed_since(self, index: int) -> float | None:
         """Return when the oldest add was admitted that bookie `index` has not acknowledged, None if it owes nothing."""
@@ -261,7 +261,7 @@ class AddMachine:
         self._caught_up_at[index] = self.next_entry_id
         self._trouble[index] = None
         self._unable.discard(index)
-        self.probes.pop(index, None)
+        self.probed_members.pop(index, None)
         self.rewind(index)
 
     def lost(self, index: int, reason: str) -> None:
@@ -269,7 +269,7 @@ class AddMachine:
         self._up[index] = False
         self._trouble[index] = reason
         self._dropped[index].clear()
-        self.probes.pop(index, None)
+        self.probed_members.pop(index, None)
         self.rewind(index)
 
     def blame(self, index: int, reason: str) -> None:
@@ -278,8 +278,8 @@ class AddMachine:
 
     def rewind(self, index: int) -> None:
         """Send again what bookie `index` has not acknowledged; one entry of it if it is probed."""
-        if index in self.probes:
-            self.probes[index] = True
+        if index in self.probed_members:
+            self.probed_members[index] = True
         if self._sent[index] > self._batches.first:
             number = self._sent[index]
             while number > self._batches.first:
@@ -288,13 +288,13 @@ class AddMachine:
                     break
                 number -= 1
             if number < self._sent[index]:
-                self._doubt(index)
+                self._mark_resent(index)
                 self._sent[index] = number
 
     def next_to_send(self, index: int) -> Buffer | None:
         """Return the next frames for bookie `index` and take them as sent, None when there is nothing."""
-        is_probe = index in self.probes
-        end = 0 if is_probe and not self.probes[index] else self._batches.end
+        is_probe = index in self.probed_members
+        end = 0 if is_probe and not self.probed_members[index] else self._batches.end
         number = max(self._sent[index], self._batches.first)
         while number < end:
             batch = self._batches[number]
@@ -308,7 +308,7 @@ class AddMachine:
             frames = self._selected(index, batch, is_again, 1 if is_probe else None)
             if frames is not None:
                 if is_probe:
-                    self.probes[index] = False
+                    self.probed_members[index] = False
                 return frames
         return None
 
@@ -316,7 +316,7 @@ class AddMachine:
         """Bookie `index` has entries [first, first + count) durably; return whether the head moved."""
         end = first_entry_id + count
         frontier = self._frontier[index]
-        if self.probes and self.probes.pop(index, None) is not None:
+        if self.probed_members and self.probed_members.pop(index, None) is not None:
             self.rewind(index)
         if self._dropped[index] and first_entry_id < frontier:
             self._late_ack_of_dropped(index, first_entry_id, min(end, frontier))
@@ -327,12 +327,12 @@ class AddMachine:
         if self._trouble[index] is not None:
             self._trouble[index] = None
         if first_entry_id <= frontier or not self._shares.owns_any(index, frontier, first_entry_id):
-            if self._late[index]:
+            if self._acked_ahead[index]:
                 self._move_frontier(index, end)
             else:
                 self._frontier[index] = end
         else:
-            self._late[index].update(range(max(first_entry_id, frontier), end))
+            self._acked_ahead[index].update(range(max(first_entry_id, frontier), end))
         return self._advance()
 
     def refused(self, index: int, first_entry_id: EntryId, count: int, status: int) -> bool:
@@ -343,11 +343,11 @@ class AddMachine:
         if self._dropped[index]:
             self._dropped[index].difference_update(range(first_entry_id, first_entry_id + count))
         entry_id = max(first_entry_id, self._frontier[index])
-        while entry_id < first_entry_id + count and entry_id in self._late[index]:
+        while entry_id < first_entry_id + count and entry_id in self._acked_ahead[index]:
             entry_id += 1
         if entry_id >= first_entry_id + count or self.failure is not None:
             # Its entry may have been given up meanwhile: the next probe must be sent all the same.
-            return index in self.probes and self.failure is None
+            return index in self.probed_members and self.failure is None
         for one in range(entry_id, min(first_entry_id + count, self.next_entry_id)):
             if one >= self.head:
                 self._refusals.setdefault(one, set()).add(index)
@@ -357,7 +357,7 @@ class AddMachine:
             self._fail(error, entry_id)
             return False
         if status == Status.READ_ONLY:
-            self.probes.setdefault(index, False)
+            self.probed_members.setdefault(index, False)
         if status in UNABLE and self._ends_when_unable:
             self._unable.add(index)
             self._check_able()
@@ -411,7 +411,7 @@ class AddMachine:
         begins. Those belong to the former fragment, where its acks count for nothing (INV-E1). The rest stays counted
         under the predecessor's id.
         """
-        head, late = self.head, self._late[index]
+        head, ahead = self.head, self._acked_ahead[index]
         held = self._batches
         held_from = held[held.first].first_entry_id if held.first < held.end else head
         start = min(head, max(held_from, 0 if is_lost else self._frontier[index]))
@@ -419,11 +419,11 @@ class AddMachine:
         if missing:
             left, before = self._left_under_replicated, self.ensemble[index]
             left[before] = left.get(before, 0) + missing
-        self._doubt(index)
-        late.clear()
+        self._mark_resent(index)
+        ahead.clear()
         self._dropped[index].clear()
         self._unable.discard(index)
-        self.probes.pop(index, None)
+        self.probed_members.pop(index, None)
         self._frontier[index] = self._nothing_below[index] = start
         self._sent[index] = self._reached[index] = held.first
         self.under_replicated[index] = 0
@@ -448,9 +448,9 @@ class AddMachine:
         )
 
     def _has(self, index: int, entry_id: EntryId) -> bool:
-        return entry_id < self._frontier[index] or entry_id in self._late[index]
+        return entry_id < self._frontier[index] or entry_id in self._acked_ahead[index]
 
-    def _doubt(self, index: int) -> None:
+    def _mark_resent(self, index: int) -> None:
         """What was sent to `index` so far will be sent again, or was sent to a bookie that is replaced."""
         number = self._sent[index]
         if number > self._batches.first:
@@ -459,13 +459,13 @@ class AddMachine:
 
     def _move_frontier(self, index: int, frontier: EntryId) -> None:
         """Everything of its share below `frontier` is settled there; go on over what was acknowledged early."""
-        late = self._late[index]
-        if late:
-            while self._owns_not(index, frontier) or frontier in late:
-                late.discard(frontier)
+        ahead = self._acked_ahead[index]
+        if ahead:
+            while self._owns_not(index, frontier) or frontier in ahead:
+                ahead.discard(frontier)
                 frontier += 1
-            for entry_id in [one for one in late if one < frontier]:
-                late.discard(entry_id)
+            for entry_id in [one for one in ahead if one < frontier]:
+                ahead.discard(entry_id)
         self._frontier[index] = frontier
 
     def _was_sent(self, index: int, entry_id: EntryId) -> bool:
@@ -482,12 +482,12 @@ class AddMachine:
         self, index: int, batch: Batch, is_again: bool, count_max: int | None
     ) -> Buffer | None:
         """Return the first frames of `batch` that bookie `index` is to hold and has not acknowledged."""
-        frontier, late = self._frontier[index], self._late[index]
+        frontier, ahead = self._frontier[index], self._acked_ahead[index]
         first = batch.first_entry_id
         wanted = [
             entry_id - first
             for entry_id in range(max(first, frontier), batch.end_entry_id)
-            if self._shares.owns(index, entry_id) and entry_id not in late
+            if self._shares.owns(index, entry_id) and entry_id not in ahead
         ][:count_max]
         if is_again:
             self.entries_resent += len(wanted)
@@ -508,13 +508,13 @@ class AddMachine:
             head = sorted(self._frontier)[-self.ack_quorum]
         if head < before:
             head = before
-        if any(self._late):
+        if any(self._acked_ahead):
             while head < self.next_entry_id and self._is_complete(head):
                 head += 1
         if head > self.next_entry_id:
             head = self.next_entry_id
         self.head = head
-        self._let_go()
+        self._release_batches()
         if head == before:
             return False
         if self._refusals:
@@ -532,11 +532,11 @@ class AddMachine:
     def _is_complete(self, entry_id: EntryId) -> bool:
         acks = 0
         for index in self._write_sets[entry_id % self._size]:
-            if entry_id < self._frontier[index] or entry_id in self._late[index]:
+            if entry_id < self._frontier[index] or entry_id in self._acked_ahead[index]:
                 acks += 1
         return acks >= self.ack_quorum
 
-    def _let_go(self) -> None:
+    def _release_batches(self) -> None:
         """Drop batches that every bookie has, and the oldest completed ones beyond the bound."""
         end = self._batches.end
         head = self.head
@@ -549,28 +549,28 @@ class AddMachine:
                 if self._batches.held_bytes <= self.held_bytes_max:
                     break
                 self._give_up(batch)
-            self._batches.let_first_go()
+            self._batches.release_first()
 
     def _settled(self, batch: Batch) -> bool:
         """Return whether no bookie owes any entry of `batch`; a frontier may stop at another's share."""
         for index, frontier in enumerate(self._frontier):
             start = max(frontier, batch.first_entry_id)
-            late = self._late[index]
+            ahead = self._acked_ahead[index]
             for entry_id in range(start, batch.end_entry_id):
-                if self._shares.owns(index, entry_id) and entry_id not in late:
+                if self._shares.owns(index, entry_id) and entry_id not in ahead:
                     return False
         return True
 
     def _give_up(self, batch: Batch) -> None:
         for index, frontier in enumerate(self._frontier):
-            late, has_stored = self._late[index], self.has_stored(index)
+            ahead, has_stored = self._acked_ahead[index], self.has_stored(index)
             was_sent = self._up[index] and self._sent[index] > self._batches.first
             for entry_id in range(max(frontier, batch.first_entry_id), batch.end_entry_id):
-                if self._shares.owns(index, entry_id) and entry_id not in late:
+                if self._shares.owns(index, entry_id) and entry_id not in ahead:
                     self.under_replicated[index] += 1
                     if was_sent and len(self._dropped[index]) < DROPPED_MAX:
                         self._dropped[index].add(entry_id)
-                late.discard(entry_id)
+                ahead.discard(entry_id)
             if frontier < batch.end_entry_id:
                 self._note_given_up(index, max(frontier, batch.first_entry_id), batch.end_entry_id)
                 if not has_stored:
@@ -603,7 +603,7 @@ class AddMachine:
                 for one in self._write_sets[entry_id % self._size]
                 if one not in self._unable
                 or entry_id < self._frontier[one]
-                or entry_id in self._late[one]
+                or entry_id in self._acked_ahead[one]
             ]
             if len(able) < self.ack_quorum:
                 self._fail(too_few_able(self.ledger_id, entry_id, self.trouble()), entry_id)

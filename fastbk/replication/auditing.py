@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
-from fastbk.replication.copy_check import LookAtCopies, Range
+from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import RepairOptions, share_of
 from fastbk.replication.procedure import Procedure
 
@@ -127,7 +127,7 @@ class AuditPart(Procedure[PartAudited]):
             sums[found.entry_id] = found.length, zlib.crc32(found.data)
             copies.size_bytes += len(found.data)
 
-        look = LookAtCopies(
+        look = CheckCopies(
             copies.bookie_id, runs, self._audited.last, self._options, see, is_exact=True
         )
 

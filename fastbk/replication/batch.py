@@ -56,7 +56,7 @@ class Batch:
         self.admitted_s = admitted_s
 
 
-class HeldBatches:
+class BatchBuffer:
     """Batches by their numbers, counted from 0; those before `first` have been let go."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class HeldBatches:
         assert batch is not None
         return batch
 
-    def let_first_go(self) -> None:
+    def release_first(self) -> None:
         """Drop the first one."""
         self.held_bytes -= len(self[self.first].frames)
         self._batches[self.first - self._base] = None

@@ -16,7 +16,7 @@ from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.under_replication import OwedCopies, OwedShare, split
+from fastbk.replication.under_replication import UnderReplicatedShare, UnderReplication, split
 
 # Before a mark that the store did not answer is written again.
 MARK_PAUSE_S = 0.1
@@ -46,12 +46,12 @@ class CloseLedger(Procedure[VersionedLedger]):
         last_entry_id: EntryId,
         length: int,
         timeout_s: float,
-        owed: OwedCopies | None = None,
+        owed: UnderReplication | None = None,
     ) -> None:
         super().__init__()
         self.is_ours = False
         self._owed = owed
-        self._shares: tuple[OwedShare, ...] = ()
+        self._shares: tuple[UnderReplicatedShare, ...] = ()
         self._freed: tuple[MissingReplica, ...] = ()
         self._end_s = 0.0
         self._ledger_id = ledger_id

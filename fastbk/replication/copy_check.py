@@ -22,7 +22,7 @@ STRIDE_MAX = 256
 """Ids taken for bad at once where one after the other was: copying a good one again changes nothing."""
 
 
-class LookAtCopies(Procedure[None]):
+class CheckCopies(Procedure[None]):
     """Asks one bookie for ranges of ids and notes those that it cannot show.
 
     Attributes:

@@ -18,14 +18,14 @@ from fastbk.replication.add_machine import AddMachine
 from fastbk.replication.ensemble_change import check_open
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.under_replication import OwedCopies, OwedShare, split
+from fastbk.replication.under_replication import UnderReplicatedShare, UnderReplication, split
 from fastbk.retry import Backoff, exact
 
 # How often replacements are looked at that are being given entries of former fragments.
 LOOK_S = 0.2
 # After a step that the metadata store did not answer; doubled each time.
-AGAIN_MIN_S = 0.5
-AGAIN_MAX_S = 30.0
+RETRY_MIN_S = 0.5
+RETRY_MAX_S = 30.0
 _TIMEOUT_S = 10.0
 
 
@@ -63,14 +63,14 @@ class CopyKeeper:
         jitter: Callable[[float], float] = exact,
     ) -> None:
         """`away`: members that were away or read-only when the ledger was created. `jitter`: of pauses."""
-        self.owed = OwedCopies(adds)
+        self.owed = UnderReplication(adds)
         self.owed.begin_without(away)
         self._ledger_id = ledger_id
         self._adds = adds
         self._step: NameReplacements | ChangeMark | None = None
         self._is_any = False
-        self._again_s = 0.0
-        self._backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
+        self._retry_s = 0.0
+        self._backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         self._jitter = jitter
 
     def replace(self, index: int, bookie_id: BookieId, reason: str, *, is_lost: bool) -> EntryId:
@@ -87,8 +87,8 @@ class CopyKeeper:
             return None, None
         if not (self._is_any or self.owed.lost or any(self._adds.given_up)):
             return None, None
-        if now_s < self._again_s:
-            return None, self._again_s
+        if now_s < self._retry_s:
+            return None, self._retry_s
         owed = self.owed
         owed.collect()
         wanted = owed.to_mark()
@@ -112,7 +112,7 @@ class CopyKeeper:
             # The writer learns of it by itself. What was marked stays marked.
             self.owed.ready.clear()
             return None
-        self._again_s = now_s + self._jitter(self._backoff.next_s())
+        self._retry_s = now_s + self._jitter(self._backoff.next_s())
         return None
 
     def _done(self, step: NameReplacements | ChangeMark) -> VersionedLedger | None:
@@ -147,7 +147,7 @@ class NameReplacements(Procedure[VersionedLedger | None]):
         self,
         ledger_id: LedgerId,
         known: VersionedLedger,
-        shares: Sequence[OwedShare],
+        shares: Sequence[UnderReplicatedShare],
         timeout_s: float,
     ) -> None:
         super().__init__()

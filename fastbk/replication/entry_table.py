@@ -15,7 +15,7 @@ WORDS = 5
 _ID, _LAC, _LENGTH, _AT, _BYTES = range(WORDS)
 
 
-class FoundRun(Sequence[Found]):
+class EntryTable(Sequence[Found]):
     """Entries whose digests are good and whose ids ascend; a `Found` is made only of what is looked at.
 
     `data`: what they lie in, which lives as long as any part of this does. `words`: the table.
@@ -35,14 +35,14 @@ class FoundRun(Sequence[Found]):
     @overload
     def __getitem__(self, index: int) -> Found: ...
     @overload
-    def __getitem__(self, index: slice) -> FoundRun: ...
-    def __getitem__(self, index: int | slice) -> Found | FoundRun:
+    def __getitem__(self, index: slice) -> EntryTable: ...
+    def __getitem__(self, index: int | slice) -> Found | EntryTable:
         """Return an entry, or a run of consecutive ones in the same memory."""
         if isinstance(index, slice):
             start, stop, step = index.indices(self._last)
             if step != 1:
                 raise ValueError("a run's entries follow each other: slices have no step")
-            return FoundRun(self.data, self.words[WORDS * start : WORDS * max(start, stop)])
+            return EntryTable(self.data, self.words[WORDS * start : WORDS * max(start, stop)])
         if not -self._last <= index < self._last:
             raise IndexError(f"entry {index} of {self._last}")
         at = WORDS * (index % self._last)
@@ -85,27 +85,27 @@ class FoundRun(Sequence[Found]):
         return self._sums.data_bytes
 
 
-def run_of(found: Sequence[Found]) -> FoundRun:
+def table_of(found: Sequence[Found]) -> EntryTable:
     """Return entries as a table: themselves if they are one, else of copies of their data."""
-    if isinstance(found, FoundRun):
+    if isinstance(found, EntryTable):
         return found
     words = array("q")
     at = 0
     for entry_id, lac, length, data in found:
         words.extend((entry_id, lac, length, at, len(data)))
         at += len(data)
-    return FoundRun(b"".join([one.data for one in found]), words)
+    return EntryTable(b"".join([one.data for one in found]), words)
 
 
 def size_bytes_of(found: Sequence[Found]) -> int:
     """Return the bytes of data of entries."""
-    if isinstance(found, FoundRun):
+    if isinstance(found, EntryTable):
         return found.size_bytes
     return sum([len(one.data) for one in found])
 
 
 def datas_of(found: Sequence[Found]) -> list[memoryview]:
     """Return the data of entries, without an object for each entry where they are a run."""
-    if isinstance(found, FoundRun):
+    if isinstance(found, EntryTable):
         return found.datas
     return cast("list[memoryview]", [data for _, _, _, data in found])

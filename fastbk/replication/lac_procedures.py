@@ -4,7 +4,7 @@ Only what a good digest covers counts (P19): the LAC inside an entry, or the bod
 number a bookie puts beside them is never used. Entries of earlier fragments are acknowledged, so the result is never
 below the last fragment's first entry - 1.
 
-For the driver: ordinary procedures; the value is the LAC, -1 if nothing is acknowledged. They ask for AskLac without
+For the driver: ordinary procedures; the value is the LAC, -1 if nothing is acknowledged. They ask for ReadLac without
 waiting, and Sleep. The metadata handed in should be fresh: they ask the last ensemble that it names. A closed ledger
 needs no asking: its metadata says the last entry.
 """
@@ -14,13 +14,13 @@ from __future__ import annotations
 from fastbk.errors import Error, NotEnoughBookies
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
-from fastbk.replication.actions import AskLac, Outcome, Reply
-from fastbk.replication.quorum_coverage import AskUntilCovered
+from fastbk.replication.actions import Outcome, ReadLac, Reply
+from fastbk.replication.quorum_coverage import QuorumCoverage
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
 
 
-class ReadLastConfirmed(AskUntilCovered[EntryId]):
+class ReadLastConfirmed(QuorumCoverage[EntryId]):
     """Asks all of the last ensemble until the answers must contain every LAC that anybody has seen.
 
     Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer. While too few answer,
@@ -32,12 +32,12 @@ class ReadLastConfirmed(AskUntilCovered[EntryId]):
     """
 
     def __init__(self, ledger_id: LedgerId, metadata: LedgerMetadata, pacing: Pacing) -> None:
-        super().__init__(ledger_id, metadata, pacing, AskLac())
+        super().__init__(ledger_id, metadata, pacing, ReadLac())
         fragment = metadata.fragments[-1]
         self.best: EntryId = fragment.first_entry_id - 1
         self.fenced = False
 
-    def _hear(self, index: int, outcome: Outcome) -> bool:
+    def _record_reply(self, index: int, outcome: Outcome) -> bool:
         if isinstance(outcome, Reply):
             self.fenced = self.fenced or outcome.fenced
             # What is proven counts even if something else in the answer is damaged; such an answer covers nothing.
@@ -45,7 +45,7 @@ class ReadLastConfirmed(AskUntilCovered[EntryId]):
             if outcome.status == Status.OK and not outcome.damaged:
                 return True
         bookie_id = self._ensemble[index]
-        self._replicas.hear(bookie_id, outcome)
+        self._replicas.record_reply(bookie_id, outcome)
         return bookie_id in self._replicas.absent
 
     def _covered(self) -> EntryId:

@@ -16,7 +16,7 @@ from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata
 from fastbk.replication.actions import Outcome
-from fastbk.replication.copy_check import LookAtCopies, Range
+from fastbk.replication.copy_check import CheckCopies, Range
 from fastbk.replication.copying import (
     LOST_LISTED_MAX,
     CopyShare,
@@ -28,7 +28,7 @@ from fastbk.replication.procedure import Procedure
 
 
 @dataclass(slots=True)
-class LedgerHealed:
+class LedgerRepaired:
     """What became of one ledger's copies on one bookie.
 
     Attributes:
@@ -78,7 +78,7 @@ class LedgerHealed:
         return is_only_left and bool(self.left) and self.left.keys() == self.parked.keys()
 
 
-class HealLedger(Procedure[LedgerHealed]):
+class RepairLedger(Procedure[LedgerRepaired]):
     """Looks at one bookie's copies in all finished fragments of a ledger that name it, and heals them."""
 
     def __init__(
@@ -90,7 +90,7 @@ class HealLedger(Procedure[LedgerHealed]):
     ) -> None:
         """`ranges`: only these ids, ascending; None: all that it should hold."""
         super().__init__()
-        self.healed = LedgerHealed(ledger_id)
+        self.healed = LedgerRepaired(ledger_id)
         self._ledger_id = ledger_id
         self._bookie_id = bookie_id
         self._options = RepairOptions() if options is None else options
@@ -136,9 +136,9 @@ class HealLedger(Procedure[LedgerHealed]):
         runs = share_of(index, metadata, fragment.first_entry_id, last)
         if self._ranges is not None:
             runs = _within(runs, self._ranges)
-        self._look(metadata, fragment, last, runs, now_s)
+        self._check_copies(metadata, fragment, last, runs, now_s)
 
-    def _look(
+    def _check_copies(
         self,
         metadata: LedgerMetadata,
         fragment: Fragment,
@@ -147,7 +147,7 @@ class HealLedger(Procedure[LedgerHealed]):
         now_s: float,
     ) -> None:
         """Look for what is bad, up to a bounded number of ranges; copy that; go on."""
-        look = LookAtCopies(self._bookie_id, runs, self._through(last), self._options)
+        look = CheckCopies(self._bookie_id, runs, self._through(last), self._options)
 
         def looked(_: object, at_s: float) -> None:
             self.healed.checked += look.checked
@@ -172,7 +172,7 @@ class HealLedger(Procedure[LedgerHealed]):
         metadata: LedgerMetadata,
         fragment: Fragment,
         last: EntryId,
-        look: LookAtCopies,
+        look: CheckCopies,
         now_s: float,
     ) -> None:
         index = fragment.ensemble.index(self._bookie_id)
@@ -204,7 +204,7 @@ class HealLedger(Procedure[LedgerHealed]):
             if look.is_done:
                 self._next(at_s)
             else:
-                self._look(metadata, fragment, last, look.rest(), at_s)
+                self._check_copies(metadata, fragment, last, look.rest(), at_s)
 
         self._run(copy, copied, now_s)
 

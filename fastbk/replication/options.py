@@ -62,7 +62,7 @@ Order: TypeAlias = Callable[[Sequence[BookieId]], Sequence[BookieId]]
 """Puts bookies that hold the same into the order to prefer: healthy, near and quick ones first. A permutation."""
 
 
-def as_they_are(bookies: Sequence[BookieId]) -> Sequence[BookieId]:
+def unordered(bookies: Sequence[BookieId]) -> Sequence[BookieId]:
     """Prefer none."""
     return bookies
 

@@ -13,7 +13,7 @@ It ends when the LAC has reached `position`, when the ledger was closed, or afte
 member has said that it has no news (that is no error: poll again). Raises NotEnoughBookies (or DigestMismatch) when
 until then, and for `pacing.give_up_s` at least, none gave a valid answer. Call `metadata_changed(metadata, now_s)`
 whenever a watch brings other metadata while it runs, and take the actions: members that left are let go, new ones
-asked, a close ends it. It asks for AskLac and Sleep only.
+asked, a close ends it. It asks for ReadLac and Sleep only.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import write_set
-from fastbk.replication.actions import AskLac, Found, Outcome, Reply
-from fastbk.replication.options import Order, PollOptions, as_they_are
+from fastbk.replication.actions import Found, Outcome, ReadLac, Reply
+from fastbk.replication.options import Order, PollOptions, unordered
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.replicas import Replicas
 from fastbk.retry import Backoff
 from fastbk.wire.statuses import Status
 
-__all__ = ["LacNews", "Order", "PollLac", "PollOptions", "as_they_are"]
+__all__ = ["LacNews", "Order", "PollLac", "PollOptions", "unordered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class PollLac(Procedure[LacNews]):
         metadata: LedgerMetadata,
         position: EntryId,
         options: PollOptions | None = None,
-        order: Order = as_they_are,
+        order: Order = unordered,
     ) -> None:
         super().__init__()
         self._ledger_id = ledger_id
@@ -103,15 +103,15 @@ class PollLac(Procedure[LacNews]):
         self._end_s = now_s + options.wait_s
         alone_s = min(options.grace_s, options.wait_s)
         self._alone = self._sleep(alone_s, lambda _, at_s: self._spread(at_s))
-        self._look_at_metadata(now_s)
+        self._check_metadata(now_s)
 
     def metadata_changed(self, metadata: LedgerMetadata, now_s: float) -> None:
         """Take newer metadata; then take the actions."""
         if not self.is_finished:
             self._metadata = metadata
-            self._look_at_metadata(now_s)
+            self._check_metadata(now_s)
 
-    def _look_at_metadata(self, now_s: float) -> None:
+    def _check_metadata(self, now_s: float) -> None:
         metadata = self._metadata
         if metadata.is_closed:
             self._news(metadata.last_entry_id, now_s, is_closed=True)
@@ -179,7 +179,7 @@ class PollLac(Procedure[LacNews]):
         """Ask a member to wait; `is_proof`: for what it has now, its newest entry."""
         wait_s = 0.0 if is_proof else max(0.0, self._end_s - now_s)
         is_carrier = bookie_id == self._carrier and not is_proof and self._entry is None
-        request = AskLac(self._position - 1, wait_s, piggyback=is_carrier)
+        request = ReadLac(self._position - 1, wait_s, piggyback=is_carrier)
         timeout_s = wait_s + self._options.pacing.request_timeout_s
 
         def answered(outcome: Outcome, at_s: float) -> None:
@@ -201,7 +201,7 @@ class PollLac(Procedure[LacNews]):
                     self._has_carried = self._has_carried or bookie_id == self._carrier
             is_valid = outcome.status == Status.OK and not outcome.damaged
         if not is_valid:
-            self._replicas.hear(bookie_id, outcome)
+            self._replicas.record_reply(bookie_id, outcome)
             is_valid = bookie_id in self._replicas.absent
         if self._replicas.closed is not None:
             self._fail(self._replicas.closed, now_s)

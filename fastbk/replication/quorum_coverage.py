@@ -19,7 +19,7 @@ from fastbk.replication.replicas import Pacing, Replicas
 T = TypeVar("T")
 
 
-class AskUntilCovered(Procedure[T]):
+class QuorumCoverage(Procedure[T]):
     """Asks every member of the last ensemble `request`; those that are away or busy again while that may be of use.
 
     A subclass says which answers are valid (`_hear`), what the result is (`_covered`), and how it fails (`_error`).
@@ -45,11 +45,11 @@ class AskUntilCovered(Procedure[T]):
     def begin(self, now_s: float) -> None:
         """Ask all."""
         self._backoff = self._pacing.backoff(now_s)
-        self._ask_those(list(range(len(self._ensemble))))
+        self._request_from(list(range(len(self._ensemble))))
 
     # --- for subclasses ----------------------------------------------------------------------------------------
 
-    def _hear(self, index: int, outcome: Outcome) -> bool:
+    def _record_reply(self, index: int, outcome: Outcome) -> bool:
         """Take what member `index` answered; return whether it counts. Others are to be told to `_replicas`."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class AskUntilCovered(Procedure[T]):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _ask_those(self, indexes: list[int]) -> None:
+    def _request_from(self, indexes: list[int]) -> None:
         for index in indexes:
 
             def answered(outcome: Outcome, now_s: float, index: int = index) -> None:
@@ -79,7 +79,7 @@ class AskUntilCovered(Procedure[T]):
 
     def _answered(self, index: int, outcome: Outcome, now_s: float) -> None:
         self._asked -= 1
-        is_valid = self._hear(index, outcome)
+        is_valid = self._record_reply(index, outcome)
         if self._is_hopeless():
             self._fail(self._error(), now_s)
             return
@@ -109,6 +109,6 @@ class AskUntilCovered(Procedure[T]):
 
         def woken(_: Outcome, __: float) -> None:
             self._replicas.forget(self._ensemble[index] for index in passing)
-            self._ask_those(passing)
+            self._request_from(passing)
 
         self._retry_in(pause_s, woken)

@@ -24,7 +24,7 @@ COPIES_MAX = 3
 
 
 @dataclass(slots=True)
-class LedgerRepaired:
+class LedgerReReplicated:
     """What became of one ledger.
 
     Attributes:
@@ -56,7 +56,7 @@ class LedgerRepaired:
         return bool(self.left) and self.left.keys() == self.parked.keys()
 
 
-class RepairLedger(Procedure[LedgerRepaired]):
+class ReReplicateLedger(Procedure[LedgerReReplicated]):
     """Replaces one bookie in all finished fragments of a ledger, each after its share was copied.
 
     The fragment that an open ledger is being written to is left as it is, and said so: its writer replaces the bookie
@@ -67,7 +67,7 @@ class RepairLedger(Procedure[LedgerRepaired]):
         self, ledger_id: LedgerId, lost: BookieId, options: RepairOptions | None = None
     ) -> None:
         super().__init__()
-        self.repaired = LedgerRepaired(ledger_id)
+        self.repaired = LedgerReReplicated(ledger_id)
         self._ledger_id = ledger_id
         self._lost = lost
         self._options = RepairOptions() if options is None else options

@@ -39,11 +39,11 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import LedgerMetadata
 from fastbk.replication.actions import Found
 from fastbk.replication.entry_table import size_bytes_of
-from fastbk.replication.options import Order, ReadOptions, as_they_are
+from fastbk.replication.options import Order, ReadOptions, unordered
 from fastbk.replication.procedure import Procedure
 from fastbk.replication.reading_part import ReadPart
 
-__all__ = ["Order", "ReadOptions", "ReadRange", "as_they_are"]
+__all__ = ["Order", "ReadOptions", "ReadRange", "unordered"]
 
 # How many parts of a striped ledger are read at the same time, and how long each is.
 STRIPED_PARTS = 8
@@ -73,7 +73,7 @@ class ReadRange(Procedure[None]):
         first: EntryId,
         last: EntryId,
         options: ReadOptions | None = None,
-        order: Order = as_they_are,
+        order: Order = unordered,
         on_found: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__()
@@ -105,9 +105,9 @@ class ReadRange(Procedure[None]):
 
     def take_found(self, now_s: float) -> list[Found]:
         """Return the next entries in order, as many as are there; makes room for more: take the actions then."""
-        return list(chain.from_iterable(self.take_runs(now_s)))
+        return list(chain.from_iterable(self.take_tables(now_s)))
 
-    def take_runs(self, now_s: float) -> list[Sequence[Found]]:
+    def take_tables(self, now_s: float) -> list[Sequence[Found]]:
         """Like `take_found`, what each answer gave as it came: at least one entry each, no object made for any."""
         runs, self._ready = self._ready, []
         self._ready_bytes = 0
@@ -147,7 +147,7 @@ class ReadRange(Procedure[None]):
         """Keep what a part found."""
         size_bytes = size_bytes_of(found)
         if not self._is_striped:
-            self._see_sizes(part, len(found), size_bytes)
+            self._learn_sizes(part, len(found), size_bytes)
         if part is self._unfinished[0]:
             self._now_ready([found], size_bytes, now_s)
         else:
@@ -156,7 +156,7 @@ class ReadRange(Procedure[None]):
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _see_sizes(self, part: ReadPart, count: int, size_bytes: int) -> None:
+    def _learn_sizes(self, part: ReadPart, count: int, size_bytes: int) -> None:
         """Make parts as long as an answer; the one that was to be the whole range ends here."""
         options = self.options
         entry_bytes = size_bytes / count + _ENTRY_OVERHEAD_BYTES

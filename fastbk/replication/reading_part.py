@@ -104,22 +104,22 @@ class ReadPart(Procedure[None]):
             self._backoff = options.pacing.backoff(now_s)
             self._give_up_at_s = now_s + options.pacing.give_up_s
         if options.parallel:
-            while self._ask_next(now_s):
+            while self._request_next(now_s):
                 pass
-        elif self._ask_next(now_s) and options.speculative_s is not None:
+        elif self._request_next(now_s) and options.speculative_s is not None:
             self._arm(Backoff(options.speculative_s, math.inf))
         if not self._asked:
-            self._all_said(now_s)
+            self._all_replied(now_s)
 
     def _arm(self, backoff: Backoff) -> None:
         def woken(_: Outcome, now_s: float) -> None:
             self._timer = None
-            if self._asked and self._ask_next(now_s):
+            if self._asked and self._request_next(now_s):
                 self._arm(backoff)
 
         self._timer = self._sleep(backoff.next_s(), woken)  # exact: users set it
 
-    def _ask_next(self, now_s: float) -> bool:
+    def _request_next(self, now_s: float) -> bool:
         """Ask the best bookie that was not asked yet; False: there is none."""
         members, end = self._members()
         for bookie_id in self._whole.in_order(members):
@@ -176,11 +176,11 @@ class ReadPart(Procedure[None]):
         del self._asked[bookie_id]
         if isinstance(outcome, Reply) and outcome.status == Status.OK:
             found = _consecutive(outcome.found, request.first, request.last)
-            self._heard(bookie_id, request, outcome, found, now_s)
+            self._replied(bookie_id, request, outcome, found, now_s)
         else:
             self._failed(bookie_id, outcome, now_s)
 
-    def _heard(
+    def _replied(
         self,
         bookie_id: BookieId,
         request: ReadEntries,
@@ -202,7 +202,7 @@ class ReadPart(Procedure[None]):
             return
         if missing is not None:
             # It need not be asked for that one.
-            self._replicas.hear(bookie_id, missing)
+            self._replicas.record_reply(bookie_id, missing)
             self._whole.skipped += 1
         self._whole.took(self, found, now_s)
         self._step(now_s)
@@ -222,18 +222,18 @@ class ReadPart(Procedure[None]):
         self._metadata_was_read = False
 
     def _failed(self, bookie_id: BookieId, outcome: Outcome, now_s: float) -> None:
-        self._replicas.hear(bookie_id, outcome)
+        self._replicas.record_reply(bookie_id, outcome)
         self._whole.skipped += 1
         if isinstance(outcome, Error):
             self._whole.was_slow(bookie_id)
         if self._replicas.closed is not None:
             self._fail(self._replicas.closed, now_s)
-        elif not self._ask_next(now_s) and not self._asked:
-            self._all_said(now_s)
+        elif not self._request_next(now_s) and not self._asked:
+            self._all_replied(now_s)
 
     # --- when nobody gave it -----------------------------------------------------------------------------------
 
-    def _all_said(self, now_s: float) -> None:
+    def _all_replied(self, now_s: float) -> None:
         if self._timer is not None:
             self._withdraw(self._timer)
             self._timer = None
@@ -287,9 +287,9 @@ class ReadPart(Procedure[None]):
     def _read_newest_metadata(self) -> None:
         self._metadata_was_read = True
         self._absent_before_read = frozenset(self._replicas.absent)
-        self._read_metadata(self._metadata_came)
+        self._read_metadata(self._metadata_read)
 
-    def _metadata_came(self, outcome: Outcome, now_s: float) -> None:
+    def _metadata_read(self, outcome: Outcome, now_s: float) -> None:
         self._metadata_error = outcome if isinstance(outcome, Error) else None
         if isinstance(outcome, VersionedLedger):
             before, _ = self._members()
@@ -299,7 +299,7 @@ class ReadPart(Procedure[None]):
                 self._replicas.forget(set(before).difference(after))
                 self._step(now_s)
                 return
-        self._all_said(now_s)
+        self._all_replied(now_s)
 
     def _is_proof(self, absent: Collection[BookieId]) -> bool:
         metadata = self._whole.metadata

@@ -35,7 +35,7 @@ class _Part(NamedTuple):
     last: EntryId
 
 
-class CheckCopies(Procedure[tuple[MissingReplica, ...]]):
+class CheckRecoveredCopies(Procedure[tuple[MissingReplica, ...]]):
     """Asks bookies what they hold of a closed ledger; marks and returns what they lack.
 
     A bookie that is away, or cannot tell, may lack its whole share. Bookies that speak only

@@ -15,7 +15,7 @@ from fastbk.model.ledger import LedgerMetadata
 from fastbk.model.quorum import missing_proof, write_set
 from fastbk.replication.actions import Found, Outcome, ReadEntry
 from fastbk.replication.procedure import Procedure
-from fastbk.replication.quorum_coverage import AskUntilCovered
+from fastbk.replication.quorum_coverage import QuorumCoverage
 from fastbk.replication.replicas import Pacing, Replicas, entry_in
 
 
@@ -37,7 +37,7 @@ class Fenced:
     lengths: dict[EntryId, int] = field(default_factory=dict)
 
 
-class FenceEnsemble(AskUntilCovered[Fenced]):
+class FenceEnsemble(QuorumCoverage[Fenced]):
     """Reads entry -1 with FENCE from every member of the last ensemble, until the answers are covered.
 
     Covered (INV-Q2): of every write set fewer than Qa members are left that did not answer, so the old writer's quorum
@@ -53,11 +53,11 @@ class FenceEnsemble(AskUntilCovered[Fenced]):
         # Earlier fragments are final: nothing below the last one's start is in doubt (P2).
         self._fenced = Fenced(fragment.first_entry_id - 1)
 
-    def _hear(self, index: int, outcome: Outcome) -> bool:
+    def _record_reply(self, index: int, outcome: Outcome) -> bool:
         bookie_id = self._ensemble[index]
         found = entry_in(outcome, -1)
         if found is None:
-            self._replicas.hear(bookie_id, outcome)
+            self._replicas.record_reply(bookie_id, outcome)
             return bookie_id in self._replicas.absent
         # Only what this digest covers; the number beside the entry counts for nothing (P19).
         self._fenced.lac = max(self._fenced.lac, found.lac)
@@ -112,9 +112,9 @@ class ReadForRecovery(Procedure[Found | None]):
     def begin(self, now_s: float) -> None:
         """Ask the whole write set."""
         self._backoff = self._pacing.backoff(now_s)
-        self._ask_those(self._members)
+        self._request_from(self._members)
 
-    def _ask_those(self, bookie_ids: list[BookieId]) -> None:
+    def _request_from(self, bookie_ids: list[BookieId]) -> None:
         request = ReadEntry(self._entry_id, fence=True, high_priority=True)
         for bookie_id in bookie_ids:
 
@@ -131,7 +131,7 @@ class ReadForRecovery(Procedure[Found | None]):
         if found is not None:
             self._finish(found, now_s)
             return
-        replicas.hear(bookie_id, outcome)
+        replicas.record_reply(bookie_id, outcome)
         if replicas.closed is not None or replicas.unauthorized:
             self._give_up(now_s)
         elif len(replicas.absent) >= self._proof:
@@ -148,7 +148,7 @@ class ReadForRecovery(Procedure[Found | None]):
 
         def woken(_: Outcome, __: float) -> None:
             self._replicas.forget(passing)
-            self._ask_those(passing)
+            self._request_from(passing)
 
         self._retry_in(pause_s, woken)
 

@@ -142,7 +142,7 @@ class RewriteEntries(Procedure[None]):
                 self._advance(now_s)
             return
         bookie_id = self.fragments[-1].ensemble[index]
-        self._replicas.hear(bookie_id, outcome)
+        self._replicas.record_reply(bookie_id, outcome)
         if self._replicas.closed is not None or self._replicas.unauthorized:
             self._fail(self._error(), now_s)
         elif isinstance(outcome, Reply) and bookie_id in self._replicas.passing:

@@ -10,7 +10,7 @@ from fastbk.model.ids import ID_MAX, BookieId, LedgerId
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import Outcome
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
+from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 from fastbk.replication.procedure import Procedure
 from fastbk.retry import Backoff
 
@@ -41,10 +41,10 @@ class RepairMissing(Procedure[bool]):
         missing = self._missing
         last = ID_MAX if missing.last_entry_id is None else missing.last_entry_id
         ranges = [(missing.first_entry_id, last)]
-        healing = HealLedger(self._ledger_id, missing.bookie_id, _OPTIONS, ranges)
+        healing = RepairLedger(self._ledger_id, missing.bookie_id, _OPTIONS, ranges)
         self._run(healing, self._healed, now_s)
 
-    def _healed(self, healing: Procedure[LedgerHealed], now_s: float) -> None:
+    def _healed(self, healing: Procedure[LedgerRepaired], now_s: float) -> None:
         if healing.error is not None:
             self._fail(healing.error, now_s)
             return

@@ -79,11 +79,11 @@ class Replicas:
         self.unauthorized = False
         self.closed: ClientClosed | None = None
 
-    def hear(self, bookie_id: BookieId, outcome: Outcome) -> None:
+    def record_reply(self, bookie_id: BookieId, outcome: Outcome) -> None:
         """Take the outcome of an Ask that gave nothing good."""
         self.passing.discard(bookie_id)
         if isinstance(outcome, Reply):
-            self._hear_reply(bookie_id, outcome)
+            self._record_answer(bookie_id, outcome)
             return
         assert isinstance(outcome, Error)
         self.said[bookie_id] = str(outcome)
@@ -93,7 +93,7 @@ class Replicas:
         elif isinstance(outcome, ClientClosed):
             self.closed = outcome
 
-    def _hear_reply(self, bookie_id: BookieId, reply: Reply) -> None:
+    def _record_answer(self, bookie_id: BookieId, reply: Reply) -> None:
         if reply.status == Status.OK:
             # Good, but not what was asked for: the bookie is confused, which says nothing about the entry.
             self.said[bookie_id] = BAD_DIGEST if reply.damaged else "answered something else"

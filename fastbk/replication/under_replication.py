@@ -28,7 +28,7 @@ from fastbk.replication.add_machine import AddMachine
 
 
 @dataclass(frozen=True, slots=True)
-class OwedShare:
+class UnderReplicatedShare:
     """Entries [start, end) of finished fragments, whose share at `index` the bookie `holder` has or is given.
 
     `former`: the bookies that metadata may name for it.
@@ -42,7 +42,7 @@ class OwedShare:
 
 
 def split(
-    metadata: LedgerMetadata, shares: Iterable[OwedShare]
+    metadata: LedgerMetadata, shares: Iterable[UnderReplicatedShare]
 ) -> tuple[LedgerMetadata, tuple[MissingReplica, ...]]:
     """Return the metadata that names the holders of `shares`, and what it no longer names others for.
 
@@ -79,7 +79,7 @@ def owed_by(bookie_ids: Collection[BookieId]) -> list[MissingReplica]:
     return [MissingReplica(one, 0, None, _AWAY) for one in sorted(bookie_ids)]
 
 
-class OwedCopies:
+class UnderReplication:
     """What the members of one writer's ensemble, present and former, lack of acknowledged entries.
 
     Attributes:
@@ -90,14 +90,14 @@ class OwedCopies:
     """
 
     def __init__(self, adds: AddMachine) -> None:
-        self.ready: list[OwedShare] = []
+        self.ready: list[UnderReplicatedShare] = []
         self.marked: tuple[MissingReplica, ...] = ()
         self.unsure: tuple[MissingReplica, ...] = ()
         self.lost: set[int] = set()
         self._adds = adds
         self._missing: tuple[MissingReplica, ...] = ()  # of bookies that were replaced
         self._away: frozenset[BookieId] = frozenset()
-        self._open: dict[int, OwedShare] = {}
+        self._open: dict[int, UnderReplicatedShare] = {}
         # From where on metadata names each member, as far as this writer has changed that.
         self._named_from = [adds.head] * len(adds.ensemble)
 
@@ -133,7 +133,7 @@ class OwedCopies:
         self._missing = merged((*self._missing, *_missing(before, lacking, named_from, head, text)))
         start = adds.replace(index, bookie_id, is_lost=is_lost)
         if adds.owns_any(index, start, head):
-            self._open[index] = OwedShare(index, bookie_id, start, head, frozenset(former))
+            self._open[index] = UnderReplicatedShare(index, bookie_id, start, head, frozenset(former))
         self._named_from[index] = head
 
     def collect(self) -> None:
@@ -143,7 +143,7 @@ class OwedCopies:
                 del self._open[index]
                 self._acknowledged(share)
 
-    def _acknowledged(self, share: OwedShare) -> None:
+    def _acknowledged(self, share: UnderReplicatedShare) -> None:
         """Take a share but for what was given up while it was copied."""
         start = share.start
         for first, end in [*self._adds.given_up[share.index], (share.end, share.end)]:
@@ -152,7 +152,7 @@ class OwedCopies:
                 self.ready.append(replace(share, start=start, end=stop))
             start = max(start, end)
 
-    def named(self, shares: Iterable[OwedShare], freed: Sequence[MissingReplica]) -> None:
+    def named(self, shares: Iterable[UnderReplicatedShare], freed: Sequence[MissingReplica]) -> None:
         """The metadata names the holders of `shares`, and no longer others for `freed`."""
         gone = set(shares)
         self.ready = [one for one in self.ready if one not in gone]

@@ -8,7 +8,7 @@ from fastbk.model.ids import EntryId
 from fastbk.model.quorum import write_sets
 
 
-class Shares:
+class WriteSets:
     """The shares of an ensemble of `size` bookies; a bookie's share are the entries in whose write set it is.
 
     Attributes:

@@ -21,7 +21,7 @@ metadata (`.known`). When a bookie fails for longer than the policy bears, a *ch
   contiguous. A frame carries `last_add_confirmed` of this object;
 - reports `acknowledged`, `refused`, `connected`, `lost` by bookie id; bookies that are no members (any more) are
   ignored. After `refused` returned True it calls `retry(bookie_id)` after a pause, then sends again;
-- sends to a member once it has `acknowledged` something that was in `adds.probes` before;
+- sends to a member once it has `acknowledged` something that was in `adds.probed_members` before;
 - calls `bookies_changed(now_s)` when bookies came or became writable, and `tick(now_s)` at `wake_s`;
 - performs `take_actions()` whenever `has_actions`, and brings each outcome to `completed(tag, outcome, now_s)`.
 
@@ -64,8 +64,8 @@ from fastbk.replication.refusals import cannot_change_deferred
 from fastbk.retry import Backoff
 
 # After a change that found no bookies or no metadata; doubled each time.
-AGAIN_MIN_S = 0.5
-AGAIN_MAX_S = 5.0
+RETRY_MIN_S = 0.5
+RETRY_MAX_S = 5.0
 
 
 class WriterMachine(Procedure[None]):
@@ -108,7 +108,7 @@ class WriterMachine(Procedure[None]):
         self._stored = [-1] * len(self.ensemble)  # how far each had come at the last look
         self._round: ChangeRound | None = None
         self._again_s = -math.inf
-        self._backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
+        self._backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         # The last round: whom it was to replace, and whether an entry needed one of them.
         self._tried: tuple[frozenset[int], bool] = (frozenset(), False)
         self._left_out: Mapping[BookieId, str] | None = None
@@ -162,7 +162,7 @@ class WriterMachine(Procedure[None]):
         """Begin to wait for the first connections."""
         for index in self._index.values():
             self.health.connecting(index, now_s)
-        self._look(now_s)
+        self._check_due(now_s)
 
     def added(self, now_s: float) -> None:
         """Entries were given to `adds.add`."""
@@ -170,7 +170,7 @@ class WriterMachine(Procedure[None]):
         if self.wake_s is None or (
             self._failed and (adds.is_filling or adds.needed_of(self._failed))
         ):
-            self._look(now_s)
+            self._check_due(now_s)
 
     def connected(self, bookie_id: BookieId, now_s: float) -> None:
         """The bookie can be written to (again); send it what `adds.next_to_send` has."""
@@ -180,7 +180,7 @@ class WriterMachine(Procedure[None]):
         self.adds.connected(index)
         self.health.connected(index)
         self._answers_s[index] = now_s
-        self._look(now_s)
+        self._check_due(now_s)
 
     def lost(
         self, bookie_id: BookieId, reason: str, now_s: float, *, is_gone: bool = False
@@ -198,7 +198,7 @@ class WriterMachine(Procedure[None]):
         if is_gone:
             self._keeper.owed.lost.add(index)
         self.health.lost(index, now_s, is_gone)
-        self._look(now_s)
+        self._check_due(now_s)
 
     def acknowledged(
         self, bookie_id: BookieId, first_entry_id: EntryId, count: int, now_s: float
@@ -222,7 +222,7 @@ class WriterMachine(Procedure[None]):
         if is_to_retry:
             self.health.refused(index, status, now_s)
             self._answers_s[index] = now_s
-        self._look(now_s)
+        self._check_due(now_s)
         return is_to_retry and self.failure is None
 
     def retry(self, bookie_id: BookieId) -> None:
@@ -234,22 +234,22 @@ class WriterMachine(Procedure[None]):
         """Other bookies are to be had: a change that found none is tried again at once."""
         self._again_s = now_s
         self._backoff.restart()
-        self._look(now_s)
+        self._check_due(now_s)
 
     def tick(self, now_s: float) -> float | None:
         """Look at the clock: adds that waited too long, bookies that were away too long. Return `wake_s`."""
-        self._look(now_s)
+        self._check_due(now_s)
         return self.wake_s
 
     def completed(self, tag: int, outcome: Outcome, now_s: float) -> None:
         """Take the outcome of an action; one that was withdrawn is dropped."""
         super().completed(tag, outcome, now_s)
-        self._look(now_s)
+        self._check_due(now_s)
 
     def end(self, error: Error, now_s: float) -> None:
         """End the writer from outside; what was acknowledged stays so."""
         self.adds.end(error)
-        self._look(now_s)
+        self._check_due(now_s)
 
     def stop(self, now_s: float) -> None:
         """Begin no change any more and give up one that is under way: the ledger is about to be closed or left."""
@@ -285,7 +285,7 @@ class WriterMachine(Procedure[None]):
 
     # --- inside: what is due -----------------------------------------------------------------------------------
 
-    def _look(self, now_s: float) -> None:
+    def _check_due(self, now_s: float) -> None:
         """Do what is due after an event or by the clock, and say when to look again."""
         if self.is_finished:
             return

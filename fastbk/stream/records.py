@@ -27,7 +27,7 @@ from fastbk.native.stream_codec import (
     ROW_WORDS,
 )
 from fastbk.native.stream_columns import Source
-from fastbk.replication.entry_table import FoundRun
+from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import unpacked_parts
 from fastbk.stream.positions import DLSN, to_time
 
@@ -302,7 +302,7 @@ def _unpacked(
 def chunk_of_run(
     segment: int,
     first_entry_id: int,
-    run: FoundRun,
+    run: EntryTable,
     base_seq: int,
     base_txid: int,
     unpacked_bytes_max: int | None = None,

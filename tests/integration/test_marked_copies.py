@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery, RecoveryPlan
-from fastbk.admin.bookie_repair import BookieHealing
+from fastbk.admin.bookie_repair import BookieRepair
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.testing import LocalCluster
 from tests.integration.test_recover_bookie import fastbk_cli, fill
@@ -36,7 +36,7 @@ async def test_a_mark_is_reported_until_a_repair_has_verified_the_copies() -> No
             assert mark["bookie_id"] == first
             assert 6 <= mark["count"] <= 7, "its share of ten entries, two of three bookies each"
 
-            healing = BookieHealing(client, first)
+            healing = BookieRepair(client, first)
             assert (await healing.run()).is_whole
             assert [one.ledger_id for one in await client.marks.list()] == (
                 [] if first == second else [other_id]
@@ -54,9 +54,9 @@ async def test_a_repair_of_an_open_ledger_keeps_the_mark_of_what_it_did_not_veri
             await writer.append(b"x")
             bookie_id = writer.metadata.fragments[0].ensemble[0]
             await client.marks.update(writer.ledger_id, add=[MissingReplica(bookie_id, 0)])
-            await BookieHealing(client, bookie_id).run()
+            await BookieRepair(client, bookie_id).run()
             assert len(await client.marks.list()) == 1
-        await BookieHealing(client, bookie_id).run()
+        await BookieRepair(client, bookie_id).run()
         assert await client.marks.list() == []
 
 
@@ -71,7 +71,7 @@ async def test_repair_and_recovery_remove_marks_that_metadata_does_not_expect_an
         async with await client.create_ledger(3, 3, 2) as writer:
             await client.marks.update(writer.ledger_id, add=[MissingReplica(other, 5)])
             plan = RecoveryPlan(even_if_alive=True, open_ledgers="skip")
-            for verb in (BookieHealing(client, other), BookieRecovery(client, other, plan)):
+            for verb in (BookieRepair(client, other), BookieRecovery(client, other, plan)):
                 both = [MissingReplica(other, 5, 9), MissingReplica(named[0], 5, 5)]
                 await client.marks.update(closed_id, add=both)
                 await client.marks.update(deleted_id, add=[MissingReplica(other, 0)])

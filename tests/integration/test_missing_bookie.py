@@ -10,7 +10,7 @@ import pytest
 
 import fastbk
 from fastbk.admin.bookie_recovery import BookieRecovery
-from fastbk.admin.bookie_repair import BookieHealing
+from fastbk.admin.bookie_repair import BookieRepair
 from fastbk.admin.cluster import MissingCopies, under_replicated
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.policy import PolicyPatch
@@ -84,7 +84,7 @@ async def test_a_new_leader_writes_with_two_of_three_bookies_and_the_third_is_re
         await leader.open()
         await leader.close()
         assert {one.bookie_id for one in await missing(first)} == {away}
-        healed = await BookieHealing(first, away).run()
+        healed = await BookieRepair(first, away).run()
         assert healed.is_whole, (healed.failed, healed.parked)
         assert await missing(first, verify=True) == []
         assert await texts(stream) == wanted
@@ -119,7 +119,7 @@ async def test_a_member_that_returns_gets_what_it_owes_and_the_mark_goes() -> No
         assert reader.metadata.last_entry_id == last
         assert (left.ledger_id, away) in {(m.ledger_id, m.bookie_id) for m in await missing(client)}
         await cluster.start_bookie_async(1)
-        assert (await BookieHealing(client, away).run()).is_whole
+        assert (await BookieRepair(client, away).run()).is_whole
         assert await missing(client, verify=True) == []
 
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import fastbk
-from fastbk.admin.bookie_repair import BookieHealing
+from fastbk.admin.bookie_repair import BookieRepair
 from fastbk.devcluster import Bookie
 from fastbk.errors import AppendUnknown, NotEnoughBookies, WriterFenced
 from fastbk.stream.writer.stream_writer import StreamWriter
@@ -97,7 +97,7 @@ async def test_failover_and_rolls_go_on_while_one_of_three_bookies_is_read_only(
         await wait_until_async(lambda: _is_replicated(third, ledger_id), "the bookie takes adds")
         await last.close()
         assert ledger_id not in await marked(first), "the writer gave it what it owed"
-        healed = await BookieHealing(first, full.name).run()
+        healed = await BookieRepair(first, full.name).run()
         assert healed.is_whole, (healed.failed, healed.parked)
         assert await missing(first, verify=True) == []
         assert await texts(stream) == wanted

@@ -9,13 +9,13 @@ from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.decide import entries_same
 from fastbk.native.store import FENCED
 from fastbk.replication.actions import (
-    AskLac,
     BookieRequest,
     Found,
     ReadEntries,
     ReadEntry,
+    ReadLac,
     Reply,
-    TellLac,
+    WriteLac,
 )
 from fastbk.wire.statuses import Status
 from tests.simulation.kernel import STALE
@@ -45,7 +45,7 @@ class Waiter:
 
     __slots__ = ("connection", "piggyback", "previous", "request_id")
 
-    def __init__(self, connection: Connection, request_id: int, request: AskLac) -> None:
+    def __init__(self, connection: Connection, request_id: int, request: ReadLac) -> None:
         self.connection = connection
         self.request_id = request_id
         self.previous = request.previous
@@ -92,7 +92,7 @@ class Answers:
     ) -> None:
         """Answer a request, now or when its disk has done its work."""
         if (
-            isinstance(request, AskLac)
+            isinstance(request, ReadLac)
             and request.wait_s > 0
             and self._must_wait(ledger_id, request)
         ):
@@ -123,9 +123,9 @@ class Answers:
             reply = self._read(ledger_id, request)
         elif isinstance(request, ReadEntries):
             reply = self._read_all(ledger_id, request)
-        elif isinstance(request, AskLac):
+        elif isinstance(request, ReadLac):
             reply = self._lac(ledger_id, request.previous, request.piggyback)
-        elif isinstance(request, TellLac):
+        elif isinstance(request, WriteLac):
             reply = self._take_lac(ledger_id, request.lac)
         else:
             reply = Reply(Status.UNSUPPORTED)
@@ -208,7 +208,7 @@ class Answers:
         known = -1 if state is None else state.lac
         return max(known, self._explicit.get(ledger_id, -1))
 
-    def _must_wait(self, ledger_id: LedgerId, request: AskLac) -> bool:
+    def _must_wait(self, ledger_id: LedgerId, request: ReadLac) -> bool:
         return not self._is_fenced(ledger_id) and self.lac_known(ledger_id) <= request.previous
 
     def _lac(self, ledger_id: LedgerId, previous: EntryId, piggyback: bool) -> Reply:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastbk.model.ids import EntryId, LedgerId
 from fastbk.native.decide import RECOVERY, Kind
-from fastbk.replication.actions import AskLac, BookieRequest, ReadEntries, ReadEntry, Reply
+from fastbk.replication.actions import BookieRequest, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
 from tests.simulation.checks_base import ChecksBase
 from tests.simulation.kernel import Violation
@@ -109,7 +109,7 @@ class BookieChecks(ChecksBase):
                 for entry_id in range(request.first, min(reply.next_entry_id, request.last + 1)):
                     if entry_id not in found:
                         self._check_no(bookie, ledger_id, entry_id)
-        elif isinstance(request, AskLac) and reply.status in _NO:
+        elif isinstance(request, ReadLac) and reply.status in _NO:
             self._check_no(bookie, ledger_id, -1)
 
     def _check_no(self, bookie: Bookie, ledger_id: LedgerId, entry_id: EntryId) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastbk.errors import NotEnoughBookies, QuorumTimeout
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ledger import LedgerMetadata, LedgerState
-from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
+from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
@@ -140,7 +140,7 @@ class Final:
             client = world.add_client(f"repair {number}")
             world.kernel.run(world.kernel.now_s + SETTLE_S, events_max)
 
-            def done(running: Running[LedgerRepaired]) -> None:
+            def done(running: Running[LedgerReReplicated]) -> None:
                 self._waiting.clear()
                 error = running.procedure.error
                 if error is not None:
@@ -150,7 +150,7 @@ class Final:
                     self.checks.not_repaired(ledger.ledger_id, str(left))
 
             self._waiting.add(client.name)
-            Running(client, ledger, RepairLedger(ledger.ledger_id, lost, REPAIR), done).start()
+            Running(client, ledger, ReReplicateLedger(ledger.ledger_id, lost, REPAIR), done).start()
             self._until("it cannot be repaired", ledger, events_max)
             self.checks.repaired(ledger.ledger_id, lost)
 

@@ -16,10 +16,10 @@ from fastbk.model.ids import BookieId, EntryId, LedgerId
 from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import (
     AddEntry,
-    AskLac,
     BookieRequest,
     ReadEntries,
     ReadEntry,
+    ReadLac,
     Reply,
 )
 from fastbk.replication.recovery import RecoverLedger
@@ -162,7 +162,7 @@ class Recorder:
             return
         who = {"client": client, "bookie": bookie}
         recovery = isinstance(request, ReadEntry) and request.fence
-        if isinstance(request, AskLac) or (isinstance(request, ReadEntry) and request.entry_id < 0):
+        if isinstance(request, ReadLac) or (isinstance(request, ReadEntry) and request.entry_id < 0):
             if reply.status in (Status.OK, *_NO):
                 self._write("LacRead", **who, last=lac, recovery=recovery)
         elif isinstance(request, ReadEntry):

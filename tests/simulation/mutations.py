@@ -19,7 +19,7 @@ _PART = "fastbk.replication.reading_part:ReadPart"
 _POLL = "fastbk.replication.polling:PollLac"
 _READ = "fastbk.replication.recovery_reads:ReadForRecovery"
 _RECOVER = "fastbk.replication.recovery:RecoverLedger"
-_REPAIR = "fastbk.replication.re_replication:RepairLedger"
+_REPAIR = "fastbk.replication.re_replication:ReReplicateLedger"
 _REPLICAS = "fastbk.replication.replicas:Replicas"
 _REWRITE = "fastbk.replication.recovery_writes:RewriteEntries"
 _ROUND = "fastbk.replication.change_round:ChangeRound"
@@ -36,7 +36,7 @@ _ALL = [
     _fault(
         "recovery-reads-do-not-fence",
         "#2614: one lost fence, and an add completes on the unfenced bookie after it was judged missing",
-        (f"{_READ}._ask_those", "fence=True", "fence=False"),
+        (f"{_READ}._request_from", "fence=True", "fence=False"),
     ),
     _fault(
         "one-fence-is-enough",
@@ -48,7 +48,7 @@ _ALL = [
     )""",
             "return bool(answered) and bool(metadata)",
         ),
-        (f"{_READ}._ask_those", "fence=True", "fence=False"),
+        (f"{_READ}._request_from", "fence=True", "fence=False"),
     ),
     _fault(
         "recovery-reads-the-last-ensemble-only",
@@ -69,7 +69,7 @@ _ALL = [
         "cannot-tell-is-no",
         "#2908: a bookie that is not sure counts as one that never had the entry",
         (
-            f"{_REPLICAS}._hear_reply",
+            f"{_REPLICAS}._record_answer",
             "if reply.status in ABSENT_STATUSES:",
             "if reply.status in ABSENT_STATUSES or reply.status == Status.CANNOT_TELL:",
         ),
@@ -78,7 +78,7 @@ _ALL = [
         "io-error-is-no",
         "#2909: a failing disk counts as a proof",
         (
-            f"{_REPLICAS}._hear_reply",
+            f"{_REPLICAS}._record_answer",
             "if reply.status in ABSENT_STATUSES:",
             "if reply.status in ABSENT_STATUSES or reply.status == Status.IO_ERROR:",
         ),
@@ -86,13 +86,13 @@ _ALL = [
     _fault(
         "silence-is-no",
         "a bookie that is away counts as one that never had the entry",
-        (f"{_REPLICAS}.hear", "self.passing.add(bookie_id)", "self.absent.add(bookie_id)"),
+        (f"{_REPLICAS}.record_reply", "self.passing.add(bookie_id)", "self.absent.add(bookie_id)"),
     ),
     _fault(
         "damage-is-no",
         "a copy that fails its digest counts as no copy",
         (
-            f"{_REPLICAS}._hear_reply",
+            f"{_REPLICAS}._record_answer",
             "self.damaged = self.damaged or reply.damaged",
             "self.absent.add(bookie_id)",
         ),
@@ -267,7 +267,7 @@ _ALL = [
     _fault(
         "writer-never-thaws",
         "#4261: after a change that replaced nothing the writer stands still",
-        (f"{_WRITER}._look", "adds.thaw()", "adds.is_frozen = not due or self.changes > 0"),
+        (f"{_WRITER}._check_due", "adds.thaw()", "adds.is_frozen = not due or self.changes > 0"),
     ),
     _fault(
         "nothing-is-sent-again",
@@ -352,7 +352,7 @@ _ALL = [
     _fault(
         "reader-proves-by-old-metadata",
         'a member that was replaced after the metadata was read says "no" in good faith, and is believed',
-        (f"{_PART}._all_said", "is_absent and not", "False and not"),
+        (f"{_PART}._all_replied", "is_absent and not", "False and not"),
     ),
     _fault(
         "reader-leaps-gaps",

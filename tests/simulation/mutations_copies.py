@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.planting import Edit, Mutation
 
 _CLOSE = "fastbk.replication.closing:CloseLedger"
-_OWED = "fastbk.replication.under_replication:OwedCopies"
+_OWED = "fastbk.replication.under_replication:UnderReplication"
 
 
 def _fault(name: str, why: str, *edits: tuple[str, str, str]) -> Mutation:

@@ -15,7 +15,7 @@ from fastbk.replication.actions import AddEntry, ReadEntry
 from fastbk.replication.copying import RepairOptions
 from fastbk.replication.metadata_update import MetadataUpdate
 from fastbk.replication.options import ChangePolicy, WriterOptions
-from fastbk.replication.re_replication import RepairLedger
+from fastbk.replication.re_replication import ReReplicateLedger
 from fastbk.replication.recovery import RecoverLedger, RecoveryOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.replication.under_replication import owed_by
@@ -204,7 +204,7 @@ class Workload:
         if not wiped:
             return STALE
         ledger = self.ledger_of(item)
-        procedure = RepairLedger(ledger.ledger_id, wiped[-1], REPAIR)
+        procedure = ReReplicateLedger(ledger.ledger_id, wiped[-1], REPAIR)
         Running(client, ledger, procedure).start()
         return None
 

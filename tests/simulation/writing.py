@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastbk.errors import ClientClosed
 from fastbk.meta.api import VersionedLedger
 from fastbk.model.ids import BookieId, EntryId
-from fastbk.replication.actions import TellLac
+from fastbk.replication.actions import WriteLac
 from fastbk.replication.closing import CloseLedger
 from fastbk.replication.options import WriterOptions
 from fastbk.replication.procedure import Procedure
@@ -128,7 +128,7 @@ class Writing(Running[None]):
         ledger = self.ledger
         for bookie_id in self.machine.ensemble:
             self.client.ask(
-                ledger.ledger_id, ledger.key, bookie_id, TellLac(lac), 1.0, lambda outcome: None
+                ledger.ledger_id, ledger.key, bookie_id, WriteLac(lac), 1.0, lambda outcome: None
             )
 
     def _was_forced(self, running: Running) -> None:  # type: ignore[type-arg]
@@ -191,7 +191,7 @@ class Writing(Running[None]):
         machine, now_s = self.machine, self.client.kernel.now_s
         for first, count, status in verdicts:
             if status == 0:
-                was_probed = machine.index_of(bookie_id) in machine.adds.probes
+                was_probed = machine.index_of(bookie_id) in machine.adds.probed_members
                 machine.acknowledged(bookie_id, first, count, now_s)
                 if was_probed:
                     self.send(bookie_id)

@@ -20,7 +20,7 @@ from fastbk.units import format_size
 if TYPE_CHECKING:
     import argparse
 
-    from fastbk.admin.bookie_repair import HealingProgress
+    from fastbk.admin.bookie_repair import RepairProgress
     from fastbk.replication.copy_check import Range
 
 
@@ -63,10 +63,10 @@ def run(options: argparse.Namespace) -> int:
 
 async def _repair(options: argparse.Namespace) -> int:
     import fastbk
-    from fastbk.admin.bookie_repair import BookieHealing, HealingPlan
+    from fastbk.admin.bookie_repair import BookieRepair, RepairPlan
 
     uri = metadata_uri(options)
-    plan = HealingPlan(
+    plan = RepairPlan(
         bytes_per_s=rate_of(options.rate),
         ledgers_at_once=options.ledgers_at_once,
         after=options.after,
@@ -75,7 +75,7 @@ async def _repair(options: argparse.Namespace) -> int:
     )
     line = ProgressLine()
     async with fastbk.connect(uri) as client:
-        healing = BookieHealing(
+        healing = BookieRepair(
             client,
             options.bookie_id,
             plan,
@@ -116,7 +116,7 @@ async def _ranges(options: argparse.Namespace) -> dict[int, list[Range]] | None:
     return {ledger_id: sorted(ranges) for ledger_id, ranges in found.items()}
 
 
-def _say_done(options: argparse.Namespace, progress: HealingProgress) -> None:
+def _say_done(options: argparse.Namespace, progress: RepairProgress) -> None:
     if not progress.ledgers:
         note(f"nothing to look at on {options.bookie_id}")
     say(
@@ -136,7 +136,7 @@ def _say_done(options: argparse.Namespace, progress: HealingProgress) -> None:
     note_rest(progress, f"is not whole on {options.bookie_id}")
 
 
-def _text(bookie_id: str, progress: HealingProgress) -> str:
+def _text(bookie_id: str, progress: RepairProgress) -> str:
     left_s = progress.left_s()
     left = "" if left_s is None else f", about {left_s:,.0f} s left"
     through = f", through ledger {progress.done_through}" if progress.done_through >= 0 else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastbk.errors import ProtocolError, StorageError
-from fastbk.replication.entry_table import FoundRun, datas_of
+from fastbk.replication.entry_table import EntryTable, datas_of
 from fastbk.stream.chain.chain import NONE, Chain
 from fastbk.stream.positions import DLSN
 from fastbk.stream.reader.chain_follower import ChainFollower
@@ -271,7 +271,7 @@ def _chunk_of_items(items: Sequence[Entries], max_bytes: int) -> Chunk:
     """Return entries that follow each other, of one segment, as a chunk; of compressed ones as many as fit."""
     first = items[0]
     runs = [run for one in items for run in one.runs]
-    if len(runs) == 1 and isinstance(runs[0], FoundRun):
+    if len(runs) == 1 and isinstance(runs[0], EntryTable):
         return chunk_of_run(
             first.segment, first.first_entry, runs[0], first.base_seq, first.base_txid, max_bytes
         )

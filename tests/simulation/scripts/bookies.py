@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastbk.model.ledger import LedgerState
-from fastbk.replication.actions import AddEntry, AskLac, ReadEntry
+from fastbk.replication.actions import AddEntry, ReadEntry, ReadLac
 from fastbk.wire.statuses import Status
 from tests.simulation.scripts.registry import script
 from tests.simulation.scripts.stage import adds, closes, reads, stage
@@ -162,7 +162,7 @@ def an_id_that_was_given_twice_shows_no_entries_of_the_other_ledger() -> None:
             for request in (
                 ReadEntry(0),
                 ReadEntry(-1, fence=True),
-                AskLac(),
+                ReadLac(),
                 _add(0),
                 _add(1, recovery=True),
             ):

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastbk.meta.api import VersionedLedger
 from fastbk.replication.actions import AddEntry, BookieRequest, ReadEntry, Reply
-from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
+from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.replication.reading import ReadRange
 from fastbk.replication.recovery import RecoverLedger
 from tests.simulation.bookie import Bookie
@@ -199,9 +199,9 @@ class Stage:
         self.until(lambda: running.procedure.is_finished, f"{name} does not finish")
         return running.procedure.value().metadata.last_entry_id
 
-    def repair(self, number: int) -> LedgerRepaired:
+    def repair(self, number: int) -> LedgerReReplicated:
         """Bring back what a bookie held."""
-        procedure = RepairLedger(0, f"b{number}", REPAIR)
+        procedure = ReReplicateLedger(0, f"b{number}", REPAIR)
         Running(self.client("repair"), self.ledger, procedure).start()
         self.until(lambda: procedure.is_finished, "the repair does not finish")
         return procedure.value()

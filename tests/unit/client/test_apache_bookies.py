@@ -15,7 +15,7 @@ import pytest
 
 import fastbk
 import fastbk.sync
-from fastbk.client.bookie_queries import bookie_info, held_ranges
+from fastbk.client.bookie_queries import bookie_info, stored_ranges
 from fastbk.errors import (
     LedgerFenced,
 )
@@ -135,9 +135,9 @@ async def test_operators_questions(version: str) -> None:
         await writer.append_many([b"x"] * 30)
         for entry_id in (3, 4, 17):
             del fakes[0].ledgers[writer.ledger_id].entries[entry_id]
-        ranges = await held_ranges(client.pool, "b0", writer.ledger_id, 5.0)
+        ranges = await stored_ranges(client.pool, "b0", writer.ledger_id, 5.0)
         assert ranges == [(0, 2), (5, 16), (18, 29)]
-        assert await held_ranges(client.pool, "b0", 4711, 5.0) == []
+        assert await stored_ranges(client.pool, "b0", 4711, 5.0) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastbk.client.coalescer import Repeating
+from fastbk.client.coalescer import Coalescer
 from tests.unit.client.fake_cluster import some_turns
 
 
@@ -20,17 +20,17 @@ async def test_what_is_asked_for_meanwhile_is_done_once_more() -> None:
         await may_end.wait()
         seen = now
 
-    repeating = Repeating(look)
-    repeating.poke()
+    repeating = Coalescer(look)
+    repeating.schedule()
     await some_turns()
     for state in (1, 2, 3):  # noqa: B007 - changes of what `look` looks at
-        repeating.poke()
+        repeating.schedule()
     await some_turns()
     assert began == [0]
     may_end.set()
     await some_turns()
     assert (began, seen) == ([0, 3], 3)
-    repeating.poke()
+    repeating.schedule()
     await some_turns()
     assert began == [0, 3, 3]
 
@@ -43,10 +43,10 @@ async def test_a_cancelled_one_stops_and_does_not_begin_again() -> None:
         began += 1
         await asyncio.Event().wait()
 
-    repeating = Repeating(look)
-    repeating.poke()
+    repeating = Coalescer(look)
+    repeating.schedule()
     await some_turns()
-    repeating.poke()
+    repeating.schedule()
     repeating.cancel()
     await some_turns()
     assert began == 1

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fastbk.client.reorder_buffer import HeldEntries
+from fastbk.client.reorder_buffer import ReorderBuffer
 from fastbk.errors import (
     BufferFull,
     ConfigError,
@@ -23,7 +23,7 @@ from tests.unit.client.fake_cluster import by_id, fake_cluster, some_turns
 
 
 def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
-    held: HeldEntries[str] = HeldEntries(1, entries_max=3, bytes_max=100)
+    held: ReorderBuffer[str] = ReorderBuffer(1, entries_max=3, bytes_max=100)
     held.hold(2, 0, b"c", "two")
     held.hold(1, 0, b"b" * 50, "one")
     assert (len(held), held.size_bytes) == (2, 51)
@@ -39,12 +39,12 @@ def test_what_is_held_comes_out_in_order_and_is_bounded() -> None:
     with pytest.raises(BufferFull, match="append that one"):
         held.hold(8, 0, b"", "no")
     held.hold(0, 0, b"a" * 100, "zero")  # the next one always has room, or nothing would ever go on
-    assert held.take(0) == (b"a" * 100, "zero")
+    assert held.pop(0) == (b"a" * 100, "zero")
     with pytest.raises(DuplicateEntryId):
         held.hold(0, 1, b"", "no")
     assert held.size_of(1) == 50
     assert held.size_of(3) is None
-    assert held.take_all() == ["one", "two", "seven"]
+    assert held.pop_all() == ["one", "two", "seven"]
     assert (len(held), held.size_bytes) == (0, 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.client import explicit_lac_sender
 from fastbk.client.explicit_lac_sender import FEW_IN_FLIGHT
-from fastbk.client.pending_request import Asking
+from fastbk.client.pending_request import PendingRequest
 from tests.fixtures.wait import wait_until_async
 from tests.unit.client.fake_cluster import fake_cluster
 
@@ -47,7 +47,7 @@ async def test_a_lac_is_not_told_while_many_entries_are_in_flight() -> None:
 async def test_while_entries_are_in_flight_it_is_told_so_often_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(explicit_lac_sender, "_TELL_S", 60.0)
+    monkeypatch.setattr(explicit_lac_sender, "_SEND_INTERVAL_S", 60.0)
     async with fake_cluster(1, explicit_lac_interval=0.0) as (client, (fake,), _):
         writer = await client.create_ledger(ensemble=1, write_quorum=1, ack_quorum=1)
         waiting = [writer.append_nowait(b"x")]
@@ -75,7 +75,7 @@ async def test_whoever_waits_for_an_acknowledgement_goes_on_before_it_is_told(
         peer = writer._pipe.peers[0]
         ask, write = peer.ask, peer.adds.write
 
-        def asked(*arguments: Any) -> Asking:
+        def asked(*arguments: Any) -> PendingRequest:
             sent.append("told")
             return ask(*arguments)
 

@@ -10,7 +10,7 @@ from fastbk.client.connection import Answer
 from fastbk.client.ledger_requests import LedgerRequests
 from fastbk.model.entry import DigestType, make_entry, make_lac_body
 from fastbk.native.client_codec import put_write_lac
-from fastbk.replication.actions import AddEntry, AskLac, ReadEntries, ReadEntry, TellLac
+from fastbk.replication.actions import AddEntry, ReadEntries, ReadEntry, ReadLac, WriteLac
 from fastbk.wire.statuses import Status
 
 LEDGER = 9
@@ -98,11 +98,11 @@ def test_a_lac_is_what_a_digest_covers_and_never_the_bare_number() -> None:
     requests = requests_of(kind)
     body = make_lac_body(LEDGER, 40, kind, b"pw")
     newest = entry(50, 49, 1, b"", kind)
-    reply = requests.reply(AskLac(), answer(0, 50, newest, body, lac=1000))
+    reply = requests.reply(ReadLac(), answer(0, 50, newest, body, lac=1000))
     assert set(reply.lacs) == {40, 49}
     assert reply.found[0].entry_id == 50
     other = make_lac_body(LEDGER + 1, 90, kind, b"pw")
-    reply = requests.reply(AskLac(), answer(0, 50, newest, other, lac=1000))
+    reply = requests.reply(ReadLac(), answer(0, 50, newest, other, lac=1000))
     assert reply.damaged
     assert reply.lacs == (49,)
 
@@ -123,6 +123,6 @@ def test_a_lac_is_told_with_its_own_body_however_often(kind: DigestType) -> None
     requests = requests_of(kind)
     for request_id, lac in enumerate((0, 0, 1, 0), 1):
         body = make_lac_body(LEDGER, lac, kind, b"pw")
-        frame = bytes(requests.frame(TellLac(lac), request_id))
+        frame = bytes(requests.frame(WriteLac(lac), request_id))
         expected = put_write_lac(request_id, LEDGER, lac, requests.adds.master_key, body)
         assert frame == bytes(expected)

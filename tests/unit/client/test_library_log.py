@@ -17,8 +17,8 @@ from tests.style.tree import ROOT
 
 EVENTS = """
 from fastbk.errors import MetadataUnavailable
-from fastbk.stream.chain.segment_slots import SegmentWorks
-SegmentWorks().tell_waits("shop/orders", MetadataUnavailable("away"))
+from fastbk.stream.chain.segment_slots import SegmentSlots
+SegmentSlots().log_wait("shop/orders", MetadataUnavailable("away"))
 """
 """A real event of the library: a warning."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from fastbk.client.config import ClientConfig
 from fastbk.client.known_bookies import SUSPECT_S, KnownBookies
-from fastbk.client.read_order import AVOID_S, Preference
+from fastbk.client.read_order import AVOID_S, ReadOrder
 from fastbk.errors import ClientClosed, ConfigError
 from fastbk.wire.statuses import Status
 from tests.fixtures.sync_cluster import sync_cluster
@@ -21,7 +21,7 @@ PATIENT_S = 30.0
 
 def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
     known = KnownBookies(ClientConfig())
-    order = Preference(known, 1, is_striped=False)
+    order = ReadOrder(known, 1, is_striped=False)
     assert list(order.at(0.0)(["a", "b", "c"])) == ["b", "c", "a"]
     order.were_slow(["b"])
     assert list(order(["a", "b", "c"])) == ["c", "a", "b"]
@@ -29,7 +29,7 @@ def test_whoever_fails_or_is_slow_comes_last_for_a_while() -> None:
     assert list(order(["a", "b", "c"])) == ["a", "b", "c"], "slow is better than failing"
     later_s = max(AVOID_S, SUSPECT_S) + 1
     assert list(order.at(later_s)(["a", "b", "c"])) == ["b", "c", "a"]
-    striped = Preference(known, 1, is_striped=True)
+    striped = ReadOrder(known, 1, is_striped=True)
     assert list(striped.at(later_s)(["a", "b", "c"])) == ["a", "b", "c"], "the longest run first"
     assert list(order([])) == []
 

@@ -149,7 +149,7 @@ def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
     told: list[int] = []
     near.create_ledger(7, metadata())
     other = near.watch_ledger(7, lambda _: None)
-    look = ZooKeeperWatches._look
+    look = ZooKeeperWatches._check
 
     def look_while_the_other_ends(
         watches: ZooKeeperWatches, call: Call, subject: int | None
@@ -160,7 +160,7 @@ def test_a_watch_that_begins_while_the_last_other_ends_misses_nothing(
         return seen
 
     with monkeypatch.context() as patched:
-        patched.setattr(ZooKeeperWatches, "_look", look_while_the_other_ends)
+        patched.setattr(ZooKeeperWatches, "_check", look_while_the_other_ends)
         watch = near.watch_ledger(7, told.append)
     wait_until(lambda: told == [7], "the change during the beginning is told")
     near.update_ledger(7, metadata(3), 1)

@@ -10,9 +10,9 @@ from fastbk.placement.topology import (
     Topology,
     check_labels,
     check_location,
-    known_labels,
-    known_location,
     locations_printed,
+    valid_labels,
+    valid_location,
 )
 from fastbk.placement.values import DEFAULT_LOCATION
 
@@ -20,22 +20,22 @@ from fastbk.placement.values import DEFAULT_LOCATION
 @pytest.mark.parametrize("text", ["/eu/r1", "/r1", "/eu-1/row_2/r1.3"])
 def test_locations_are_kept(text: str) -> None:
     assert check_location(text) == text
-    assert known_location(f" {text}/ ") == text
+    assert valid_location(f" {text}/ ") == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "/", "eu/r1", "/eu//r1", "/eu/r 1", "/a" * 9, "/" + "a" * 255]
 )
 def test_what_is_no_location_is_refused_or_not_known(text: str) -> None:
-    assert known_location(text) is None
+    assert valid_location(text) is None
     with pytest.raises(ConfigError, match="location"):
         check_location(text)
 
 
 def test_labels() -> None:
-    assert known_labels("gold, ssd,,in valid,é") == {"gold", "ssd"}
-    assert known_labels("") == frozenset()
-    assert len(known_labels(",".join(f"l{number}" for number in range(100)))) == 64
+    assert valid_labels("gold, ssd,,in valid,é") == {"gold", "ssd"}
+    assert valid_labels("") == frozenset()
+    assert len(valid_labels(",".join(f"l{number}" for number in range(100)))) == 64
     assert check_labels(["ssd", "gold", "ssd"]) == ("gold", "ssd")
     with pytest.raises(ConfigError, match="in valid"):
         check_labels(["gold", "in valid"])

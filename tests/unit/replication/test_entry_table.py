@@ -15,13 +15,13 @@ from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.entry_columns import Table, fill
 from fastbk.native.ffi import NativeFullError
 from fastbk.replication.actions import Found
-from fastbk.replication.entry_table import FoundRun, run_of, size_bytes_of
+from fastbk.replication.entry_table import EntryTable, size_bytes_of, table_of
 
 LEDGER = 2**50
 DATAS = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
 
 
-def read_run(datas: list[bytes], first: int, kind: DigestType) -> tuple[FoundRun, list[Found]]:
+def read_run(datas: list[bytes], first: int, kind: DigestType) -> tuple[EntryTable, list[Found]]:
     """Return entries as they come out of an answer, and what they are."""
     length, entries, found = 77, [], []
     for at, data in enumerate(datas, first):
@@ -30,7 +30,7 @@ def read_run(datas: list[bytes], first: int, kind: DigestType) -> tuple[FoundRun
         found.append(Found(at, at - 3, length, data))
     sizes = b"".join(len(one).to_bytes(4, "little") for one in entries)
     answer = b"".join(entries)
-    return FoundRun(answer, LedgerCodec(LEDGER, kind, b"pw").table(answer, sizes)), found
+    return EntryTable(answer, LedgerCodec(LEDGER, kind, b"pw").table(answer, sizes)), found
 
 
 @given(DATAS, st.integers(0, 2**40), st.sampled_from(list(DigestType)), st.data())
@@ -46,8 +46,8 @@ def test_a_run_is_the_entries_that_came(
     assert run.lac_max == found[-1].lac
     some = draw.draw(st.slices(len(found)).filter(lambda one: one.step in (None, 1)))
     assert list(run[some]) == found[some]
-    assert run_of(run) is run
-    assert list(run_of(found)) == found
+    assert table_of(run) is run
+    assert list(table_of(found)) == found
 
 
 def test_what_is_not_in_a_run_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastbk.errors import ClientClosed, DigestMismatch, NotEnoughBookies, QuorumTimeout
 from fastbk.model.quorum import lac_is_covered
-from fastbk.replication.actions import AskLac, Reply, Sleep
+from fastbk.replication.actions import ReadLac, Reply, Sleep
 from fastbk.replication.lac_procedures import ReadLastConfirmed, TryReadLastConfirmed
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
@@ -74,19 +74,19 @@ def test_a_covered_lac_is_the_best_that_is_proven(seed: int) -> None:
 def test_it_waits_for_no_more_than_covers_it() -> None:
     harness = world_of(5)
     client, reading = reading_of(harness, ReadLastConfirmed)
-    client.deliver(client.asks(AskLac, "b2")[0])
+    client.deliver(client.asks(ReadLac, "b2")[0])
     assert not reading.is_finished
-    client.deliver(client.asks(AskLac, "b0")[0])
+    client.deliver(client.asks(ReadLac, "b0")[0])
     assert reading.value() == 3
     assert not client.pending
 
 
 def test_a_striped_ensemble_needs_every_write_set() -> None:
     client, reading = reading_of(FakeQuorum.of(metadata_of(4, 2, 2)), ReadLastConfirmed)
-    client.deliver(client.asks(AskLac, "b0")[0])
-    client.deliver(client.asks(AskLac, "b1")[0])
+    client.deliver(client.asks(ReadLac, "b0")[0])
+    client.deliver(client.asks(ReadLac, "b1")[0])
     assert not reading.is_finished  # an entry of b2 and b3 may be acknowledged
-    client.deliver(client.asks(AskLac, "b3")[0])
+    client.deliver(client.asks(ReadLac, "b3")[0])
     assert reading.value() == -1
 
 
@@ -95,15 +95,15 @@ def test_an_explicit_lac_counts_and_a_bare_number_does_not() -> None:
     harness.bookies["b1"].explicit_lac = 4
     client, reading = reading_of(harness, ReadLastConfirmed)
     # A number that nothing covers does not even come this far: a reply has only proven ones.
-    client.complete(client.asks(AskLac, "b0")[0], Reply(Status.OK, lacs=()))
-    client.deliver(client.asks(AskLac, "b1")[0])
+    client.complete(client.asks(ReadLac, "b0")[0], Reply(Status.OK, lacs=()))
+    client.deliver(client.asks(ReadLac, "b1")[0])
     assert reading.value() == 4
 
 
 def test_damage_beside_a_proof_takes_nothing_from_it_but_covers_nothing() -> None:
     client, reading = reading_of(world_of(5), ReadLastConfirmed)
     for name in ("b0", "b1"):
-        client.complete(client.asks(AskLac, name)[0], Reply(Status.OK, lacs=(3,), damaged=True))
+        client.complete(client.asks(ReadLac, name)[0], Reply(Status.OK, lacs=(3,), damaged=True))
     assert reading.best == 3
     assert not reading.is_finished
     client.run()
@@ -163,11 +163,11 @@ def test_trying_takes_what_there_is() -> None:
 @pytest.mark.parametrize("kind", [ReadLastConfirmed, TryReadLastConfirmed])
 def test_a_closed_client_and_a_cancel_end_it(kind: type[ReadLastConfirmed]) -> None:
     client, reading = reading_of(world_of(5), kind)
-    client.complete(client.asks(AskLac)[0], ClientClosed("closed"))
+    client.complete(client.asks(ReadLac)[0], ClientClosed("closed"))
     with pytest.raises(ClientClosed):
         reading.value()
     client, reading = reading_of(world_of(5), kind)
-    client.complete(client.asks(AskLac)[0], QuorumTimeout("silent"))
+    client.complete(client.asks(ReadLac)[0], QuorumTimeout("silent"))
     reading.cancel()
     client.take()
     assert not client.pending

@@ -14,7 +14,7 @@ from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.replication.actions import AddEntry, Ask, Found, ReadEntries, Reply
 from fastbk.replication.copy_check import BAD_RANGES_MAX
 from fastbk.replication.copying import RepairOptions
-from fastbk.replication.ledger_repair import HealLedger, LedgerHealed
+from fastbk.replication.ledger_repair import LedgerRepaired, RepairLedger
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
     LEDGER,
@@ -83,8 +83,8 @@ def heal(
     rng: random.Random,
     ranges: list[tuple[int, int]] | None = None,
     **options: object,
-) -> tuple[LedgerHealed, Client]:
-    procedure = HealLedger(LEDGER, SICK, RepairOptions(**options), ranges)  # type: ignore[arg-type]
+) -> tuple[LedgerRepaired, Client]:
+    procedure = RepairLedger(LEDGER, SICK, RepairOptions(**options), ranges)  # type: ignore[arg-type]
     client = Client(harness, procedure)  # type: ignore[arg-type]
     client.run(rng)
     return procedure.value(), client

@@ -8,7 +8,7 @@ import pytest
 
 from fastbk.errors import ClientClosed, NotEnoughBookies, QuorumTimeout
 from fastbk.model.ledger import Fragment, LedgerState
-from fastbk.replication.actions import Ask, AskLac, Reply, Sleep
+from fastbk.replication.actions import Ask, ReadLac, Reply, Sleep
 from fastbk.replication.polling import LacNews, PollLac, PollOptions
 from fastbk.replication.replicas import Pacing
 from fastbk.wire.statuses import Status
@@ -42,7 +42,7 @@ def world_of(entries: int, size: int = 3, write_quorum: int = 3, spare: int = 0)
 
 
 def at(client: Client, name: str) -> Ask:
-    return client.asks(AskLac, name)[0]
+    return client.asks(ReadLac, name)[0]
 
 
 def sleeping(client: Client, pause_s: float) -> Sleep:
@@ -54,22 +54,22 @@ def sleeping(client: Client, pause_s: float) -> Sleep:
 
 
 def carrier_of(client: Client) -> str:
-    return next(one.bookie_id for one in client.asks(AskLac) if one.request.piggyback)  # type: ignore[union-attr]
+    return next(one.bookie_id for one in client.asks(ReadLac) if one.request.piggyback)  # type: ignore[union-attr]
 
 
 def others_of(client: Client) -> list[str]:
-    return [one.bookie_id for one in client.asks(AskLac) if not one.request.piggyback]  # type: ignore[union-attr]
+    return [one.bookie_id for one in client.asks(ReadLac) if not one.request.piggyback]  # type: ignore[union-attr]
 
 
 def test_one_is_asked_for_the_entry_and_all_members_wait_when_it_brings_nothing() -> None:
     client, _ = asked_of_one(world_of(5), 4)
-    (ask,) = client.asks(AskLac)
-    assert ask.request == AskLac(3, 1.0, piggyback=True)
+    (ask,) = client.asks(ReadLac)
+    assert ask.request == ReadLac(3, 1.0, piggyback=True)
     assert (ask.bookie_id, ask.timeout_s) == ("b1", 2.0)  # the first that holds entry 4
     client.deliver(sleeping(client, OPTIONS.grace_s))
-    requests = {one.bookie_id: one.request for one in client.asks(AskLac)}
-    assert requests.pop("b1") == AskLac(3, 1.0, piggyback=True)
-    assert requests == dict.fromkeys(("b0", "b2"), AskLac(3, 1.0 - OPTIONS.grace_s))
+    requests = {one.bookie_id: one.request for one in client.asks(ReadLac)}
+    assert requests.pop("b1") == ReadLac(3, 1.0, piggyback=True)
+    assert requests == dict.fromkeys(("b0", "b2"), ReadLac(3, 1.0 - OPTIONS.grace_s))
     assert all(
         one.timeout_s == pytest.approx(1.995) for one in [at(client, "b0"), at(client, "b2")]
     )
@@ -108,7 +108,7 @@ def test_a_carrier_that_says_nothing_useful_is_not_alone_any_longer(
     harness = world_of(6)
     client, poll = asked_of_one(harness, 4)
     client.complete(at(client, "b1"), outcome)
-    assert {one.bookie_id for one in client.asks(AskLac)} >= {"b0", "b2"}
+    assert {one.bookie_id for one in client.asks(ReadLac)} >= {"b0", "b2"}
     client.deliver(at(client, "b0"))
     assert poll.value() == LacNews(4, slow="b1")  # nothing is waited for, and another preferred
 
@@ -117,9 +117,9 @@ def test_a_proof_that_proves_nothing_has_all_members_asked() -> None:
     harness = world_of(5)
     client, poll = asked_of_one(harness, 4)
     client.deliver(at(client, "b1"))
-    assert [one.bookie_id for one in client.asks(AskLac)] == ["b1"]
+    assert [one.bookie_id for one in client.asks(ReadLac)] == ["b1"]
     client.deliver(at(client, "b1"))  # still nothing newer
-    assert {one.bookie_id for one in client.asks(AskLac)} >= {"b0", "b2"}
+    assert {one.bookie_id for one in client.asks(ReadLac)} >= {"b0", "b2"}
     harness.write(5)
     client.deliver(at(client, "b2"))
     assert poll.value() == LacNews(4, entry_of(4))
@@ -157,15 +157,15 @@ def test_a_carrier_that_brought_the_entry_is_not_slow_when_others_prove_it() -> 
 def test_a_carrier_that_leaves_hands_over_before_the_others_are_asked() -> None:
     harness = world_of(5, spare=1)
     client, poll = asked_of_one(harness, 9)
-    carrier = client.asks(AskLac)[0].bookie_id
+    carrier = client.asks(ReadLac)[0].bookie_id
     ensemble = tuple("s0" if one == carrier else one for one in ("b0", "b1", "b2"))
     harness.edit(fragments=(*harness.metadata.fragments, Fragment(7, ensemble)))
     poll.metadata_changed(harness.metadata, 0.001)
     client.take()
-    (ask,) = client.asks(AskLac)
+    (ask,) = client.asks(ReadLac)
     assert ask.bookie_id == "s0"
     client.deliver(sleeping(client, OPTIONS.grace_s))
-    assert {one.bookie_id for one in client.asks(AskLac)} == set(ensemble)
+    assert {one.bookie_id for one in client.asks(ReadLac)} == set(ensemble)
 
 
 def test_a_wait_shorter_than_the_grace_ends_in_time() -> None:
@@ -204,7 +204,7 @@ def test_an_entry_without_a_proof_waits_for_one() -> None:
     carrier = carrier_of(client)
     client.deliver(at(client, carrier))  # entry 4 is there, not yet known to be acknowledged
     assert not poll.is_finished
-    assert at(client, carrier).request == AskLac(3, 0.0)
+    assert at(client, carrier).request == ReadLac(3, 0.0)
     harness.write(5)
     client.deliver(at(client, carrier))
     assert poll.value() == LacNews(4, entry_of(4))
@@ -243,7 +243,7 @@ def test_what_fails_its_digest_is_no_news() -> None:
     client, poll = poll_of(harness, 4)
     for bookie in harness.bookies.values():
         bookie.damaged = {4, 5}
-    for ask in client.asks(AskLac):
+    for ask in client.asks(ReadLac):
         client.deliver(ask)
     assert not poll.is_finished
     client.run()
@@ -331,7 +331,7 @@ def test_a_change_of_the_ensemble_is_followed() -> None:
     harness.edit(fragments=(*harness.metadata.fragments, Fragment(7, ensemble)))
     poll.metadata_changed(harness.metadata, 0.1)
     client.take()
-    assert {one.bookie_id for one in client.asks(AskLac)} == set(ensemble)
+    assert {one.bookie_id for one in client.asks(ReadLac)} == set(ensemble)
     client.complete(at(client, "s0"), Reply(Status.NO_LEDGER))
     client.deliver(sleeping(client, LEFT_S))
     assert poll.value() == LacNews(6)  # what lies before the last fragment is acknowledged
@@ -351,14 +351,14 @@ def test_nothing_is_asked_when_there_is_nothing_to_wait_for() -> None:
     harness.edit(fragments=(Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b1", "b2"))))
     client, poll = poll_of(harness, 4)
     assert poll.value() == LacNews(4)
-    assert not client.asks(AskLac)
+    assert not client.asks(ReadLac)
 
 
 def test_a_striped_ledger_asks_a_holder_for_the_entry() -> None:
     for position in range(10):
         client, _ = poll_of(world_of(0, 5, 2), position)
         assert carrier_of(client) in (f"b{position % 5}", f"b{(position + 1) % 5}")
-        assert len(client.asks(AskLac)) == 5
+        assert len(client.asks(ReadLac)) == 5
 
 
 def test_a_closed_client_and_a_cancel_end_it() -> None:

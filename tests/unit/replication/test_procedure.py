@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastbk.errors import NotEnoughBookies
-from fastbk.replication.actions import AskLac, Outcome, Sleep, Withdraw
+from fastbk.replication.actions import Outcome, ReadLac, Sleep, Withdraw
 from fastbk.replication.procedure import Procedure
 
 
@@ -39,7 +39,7 @@ class Parent(Procedure[list[int]]):
         self.results: list[int] = []
 
     def begin(self, now_s: float) -> None:
-        self._ask("b0", AskLac(), 1.0, lambda *_: None)
+        self._ask("b0", ReadLac(), 1.0, lambda *_: None)
         self._next(now_s)
 
     def _next(self, now_s: float) -> None:

@@ -12,7 +12,7 @@ from fastbk.model.ledger import Fragment, LedgerMetadata, LedgerState
 from fastbk.model.quorum import write_set
 from fastbk.replication.actions import Action, AddEntry, Ask, Outcome, UpdateMetadata
 from fastbk.replication.copying import RepairOptions, share_of
-from fastbk.replication.re_replication import LedgerRepaired, RepairLedger
+from fastbk.replication.re_replication import LedgerReReplicated, ReReplicateLedger
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import (
     LEDGER,
@@ -52,9 +52,9 @@ def world_of(metadata: LedgerMetadata, kind: type[FakeQuorum] = FakeQuorum) -> F
 
 def repair(
     harness: FakeQuorum, rng: random.Random, lost: str = "a", **options: object
-) -> tuple[LedgerRepaired, Client]:
+) -> tuple[LedgerReReplicated, Client]:
     harness.bookies[lost] = Bookie(away=True)
-    procedure = RepairLedger(LEDGER, lost, RepairOptions(**options))  # type: ignore[arg-type]
+    procedure = ReReplicateLedger(LEDGER, lost, RepairOptions(**options))  # type: ignore[arg-type]
     client = Client(harness, procedure)  # type: ignore[arg-type]
     client.run(rng)
     return procedure.value(), client
@@ -246,9 +246,9 @@ class Standing(FakeQuorum):
         self.client.now_s += 86_400.0
 
 
-def stood_still(harness: Standing, rng: random.Random) -> LedgerRepaired:
+def stood_still(harness: Standing, rng: random.Random) -> LedgerReReplicated:
     harness.bookies["a"] = Bookie(away=True)
-    procedure = RepairLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=1))
+    procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=1))
     harness.client = Client(harness, procedure)  # type: ignore[arg-type]
     harness.client.run(rng)
     return procedure.value()
@@ -299,7 +299,7 @@ def test_copies_pass_a_fence_and_stay_within_the_window(rng: random.Random) -> N
     harness = world_of(closed(3, 3, [(0, "abc")], 99))
     harness.bookies["d"].fenced = True
     harness.bookies["a"] = Bookie(away=True)
-    procedure = RepairLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2, bytes_per_s=100.0))
+    procedure = ReReplicateLedger(LEDGER, "a", RepairOptions(entries_in_flight_max=2, bytes_per_s=100.0))
     client = Client(harness, procedure)  # type: ignore[arg-type]
     most = 0
 

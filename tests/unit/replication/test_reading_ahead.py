@@ -52,11 +52,11 @@ def test_it_is_handed_out_in_order_however_the_answers_come() -> None:
     client, reading = reading_ahead(100, 5)
     first = client.asks(ReadEntries)[0]
     client.run(but=lambda one: one is first)
-    runs = reading.take_runs(client.now_s)
+    runs = reading.take_tables(client.now_s)
     assert [one.entry_id for run in runs for one in run] == list(range(10))
-    assert reading.take_runs(client.now_s) == []
+    assert reading.take_tables(client.now_s) == []
     client.deliver(first)
-    runs = reading.take_runs(client.now_s)
+    runs = reading.take_tables(client.now_s)
     assert [run[0].entry_id for run in runs] == [10, 20, 30, 40], "an answer each"
     client.take()
     assert drain(client, reading) == list(range(50, 100))

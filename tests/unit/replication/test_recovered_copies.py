@@ -14,7 +14,7 @@ from fastbk.model.ledger import LedgerMetadata, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication import recovered_copies
 from fastbk.replication.copying import share_of
-from fastbk.replication.recovered_copies import CheckCopies, lacking
+from fastbk.replication.recovered_copies import CheckRecoveredCopies, lacking
 from fastbk.wire.statuses import Status
 from tests.fixtures.fake_quorum import LEDGER, Bookie, Client, FakeQuorum, holders, metadata_of
 
@@ -71,7 +71,7 @@ def checked(
     harness: FakeQuorum, metadata: LedgerMetadata, away: str = "", unable: str = ""
 ) -> tuple[MissingReplica, ...]:
     registered = set(harness.bookies) - {away}
-    check = CheckCopies(LEDGER, metadata, registered, {unable}, 1.0)
+    check = CheckRecoveredCopies(LEDGER, metadata, registered, {unable}, 1.0)
     Client(harness, check).run()
     assert harness.marked == check.value()
     return harness.marked
@@ -140,7 +140,7 @@ def test_a_bookie_that_gives_no_list_is_left_out() -> None:
 def test_a_mark_that_the_store_does_not_take_is_an_error() -> None:
     harness, metadata = closed(20)
     harness.store_away = True
-    check = CheckCopies(LEDGER, metadata, {"b0", "b2", "b3"}, (), 1.0)
+    check = CheckRecoveredCopies(LEDGER, metadata, {"b0", "b2", "b3"}, (), 1.0)
     Client(harness, check).run()
     with pytest.raises(MetadataUnavailable):
         check.value()

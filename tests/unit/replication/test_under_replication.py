@@ -11,7 +11,7 @@ from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
 from fastbk.replication.actions import MarkReplicas, UpdateMetadata
 from fastbk.replication.options import ChangePolicy
-from fastbk.replication.under_replication import OwedShare, split
+from fastbk.replication.under_replication import UnderReplicatedShare, split
 from tests.unit.replication.writer_harness import FRAME, WriterHarness, metadata_of, run
 
 
@@ -342,7 +342,7 @@ def test_entries_that_were_given_up_are_marked_at_once_and_exactly_at_the_close(
 
 def test_a_split_passes_by_what_it_must_not_touch() -> None:
     metadata = metadata_of()
-    share = OwedShare(2, "s0", 3, 8, frozenset({"b2"}))
+    share = UnderReplicatedShare(2, "s0", 3, 8, frozenset({"b2"}))
     assert split(metadata, [share]) == (metadata, ()), "the last fragment is being written"
     fragments = (
         Fragment(0, ("b0", "b1", "b2")),

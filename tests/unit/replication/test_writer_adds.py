@@ -111,7 +111,7 @@ def test_acks_that_came_early_are_counted_when_what_was_before_them_is_given_up(
     assert machine.under_replicated == [0, 0, 1]
     machine.acknowledged(2, 2, 1)
     assert machine.lagging(2) == 0
-    assert not any(machine._late)
+    assert not any(machine._acked_ahead)
 
 
 def test_the_oldest_add_that_a_bookie_owes_is_told() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fastbk.model.ledger import Fragment, LedgerState
 from fastbk.model.missing_replica import MissingReplica
-from fastbk.replication.actions import AskLac, Found, ReadEntries, ReadEntry, Reply
+from fastbk.replication.actions import Found, ReadEntries, ReadEntry, ReadLac, Reply
 from fastbk.wire.statuses import Status
 from tests.unit.simulation.histories import bad
 from tests.unit.simulation.judge import Judge
@@ -198,7 +198,7 @@ def a_batch_passes_over_what_was_acknowledged(judge: Judge) -> None:
 @bad("I11")
 def no_lac_of_a_ledger_with_entries(judge: Judge) -> None:
     judge.store(1)
-    judge.answer(0, AskLac(), Reply(Status.NO_LEDGER))
+    judge.answer(0, ReadLac(), Reply(Status.NO_LEDGER))
 
 
 @bad("I11")

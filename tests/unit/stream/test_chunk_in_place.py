@@ -14,7 +14,7 @@ from fastbk.model.entry import DigestType, make_entry
 from fastbk.native import stream_codec as codec
 from fastbk.native.client_codec import LedgerCodec
 from fastbk.native.stream_columns import Sizes, fill, sizes_of
-from fastbk.replication.entry_table import FoundRun
+from fastbk.replication.entry_table import EntryTable
 from fastbk.stream.compression import compressed
 from fastbk.stream.records import Chunk, chunk_of, chunk_of_run
 
@@ -24,7 +24,7 @@ PAYLOADS = st.lists(
 )
 
 
-def run_of(entries: list[bytes]) -> FoundRun:
+def run_of(entries: list[bytes]) -> EntryTable:
     """Return entries as they lie in a bookie's answer."""
     made, length = [], 0
     for at, entry in enumerate(entries, FIRST_ENTRY):
@@ -32,7 +32,7 @@ def run_of(entries: list[bytes]) -> FoundRun:
         made.append(make_entry(LEDGER, at, at - 1, length, entry, DigestType.CRC32C, b""))
     sizes = b"".join(len(one).to_bytes(4, "little") for one in made)
     answer = memoryview(bytearray(b"".join(made))).toreadonly()
-    return FoundRun(answer, LedgerCodec(LEDGER, DigestType.CRC32C).table(answer, sizes))
+    return EntryTable(answer, LedgerCodec(LEDGER, DigestType.CRC32C).table(answer, sizes))
 
 
 def entries_of(payloads: list[list[bytes]], codecs: list[int]) -> list[bytes]:
@@ -65,7 +65,7 @@ def test_the_records_are_the_same(payloads: list[list[bytes]], draw: st.DataObje
     assert columns(in_place) == columns(copied) == [one for some in payloads for one in some]
     assert list(in_place.txids()) == list(copied.txids())
     assert (in_place.first_dlsn, in_place.next_dlsn) == (copied.first_dlsn, copied.next_dlsn)
-    part = FoundRun(run.data, run.words)[1:]
+    part = EntryTable(run.data, run.words)[1:]
     if len(part) > 0:
         later = chunk_of_run(SEGMENT, FIRST_ENTRY + 1, part, BASE_SEQ, BASE_TXID)
         assert [one.payload for one in later] == [one.payload for one in copied[len(payloads[0]) :]]
